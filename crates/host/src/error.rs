@@ -1,0 +1,259 @@
+//! What can go wrong, each with the argument, its value and the limit.
+
+use crate::DType;
+
+/// Result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong. Each message is one line, except a compiler's or simulator's log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor has an axis of length 0.
+    #[error("{tensor}: axis {axis} has length 0; at least 1 is needed")]
+    EmptyAxis {
+        /// q, k, v or o.
+        tensor: &'static str,
+        /// batch, seqlen, heads or head_dim.
+        axis: &'static str,
+    },
+    /// An axis of one tensor does not match the same axis of another.
+    #[error("{tensor}: {axis} is {value}, but {other} has {expected}")]
+    ShapeMismatch {
+        /// The tensor that does not match.
+        tensor: &'static str,
+        /// The axis in question.
+        axis: &'static str,
+        /// Its length.
+        value: usize,
+        /// The tensor that it is compared with.
+        other: &'static str,
+        /// The length that it should have.
+        expected: usize,
+    },
+    /// head_dim is 0 or beyond what the kernels hold.
+    #[error("head_dim is {value}; kernels take 1 to {limit}")]
+    HeadDim {
+        /// The head_dim asked for.
+        value: usize,
+        /// The largest supported one.
+        limit: usize,
+    },
+    /// A sequence is longer than row indices reach.
+    #[error("{tensor}: seqlen is {value}; the limit is {limit}")]
+    SeqLen {
+        /// q or k.
+        tensor: &'static str,
+        /// The length asked for.
+        value: usize,
+        /// The longest supported one.
+        limit: usize,
+    },
+    /// Query heads do not divide into groups that share a key/value head.
+    #[error("kv_heads is {kv_heads}, which does not divide heads = {heads}")]
+    KvHeads {
+        /// Number of query heads.
+        heads: usize,
+        /// Number of key/value heads.
+        kv_heads: usize,
+    },
+    /// The last dimension of a tensor is not contiguous.
+    #[error("{tensor}: stride of head_dim is {stride}; rows must be contiguous (stride 1)")]
+    NonContiguousRow {
+        /// q, k, v or o.
+        tensor: &'static str,
+        /// The stride found.
+        stride: usize,
+    },
+    /// Two elements of an output would share an address.
+    #[error(
+        "{tensor}: stride {stride} of axis {axis} overlaps its neighbours; an output needs at least {reach}"
+    )]
+    OverlappingOutput {
+        /// The output tensor.
+        tensor: &'static str,
+        /// The axis whose stride is too small.
+        axis: &'static str,
+        /// Its stride.
+        stride: usize,
+        /// The least stride that keeps elements apart.
+        reach: usize,
+    },
+    /// A stride leads out of the address space.
+    #[error("{tensor}: axis {axis} of length {size} with stride {stride} exceeds the address space")]
+    AddressSpace {
+        /// q, k, v or o.
+        tensor: &'static str,
+        /// The axis in question.
+        axis: &'static str,
+        /// Its length.
+        size: usize,
+        /// Its stride.
+        stride: usize,
+    },
+    /// A buffer is shorter than its view.
+    #[error("{tensor}: buffer has {len} elements; its shape and strides reach {needed}")]
+    BufferTooSmall {
+        /// q, k, v, o or lse.
+        tensor: &'static str,
+        /// Elements in the buffer.
+        len: usize,
+        /// Elements that the view spans.
+        needed: usize,
+    },
+    /// The scale is not a finite number.
+    #[error("softmax_scale is {value}; a finite number is needed")]
+    SoftmaxScale {
+        /// The scale asked for.
+        value: f32,
+    },
+    /// The buffers' element type is not the problem's.
+    #[error("buffers hold {given}, but the problem was made for {expected}")]
+    DTypeMismatch {
+        /// Type of the buffers.
+        given: DType,
+        /// Type of the problem.
+        expected: DType,
+    },
+    /// A kernel was not built for this storage type.
+    #[error("kernel {kernel} has no {dtype} entry; it has {available}")]
+    UnsupportedDType {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// The type asked for.
+        dtype: DType,
+        /// The types that it has.
+        available: String,
+    },
+    /// A tile does not fit the device's shared memory.
+    #[error(
+        "BLOCK_M = {block_m}, BLOCK_N = {block_n} at head_dim {head_dim} needs {needed} bytes of shared memory; \
+         {device} has {available} per block"
+    )]
+    TileTooLarge {
+        /// Rows of Q in the tile.
+        block_m: usize,
+        /// Rows of K and V in the tile.
+        block_n: usize,
+        /// The head_dim that the tile is for.
+        head_dim: usize,
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes available.
+        available: usize,
+        /// The device's name.
+        device: String,
+    },
+    /// No kernel was built with this tile.
+    #[error(
+        "BLOCK_M = {block_m}, BLOCK_N = {block_n} is not built for {kernel} at head_dim {head_dim}; built: {available}"
+    )]
+    NoSuchTile {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// BLOCK_M asked for, or `any`.
+        block_m: String,
+        /// BLOCK_N asked for, or `any`.
+        block_n: String,
+        /// The head_dim that the tile is for.
+        head_dim: usize,
+        /// The tiles that exist, as `MxN`.
+        available: String,
+    },
+    /// A kernel does not run on this backend.
+    #[error("kernel {kernel} does not run on backend {backend}; it has {available}")]
+    KernelNotOnBackend {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// The backend in use.
+        backend: &'static str,
+        /// The kernels that the backend has.
+        available: String,
+    },
+    /// The grid would be larger than a launch allows.
+    #[error("the launch needs {blocks} blocks; the limit is {limit}")]
+    GridTooLarge {
+        /// Blocks needed.
+        blocks: u128,
+        /// Blocks allowed.
+        limit: u32,
+    },
+    /// The problem does not fit the device's memory.
+    #[error("{what} needs {needed} bytes; {device} has {available} bytes free")]
+    OutOfMemory {
+        /// What was to be allocated.
+        what: &'static str,
+        /// Bytes needed.
+        needed: u128,
+        /// Bytes free.
+        available: u128,
+        /// The device's name.
+        device: String,
+    },
+    /// No CUDA device can be used.
+    #[error("no CUDA device: {reason}")]
+    NoCudaDevice {
+        /// Why not.
+        reason: String,
+    },
+    /// The driver cannot take the shipped PTX.
+    #[error("NVIDIA driver is too old: it supports CUDA {found}, the kernels need CUDA {needed} or later")]
+    DriverTooOld {
+        /// The CUDA version that the driver supports.
+        found: String,
+        /// The least version needed.
+        needed: String,
+    },
+    /// The device is older than the shipped PTX's target.
+    #[error("{device} has compute capability {found}; the kernels need {needed} or later")]
+    DeviceTooOld {
+        /// The device's name.
+        device: String,
+        /// Its compute capability.
+        found: String,
+        /// The least one needed.
+        needed: String,
+    },
+    /// A driver call failed.
+    #[error("{call} failed: {name} ({description})")]
+    Cuda {
+        /// The driver function, with what it was called for.
+        call: String,
+        /// The driver's name of the error.
+        name: String,
+        /// The driver's description of it.
+        description: String,
+    },
+    /// The driver's compiler refused an entry.
+    #[error("the driver could not compile {entry}: {name}\n{log}")]
+    Jit {
+        /// The PTX entry.
+        entry: String,
+        /// The driver's name of the error.
+        name: String,
+        /// The compiler's log.
+        log: String,
+    },
+    /// The shipped kernels are damaged: the build of this crate is broken.
+    #[error("shipped kernels are unusable: {reason}")]
+    Shipped {
+        /// What does not hold.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the caller's arguments are at fault, rather than the machine or the kernels.
+    pub const fn is_usage(&self) -> bool {
+        !matches!(
+            self,
+            Self::OutOfMemory { .. }
+                | Self::NoCudaDevice { .. }
+                | Self::DriverTooOld { .. }
+                | Self::DeviceTooOld { .. }
+                | Self::Cuda { .. }
+                | Self::Jit { .. }
+                | Self::Shipped { .. }
+        )
+    }
+}

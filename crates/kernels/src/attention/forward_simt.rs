@@ -1,0 +1,179 @@
+//! FlashAttention v1 on fp32 FMA (Dao et al. 2022, arXiv:2205.14135, Algorithm 1).
+//!
+//! Runs on any NVIDIA GPU. One block owns one tile of Q and streams the tiles of K and V past it;
+//! scores live in registers and shared memory only. The paper's loops are exchanged: with K and V
+//! outside, O would travel to device memory and back once per K tile.
+
+use crate::config::{ROW_LANES, SimtConfig};
+use crate::element::Element;
+use crate::mask;
+use crate::params::AttentionParams;
+use crate::ptx::{barrier, shared};
+use crate::scheduler::WorkTile;
+use crate::softmax::OnlineSoftmax;
+use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
+
+/// Barriers in the source below; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 4;
+
+/// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
+///
+/// `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs
+/// of O; they are parameters because array lengths cannot be computed from other ones.
+/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`SimtConfig::threads`] threads with
+/// [`SimtConfig::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, and the launch is as above.
+#[inline(always)]
+pub unsafe fn forward_simt<
+    E: Element,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const THREADS: u32,
+    const COLS: usize,
+    const PAIRS: usize,
+>(
+    params: &AttentionParams,
+) {
+    let config = const {
+        let config = SimtConfig { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
+        assert!(config.is_well_formed() && THREADS == config.threads());
+        assert!(COLS as u32 * ROW_LANES == BLOCK_N && PAIRS as u32 * 2 * ROW_LANES == HEAD_DIM);
+        config
+    };
+    let q_shared = SharedTile { address: shared::base(), stride: config.row_stride() };
+    let kv_shared = SharedTile { address: q_shared.at(BLOCK_M, 0), stride: config.row_stride() };
+    let p_shared = SharedTile { address: kv_shared.at(BLOCK_N, 0), stride: config.p_stride() };
+
+    // SAFETY: valid parameters have no empty axis.
+    let (work, kv_head) = unsafe {
+        let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M));
+        (work, work.kv_head(params))
+    };
+    let first_row = work.tile * BLOCK_M;
+    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+    let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
+    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    let lane = Lane::current();
+
+    let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
+    let mut softmax = OnlineSoftmax::<ROWS>::new();
+    let scale_log2 = params.softmax_scale * core::f32::consts::LOG2_E;
+    // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
+    // from the reads before and after it, and all threads run this loop alike.
+    unsafe {
+        simt::load::<E, THREADS>(q_shared, BLOCK_M, HEAD_DIM, &q.from::<E>(first_row, 0), scale_log2);
+        let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
+        let mut first_key = 0;
+        while first_key < visible {
+            let keys = BLOCK_N.min(params.seqlen_k - first_key);
+            barrier::sync(0, THREADS); // The last step's reads of V and P are over.
+            simt::load::<E, THREADS>(kv_shared, BLOCK_N, HEAD_DIM, &k.from::<E>(first_key, 0), 1.0);
+            barrier::sync(0, THREADS);
+            let mut s = [[0.0; COLS]; ROWS];
+            simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
+            apply_mask(&mut s, params, first_row, first_key, lane);
+            let rescale = softmax.step(&mut s);
+            store_p(p_shared, lane, &s);
+            barrier::sync(0, THREADS); // All reads of K are over, and P is written.
+            simt::load::<E, THREADS>(kv_shared, BLOCK_N, HEAD_DIM, &v.from::<E>(first_key, 0), 1.0);
+            rescale_output(&mut acc, &rescale);
+            barrier::sync(0, THREADS);
+            simt::multiply_accumulate(&mut acc, p_shared, kv_shared, lane, keys);
+            first_key += BLOCK_N;
+        }
+        store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
+    }
+}
+
+/// Sets the scores of keys that a row does not see to −∞.
+#[inline(always)]
+fn apply_mask<const COLS: usize>(
+    s: &mut [[f32; COLS]; ROWS],
+    params: &AttentionParams,
+    first_row: u32,
+    first_key: u32,
+    lane: Lane,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let visible = mask::visible_keys(params, first_row + lane.row + i as u32);
+        let mut j = 0;
+        while j < COLS {
+            if first_key + lane.x + ROW_LANES * j as u32 >= visible {
+                s[i][j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Writes this thread's part of P.
+///
+/// # Safety
+/// The tile fits at `p_shared` and no thread still reads it.
+#[inline(always)]
+unsafe fn store_p<const COLS: usize>(p_shared: SharedTile, lane: Lane, p: &[[f32; COLS]; ROWS]) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < COLS {
+            // SAFETY: the caller's contract.
+            unsafe { shared::store(p_shared.at(lane.row + i as u32, lane.x + ROW_LANES * j as u32), p[i][j]) };
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Brings what was accumulated so far to the new running max.
+#[inline(always)]
+fn rescale_output<const PAIRS: usize>(o: &mut [[[f32; 2]; PAIRS]; ROWS], rescale: &[f32; ROWS]) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < PAIRS {
+            o[i][j][0] *= rescale[i];
+            o[i][j][1] *= rescale[i];
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted.
+///
+/// # Safety
+/// All threads of the block call this together; `o_tile` is writable and this block's own.
+#[inline(always)]
+unsafe fn store_output<E: Element, const PAIRS: usize>(
+    params: &AttentionParams,
+    work: &WorkTile,
+    o_tile: &GlobalTile,
+    first_row: u32,
+    lane: Lane,
+    o: &[[[f32; 2]; PAIRS]; ROWS],
+    softmax: &OnlineSoftmax<ROWS>,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let row = lane.row + i as u32;
+        // SAFETY: the caller's contract; a row is stored only where it exists, by one half-warp.
+        unsafe {
+            let (inverse_sum, lse) = softmax.finish(i);
+            if row < o_tile.rows {
+                simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum);
+                if params.lse != 0 && lane.x == 0 {
+                    let index = work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
+                    f32::store(params.lse + 4 * index, lse);
+                }
+            }
+        }
+        i += 1;
+    }
+}

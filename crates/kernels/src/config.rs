@@ -1,0 +1,81 @@
+//! Tile configurations as data: printable, enumerable, and rejected with a reason before anything
+//! is compiled or launched. Shared by kernels, planner and sweeps.
+
+/// Lanes that share a row of a SIMT tile: half a warp, so that its reductions are shuffles.
+pub const ROW_LANES: u32 = 16;
+
+/// Rows that each thread of a SIMT tile holds in registers.
+pub const THREAD_ROWS: u32 = 4;
+
+/// Floats of padding behind each shared row: 16-byte loads stay aligned, and consecutive rows
+/// start four banks apart, so that the lanes of a quarter-warp hit different banks.
+pub const ROW_PADDING: u32 = 4;
+
+/// Tile of a SIMT attention kernel: `block_m` query rows against `block_n` key rows of `head_dim` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimtConfig {
+    /// Query rows of a block (BLOCK_M), a multiple of 8.
+    pub block_m: u32,
+    /// Key rows of a step (BLOCK_N), a multiple of 16.
+    pub block_n: u32,
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared memory.
+    pub head_dim: u32,
+}
+
+impl SimtConfig {
+    /// Threads of a block: each half-warp owns four query rows.
+    pub const fn threads(&self) -> u32 {
+        self.block_m / THREAD_ROWS * ROW_LANES
+    }
+
+    /// Floats from one shared row of Q, K or V to the next.
+    pub const fn row_stride(&self) -> u32 {
+        self.head_dim + ROW_PADDING
+    }
+
+    /// Floats from one shared row of P to the next.
+    pub const fn p_stride(&self) -> u32 {
+        self.block_n + ROW_PADDING
+    }
+
+    /// Bytes of shared memory: Q, then K and V in turn in one buffer, then P, all fp32.
+    pub const fn shared_bytes(&self) -> u32 {
+        4 * ((self.block_m + self.block_n) * self.row_stride() + self.block_m * self.p_stride())
+    }
+
+    /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
+    pub const fn accumulators(&self) -> u32 {
+        THREAD_ROWS * (self.block_n + self.head_dim) / ROW_LANES
+    }
+
+    /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
+    pub const fn is_well_formed(&self) -> bool {
+        self.block_m.is_multiple_of(8)
+            && self.block_m > 0
+            && self.threads() <= 1024
+            && self.block_n.is_multiple_of(ROW_LANES)
+            && self.block_n > 0
+            && self.head_dim.is_multiple_of(2 * ROW_LANES)
+            && self.head_dim > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_counts_three_tiles() {
+        let config = SimtConfig { block_m: 64, block_n: 32, head_dim: 128 };
+        assert_eq!(config.threads(), 256);
+        assert_eq!(config.shared_bytes(), 4 * (64 * 132 + 32 * 132 + 64 * 36));
+        assert!(config.is_well_formed());
+    }
+
+    #[test]
+    fn odd_tiles_are_not_well_formed() {
+        for (block_m, block_n, head_dim) in [(60, 32, 64), (64, 24, 64), (64, 32, 48), (512, 32, 64), (0, 16, 32)] {
+            assert!(!SimtConfig { block_m, block_n, head_dim }.is_well_formed());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Storage types as the device sees them: loads widen to fp32, stores round to nearest even.
+
+use crate::ptx::{convert, global};
+
+/// A type that Q, K, V and O can be stored in.
+pub trait Element: Copy {
+    /// Size in bytes.
+    const BYTES: u64;
+
+    /// Loads the element at byte address `address`.
+    ///
+    /// # Safety
+    /// As [`global::load_b32`], aligned to [`Self::BYTES`].
+    unsafe fn load(address: u64) -> f32;
+
+    /// Rounds `value` and stores it at byte address `address`.
+    ///
+    /// # Safety
+    /// As [`global::store_b32`], aligned to [`Self::BYTES`].
+    unsafe fn store(address: u64, value: f32);
+
+    /// `value` as it would come back after a store.
+    fn round(value: f32) -> f32;
+}
+
+impl Element for f32 {
+    const BYTES: u64 = 4;
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller's contract.
+        f32::from_bits(unsafe { global::load_b32(address) })
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn store(address: u64, value: f32) {
+        // SAFETY: the caller's contract.
+        unsafe { global::store_b32(address, value.to_bits()) }
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        value
+    }
+}
+
+/// IEEE binary16 by its bits.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct F16(pub u16);
+
+impl Element for F16 {
+    const BYTES: u64 = 2;
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller's contract.
+        convert::f16_to_f32(unsafe { global::load_b16(address) })
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn store(address: u64, value: f32) {
+        // SAFETY: the caller's contract.
+        unsafe { global::store_b16(address, convert::f32_to_f16(value)) }
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        convert::f16_to_f32(convert::f32_to_f16(value))
+    }
+}
+
+/// bfloat16 by its bits.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Bf16(pub u16);
+
+impl Element for Bf16 {
+    const BYTES: u64 = 2;
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller's contract.
+        convert::bf16_to_f32(unsafe { global::load_b16(address) })
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn store(address: u64, value: f32) {
+        // SAFETY: the caller's contract.
+        unsafe { global::store_b16(address, convert::f32_to_bf16(value)) }
+    }
+
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        convert::bf16_to_f32(convert::f32_to_bf16(value))
+    }
+}

@@ -1,0 +1,248 @@
+//! The list of kernels: every (algorithm, configuration) pair that is built, one PTX entry each.
+//!
+//! Adding one is adding a line. On the device a line becomes an entry point; on the host it
+//! becomes a row of [`entries`], which planner, builder and simulator share.
+
+use crate::attention::{forward_simt, standard};
+use crate::element::{Bf16, F16};
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use host::{Algorithm, Entry, Tile};
+
+#[cfg(not(target_arch = "nvptx64"))]
+mod host {
+    use crate::params::AttentionParams;
+
+    /// What an entry computes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Algorithm {
+        /// `attention::standard::scores`.
+        StandardScores,
+        /// `attention::standard::softmax`.
+        StandardSoftmax,
+        /// `attention::standard::values`.
+        StandardValues,
+        /// `attention::forward_simt`.
+        ForwardSimt,
+    }
+
+    impl Algorithm {
+        /// The kernel family, which is also the name of the archive that its PTX ships in.
+        pub const fn family(self) -> &'static str {
+            match self {
+                Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
+                Self::ForwardSimt => "forward_simt",
+            }
+        }
+    }
+
+    /// The tile of an attention entry; 0 where an algorithm has no such dimension.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Tile {
+        /// Query rows of a block.
+        pub block_m: u32,
+        /// Key rows of a step.
+        pub block_n: u32,
+        /// The largest head_dim that the entry takes; `u32::MAX` where any will do.
+        pub head_dim: u32,
+    }
+
+    /// One PTX entry.
+    #[derive(Debug)]
+    pub struct Entry {
+        /// Its name in the PTX.
+        pub name: &'static str,
+        /// What it computes.
+        pub algorithm: Algorithm,
+        /// Its storage type: `f32`, `f16` or `bf16`.
+        pub dtype: &'static str,
+        /// Its tile.
+        pub tile: Tile,
+        /// Least PTX target, as in `sm_75`.
+        pub target: u32,
+        /// Threads of a block; the PTX declares it as `.maxntid`.
+        pub threads: u32,
+        /// Blocks that the register budget must leave room for on a multiprocessor (`.minnctapersm`).
+        pub min_blocks: u32,
+        /// Bytes of dynamic shared memory that a launch needs.
+        pub shared_bytes: u32,
+        /// Barriers in its source: the built PTX must have exactly these.
+        pub barriers: u32,
+        /// The kernel itself, for the simulator.
+        ///
+        /// Safe to call only inside a launch of `fa-sim` with this entry's threads and shared memory.
+        pub run: unsafe fn(&AttentionParams),
+    }
+}
+
+
+/// One entry: an entry point on the device.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! entry {
+    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
+        const _: () = {
+            #[unsafe(export_name = $name)]
+            unsafe extern "ptx-kernel" fn entry(params: crate::params::AttentionParams) {
+                // SAFETY: the host launches an entry as its row of the list says.
+                unsafe { $body(&params) }
+            }
+        };
+    };
+}
+
+/// One entry: a row of the list on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! entry {
+    ($name:expr, $algorithm:ident, $dtype:literal,
+     { tile: $tile:expr, threads: $threads:expr, shared_bytes: $shared_bytes:expr, barriers: $barriers:expr $(,)? },
+     $body:expr) => {
+        Entry {
+            name: $name,
+            algorithm: Algorithm::$algorithm,
+            dtype: $dtype,
+            tile: $tile,
+            target: 75,
+            threads: $threads,
+            min_blocks: 1,
+            shared_bytes: $shared_bytes,
+            barriers: $barriers,
+            run: $body,
+        }
+    };
+}
+
+/// The three kernels of standard attention for one storage type.
+macro_rules! standard {
+    ($dtype:literal, $element:ty) => {
+        group! {
+            entry {
+                concat!("standard_scores_", $dtype),
+                StandardScores,
+                $dtype,
+                {
+                    tile: standard_tile(standard::BLOCK_M, standard::BLOCK_N),
+                    threads: standard::THREADS,
+                    shared_bytes: standard::SCORES_SHARED_BYTES,
+                    barriers: standard::BARRIERS,
+                },
+                standard::scores::<$element>
+            }
+            entry {
+                concat!("standard_softmax_", $dtype),
+                StandardSoftmax,
+                $dtype,
+                {
+                    tile: standard_tile(standard::SOFTMAX_ROWS, 0),
+                    threads: standard::THREADS,
+                    shared_bytes: 0,
+                    barriers: 0,
+                },
+                standard::softmax::<$element>
+            }
+            entry {
+                concat!("standard_values_", $dtype),
+                StandardValues,
+                $dtype,
+                {
+                    tile: standard_tile(standard::BLOCK_M, standard::BLOCK_N),
+                    threads: standard::THREADS,
+                    shared_bytes: standard::VALUES_SHARED_BYTES,
+                    barriers: standard::BARRIERS,
+                },
+                standard::values::<$element>
+            }
+        }
+    };
+}
+
+/// One tile of `forward_simt` in each storage type.
+macro_rules! forward_simt {
+    ($m:literal, $n:literal, $d:literal) => {
+        group! {
+            forward_simt { "f32", f32, $m, $n, $d }
+            forward_simt { "f16", F16, $m, $n, $d }
+            forward_simt { "bf16", Bf16, $m, $n, $d }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
+        entry! {
+            concat!("forward_simt_", $dtype, "_m", $m, "_n", $n, "_d", $d),
+            ForwardSimt,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: simt($m, $n, $d).threads(),
+                shared_bytes: simt($m, $n, $d).shared_bytes(),
+                barriers: forward_simt::BARRIERS,
+            },
+            forward_simt::forward_simt::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }>
+        }
+    };
+}
+
+/// Several entries: items on the device, an array on the host.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! group {
+    ($($line:ident { $($arguments:tt)* })*) => { $($line! { $($arguments)* })* };
+}
+
+/// Several entries: items on the device, an array on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! group {
+    ($($line:ident { $($arguments:tt)* })*) => { [$($line! { $($arguments)* }),*] };
+}
+
+/// The whole list: items on the device, an array of arrays on the host.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! entries {
+    ($($family:ident($($arguments:tt)*);)*) => { $($family! { $($arguments)* })* };
+}
+
+/// The whole list: items on the device, an array of arrays on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! entries {
+    ($($family:ident($($arguments:tt)*);)*) => {
+        static GROUPS: &[&[Entry]] = &[$(&$family! { $($arguments)* }),*];
+    };
+}
+
+entries! {
+    standard("f32", f32);
+    standard("f16", F16);
+    standard("bf16", Bf16);
+    // (BLOCK_M, BLOCK_N, HEAD_DIM). Each HEAD_DIM has a tile of at most 64 KiB, the shared memory of
+    // the smallest device that the PTX runs on; the larger ones reuse each K and V row more.
+    forward_simt(64, 64, 32);
+    forward_simt(64, 32, 32);
+    forward_simt(64, 64, 64);
+    forward_simt(64, 32, 64);
+    forward_simt(32, 32, 64);
+    forward_simt(64, 64, 96);
+    forward_simt(64, 32, 96);
+    forward_simt(64, 64, 128);
+    forward_simt(64, 32, 128);
+    forward_simt(32, 32, 128);
+    forward_simt(64, 32, 160);
+    forward_simt(32, 32, 160);
+    forward_simt(64, 32, 192);
+    forward_simt(32, 32, 192);
+    forward_simt(64, 32, 256);
+    forward_simt(32, 32, 256);
+    forward_simt(32, 16, 256);
+}
+
+/// All entries.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn entries() -> impl Iterator<Item = &'static Entry> {
+    GROUPS.iter().copied().flatten()
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtConfig {
+    crate::config::SimtConfig { block_m, block_n, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn standard_tile(block_m: u32, block_n: u32) -> Tile {
+    Tile { block_m, block_n, head_dim: u32::MAX }
+}

@@ -1,0 +1,41 @@
+//! Attention kernels as ordinary Rust: written once, compiled to PTX for the GPU
+//! and natively against [`fa-sim`](https://docs.rs/fa-sim) for tests.
+//!
+//! * [`ptx`] is the only layer that knows which of the two it is on: one function per instruction.
+//! * [`tile`] moves and multiplies tiles in shared memory.
+//! * [`attention`] holds the algorithms; they read like the papers they come from.
+//! * [`params`] is the launch contract with the host, [`config`] the tile configurations.
+//! * `entries` lists every (algorithm, configuration) pair that becomes one PTX entry.
+#![no_std]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(
+        abi_ptx,
+        abi_unadjusted,
+        asm_experimental_arch,
+        link_llvm_intrinsics,
+        stdarch_nvptx
+    ),
+    allow(internal_features)
+)]
+
+pub mod attention;
+pub mod config;
+pub mod element;
+pub mod entries;
+pub mod mask;
+pub mod params;
+pub mod ptx;
+pub mod scheduler;
+pub mod softmax;
+pub mod tile;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod shipped;
+
+/// A kernel has nowhere to unwind to: a panic stops the grid, and the driver reports the fault.
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    ptx::trap()
+}

@@ -1,0 +1,52 @@
+//! Conversions between fp32 and the 16-bit storage types, by bit pattern (PTX ISA, `cvt`).
+
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// fp16 bits to fp32, exact (`cvt.f32.f16`).
+#[inline(always)]
+pub fn f16_to_f32(bits: u16) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("cvt.f32.f16 {0}, {1};", out(reg32) y, in(reg16) bits, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { fa_sim::convert::f16_to_f32(bits) }
+    }
+}
+
+/// fp32 to fp16 bits, to nearest even (`cvt.rn.f16.f32`).
+#[inline(always)]
+pub fn f32_to_f16(x: f32) -> u16 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let bits: u16;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("cvt.rn.f16.f32 {0}, {1};", out(reg16) bits, in(reg32) x, options(pure, nomem, nostack)) }
+            bits
+        }
+        _ => { fa_sim::convert::f32_to_f16(x) }
+    }
+}
+
+/// bf16 bits to fp32, exact: bf16 is the upper half of an fp32.
+#[inline(always)]
+pub fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}
+
+/// fp32 to bf16 bits, to nearest even.
+///
+/// In integer arithmetic, because `cvt.rn.bf16.f32` needs sm_90 and these kernels run from sm_75 on.
+#[inline(always)]
+pub fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() {
+        return ((bits >> 16) | 0x40) as u16;
+    }
+    // Half of the last kept place, less one where that place is even, so that ties go to even.
+    let rounding = 0x7fff + ((bits >> 16) & 1);
+    ((bits + rounding) >> 16) as u16
+}

@@ -1,0 +1,76 @@
+//! Device-memory loads and stores (PTX ISA, `ld.global`, `st.global`).
+
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// Loads 4 bytes (`ld.global.b32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned device memory that no thread writes during the kernel's reads of it.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_b32(address: u64) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let value: u32;
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("ld.global.b32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(pure, readonly, nostack)) }
+            value
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { unsafe { fa_sim::global::load::<u32>(address) } }
+    }
+}
+
+/// Loads 2 bytes (`ld.global.b16`).
+///
+/// # Safety
+/// As [`load_b32`], 2-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_b16(address: u64) -> u16 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let value: u16;
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("ld.global.b16 {0}, [{1}];", out(reg16) value, in(reg64) address, options(pure, readonly, nostack)) }
+            value
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { unsafe { fa_sim::global::load::<u16>(address) } }
+    }
+}
+
+/// Stores 4 bytes (`st.global.b32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned device memory that no other thread accesses in this kernel.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_b32(address: u64, value: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("st.global.b32 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack)) }
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { unsafe { fa_sim::global::store::<u32>(address, value) } }
+    }
+}
+
+/// Stores 2 bytes (`st.global.b16`).
+///
+/// # Safety
+/// As [`store_b32`], 2-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_b16(address: u64, value: u16) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("st.global.b16 [{0}], {1};", in(reg64) address, in(reg16) value, options(nostack)) }
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { unsafe { fa_sim::global::store::<u16>(address, value) } }
+    }
+}

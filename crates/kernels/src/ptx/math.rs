@@ -1,0 +1,68 @@
+//! Fast fp32 arithmetic on the special function unit and the FMA pipe.
+
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+/// 2^x to about 2 ulp (PTX ISA, `ex2.approx.ftz.f32`); 2^−∞ is +0.
+#[inline(always)]
+pub fn exp2(x: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("ex2.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { fa_sim::math::exp2(x) }
+    }
+}
+
+/// log2(x) to about 1 ulp away from 1 (PTX ISA, `lg2.approx.f32`).
+#[inline(always)]
+pub fn log2(x: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("lg2.approx.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { fa_sim::math::log2(x) }
+    }
+}
+
+/// 1/x to 1 ulp (PTX ISA, `rcp.approx.ftz.f32`).
+#[inline(always)]
+pub fn reciprocal(x: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("rcp.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { fa_sim::math::reciprocal(x) }
+    }
+}
+
+/// a·b + c with one rounding (PTX ISA, `fma.rn.f32`).
+///
+/// rustc never contracts `a * b + c`, so each multiply-add of a kernel asks for it here.
+#[inline(always)]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("fma.rn.f32 {0}, {1}, {2}, {3};", out(reg32) y, in(reg32) a, in(reg32) b, in(reg32) c, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { fa_sim::math::fma(a, b, c) }
+    }
+}
+
+/// The larger of two numbers; a NaN loses to a number (PTX ISA, `max.f32`).
+#[inline(always)]
+pub fn max(a: f32, b: f32) -> f32 {
+    a.max(b)
+}

@@ -1,0 +1,21 @@
+//! One file per hardware facility, one function per instruction.
+//!
+//! On the device each function is its PTX instruction; on the host it is the same
+//! operation of `fa-sim`. Operations that synchronise threads (barriers, shuffles,
+//! votes) go through LLVM intrinsics because those carry `convergent`; rustc's
+//! `asm!` does not, and an optimiser may copy it into divergent branches.
+
+pub mod barrier;
+pub mod convert;
+pub mod global;
+pub mod index;
+pub mod math;
+pub mod shared;
+pub mod warp;
+
+/// Stops the whole grid with a fault (PTX ISA, `trap`).
+#[cfg(target_arch = "nvptx64")]
+pub fn trap() -> ! {
+    // SAFETY: `trap` takes no operands and never returns.
+    unsafe { core::arch::nvptx::trap() }
+}

@@ -1,0 +1,1 @@
+//! The built kernels that this crate ships: compressed PTX and its manifest.

@@ -1,0 +1,3 @@
+//! Moving and multiplying tiles in shared memory.
+
+pub mod simt;

@@ -1,0 +1,241 @@
+//! fp32 tiles in shared memory, multiplied on the FMA pipe.
+//!
+//! A half-warp of [`ROW_LANES`] lanes owns [`THREAD_ROWS`] rows of a product. Lane x holds the
+//! columns x, x + 16, x + 32, … of [`multiply_transposed`] and the column pairs 2x + {0, 1},
+//! 2x + 32 + {0, 1}, … of [`multiply_accumulate`]: either way the lanes of a warp read shared
+//! memory without bank conflicts.
+
+use crate::config::{ROW_LANES, THREAD_ROWS};
+use crate::element::Element;
+use crate::params::Strides;
+use crate::ptx::{index, math, shared};
+use crate::scheduler::WorkTile;
+
+/// Rows of a register tile, as an array length.
+pub const ROWS: usize = THREAD_ROWS as usize;
+
+/// A row-major fp32 matrix in shared memory.
+#[derive(Clone, Copy)]
+pub struct SharedTile {
+    /// Byte address of the first element, 16-byte aligned.
+    pub address: u32,
+    /// Floats from one row to the next, a multiple of 4.
+    pub stride: u32,
+}
+
+impl SharedTile {
+    /// Byte address of an element.
+    #[inline(always)]
+    pub fn at(self, row: u32, column: u32) -> u32 {
+        self.address + 4 * (row * self.stride + column)
+    }
+}
+
+/// A row-major matrix in device memory, of which some rows and columns exist.
+#[derive(Clone, Copy)]
+pub struct GlobalTile {
+    /// Byte address of the first element.
+    pub address: u64,
+    /// Elements from one row to the next.
+    pub stride: u64,
+    /// Rows that exist.
+    pub rows: u32,
+    /// Columns that exist.
+    pub columns: u32,
+}
+
+impl GlobalTile {
+    /// One head of a [B, S, H, D] view at `address`, for the sequence that `work` is in.
+    #[inline(always)]
+    pub fn of_head<E: Element>(
+        address: u64,
+        strides: &Strides,
+        work: &WorkTile,
+        head: u32,
+        (rows, columns): (u32, u32),
+    ) -> Self {
+        Self { address: address + E::BYTES * work.offset(strides, head), stride: strides.row, rows, columns }
+    }
+
+    /// What lies from (`row`, `column`), which exists, to the end.
+    #[inline(always)]
+    pub fn from<E: Element>(&self, row: u32, column: u32) -> Self {
+        Self {
+            address: self.at::<E>(row, column),
+            stride: self.stride,
+            rows: self.rows - row,
+            columns: self.columns - column,
+        }
+    }
+
+    /// Byte address of an element of type `E`. 64-bit throughout: tensors may exceed 2^31 elements.
+    #[inline(always)]
+    pub fn at<E: Element>(&self, row: u32, column: u32) -> u64 {
+        self.address + E::BYTES * (row as u64 * self.stride + column as u64)
+    }
+}
+
+/// Where a thread stands in a SIMT tile.
+#[derive(Clone, Copy)]
+pub struct Lane {
+    /// First of the thread's rows.
+    pub row: u32,
+    /// Position in the half-warp, 0 to 15.
+    pub x: u32,
+}
+
+impl Lane {
+    /// This thread's place.
+    #[inline(always)]
+    pub fn current() -> Self {
+        let thread = index::thread();
+        Self { row: thread / ROW_LANES * THREAD_ROWS, x: thread % ROW_LANES }
+    }
+}
+
+/// Copies a `rows` × `columns` tile into shared memory as fp32, times `factor`; what does not exist becomes 0.
+///
+/// Each warp takes whole rows, its lanes consecutive columns: coalesced, at any alignment.
+/// `THREADS` is the block size. A barrier must follow before other threads read the tile.
+///
+/// # Safety
+/// `source` describes readable memory, the tile fits at `target`, no thread still reads it.
+#[inline(always)]
+pub unsafe fn load<E: Element, const THREADS: u32>(
+    target: SharedTile,
+    rows: u32,
+    columns: u32,
+    source: &GlobalTile,
+    factor: f32,
+) {
+    let lane = index::thread() % 32;
+    let mut row = index::thread() / 32;
+    while row < rows {
+        let mut column = lane;
+        while column < columns {
+            let exists = row < source.rows && column < source.columns;
+            // SAFETY: the caller's contract; an element is loaded only where it exists.
+            unsafe {
+                let value = if exists { E::load(source.at::<E>(row, column)) * factor } else { 0.0 };
+                shared::store(target.at(row, column), value);
+            }
+            column += 32;
+        }
+        row += THREADS / 32;
+    }
+}
+
+/// `acc` += A·Bᵀ over the first `depth` columns (rounded up to a multiple of 4) of both tiles.
+///
+/// # Safety
+/// Both tiles are written up to that depth, for the thread's rows of A and all columns' rows of B,
+/// and a barrier stands between those writes and this call.
+#[inline(always)]
+pub unsafe fn multiply_transposed<const COLS: usize>(
+    acc: &mut [[f32; COLS]; ROWS],
+    a: SharedTile,
+    b: SharedTile,
+    lane: Lane,
+    depth: u32,
+) {
+    let mut k = 0;
+    while k < depth {
+        let mut rows = [[0.0; 4]; ROWS];
+        let mut i = 0;
+        while i < ROWS {
+            // SAFETY: the caller's contract.
+            rows[i] = unsafe { shared::load4(a.at(lane.row + i as u32, k)) };
+            i += 1;
+        }
+        let mut j = 0;
+        while j < COLS {
+            // SAFETY: the caller's contract.
+            let column = unsafe { shared::load4(b.at(lane.x + ROW_LANES * j as u32, k)) };
+            let mut i = 0;
+            while i < ROWS {
+                let mut e = 0;
+                while e < 4 {
+                    acc[i][j] = math::fma(rows[i][e], column[e], acc[i][j]);
+                    e += 1;
+                }
+                i += 1;
+            }
+            j += 1;
+        }
+        k += 4;
+    }
+}
+
+/// `acc` += A·B over the first `depth` columns of A and rows of B (rounded up to a multiple of 4).
+///
+/// # Safety
+/// As [`multiply_transposed`], with B written for that many rows.
+#[inline(always)]
+pub unsafe fn multiply_accumulate<const PAIRS: usize>(
+    acc: &mut [[[f32; 2]; PAIRS]; ROWS],
+    a: SharedTile,
+    b: SharedTile,
+    lane: Lane,
+    depth: u32,
+) {
+    let mut k = 0;
+    while k < depth {
+        let mut rows = [[0.0; 4]; ROWS];
+        let mut i = 0;
+        while i < ROWS {
+            // SAFETY: the caller's contract.
+            rows[i] = unsafe { shared::load4(a.at(lane.row + i as u32, k)) };
+            i += 1;
+        }
+        let mut e = 0;
+        while e < 4 {
+            let mut j = 0;
+            while j < PAIRS {
+                // SAFETY: the caller's contract.
+                let pair = unsafe { shared::load2(b.at(k + e as u32, pair_column(lane, j))) };
+                let mut i = 0;
+                while i < ROWS {
+                    acc[i][j][0] = math::fma(rows[i][e], pair[0], acc[i][j][0]);
+                    acc[i][j][1] = math::fma(rows[i][e], pair[1], acc[i][j][1]);
+                    i += 1;
+                }
+                j += 1;
+            }
+            e += 1;
+        }
+        k += 4;
+    }
+}
+
+/// First of the two columns that `lane` holds in pair `j` of a [`multiply_accumulate`] product.
+#[inline(always)]
+pub fn pair_column(lane: Lane, j: usize) -> u32 {
+    2 * lane.x + 2 * ROW_LANES * j as u32
+}
+
+/// Rounds row `i` of a [`multiply_accumulate`] product, times `factor`, into row `row` of `target`.
+///
+/// # Safety
+/// `row` exists in `target`, which is writable and touched by no other thread there.
+#[inline(always)]
+pub unsafe fn store_row<E: Element, const PAIRS: usize>(
+    target: &GlobalTile,
+    row: u32,
+    lane: Lane,
+    pairs: &[[f32; 2]; PAIRS],
+    factor: f32,
+) {
+    let mut j = 0;
+    while j < PAIRS {
+        let mut e = 0;
+        while e < 2 {
+            let column = pair_column(lane, j) + e as u32;
+            if column < target.columns {
+                // SAFETY: the caller's contract; the column exists.
+                unsafe { E::store(target.at::<E>(row, column), pairs[j][e] * factor) };
+            }
+            e += 1;
+        }
+        j += 1;
+    }
+}
