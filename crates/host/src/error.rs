@@ -240,6 +240,9 @@ pub enum Error {
         /// What does not hold.
         reason: String,
     },
+    /// The simulator stopped the kernel.
+    #[error("simulator: {0}")]
+    Simulator(#[from] fa_sim::Error),
 }
 
 impl Error {
@@ -254,6 +257,7 @@ impl Error {
                 | Self::Cuda { .. }
                 | Self::Jit { .. }
                 | Self::Shipped { .. }
+                | Self::Simulator(_)
         )
     }
 }

@@ -43,6 +43,15 @@ impl SimtConfig {
         4 * ((self.block_m + self.block_n) * self.row_stride() + self.block_m * self.p_stride())
     }
 
+    /// [`Self::shared_bytes`] for sizes that nobody has checked yet; `None` where they overflow.
+    pub const fn checked_shared_bytes(&self) -> Option<u64> {
+        if self.block_m > 1 << 20 || self.block_n > 1 << 20 || self.head_dim > 1 << 10 {
+            return None;
+        }
+        let (m, n, row) = (self.block_m as u64, self.block_n as u64, self.row_stride() as u64);
+        Some(4 * ((m + n) * row + m * self.p_stride() as u64))
+    }
+
     /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
     pub const fn accumulators(&self) -> u32 {
         THREAD_ROWS * (self.block_n + self.head_dim) / ROW_LANES
@@ -74,7 +83,9 @@ mod tests {
 
     #[test]
     fn odd_tiles_are_not_well_formed() {
-        for (block_m, block_n, head_dim) in [(60, 32, 64), (64, 24, 64), (64, 32, 48), (512, 32, 64), (0, 16, 32)] {
+        for (block_m, block_n, head_dim) in
+            [(60, 32, 64), (64, 24, 64), (64, 32, 48), (512, 32, 64), (0, 16, 32)]
+        {
             assert!(!SimtConfig { block_m, block_n, head_dim }.is_well_formed());
         }
     }

@@ -18,9 +18,6 @@ pub trait Element: Copy {
     /// # Safety
     /// As [`global::store_b32`], aligned to [`Self::BYTES`].
     unsafe fn store(address: u64, value: f32);
-
-    /// `value` as it would come back after a store.
-    fn round(value: f32) -> f32;
 }
 
 impl Element for f32 {
@@ -38,11 +35,6 @@ impl Element for f32 {
     unsafe fn store(address: u64, value: f32) {
         // SAFETY: the caller's contract.
         unsafe { global::store_b32(address, value.to_bits()) }
-    }
-
-    #[inline(always)]
-    fn round(value: f32) -> f32 {
-        value
     }
 }
 
@@ -67,11 +59,6 @@ impl Element for F16 {
         // SAFETY: the caller's contract.
         unsafe { global::store_b16(address, convert::f32_to_f16(value)) }
     }
-
-    #[inline(always)]
-    fn round(value: f32) -> f32 {
-        convert::f16_to_f32(convert::f32_to_f16(value))
-    }
 }
 
 /// bfloat16 by its bits.
@@ -94,10 +81,5 @@ impl Element for Bf16 {
     unsafe fn store(address: u64, value: f32) {
         // SAFETY: the caller's contract.
         unsafe { global::store_b16(address, convert::f32_to_bf16(value)) }
-    }
-
-    #[inline(always)]
-    fn round(value: f32) -> f32 {
-        convert::bf16_to_f32(convert::f32_to_bf16(value))
     }
 }

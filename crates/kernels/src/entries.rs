@@ -75,7 +75,6 @@ mod host {
     }
 }
 
-
 /// One entry: an entry point on the device.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entry {

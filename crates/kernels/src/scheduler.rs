@@ -29,11 +29,7 @@ impl WorkTile {
         unsafe { assert_unchecked(tiles > 0 && params.heads > 0) };
         let block = index::block();
         let sequence_head = block / tiles;
-        Self {
-            tile: block % tiles,
-            head: sequence_head % params.heads,
-            batch: sequence_head / params.heads,
-        }
+        Self { tile: block % tiles, head: sequence_head % params.heads, batch: sequence_head / params.heads }
     }
 
     /// This tile split into a row and a column of a grid of tiles `width` wide.

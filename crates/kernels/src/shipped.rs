@@ -1,1 +1,101 @@
 //! The built kernels that this crate ships: compressed PTX and its manifest.
+//!
+//! `cargo xtask kernels` writes everything under `ptx/`. An archive is the concatenated PTX of one
+//! family's entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands.
+
+extern crate alloc;
+
+use alloc::{string::String, vec::Vec};
+use serde::{Deserialize, Serialize};
+
+/// The manifest as JSON; it deserialises to [`Manifest`].
+pub const MANIFEST: &str = include_str!("../ptx/manifest.json");
+
+/// Version of the manifest's layout that this source reads and writes.
+pub const SCHEMA: u32 = 1;
+
+/// Made by the builder, so that a new family needs no line here before its archive exists.
+const ARCHIVES: &[(&str, &[u8])] = include!("../ptx/archives.rs");
+
+/// The zstd archive of a family, as in [`Algorithm::family`](crate::entries::Algorithm::family);
+/// `None` where no such family is shipped.
+pub fn archive(family: &str) -> Option<&'static [u8]> {
+    ARCHIVES.iter().find(|(name, _)| *name == family).map(|(_, bytes)| *bytes)
+}
+
+/// What was built, from which sources, by what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Layout version, [`SCHEMA`].
+    pub schema: u32,
+    /// SHA-256 over the crate's sources, in hexadecimal.
+    pub source_sha256: String,
+    /// The device compiler and its LLVM; equal strings give equal PTX.
+    pub compiler: String,
+    /// The compiler's flags that shape the PTX, without the target.
+    pub flags: Vec<String>,
+    /// Version of the ptxas that [`ShippedEntry::resources`] come from.
+    pub ptxas: String,
+    /// The archives, by family.
+    pub archives: Vec<ShippedArchive>,
+    /// The entries, in the order of [`entries`](crate::entries::entries).
+    pub entries: Vec<ShippedEntry>,
+}
+
+/// One archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedArchive {
+    /// The kernel family.
+    pub family: String,
+    /// Bytes of the decompressed text.
+    pub length: usize,
+    /// SHA-256 of the decompressed text, in hexadecimal.
+    pub sha256: String,
+}
+
+/// One entry: a self-contained PTX module inside its family's archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedEntry {
+    /// Name of the PTX entry.
+    pub name: String,
+    /// The kernel family, which names the archive.
+    pub family: String,
+    /// Storage type: `f32`, `f16` or `bf16`.
+    pub dtype: String,
+    /// PTX target, as in `sm_75`: the least device that it runs on.
+    pub target: String,
+    /// PTX ISA version, as in `6.3`: the driver must know it.
+    pub ptx_version: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Blocks that the register budget leaves room for on a multiprocessor.
+    pub min_blocks: u32,
+    /// Bytes of dynamic shared memory that a launch needs.
+    pub shared_bytes: u32,
+    /// Block barriers in the PTX.
+    pub barriers: u32,
+    /// First byte in the decompressed archive.
+    pub offset: usize,
+    /// Bytes in the decompressed archive.
+    pub length: usize,
+    /// What ptxas made of it, per architecture.
+    pub resources: Vec<Resources>,
+}
+
+/// What ptxas reports of one entry on one architecture. All sizes are bytes per thread, but for
+/// `static_shared`, which is bytes per block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// The architecture, as in `sm_90`.
+    pub arch: String,
+    /// 32-bit registers of a thread.
+    pub registers: u32,
+    /// Registers written to local memory for want of room.
+    pub spill_stores: u32,
+    /// Registers read back.
+    pub spill_loads: u32,
+    /// The stack frame.
+    pub stack: u32,
+    /// Shared memory that the entry declares itself, beside the dynamic one.
+    pub static_shared: u32,
+}

@@ -124,7 +124,9 @@ unsafe fn store_p<const COLS: usize>(p_shared: SharedTile, lane: Lane, p: &[[f32
         let mut j = 0;
         while j < COLS {
             // SAFETY: the caller's contract.
-            unsafe { shared::store(p_shared.at(lane.row + i as u32, lane.x + ROW_LANES * j as u32), p[i][j]) };
+            unsafe {
+                shared::store(p_shared.at(lane.row + i as u32, lane.x + ROW_LANES * j as u32), p[i][j])
+            };
             j += 1;
         }
         i += 1;
@@ -169,7 +171,8 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
             if row < o_tile.rows {
                 simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum);
                 if params.lse != 0 && lane.x == 0 {
-                    let index = work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
+                    let index =
+                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
                     f32::store(params.lse + 4 * index, lse);
                 }
             }

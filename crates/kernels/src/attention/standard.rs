@@ -48,8 +48,20 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         (work, work.kv_head(params), work.row_and_column(tiles_n))
     };
     let (first_row, first_key) = (tile_m * BLOCK_M, tile_n * BLOCK_N);
-    let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, (params.seqlen_q, params.head_dim));
-    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (params.seqlen_k, params.head_dim));
+    let q = GlobalTile::of_head::<E>(
+        params.q,
+        &params.q_strides,
+        &work,
+        work.head,
+        (params.seqlen_q, params.head_dim),
+    );
+    let k = GlobalTile::of_head::<E>(
+        params.k,
+        &params.k_strides,
+        &work,
+        kv_head,
+        (params.seqlen_k, params.head_dim),
+    );
     let q_shared = SharedTile { address: shared::base(), stride: K_STRIDE };
     let k_shared = SharedTile { address: q_shared.at(BLOCK_M, 0), stride: K_STRIDE };
     let lane = Lane::current();
@@ -152,8 +164,20 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
         (work, work.kv_head(params), work.row_and_column(tiles_d))
     };
     let (first_row, first_column) = (tile_m * BLOCK_M, tile_d * BLOCK_N);
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (params.seqlen_k, params.head_dim));
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, (params.seqlen_q, params.head_dim));
+    let v = GlobalTile::of_head::<E>(
+        params.v,
+        &params.v_strides,
+        &work,
+        kv_head,
+        (params.seqlen_k, params.head_dim),
+    );
+    let o = GlobalTile::of_head::<E>(
+        params.o,
+        &params.o_strides,
+        &work,
+        work.head,
+        (params.seqlen_q, params.head_dim),
+    );
     let p = score_matrix::<E>(params, &work);
     let p_shared = SharedTile { address: shared::base(), stride: K_STRIDE };
     let v_shared = SharedTile { address: p_shared.at(BLOCK_M, 0), stride: N_STRIDE };

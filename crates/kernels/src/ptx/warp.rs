@@ -1,11 +1,9 @@
-//! Data exchange within a warp (PTX ISA, `shfl.sync`, `bar.warp.sync`).
+//! Data exchange within a warp (PTX ISA, `shfl.sync`).
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
     fn shfl_bfly(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
-    #[link_name = "llvm.nvvm.bar.warp.sync"]
-    fn bar_warp_sync(mask: u32);
 }
 
 /// All 32 lanes.
@@ -25,21 +23,5 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
             unsafe { shfl_bfly(FULL_WARP, value, lane_mask, 0x1f) }
         }
         _ => { f32::from_bits(fa_sim::warp::shuffle_xor(value.to_bits(), lane_mask)) }
-    }
-}
-
-/// Waits for all 32 lanes and orders their shared-memory accesses (`bar.warp.sync`).
-///
-/// # Safety
-/// All 32 lanes of the warp execute this call together.
-#[inline(always)]
-#[track_caller]
-pub unsafe fn sync() {
-    cfg_select! {
-        target_arch = "nvptx64" => {
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe { bar_warp_sync(FULL_WARP) }
-        }
-        _ => { fa_sim::warp::sync() }
     }
 }

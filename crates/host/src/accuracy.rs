@@ -1,0 +1,217 @@
+//! Whether a result is as accurate as its storage type allows: FlashAttention's rule, as an object.
+//!
+//! A bare tolerance is either too wide for easy inputs or too narrow for hard ones. The rule of
+//! FlashAttention's tests compares with what the plain computation in the same type achieves:
+//!
+//! max|out − ref| ≤ 2 · max|standard − ref| + atol, with atol = 2 · max|(ref + 0.3 − 0.3) − ref|
+//!
+//! where the sum is evaluated in the storage type, so that atol is what storing the result costs. One
+//! term is added, [`Reference::output_rounding`]: with few elements the plain computation in fp32 is now and
+//! then exact by luck, and no other order of the same sums can be held to that. In the 16-bit types
+//! the term is below the others.
+
+use std::fmt;
+
+use crate::reference::{self, Reference, Row};
+use crate::{Element, Problem};
+
+/// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one. Scores are sums in fp32 in any
+/// order, and exponentials and logarithms in hardware are good to two units in the last place.
+const LSE_ROUNDINGS: f64 = 8.0;
+
+/// How far a result is from the reference, and how far it may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Accuracy {
+    /// Largest absolute difference from the reference.
+    pub max_error: f64,
+    /// Largest absolute difference of the plain computation from the reference; none for the lse.
+    pub standard_error: Option<f64>,
+    /// What `max_error` may be.
+    pub bound: f64,
+    /// Elements where exactly one of result and reference is NaN, or is infinite with that sign.
+    pub mismatches: usize,
+    /// Elements compared.
+    pub elements: usize,
+}
+
+impl Accuracy {
+    /// Whether the result is within the bound, and nowhere NaN or infinite where the reference is not.
+    pub fn passed(&self) -> bool {
+        self.mismatches == 0 && self.max_error <= self.bound
+    }
+
+    /// Judges an output, [rows, D], against the reference and the plain computation of the same rows.
+    ///
+    /// # Panics
+    /// When the three differ in length.
+    pub fn of_output<T: Element>(out: &[T], reference: &Reference, standard: &[T]) -> Self {
+        assert_eq!(standard.len(), reference.o.len(), "the baseline must have the reference's rows");
+        let wide = |values: &[T]| values.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>();
+        let (standard_error, _) = compare(&wide(standard), &reference.o);
+        let storage = reference.o.iter().map(|&exact| storage_error::<T>(exact)).fold(0.0, f64::max);
+        let bound = 2.0 * standard_error + 2.0 * storage + reference.output_rounding;
+        Self::new(&wide(out), &reference.o, Some(standard_error), bound)
+    }
+
+    /// Judges a log-sum-exp, in the order of the reference's. Its bound is eight times
+    /// [`Reference::lse_rounding`] whatever the storage type, because scores are never stored.
+    ///
+    /// # Panics
+    /// When the two differ in length.
+    pub fn of_lse(lse: &[f32], reference: &Reference) -> Self {
+        let lse: Vec<_> = lse.iter().copied().map(f64::from).collect();
+        Self::new(&lse, &reference.lse, None, LSE_ROUNDINGS * reference.lse_rounding)
+    }
+
+    fn new(result: &[f64], exact: &[f64], standard_error: Option<f64>, bound: f64) -> Self {
+        let (max_error, mismatches) = compare(result, exact);
+        Self { max_error, standard_error, bound, mismatches, elements: result.len() }
+    }
+}
+
+impl fmt::Display for Accuracy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.passed() { "ok" } else { "FAILED" };
+        write!(f, "{verdict}: max error {:.2e}, bound {:.2e}", self.max_error, self.bound)?;
+        if let Some(standard) = self.standard_error {
+            write!(f, ", standard {standard:.2e}")?;
+        }
+        write!(f, " over {} elements", self.elements)?;
+        if self.mismatches > 0 {
+            write!(
+                f,
+                ", {} NaN or infinite where the reference is not, or not where it is",
+                self.mismatches
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The accuracy of one call's results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Of O.
+    pub output: Accuracy,
+    /// Of the lse, where it was asked for.
+    pub lse: Option<Accuracy>,
+}
+
+impl Report {
+    /// Whether both passed.
+    pub fn passed(&self) -> bool {
+        self.output.passed() && self.lse.is_none_or(|lse| lse.passed())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "o {}", self.output)?;
+        self.lse.map_or(Ok(()), |lse| write!(f, "; lse {lse}"))
+    }
+}
+
+/// Judges the given rows of `o`, laid out as the problem says, and of `lse`, [B, H, Sq].
+///
+/// # Panics
+/// When a buffer is shorter than its view.
+pub fn check<T: Element>(
+    problem: &Problem,
+    (q, k, v): (&[T], &[T], &[T]),
+    o: &[T],
+    lse: Option<&[f32]>,
+    rows: &[Row],
+) -> Report {
+    let exact = reference::rows(problem, q, k, v, rows);
+    let standard = reference::standard_rows(problem, q, k, v, rows);
+    let lse = lse.map(|lse| {
+        let of_rows = rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]);
+        Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &exact)
+    });
+    Report { output: Accuracy::of_output(&reference::gather(problem, o, rows), &exact, &standard), lse }
+}
+
+/// Largest difference over elements that are finite on both sides, and the number of elements of which
+/// only one is NaN or has that infinity.
+fn compare(result: &[f64], exact: &[f64]) -> (f64, usize) {
+    assert_eq!(result.len(), exact.len(), "the result must have the reference's rows");
+    let mut largest = 0.0_f64;
+    let mut mismatches = 0;
+    for (&result, &exact) in result.iter().zip(exact) {
+        if result.is_finite() && exact.is_finite() {
+            largest = largest.max((result - exact).abs());
+        } else if result != exact && !(result.is_nan() && exact.is_nan()) {
+            mismatches += 1;
+        }
+    }
+    (largest, mismatches)
+}
+
+/// |(x + 0.3 − 0.3) − x| in the storage type; 0 where x is not finite.
+fn storage_error<T: Element>(exact: f64) -> f64 {
+    let stored = |value: f32| T::from_f32(value).to_f32();
+    let offset = stored(0.3);
+    let there_and_back = stored(stored(stored(exact as f32) + offset) - offset);
+    let error = (f64::from(there_and_back) - exact).abs();
+    if error.is_finite() { error } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    fn reference(o: &[f64]) -> Reference {
+        Reference { o: o.to_vec(), lse: vec![1.0], output_rounding: 1e-7, lse_rounding: 1e-7 }
+    }
+
+    #[test]
+    fn the_bound_follows_the_baseline() {
+        let exact = reference(&[1.0, 2.0]);
+        let loose = Accuracy::of_output(&[1.0_f32, 2.015], &exact, &[1.01, 2.0]);
+        assert!(loose.passed(), "{loose}");
+        let tight = Accuracy::of_output(&[1.0_f32, 2.015], &exact, &[1.001, 2.0]);
+        assert!(!tight.passed(), "{tight}");
+        assert!((tight.max_error - 0.015).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_lucky_baseline_leaves_room_for_storage_only() {
+        let exact = reference(&[1.0]);
+        let ulp = f16::EPSILON.to_f32();
+        assert!(Accuracy::of_output(&[f16::ONE], &exact, &[f16::ONE]).passed());
+        assert!(!Accuracy::of_output(&[f16::from_f32(1.0 + 4.0 * ulp)], &exact, &[f16::ONE]).passed());
+        assert!(!Accuracy::of_output(&[1.000_001_f32], &exact, &[1.0]).passed());
+    }
+
+    #[test]
+    fn one_sided_nan_and_infinity_fail() {
+        let exact = reference(&[1.0]);
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(!Accuracy::of_output(&[wrong], &exact, &[1.0]).passed());
+        }
+        // A baseline that is no number must not widen the bound.
+        assert!(!Accuracy::of_output(&[1.5_f32], &exact, &[f32::NAN]).passed());
+        assert!(Accuracy::of_output(&[f32::NAN], &reference(&[f64::NAN]), &[1.0]).passed());
+    }
+
+    #[test]
+    fn an_empty_row_has_lse_minus_infinity() {
+        let mut exact = reference(&[0.0]);
+        exact.lse = vec![f64::NEG_INFINITY, 2.0];
+        assert!(Accuracy::of_lse(&[f32::NEG_INFINITY, 2.0], &exact).passed());
+        assert!(!Accuracy::of_lse(&[-1e30, 2.0], &exact).passed());
+        assert!(!Accuracy::of_lse(&[f32::NEG_INFINITY, 2.00001], &exact).passed());
+    }
+
+    #[test]
+    fn displays_in_one_line() {
+        let exact = reference(&[1.0]);
+        let shown = Accuracy::of_output(&[f32::NAN], &exact, &[1.0]).to_string();
+        assert!(shown.starts_with("FAILED: max error 0.00e0, bound "), "{shown}");
+        assert!(
+            shown.ends_with("1 NaN or infinite where the reference is not, or not where it is"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,262 @@
+//! One way in for all backends.
+
+use std::time::{Duration, Instant};
+
+use crate::cuda::{self, Cuda};
+use crate::sim::Sim;
+use crate::{BackendKind, Device, Element, Error, Plan, Problem, Request, Result, cpu};
+
+/// Where attention runs, opened and ready.
+pub struct Backend {
+    driver: Driver,
+    reason: String,
+}
+
+enum Driver {
+    Cuda(Cuda),
+    Cpu(Device),
+    Sim(Sim),
+}
+
+impl Backend {
+    /// Opens the backend asked for, or without one a CUDA device if there is a usable one, else the CPU.
+    ///
+    /// # Errors
+    /// When the backend asked for cannot be used.
+    pub fn open(kind: Option<BackendKind>) -> Result<Self> {
+        let asked = |driver| Ok(Self { driver, reason: "asked for".to_owned() });
+        match kind {
+            Some(BackendKind::Cuda) => asked(Driver::Cuda(Cuda::new(0)?)),
+            Some(BackendKind::Cpu) => asked(Driver::Cpu(cpu::backend::device())),
+            Some(BackendKind::Sim) => Ok(Self::simulator(0)),
+            None => Ok(match Cuda::new(0) {
+                Ok(cuda) => {
+                    Self { driver: Driver::Cuda(cuda), reason: "a usable CUDA device is there".to_owned() }
+                }
+                Err(error) => Self { driver: Driver::Cpu(cpu::backend::device()), reason: error.to_string() },
+            }),
+        }
+    }
+
+    /// The simulator with the thread order that `seed` gives.
+    pub fn simulator(seed: u64) -> Self {
+        Self { driver: Driver::Sim(Sim::new(seed)), reason: "asked for".to_owned() }
+    }
+
+    /// A CUDA device opened by the caller.
+    pub fn cuda(cuda: Cuda) -> Self {
+        Self { driver: Driver::Cuda(cuda), reason: "asked for".to_owned() }
+    }
+
+    /// The device.
+    pub const fn device(&self) -> &Device {
+        match &self.driver {
+            Driver::Cuda(cuda) => cuda.device(),
+            Driver::Cpu(device) => device,
+            Driver::Sim(sim) => sim.device(),
+        }
+    }
+
+    /// Why this backend: it was asked for, or what decided.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// [`crate::plan`] for this backend's device.
+    ///
+    /// # Errors
+    /// As [`crate::plan`].
+    pub fn plan(&self, problem: &Problem, request: &Request) -> Result<Plan> {
+        crate::plan(problem, self.device(), request)
+    }
+
+    /// Readies a problem to be run as often as one likes: on a GPU, its tensors go to the device.
+    ///
+    /// # Errors
+    /// When a buffer is too small for its view, or the device's memory for the problem.
+    pub fn prepare<'a, T: Element>(
+        &'a self,
+        problem: &Problem,
+        plan: &Plan,
+        inputs: (&'a [T], &'a [T], &'a [T]),
+    ) -> Result<Prepared<'a, T>> {
+        let (q, k, v) = inputs;
+        let o_len = problem.tensors().o.span();
+        problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
+        let state = match &self.driver {
+            Driver::Cuda(cuda) => State::Cuda(Box::new(cuda.upload(problem, plan, inputs)?)),
+            driver => State::Host {
+                driver,
+                inputs,
+                o: allocate("o", o_len, self.device())?,
+                lse: allocate("lse", problem.lse_len(), self.device())?,
+                extra_bytes: 0,
+            },
+        };
+        Ok(Prepared { problem: *problem, plan: plan.clone(), state })
+    }
+
+    /// Computes O, and lse where it is wanted, over host tensors: once, with copies where the
+    /// device has a memory of its own.
+    ///
+    /// Elements of `o` that its view does not reach keep their values.
+    ///
+    /// # Errors
+    /// When a buffer is too small for its view, the device's memory for the problem, or the device fails.
+    pub fn forward<T: Element>(
+        &self,
+        problem: &Problem,
+        plan: &Plan,
+        inputs: (&[T], &[T], &[T]),
+        o: &mut [T],
+        lse: Option<&mut [f32]>,
+    ) -> Result<()> {
+        let (q, k, v) = inputs;
+        problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
+        match &self.driver {
+            Driver::Cuda(cuda) => {
+                let mut resident = cuda.upload(problem, plan, inputs)?;
+                resident.run()?;
+                let mut span: Vec<T> = allocate("o", problem.tensors().o.span(), self.device())?;
+                let mut all_lse: Vec<f32> = allocate("lse", problem.lse_len(), self.device())?;
+                resident.read(&mut span, &mut all_lse)?;
+                copy_view(&problem.tensors().o, &span, o);
+                if let Some(lse) = lse {
+                    lse[..all_lse.len()].copy_from_slice(&all_lse);
+                }
+            }
+            Driver::Cpu(_) => {
+                cpu::backend::run(problem, plan, inputs, o, lse)?;
+            }
+            Driver::Sim(sim) => {
+                sim.forward(problem, plan, inputs, o, lse)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A problem readied by [`Backend::prepare`].
+pub struct Prepared<'a, T> {
+    problem: Problem,
+    plan: Plan,
+    state: State<'a, T>,
+}
+
+enum State<'a, T> {
+    Cuda(Box<cuda::Resident<T>>),
+    Host {
+        driver: &'a Driver,
+        inputs: (&'a [T], &'a [T], &'a [T]),
+        o: Vec<T>,
+        lse: Vec<f32>,
+        extra_bytes: u64,
+    },
+}
+
+impl<T: Element> Prepared<'_, T> {
+    /// Fills O and lse with NaN, so that what a kernel leaves unwritten shows.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn poison(&mut self) -> Result<()> {
+        match &mut self.state {
+            State::Cuda(resident) => resident.poison()?,
+            State::Host { o, lse, .. } => {
+                o.fill(T::from_f32(f32::NAN));
+                lse.fill(f32::NAN);
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts the tensors from the device's last-level cache; on the CPU they are left where they are.
+    ///
+    /// # Errors
+    /// When the device has no memory left for the buffer that does it.
+    pub fn flush_cache(&mut self) -> Result<()> {
+        match &mut self.state {
+            State::Cuda(resident) => resident.flush_cache(),
+            State::Host { .. } => Ok(()),
+        }
+    }
+
+    /// Runs once and returns the time that it took: between device events on a GPU, by a monotonic
+    /// clock elsewhere.
+    ///
+    /// # Errors
+    /// When the device fails, or the simulator finds a fault in a kernel.
+    pub fn time(&mut self) -> Result<Duration> {
+        let (problem, plan) = (&self.problem, &self.plan);
+        match &mut self.state {
+            State::Cuda(resident) => resident.time(),
+            State::Host { driver, inputs, o, lse, extra_bytes } => {
+                let start = Instant::now();
+                *extra_bytes = match driver {
+                    Driver::Sim(sim) => {
+                        sim.forward(problem, plan, *inputs, o, Some(lse))?;
+                        plan.workspace_bytes
+                    }
+                    Driver::Cpu(_) | Driver::Cuda(_) => {
+                        cpu::backend::run(problem, plan, *inputs, o, Some(lse))?.extra_bytes as u64
+                    }
+                };
+                Ok(start.elapsed())
+            }
+        }
+    }
+
+    /// O (its whole span, what the view does not reach unspecified) and lse of the last run.
+    ///
+    /// # Errors
+    /// When a kernel faulted.
+    pub fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+        match &self.state {
+            State::Cuda(resident) => {
+                let mut o = vec![T::default(); self.problem.tensors().o.span()];
+                let mut lse = vec![0.0; self.problem.lse_len()];
+                resident.read(&mut o, &mut lse)?;
+                Ok((o, lse))
+            }
+            State::Host { o, lse, .. } => Ok((o.clone(), lse.clone())),
+        }
+    }
+
+    /// Bytes of memory that the last run took beside Q, K, V, O and lse.
+    pub fn extra_bytes(&self) -> u64 {
+        match &self.state {
+            State::Cuda(resident) => resident.extra_bytes(),
+            State::Host { extra_bytes, .. } => *extra_bytes,
+        }
+    }
+
+    /// GPU kernels that one run launches; on the CPU, 0.
+    pub const fn launches(&self) -> usize {
+        self.plan.steps.len()
+    }
+}
+
+/// A zeroed vector, or [`Error::OutOfMemory`] where the allocator would abort.
+pub(crate) fn allocate<T: Copy + Default>(what: &'static str, len: usize, device: &Device) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
+        what,
+        needed: len as u128 * size_of::<T>() as u128,
+        available: device.memory.into(),
+        device: device.name.clone(),
+    })?;
+    values.resize(len, T::default());
+    Ok(values)
+}
+
+/// Copies what `layout` reaches, row by row.
+fn copy_view<T: Copy>(layout: &crate::TensorLayout, from: &[T], to: &mut [T]) {
+    for batch in 0..layout.batch {
+        for seq in 0..layout.seqlen {
+            for head in 0..layout.heads {
+                let row = layout.row(batch, seq, head);
+                to[row..row + layout.head_dim].copy_from_slice(&from[row..row + layout.head_dim]);
+            }
+        }
+    }
+}

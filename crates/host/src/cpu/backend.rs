@@ -1,0 +1,84 @@
+//! The CPU as a backend: its device, its plans, and running one.
+
+use super::isa::Isa;
+use super::tiles::{self, Machine};
+use super::{Config, Stats};
+use crate::{BackendKind, Device, Element, Kernel, Plan, Problem, Request, Result};
+
+/// This machine's CPU.
+pub(crate) fn device() -> Device {
+    Device {
+        backend: BackendKind::Cpu,
+        name: from_proc("cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        driver: Isa::widest(None).to_string(),
+        compute_capability: 0,
+        multiprocessors: rayon::current_num_threads() as u32,
+        shared_per_block: 0,
+        shared_per_multiprocessor: 0,
+        memory: memory(),
+    }
+}
+
+/// Chooses the tile of [`Kernel::ForwardCpu`]; the unfused baseline has none.
+pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Plan> {
+    let isa = Isa::widest(None);
+    if kernel == Kernel::Standard {
+        return Ok(Plan {
+            kernel,
+            tile: None,
+            steps: Vec::new(),
+            workspace_bytes: 4 * problem.lse_len() as u64 * problem.seqlen_k() as u64,
+            reasons: vec![
+                "standard was asked for: the unfused baseline, with the scores in memory".to_owned(),
+            ],
+        });
+    }
+    let tile = tiles::choose(problem, Machine::here(isa.panel()), config(request.block_m, request.block_n))?;
+    let mut reasons = vec![match request.kernel {
+        Some(_) => "forward_cpu was asked for".to_owned(),
+        None => "forward_cpu: fused, on all cores".to_owned(),
+    }];
+    reasons.push(format!("{isa}: the widest vector instructions of this CPU"));
+    reasons.push(tile.to_string());
+    Ok(Plan {
+        kernel,
+        tile: Some((tile.block_m, tile.block_n)),
+        steps: Vec::new(),
+        workspace_bytes: 0,
+        reasons,
+    })
+}
+
+/// Runs a plan.
+pub(crate) fn run<T: Element>(
+    problem: &Problem,
+    plan: &Plan,
+    (q, k, v): (&[T], &[T], &[T]),
+    o: &mut [T],
+    lse: Option<&mut [f32]>,
+) -> Result<Stats> {
+    match plan.tile {
+        None => super::standard(problem, q, k, v, o, lse),
+        Some((block_m, block_n)) => {
+            super::forward_with(problem, config(Some(block_m), Some(block_n)), q, k, v, o, lse)
+        }
+    }
+}
+
+const fn config(block_m: Option<usize>, block_n: Option<usize>) -> Config {
+    Config { block_m, block_n, isa: None }
+}
+
+/// Bytes of memory that programs can have now; where that cannot be read, as many as can be addressed.
+fn memory() -> u64 {
+    from_proc("meminfo", "MemAvailable")
+        .and_then(|value| value.strip_suffix(" kB")?.parse::<u64>().ok())
+        .map_or(u64::MAX, |kib| kib << 10)
+}
+
+/// The value of the first line `key: value` of a file of Linux's /proc.
+fn from_proc(file: &str, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{file}")).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

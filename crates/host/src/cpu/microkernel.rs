@@ -1,0 +1,112 @@
+//! The register-tiled matrix product under both products of attention.
+//!
+//! Everything is transposed: queries lie along the lanes, so that the softmax's running maximum and
+//! sum are lane-wise, with no reduction across a register, and K and V are read as scalars, straight
+//! from where they lie.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "iterators would be calls compiled without the instruction set wherever they are not inlined"
+)]
+
+use super::lanes::Lanes;
+
+/// The operand whose elements are broadcast: element (row, depth) is at `row * row_stride + depth * depth_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct Broadcast {
+    pub(super) data: *const f32,
+    pub(super) row_stride: usize,
+    pub(super) depth_stride: usize,
+}
+
+/// What the accumulators start from.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// From 0.
+    Zero,
+    /// From the result already there, each column times its factor, one register's panel of them.
+    Rescaled(*const f32),
+}
+
+/// result[rows, N registers] = start + a[rows, depth] · panel[depth, N registers].
+///
+/// `panel` and `result` are row-major with a row of exactly N registers.
+///
+/// # Safety
+/// The CPU has the instruction set of `L`; `a` is readable for `rows` × `depth`, `panel` for `depth`
+/// rows, `result` is readable and writable for `rows` rows, and overlaps neither.
+#[inline(always)]
+pub(super) unsafe fn multiply<L: Lanes, const N: usize>(
+    a: Broadcast,
+    rows: usize,
+    depth: usize,
+    panel: *const f32,
+    result: *mut f32,
+    start: Start,
+) {
+    let width = N * L::WIDTH;
+    let mut row = 0;
+    // Full register tiles first, then what is left in halves.
+    while row < rows {
+        let left = rows - row;
+        // SAFETY: `row` < `rows`, and the tile takes at most `left` rows from there.
+        row += unsafe {
+            let a = Broadcast { data: a.data.add(row * a.row_stride), ..a };
+            let result = result.add(row * width);
+            match left.min(L::TILE_ROWS) {
+                6.. => tile::<L, 6, N>(a, depth, panel, result, start),
+                4..6 => tile::<L, 4, N>(a, depth, panel, result, start),
+                2..4 => tile::<L, 2, N>(a, depth, panel, result, start),
+                _ => tile::<L, 1, N>(a, depth, panel, result, start),
+            }
+        };
+    }
+}
+
+/// One register tile; returns R.
+///
+/// # Safety
+/// As [`multiply`], for R rows.
+#[inline(always)]
+unsafe fn tile<L: Lanes, const R: usize, const N: usize>(
+    a: Broadcast,
+    depth: usize,
+    panel: *const f32,
+    result: *mut f32,
+    start: Start,
+) -> usize {
+    // SAFETY: all offsets stay inside the R × depth, depth × N and R × N registers that the caller
+    // vouches for.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; R];
+        if let Start::Rescaled(factors) = start {
+            for n in 0..N {
+                let factor = L::load(factors.add(n * L::WIDTH));
+                for r in 0..R {
+                    sums[r][n] = L::load(result.add((r * N + n) * L::WIDTH)).mul(factor);
+                }
+            }
+        }
+        let (mut column, mut row) = (a.data, panel);
+        for _ in 0..depth {
+            let mut operands = [L::splat(0.0); N];
+            for n in 0..N {
+                operands[n] = L::load(row.add(n * L::WIDTH));
+            }
+            for r in 0..R {
+                let scalar = L::splat(*column.add(r * a.row_stride));
+                for n in 0..N {
+                    sums[r][n] = scalar.mul_add(operands[n], sums[r][n]);
+                }
+            }
+            column = column.add(a.depth_stride);
+            row = row.add(N * L::WIDTH);
+        }
+        for r in 0..R {
+            for n in 0..N {
+                sums[r][n].store(result.add((r * N + n) * L::WIDTH));
+            }
+        }
+    }
+    R
+}

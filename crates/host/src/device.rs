@@ -1,0 +1,73 @@
+//! What a plan needs to know of the device that it is for.
+
+/// Where attention runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// An NVIDIA GPU, through the driver and the shipped PTX.
+    Cuda,
+    /// All cores of this machine, with SIMD.
+    Cpu,
+    /// The GPU kernels' own source, run natively under race and deadlock detection. Slow; for tests.
+    Sim,
+}
+
+impl BackendKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cuda, Self::Cpu, Self::Sim];
+
+    /// The name that the command line uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+            Self::Sim => "sim",
+        }
+    }
+}
+
+impl std::fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A device, as far as planning and reports need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The backend that drives it.
+    pub backend: BackendKind,
+    /// The maker's name for it.
+    pub name: String,
+    /// Driver and its CUDA version, or what stands in for them.
+    pub driver: String,
+    /// Compute capability as major·10 + minor; 0 where there is none.
+    pub compute_capability: u32,
+    /// Multiprocessors of a GPU, cores of a CPU.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that one block may use.
+    pub shared_per_block: usize,
+    /// Bytes of shared memory of one multiprocessor.
+    pub shared_per_multiprocessor: usize,
+    /// Bytes of memory in all.
+    pub memory: u64,
+}
+
+impl Device {
+    /// `H200 (sm_90, 132 multiprocessors)`-like description in one line.
+    pub fn describe(&self) -> String {
+        match self.backend {
+            BackendKind::Cuda => format!(
+                "{} (sm_{}, {} multiprocessors, {:.0} GiB, {})",
+                self.name,
+                self.compute_capability,
+                self.multiprocessors,
+                self.memory as f64 / f64::from(1 << 30),
+                self.driver
+            ),
+            BackendKind::Cpu => format!("{} ({} threads, {})", self.name, self.multiprocessors, self.driver),
+            BackendKind::Sim => {
+                format!("{} ({} bytes of shared memory per block)", self.name, self.shared_per_block)
+            }
+        }
+    }
+}

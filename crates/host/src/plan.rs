@@ -1,0 +1,281 @@
+//! Problem → kernel and tile: a pure function, with its reasons written beside each choice.
+
+use fa_kernels::attention::standard;
+use fa_kernels::entries::{Algorithm, Entry, entries};
+
+use crate::{BackendKind, DType, Device, Error, Problem, Result};
+
+/// A kernel that computes attention; what a person can ask for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// FlashAttention v1 on fp32 FMA: any NVIDIA GPU, and the simulator.
+    ForwardSimt,
+    /// Tiled online softmax with SIMD on all cores.
+    ForwardCpu,
+    /// Unfused attention, the baseline: scores, softmax and values, with the scores in memory.
+    Standard,
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
+
+    /// The name that the command line uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ForwardSimt => "forward_simt",
+            Self::ForwardCpu => "forward_cpu",
+            Self::Standard => "standard",
+        }
+    }
+
+    /// The kernels of a backend, the default first.
+    pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
+        match backend {
+            BackendKind::Cuda | BackendKind::Sim => &[Self::ForwardSimt, Self::Standard],
+            BackendKind::Cpu => &[Self::ForwardCpu, Self::Standard],
+        }
+    }
+}
+
+impl std::fmt::Display for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What the caller leaves open, the planner chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The kernel.
+    pub kernel: Option<Kernel>,
+    /// Query rows of a tile.
+    pub block_m: Option<usize>,
+    /// Key rows of a step.
+    pub block_n: Option<usize>,
+}
+
+/// One launch of a GPU kernel: a one-dimensional grid of an entry's blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The entry, with its threads and shared memory.
+    pub entry: &'static Entry,
+    /// Number of blocks.
+    pub grid: u32,
+}
+
+/// How a problem will be computed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The kernel chosen.
+    pub kernel: Kernel,
+    /// Its (BLOCK_M, BLOCK_N), where it has tiles that can be chosen; on the CPU, what was asked for.
+    pub tile: Option<(usize, usize)>,
+    /// The launches in order; empty on the CPU.
+    pub steps: Vec<Step>,
+    /// Bytes of device memory beside Q, K, V, O and lse.
+    pub workspace_bytes: u64,
+    /// Why, one sentence per choice.
+    pub reasons: Vec<String>,
+}
+
+/// The most blocks of a one-dimensional grid (CUDA C++ Programming Guide, technical specifications).
+const MAX_GRID: u32 = i32::MAX as u32;
+
+/// Chooses kernel and tile for `problem` on `device`.
+///
+/// # Errors
+/// When the request names a kernel, storage type or tile that is not there or does not fit, or the
+/// grid would be too large.
+pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Plan> {
+    let available = Kernel::of_backend(device.backend);
+    let kernel = request.kernel.unwrap_or(available[0]);
+    if !available.contains(&kernel) {
+        return Err(Error::KernelNotOnBackend {
+            kernel: kernel.name(),
+            backend: device.backend.name(),
+            available: join(available.iter().map(|kernel| kernel.name())),
+        });
+    }
+    match (kernel, device.backend) {
+        (Kernel::ForwardCpu, _) | (Kernel::Standard, BackendKind::Cpu) => {
+            crate::cpu::backend::plan(problem, kernel, request)
+        }
+        (Kernel::ForwardSimt, _) => forward_simt(problem, device, request),
+        (Kernel::Standard, _) => standard(problem, request),
+    }
+}
+
+fn forward_simt(problem: &Problem, device: &Device, request: &Request) -> Result<Plan> {
+    let columns = built_for(Algorithm::ForwardSimt, problem.dtype())
+        .map(|entry| entry.tile.head_dim)
+        .filter(|&columns| columns as usize >= problem.head_dim())
+        .min()
+        .ok_or_else(|| unsupported_dtype(Kernel::ForwardSimt, problem.dtype()))?;
+    let built: Vec<_> = built_for(Algorithm::ForwardSimt, problem.dtype())
+        .filter(|entry| entry.tile.head_dim == columns)
+        .collect();
+    let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
+    let asked_for: Vec<_> = built
+        .iter()
+        .copied()
+        .filter(|entry| {
+            matches(request.block_m, entry.tile.block_m) && matches(request.block_n, entry.tile.block_n)
+        })
+        .collect();
+    if asked_for.is_empty() {
+        return Err(no_such_tile(problem, device, request, &built));
+    }
+    let fits = |entry: &&&Entry| entry.shared_bytes as usize <= device.shared_per_block;
+    let area = |entry: &&Entry| entry.tile.block_m * entry.tile.block_n;
+    let Some(entry) = asked_for.iter().filter(fits).copied().max_by_key(area) else {
+        // The list is not empty, so it has a smallest tile; that one does not fit either.
+        let smallest = asked_for.iter().copied().min_by_key(area).unwrap_or(asked_for[0]);
+        return Err(tile_too_large(
+            problem,
+            device,
+            smallest.tile.block_m,
+            smallest.tile.block_n,
+            smallest.shared_bytes,
+        ));
+    };
+    let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
+    let mut reasons = vec![match request.kernel {
+        Some(_) => "forward_simt was asked for".to_owned(),
+        None => "forward_simt: fused, and fp32 FMA runs on every NVIDIA GPU".to_owned(),
+    }];
+    reasons
+        .push(format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()));
+    reasons.push(format!(
+        "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
+        entry.tile.block_m,
+        entry.tile.block_n,
+        if request.block_m.is_some() || request.block_n.is_some() {
+            "asked for,"
+        } else {
+            "the largest tile built"
+        },
+        entry.shared_bytes,
+        device.shared_per_block
+    ));
+    Ok(Plan {
+        kernel: Kernel::ForwardSimt,
+        tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
+        steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
+        workspace_bytes: 0,
+        reasons,
+    })
+}
+
+fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
+    if let Some(block) = request.block_m.or(request.block_n) {
+        return Err(Error::NoSuchTile {
+            kernel: Kernel::Standard.name(),
+            block_m: request.block_m.map_or("any".to_owned(), |block| block.to_string()),
+            block_n: request.block_n.map_or("any".to_owned(), |block| block.to_string()),
+            head_dim: problem.head_dim(),
+            available: format!("its tiles are fixed, so leave out the block size ({block})"),
+        });
+    }
+    let entry = |algorithm| {
+        built_for(algorithm, problem.dtype())
+            .next()
+            .ok_or_else(|| unsupported_dtype(Kernel::Standard, problem.dtype()))
+    };
+    let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
+    let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
+    let tiles_d = problem.head_dim().div_ceil(standard::BLOCK_N as usize);
+    let softmax_blocks = (problem.lse_len() as u128).div_ceil(standard::SOFTMAX_ROWS.into());
+    let scores = problem.lse_len() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
+    let workspace_bytes = u64::try_from(scores).map_err(|_| Error::OutOfMemory {
+        what: "the score matrix",
+        needed: scores,
+        available: u64::MAX.into(),
+        device: "a 64-bit address space".to_owned(),
+    })?;
+    Ok(Plan {
+        kernel: Kernel::Standard,
+        tile: None,
+        steps: vec![
+            Step { entry: entry(Algorithm::StandardScores)?, grid: grid(problem, &[tiles_m, tiles_n])? },
+            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: checked_grid(softmax_blocks)? },
+            Step { entry: entry(Algorithm::StandardValues)?, grid: grid(problem, &[tiles_m, tiles_d])? },
+        ],
+        workspace_bytes,
+        reasons: vec![
+            "standard was asked for: the unfused baseline, with the scores in device memory".to_owned(),
+        ],
+    })
+}
+
+/// Entries of `algorithm` for `dtype`.
+fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Item = &'static Entry> {
+    entries().filter(move |entry| entry.algorithm == algorithm && entry.dtype == dtype.name())
+}
+
+/// `tiles` (their product) for each head of each sequence.
+fn grid(problem: &Problem, tiles: &[usize]) -> Result<u32> {
+    let heads = (problem.batch() * problem.heads()) as u128;
+    checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks * tiles as u128))
+}
+
+fn checked_grid(blocks: u128) -> Result<u32> {
+    u32::try_from(blocks)
+        .ok()
+        .filter(|&blocks| blocks <= MAX_GRID)
+        .ok_or(Error::GridTooLarge { blocks, limit: MAX_GRID })
+}
+
+fn unsupported_dtype(kernel: Kernel, dtype: DType) -> Error {
+    let algorithm = match kernel {
+        Kernel::Standard => Algorithm::StandardScores,
+        Kernel::ForwardSimt | Kernel::ForwardCpu => Algorithm::ForwardSimt,
+    };
+    let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
+    Error::UnsupportedDType { kernel: kernel.name(), dtype, available: join(available.map(DType::name)) }
+}
+
+/// A tile that was not built: if it could not fit either, the bytes are the better answer.
+fn no_such_tile(problem: &Problem, device: &Device, request: &Request, built: &[&Entry]) -> Error {
+    if let (Some(Ok(block_m)), Some(Ok(block_n))) =
+        (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
+        && let Some(entry) = built.first()
+    {
+        let config = fa_kernels::config::SimtConfig { block_m, block_n, head_dim: entry.tile.head_dim };
+        if let Some(bytes) =
+            config.checked_shared_bytes().filter(|&bytes| bytes > device.shared_per_block as u64)
+        {
+            return Error::TileTooLarge {
+                block_m: block_m as usize,
+                block_n: block_n as usize,
+                head_dim: problem.head_dim(),
+                needed: bytes as usize,
+                available: device.shared_per_block,
+                device: device.name.clone(),
+            };
+        }
+    }
+    let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
+    Error::NoSuchTile {
+        kernel: Kernel::ForwardSimt.name(),
+        block_m: name(request.block_m),
+        block_n: name(request.block_n),
+        head_dim: problem.head_dim(),
+        available: join(built.iter().map(|entry| format!("{}x{}", entry.tile.block_m, entry.tile.block_n))),
+    }
+}
+
+fn tile_too_large(problem: &Problem, device: &Device, block_m: u32, block_n: u32, needed: u32) -> Error {
+    Error::TileTooLarge {
+        block_m: block_m as usize,
+        block_n: block_n as usize,
+        head_dim: problem.head_dim(),
+        needed: needed as usize,
+        available: device.shared_per_block,
+        device: device.name.clone(),
+    }
+}
+
+fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
+    items.map(Into::into).collect::<Vec<_>>().join(", ")
+}

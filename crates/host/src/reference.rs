@@ -1,0 +1,274 @@
+//! What is right: attention in f64, and the plain computation in the storage type beside it.
+//!
+//! Both follow the definition row by row, share no code with any kernel, and read only what the
+//! views reach and the mask leaves visible. They run over all cores; for problems too large to do in
+//! full, [`sample`] picks the rows.
+
+use rayon::prelude::*;
+
+use crate::{Element, Problem};
+
+/// One query row of one head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index of the sequence.
+    pub batch: usize,
+    /// Query head.
+    pub head: usize,
+    /// Row of the sequence.
+    pub row: usize,
+}
+
+/// Attention in f64, of all rows or some.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// Output, [rows, D]; with all rows, contiguous [B, Sq, H, D].
+    pub o: Vec<f64>,
+    /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq].
+    pub lse: Vec<f64>,
+    /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most:
+    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ|
+    /// bounds the terms of score j. No computation in fp32 can promise less.
+    pub output_rounding: f64,
+    /// The same for the lse: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
+    pub lse_rounding: f64,
+}
+
+/// Unit roundoff of fp32.
+const ROUNDOFF: f64 = 0.5 * f32::EPSILON as f64;
+
+/// Every row, in the order of O: [B, Sq, H].
+pub fn all(problem: &Problem) -> Vec<Row> {
+    let (rows, heads) = (problem.seqlen_q(), problem.heads());
+    (0..problem.batch())
+        .flat_map(|batch| (0..rows).flat_map(move |row| (0..heads).map(move |head| Row { batch, head, row })))
+        .collect()
+}
+
+/// `count` rows, or all if there are no more: the first and last row of the first and last head, and
+/// others spread over the problem by a fixed rule, which hits every position within a tile.
+pub fn sample(problem: &Problem, count: usize) -> Vec<Row> {
+    let total = problem.lse_len();
+    if count >= total {
+        return all(problem);
+    }
+    let (heads, rows) = (problem.heads(), problem.seqlen_q());
+    let row =
+        |index: usize| Row { batch: index / rows / heads, head: index / rows % heads, row: index % rows };
+    // Multiples of the golden ratio, modulo 1, are spread evenly at every count.
+    let spread = (0..count).map(|i| ((i as f64 * 0.618_033_988_749_895).fract() * total as f64) as usize);
+    let mut indices: Vec<_> = [0, rows - 1, total - rows, total - 1].into_iter().chain(spread).collect();
+    indices.truncate(count);
+    indices.sort_unstable();
+    indices.dedup();
+    indices.into_iter().map(row).collect()
+}
+
+/// Attention in f64 of every row.
+///
+/// # Panics
+/// When a buffer is shorter than its view.
+pub fn forward<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Reference {
+    let all = all(problem);
+    let mut reference = rows(problem, q, k, v, &all);
+    let by_row = std::mem::take(&mut reference.lse);
+    reference.lse = vec![0.0; by_row.len()];
+    for (at, lse) in all.iter().zip(by_row) {
+        reference.lse[problem.lse_index(at.batch, at.head, at.row)] = lse;
+    }
+    reference
+}
+
+/// Attention in f64 of the given rows, in their order.
+///
+/// # Panics
+/// When a buffer is shorter than its view.
+pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Row]) -> Reference {
+    let exact: Vec<_> = rows.par_iter().map(|&at| exact_row(problem, q, k, v, at)).collect();
+    let largest = |part: fn(&Exact) -> f64| exact.iter().map(part).fold(0.0, f64::max);
+    Reference {
+        output_rounding: largest(|row| row.output_rounding),
+        lse_rounding: largest(|row| row.lse_rounding),
+        lse: exact.iter().map(|row| row.lse).collect(),
+        o: exact.into_iter().flat_map(|row| row.o).collect(),
+    }
+}
+
+/// The plain computation of every row in the storage type, [B, Sq, H, D]: see [`standard_rows`].
+///
+/// # Panics
+/// When a buffer is shorter than its view.
+pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec<T> {
+    standard_rows(problem, q, k, v, &all(problem))
+}
+
+/// The plain computation of the given rows, [rows, D]: products accumulate in fp32, and scores, weights and
+/// output are each rounded to the storage type, as an unfused implementation stores them. It is the
+/// baseline (`out_pt`) of FlashAttention's test rule.
+///
+/// # Panics
+/// When a buffer is shorter than its view.
+pub fn standard_rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Row]) -> Vec<T> {
+    rows.par_iter().flat_map_iter(|&at| standard_row(problem, q, k, v, at)).collect()
+}
+
+/// The given rows of a tensor in the layout of O, [rows, D].
+///
+/// # Panics
+/// When the buffer is shorter than its view.
+pub fn gather<T: Element>(problem: &Problem, o: &[T], rows: &[Row]) -> Vec<T> {
+    let layout = &problem.tensors().o;
+    let row = |at: &Row| &o[layout.row(at.batch, at.row, at.head)..][..layout.head_dim];
+    rows.iter().flat_map(row).copied().collect()
+}
+
+/// The rows of Q, K and V that one output row depends on.
+struct Inputs<'a, T> {
+    q: &'a [T],
+    k: Vec<&'a [T]>,
+    v: Vec<&'a [T]>,
+}
+
+impl<'a, T: Element> Inputs<'a, T> {
+    fn new(problem: &Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
+        let (tensors, head_dim) = (problem.tensors(), problem.head_dim());
+        let kv_head = at.head / problem.group();
+        let keys = 0..problem.visible_keys(at.row);
+        let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
+            keys.clone().map(|key| &data[layout.row(at.batch, key, kv_head)..][..head_dim]).collect()
+        };
+        Self {
+            q: &q[tensors.q.row(at.batch, at.row, at.head)..][..head_dim],
+            k: rows(&tensors.k, k),
+            v: rows(&tensors.v, v),
+        }
+    }
+}
+
+struct Exact {
+    o: Vec<f64>,
+    lse: f64,
+    output_rounding: f64,
+    lse_rounding: f64,
+}
+
+/// One row in f64, in which fp32 products are exact.
+fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Exact {
+    let inputs = Inputs::new(problem, (q, k, v), at);
+    let scale = f64::from(problem.softmax_scale());
+    let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
+    let (scores, terms): (Vec<_>, Vec<_>) = inputs
+        .k
+        .iter()
+        .map(|k| {
+            let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
+            (scale * products().sum::<f64>(), scale.abs() * products().map(f64::abs).sum::<f64>())
+        })
+        .unzip();
+    let mut o = vec![0.0; problem.head_dim()];
+    if scores.is_empty() {
+        return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0 };
+    }
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let lse = max + sum.ln();
+    let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
+    for (weight, v) in weights.iter().zip(&inputs.v) {
+        for (o, v) in o.iter_mut().zip(*v) {
+            *o += weight * f64::from(v.to_f32());
+        }
+    }
+    let mut moved = vec![0.0; o.len()];
+    for ((weight, term), v) in weights.iter().zip(&terms).zip(&inputs.v) {
+        for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
+            let v = f64::from(v.to_f32());
+            *moved += weight * (term * (v - o).abs() + v.abs());
+        }
+    }
+    let term: f64 = weights.iter().zip(&terms).map(|(weight, term)| weight * term).sum();
+    Exact {
+        o,
+        lse,
+        output_rounding: ROUNDOFF * moved.into_iter().fold(0.0, f64::max),
+        lse_rounding: ROUNDOFF * (term + lse.abs() + 1.0),
+    }
+}
+
+/// One row as an unfused implementation computes it.
+fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T> {
+    let inputs = Inputs::new(problem, (q, k, v), at);
+    let stored = |value: f32| T::from_f32(value).to_f32();
+    let scores: Vec<_> = inputs
+        .k
+        .iter()
+        .map(|k| {
+            let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
+            stored(problem.softmax_scale() * product)
+        })
+        .collect();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f32 = weights.iter().sum();
+    let mut o = vec![0.0_f32; problem.head_dim()];
+    for (weight, v) in weights.iter().zip(&inputs.v) {
+        let weight = stored(weight / sum);
+        for (o, v) in o.iter_mut().zip(*v) {
+            *o += weight * v.to_f32();
+        }
+    }
+    o.into_iter().map(T::from_f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, TensorLayout, Tensors};
+
+    fn problem(sq: usize, sk: usize, heads: usize, kv_heads: usize, d: usize, causal: bool) -> Problem {
+        let q = TensorLayout::bshd(1, sq, heads, d);
+        let kv = TensorLayout::bhsd(1, sk, kv_heads, d);
+        let options = Options { causal, softmax_scale: Some(1.0) };
+        Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap()
+    }
+
+    #[test]
+    fn two_keys_by_hand() {
+        // Scores ln 3 and 0 give weights 3/4 and 1/4, and lse = ln 4.
+        let k = [3.0_f32.ln(), 0.0];
+        let reference = forward(&problem(1, 2, 1, 1, 1, false), &[1.0], &k, &[4.0, 8.0]);
+        assert!((reference.o[0] - 5.0).abs() < 1e-6);
+        assert!((reference.lse[0] - 4.0_f64.ln()).abs() < 1e-6);
+        assert!(reference.output_rounding > 1e-8 && reference.output_rounding < 1e-6);
+    }
+
+    #[test]
+    fn heads_of_a_group_share_keys_and_lse_is_head_major() {
+        let problem = problem(2, 1, 4, 2, 1, false);
+        let q: Vec<f32> = (1..=8).map(|i| i as f32).collect();
+        let reference = forward(&problem, &q, &[1.0, 10.0], &[0.5, 0.25]);
+        assert_eq!(reference.o, [0.5, 0.5, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25]);
+        assert_eq!(reference.lse, [1.0, 5.0, 2.0, 6.0, 30.0, 70.0, 40.0, 80.0]);
+    }
+
+    #[test]
+    fn a_row_that_sees_no_key_is_zero() {
+        let problem = problem(3, 1, 1, 1, 2, true);
+        let reference = forward(&problem, &[1.0; 6], &[1.0; 2], &[7.0; 2]);
+        assert_eq!(reference.o, [0.0, 0.0, 0.0, 0.0, 7.0, 7.0]);
+        assert_eq!(reference.lse, [f64::NEG_INFINITY, f64::NEG_INFINITY, 2.0]);
+        assert_eq!(standard(&problem, &[1.0_f32; 6], &[1.0; 2], &[7.0; 2]), [0.0, 0.0, 0.0, 0.0, 7.0, 7.0]);
+    }
+
+    #[test]
+    fn samples_are_distinct_rows_with_the_corners() {
+        let problem = problem(100, 1, 6, 2, 1, false);
+        let rows = sample(&problem, 50);
+        assert!((45..=50).contains(&rows.len()), "{}", rows.len());
+        assert!(rows.windows(2).all(|pair| pair[0] != pair[1]));
+        for (head, row) in [(0, 0), (0, 99), (5, 0), (5, 99)] {
+            assert!(rows.contains(&Row { batch: 0, head, row }), "{head} {row}");
+        }
+        assert_eq!(sample(&problem, 1000), all(&problem));
+    }
+}

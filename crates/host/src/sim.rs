@@ -1,0 +1,106 @@
+//! The simulator backend: the GPU kernels' own source, run natively under detectors.
+
+use fa_sim::{Buffer, Launch, Schedule};
+
+use crate::backend::allocate;
+use crate::launch::{Addresses, params};
+use crate::{BackendKind, Device, Element, Plan, Problem, Result};
+
+/// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
+const SHARED_PER_BLOCK: usize = 227 * 1024;
+
+/// Runs GPU kernels on the CPU, one coroutine per GPU thread, in an order that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Sim {
+    device: Device,
+    seed: u64,
+}
+
+impl Sim {
+    /// A simulated GPU whose threads advance in the order that `seed` gives.
+    pub fn new(seed: u64) -> Self {
+        let device = Device {
+            backend: BackendKind::Sim,
+            name: "simulated GPU".to_owned(),
+            driver: "fa-sim".to_owned(),
+            compute_capability: 90,
+            multiprocessors: 132,
+            shared_per_block: SHARED_PER_BLOCK,
+            shared_per_multiprocessor: SHARED_PER_BLOCK + 1024,
+            memory: u64::MAX,
+        };
+        Self { device, seed }
+    }
+
+    /// The simulated device.
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Runs a plan over host tensors and returns the bytes of global memory that it read and wrote.
+    ///
+    /// # Errors
+    /// When a buffer is too small, and when the simulator finds a race, a deadlock, or an access out
+    /// of bounds or of uninitialised shared memory in a kernel.
+    pub fn forward<T: Element>(
+        &self,
+        problem: &Problem,
+        plan: &Plan,
+        (q, k, v): (&[T], &[T], &[T]),
+        o: &mut [T],
+        mut lse: Option<&mut [f32]>,
+    ) -> Result<Traffic> {
+        problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
+        let mut workspace: Vec<T> =
+            allocate("the score matrix", plan.workspace_bytes as usize / T::DTYPE.bytes(), &self.device)?;
+        let buffers = [
+            Buffer::read("q", q),
+            Buffer::read("k", k),
+            Buffer::read("v", v),
+            Buffer::read_write("o", o),
+            Buffer::read_write("scores", &mut workspace),
+            Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
+        ];
+        let address = |tensor: usize| buffers[tensor].address;
+        let params = params(
+            problem,
+            &Addresses {
+                q: address(0),
+                k: address(1),
+                v: address(2),
+                o: address(3),
+                workspace: address(4),
+                lse: lse.is_some().then(|| address(5)),
+            },
+        );
+        let mut traffic = Traffic::default();
+        for step in &plan.steps {
+            let launch = Launch {
+                name: step.entry.name,
+                grid: step.grid,
+                block: step.entry.threads,
+                shared_bytes: step.entry.shared_bytes,
+                schedule: Schedule::from_seed(self.seed),
+                buffers: &buffers,
+            };
+            // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
+            // sizes were checked, and the simulator refuses any access outside of them.
+            let report = fa_sim::launch(&launch, &|| unsafe { (step.entry.run)(&params) })?;
+            traffic.bytes_read += report.global_bytes_read;
+            traffic.bytes_written += report.global_bytes_written;
+            traffic.barrier_sites.push(report.barrier_sites);
+        }
+        Ok(traffic)
+    }
+}
+
+/// What a simulated run moved through device memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes loaded from global memory.
+    pub bytes_read: u64,
+    /// Bytes stored to global memory.
+    pub bytes_written: u64,
+    /// For each launch, how many barriers of its source were reached.
+    pub barrier_sites: Vec<usize>,
+}

@@ -1,0 +1,140 @@
+//! The GPU kernels in the simulator, beyond "the result is right": what they touch, how often, and how far.
+#![allow(clippy::unwrap_used)]
+
+use flash_attention::{
+    Backend, BackendKind, DType, Kernel, Options, Problem, Request, Sim, TensorLayout, Tensors, reference,
+};
+use half::f16;
+
+/// Small distinct values, so that a wrong index shows.
+fn values(len: usize, seed: usize) -> Vec<f32> {
+    (0..len).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).collect()
+}
+
+fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    Problem::new(tensors, DType::F32, Options { causal, softmax_scale: None }).unwrap()
+}
+
+#[test]
+fn every_barrier_of_the_source_is_reached() {
+    let sim = Sim::new(1);
+    let layout = TensorLayout::bshd(1, 70, 2, 40);
+    let problem = problem(layout, layout, false);
+    let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let mut o = vec![0.0; layout.span()];
+        let traffic =
+            sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+        let declared: Vec<_> = plan.steps.iter().map(|step| step.entry.barriers as usize).collect();
+        assert_eq!(traffic.barrier_sites, declared, "{kernel}");
+    }
+}
+
+#[test]
+fn flash_attention_reads_keys_once_per_query_tile_and_writes_the_output_once() {
+    let sim = Sim::new(2);
+    let (seqlen, heads, head_dim) = (100, 3, 48);
+    let layout = TensorLayout::bhsd(2, seqlen, heads, head_dim);
+    let problem = problem(layout, layout, false);
+    let request = Request { block_m: Some(32), ..Request::default() };
+    let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+    let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    let (mut o, mut lse) = (vec![0.0; layout.span()], vec![0.0; problem.lse_len()]);
+    let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, Some(&mut lse));
+    let traffic = run.unwrap();
+    let tensor = 4 * layout.elements() as u64;
+    let query_tiles = seqlen.div_ceil(32) as u64;
+    assert_eq!(traffic.bytes_read, tensor + query_tiles * 2 * tensor);
+    assert_eq!(traffic.bytes_written, tensor + 4 * lse.len() as u64);
+}
+
+#[test]
+fn a_causal_mask_halves_the_keys_read() {
+    let sim = Sim::new(3);
+    let layout = TensorLayout::bshd(1, 256, 1, 32);
+    let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    let keys_read = |causal| {
+        let problem = problem(layout, layout, causal);
+        let request = Request { block_m: Some(64), block_n: Some(64), ..Request::default() };
+        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let mut o = vec![0.0; layout.span()];
+        let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+        run.bytes_read - 4 * layout.elements() as u64
+    };
+    // Four query tiles see 1, 2, 3 and 4 of the four key tiles.
+    assert_eq!(keys_read(true) * 16, keys_read(false) * 10);
+}
+
+#[test]
+fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
+    let rows = 37;
+    // Rows and heads lie apart, and what lies between them is NaN.
+    let layout = TensorLayout::strided([2, rows, 2, 30], [64 * 128, 128, 40, 1]);
+    let problem = problem(layout, layout, true);
+    let mut inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    let mut inside = vec![false; layout.span()];
+    for (batch, seq, head) in (0..2).flat_map(|b| (0..rows).flat_map(move |s| (0..2).map(move |h| (b, s, h))))
+    {
+        inside[layout.row(batch, seq, head)..][..30].fill(true);
+    }
+    for tensor in &mut inputs {
+        tensor.iter_mut().zip(&inside).filter(|(_, inside)| !**inside).for_each(|(x, _)| *x = f32::NAN);
+    }
+    let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
+    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+        let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
+        let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+        let mut o = vec![-7.0; layout.span()];
+        backend.forward(&problem, &plan, (q, k, v), &mut o, None).unwrap();
+        for (i, &value) in o.iter().enumerate() {
+            assert!(if inside[i] { value.is_finite() } else { value == -7.0 }, "{kernel}: o[{i}] = {value}");
+        }
+    }
+}
+
+/// Row strides that put the last rows beyond 2^31 elements, and 4 GiB, from the first.
+#[test]
+fn tensors_of_more_than_two_to_the_31_elements() {
+    let (rows, head_dim) = (34, 16);
+    let stride = (1_usize << 31) / (rows - 2);
+    let far = TensorLayout::strided([1, rows, 1, head_dim], [0, stride, 0, 1]);
+    assert!(far.span() > 1 << 31);
+    let near = TensorLayout::bshd(1, rows, 1, head_dim);
+    // Zeroed pages cost no memory until they are touched, and only the rows are.
+    let mut tensor: Vec<f16> = bytemuck::zeroed_vec(far.span());
+    let small: Vec<_> = values(near.span(), 5).into_iter().map(f16::from_f32).collect();
+    for row in 0..rows {
+        tensor[far.row(0, row, 0)..][..head_dim].copy_from_slice(&small[near.row(0, row, 0)..][..head_dim]);
+    }
+    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+        let run = |layout: TensorLayout, values: &[f16]| {
+            let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+            let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+            let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
+            let plan =
+                backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+            let mut o: Vec<f16> = bytemuck::zeroed_vec(layout.span());
+            backend.forward(&problem, &plan, (values, values, values), &mut o, None).unwrap();
+            (0..rows).flat_map(|row| o[layout.row(0, row, 0)..][..head_dim].to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(run(far, &tensor), run(near, &small), "{kernel}");
+    }
+}
+
+#[test]
+fn grouped_query_heads_read_their_own_key_head() {
+    let (q, kv) = (TensorLayout::bshd(1, 20, 6, 24), TensorLayout::bshd(1, 33, 2, 24));
+    let problem = problem(q, kv, false);
+    let (qs, ks, vs) = (values(q.span(), 1), values(kv.span(), 2), values(kv.span(), 3));
+    let exact = reference::forward(&problem, &qs, &ks, &vs);
+    let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
+    let plan = backend.plan(&problem, &Request::default()).unwrap();
+    let mut o = vec![f32::NAN; q.span()];
+    backend.forward(&problem, &plan, (&qs, &ks, &vs), &mut o, None).unwrap();
+    let error = o.iter().zip(&exact.o).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max);
+    // 1e-6 is far below what reading another head would give, and far above fp32 rounding here.
+    assert!(error < 1e-6, "{error}");
+}

@@ -1,0 +1,125 @@
+//! Each instruction wrapper against its contract, through its simulator twin.
+#![allow(clippy::unwrap_used)]
+
+use fa_kernels::ptx::{barrier, convert, global, index, math, shared, warp};
+use fa_sim::{Buffer, Launch, Schedule, launch};
+use half::{bf16, f16};
+
+/// Runs `kernel` on `grid` blocks of 64 threads with 1 KiB of shared memory over `out`, under several schedules.
+fn run(grid: u32, out: &mut [u32], kernel: impl Fn(u64) + Sync) {
+    for seed in 0..8 {
+        out.fill(u32::MAX);
+        let buffers = [Buffer::read_write("out", out)];
+        let address = buffers[0].address;
+        let config = Launch {
+            name: "instruction",
+            grid,
+            block: 64,
+            shared_bytes: 1024,
+            schedule: Schedule::from_seed(seed),
+            buffers: &buffers,
+        };
+        launch(&config, &|| kernel(address)).unwrap();
+    }
+}
+
+#[test]
+fn indices_cover_the_grid_once() {
+    let mut out = [0; 192];
+    run(3, &mut out, |base| {
+        let element = 64 * index::block() + index::thread();
+        // SAFETY: one element per thread of the grid.
+        unsafe { global::store_b32(base + 4 * u64::from(element), element) };
+    });
+    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+}
+
+#[test]
+fn shuffle_exchanges_lanes_that_differ_in_the_mask() {
+    for mask in [1, 2, 4, 8, 16] {
+        let mut out = [0; 64];
+        run(1, &mut out, |base| {
+            let thread = index::thread();
+            // SAFETY: whole warps shuffle; one element per thread.
+            unsafe {
+                let value = warp::shuffle_xor(thread as f32, mask);
+                global::store_b32(base + 4 * u64::from(thread), value as u32);
+            }
+        });
+        assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32 ^ mask));
+    }
+}
+
+#[test]
+fn wide_shared_loads_see_what_narrow_stores_wrote() {
+    let mut out = [0; 64];
+    run(1, &mut out, |base| {
+        let thread = index::thread();
+        // SAFETY: one element per thread, a barrier before the reads, addresses aligned to the access.
+        unsafe {
+            shared::store(shared::base() + 4 * thread, thread as f32);
+            barrier::sync(0, 64);
+            let four = shared::load4(shared::base() + 16 * (thread / 4));
+            let two = shared::load2(shared::base() + 8 * (thread / 2));
+            let one = shared::load(shared::base() + 4 * thread);
+            let (e, pair) = ((thread % 4) as usize, (thread % 2) as usize);
+            let agree = four[e] == one && two[pair] == one;
+            global::store_b32(base + 4 * u64::from(thread), if agree { one as u32 } else { u32::MAX });
+        }
+    });
+    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+}
+
+#[test]
+fn narrow_global_accesses_leave_their_neighbours_alone() {
+    let mut out = [0; 32];
+    run(1, &mut out, |base| {
+        let address = base + 2 * u64::from(index::thread());
+        // SAFETY: two bytes per thread, read back by the thread that wrote them.
+        unsafe {
+            global::store_b16(address, index::thread() as u16);
+            global::store_b16(address, global::load_b16(address) + 100);
+        }
+    });
+    for (i, &word) in out.iter().enumerate() {
+        assert_eq!(word, (100 + 2 * i as u32) | (101 + 2 * i as u32) << 16);
+    }
+}
+
+#[test]
+fn approximate_functions_are_as_accurate_as_the_hardware_documents() {
+    for x in (-1200..1200).map(|i| i as f32 / 10.0) {
+        let exact = f64::from(x).exp2();
+        assert!((f64::from(math::exp2(x)) - exact).abs() <= exact * 2.0_f64.powi(-22), "exp2({x})");
+    }
+    for x in (1..1000).map(|i| i as f32 * 0.37) {
+        assert!(
+            (f64::from(math::log2(x)) - f64::from(x).log2()).abs() <= 2.0_f64.powi(-22) * 10.0,
+            "log2({x})"
+        );
+        assert!((math::reciprocal(x) * x - 1.0).abs() <= 2.0_f32.powi(-22), "reciprocal({x})");
+    }
+    assert_eq!(math::exp2(f32::NEG_INFINITY), 0.0);
+    assert_eq!(math::exp2(-149.0), 0.0, "results below the normal range flush to zero");
+    assert_eq!(math::max(f32::NAN, 1.0), 1.0);
+    // One rounding: the product alone would round to 1.
+    let x = 1.0 + 2.0_f32.powi(-12);
+    assert_eq!(math::fma(x, x, -1.0), 2.0_f32.powi(-11) + 2.0_f32.powi(-24));
+}
+
+#[test]
+fn conversions_round_to_nearest_even() {
+    // Every upper half with lower halves around the tie: exhaustive in what decides the rounding.
+    for high in 0..=u16::MAX {
+        for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+            let x = f32::from_bits(u32::from(high) << 16 | low);
+            let (ours, theirs) = (convert::f32_to_bf16(x), bf16::from_f32(x));
+            assert!(ours == theirs.to_bits() || x.is_nan() && bf16::from_bits(ours).is_nan(), "bf16({x:e})");
+            let (ours, theirs) = (convert::f32_to_f16(x), f16::from_f32(x));
+            assert!(ours == theirs.to_bits() || x.is_nan() && f16::from_bits(ours).is_nan(), "f16({x:e})");
+        }
+        let (half, brain) = (convert::f16_to_f32(high), convert::bf16_to_f32(high));
+        assert!(half == f16::from_bits(high).to_f32() || half.is_nan());
+        assert!(brain == bf16::from_bits(high).to_f32() || brain.is_nan());
+    }
+}
