@@ -1,2 +1,50 @@
-//! placeholder
-fn main() {}
+//! Project tasks, as in `cargo xtask kernels`.
+//!
+//! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `ci` ends with the code of
+//! the step that failed.
+
+mod ci;
+mod kernels;
+mod toolchain;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use fa_ptx_builder::Workspace;
+
+/// Project tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Toolchain(toolchain::Toolchain),
+    Kernels(kernels::Kernels),
+    Ci(ci::Ci),
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<ExitCode> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = Workspace::new(root.parent().unwrap_or(root));
+    match task {
+        Task::Toolchain(task) => task.run(&workspace).map(|()| ExitCode::SUCCESS),
+        Task::Kernels(task) => task.run(&workspace).map(|()| ExitCode::SUCCESS),
+        Task::Ci(task) => task.run(&workspace),
+    }
+}

@@ -7,11 +7,22 @@ pub trait Element: Copy {
     /// Size in bytes.
     const BYTES: u64;
 
+    /// Loads the element at byte address `address` if it `exists`, else gives 0.
+    ///
+    /// # Safety
+    /// As [`global::load_b32_if`], aligned to [`Self::BYTES`].
+    unsafe fn load_if(exists: bool, address: u64) -> f32;
+
     /// Loads the element at byte address `address`.
     ///
     /// # Safety
-    /// As [`global::load_b32`], aligned to [`Self::BYTES`].
-    unsafe fn load(address: u64) -> f32;
+    /// As [`Self::load_if`] of an element that exists.
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn load(address: u64) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe { Self::load_if(true, address) }
+    }
 
     /// Rounds `value` and stores it at byte address `address`.
     ///
@@ -25,9 +36,9 @@ impl Element for f32 {
 
     #[inline(always)]
     #[track_caller]
-    unsafe fn load(address: u64) -> f32 {
+    unsafe fn load_if(exists: bool, address: u64) -> f32 {
         // SAFETY: the caller's contract.
-        f32::from_bits(unsafe { global::load_b32(address) })
+        f32::from_bits(unsafe { global::load_b32_if(exists, address) })
     }
 
     #[inline(always)]
@@ -48,9 +59,9 @@ impl Element for F16 {
 
     #[inline(always)]
     #[track_caller]
-    unsafe fn load(address: u64) -> f32 {
+    unsafe fn load_if(exists: bool, address: u64) -> f32 {
         // SAFETY: the caller's contract.
-        convert::f16_to_f32(unsafe { global::load_b16(address) })
+        convert::f16_to_f32(unsafe { global::load_b16_if(exists, address) })
     }
 
     #[inline(always)]
@@ -71,9 +82,9 @@ impl Element for Bf16 {
 
     #[inline(always)]
     #[track_caller]
-    unsafe fn load(address: u64) -> f32 {
+    unsafe fn load_if(exists: bool, address: u64) -> f32 {
         // SAFETY: the caller's contract.
-        convert::bf16_to_f32(unsafe { global::load_b16(address) })
+        convert::bf16_to_f32(unsafe { global::load_b16_if(exists, address) })
     }
 
     #[inline(always)]

@@ -93,7 +93,7 @@ macro_rules! entry {
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal,
-     { tile: $tile:expr, threads: $threads:expr, shared_bytes: $shared_bytes:expr, barriers: $barriers:expr $(,)? },
+     { tile: $tile:expr, threads: $threads:expr, min_blocks: $min_blocks:expr, shared_bytes: $shared_bytes:expr, barriers: $barriers:expr $(,)? },
      $body:expr) => {
         Entry {
             name: $name,
@@ -102,7 +102,7 @@ macro_rules! entry {
             tile: $tile,
             target: 75,
             threads: $threads,
-            min_blocks: 1,
+            min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
             barriers: $barriers,
             run: $body,
@@ -121,6 +121,7 @@ macro_rules! standard {
                 {
                     tile: standard_tile(standard::BLOCK_M, standard::BLOCK_N),
                     threads: standard::THREADS,
+                    min_blocks: 2,
                     shared_bytes: standard::SCORES_SHARED_BYTES,
                     barriers: standard::BARRIERS,
                 },
@@ -133,6 +134,7 @@ macro_rules! standard {
                 {
                     tile: standard_tile(standard::SOFTMAX_ROWS, 0),
                     threads: standard::THREADS,
+                    min_blocks: 2,
                     shared_bytes: 0,
                     barriers: 0,
                 },
@@ -145,6 +147,7 @@ macro_rules! standard {
                 {
                     tile: standard_tile(standard::BLOCK_M, standard::BLOCK_N),
                     threads: standard::THREADS,
+                    min_blocks: 2,
                     shared_bytes: standard::VALUES_SHARED_BYTES,
                     barriers: standard::BARRIERS,
                 },
@@ -156,14 +159,14 @@ macro_rules! standard {
 
 /// One tile of `forward_simt` in each storage type.
 macro_rules! forward_simt {
-    ($m:literal, $n:literal, $d:literal) => {
+    ($m:literal, $n:literal, $d:literal, $blocks:literal) => {
         group! {
-            forward_simt { "f32", f32, $m, $n, $d }
-            forward_simt { "f16", F16, $m, $n, $d }
-            forward_simt { "bf16", Bf16, $m, $n, $d }
+            forward_simt { "f32", f32, $m, $n, $d, $blocks }
+            forward_simt { "f16", F16, $m, $n, $d, $blocks }
+            forward_simt { "bf16", Bf16, $m, $n, $d, $blocks }
         }
     };
-    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal) => {
         entry! {
             concat!("forward_simt_", $dtype, "_m", $m, "_n", $n, "_d", $d),
             ForwardSimt,
@@ -171,6 +174,7 @@ macro_rules! forward_simt {
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
                 threads: simt($m, $n, $d).threads(),
+                min_blocks: $blocks,
                 shared_bytes: simt($m, $n, $d).shared_bytes(),
                 barriers: forward_simt::BARRIERS,
             },
@@ -209,25 +213,28 @@ entries! {
     standard("f32", f32);
     standard("f16", F16);
     standard("bf16", Bf16);
-    // (BLOCK_M, BLOCK_N, HEAD_DIM). Each HEAD_DIM has a tile of at most 64 KiB, the shared memory of
-    // the smallest device that the PTX runs on; the larger ones reuse each K and V row more.
-    forward_simt(64, 64, 32);
-    forward_simt(64, 32, 32);
-    forward_simt(64, 64, 64);
-    forward_simt(64, 32, 64);
-    forward_simt(32, 32, 64);
-    forward_simt(64, 64, 96);
-    forward_simt(64, 32, 96);
-    forward_simt(64, 64, 128);
-    forward_simt(64, 32, 128);
-    forward_simt(32, 32, 128);
-    forward_simt(64, 32, 160);
-    forward_simt(32, 32, 160);
-    forward_simt(64, 32, 192);
-    forward_simt(32, 32, 192);
-    forward_simt(64, 32, 256);
-    forward_simt(32, 32, 256);
-    forward_simt(32, 16, 256);
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, blocks per multiprocessor that the registers leave room for).
+    // Each HEAD_DIM has a tile of at most 64 KiB, the shared memory of the smallest device that the
+    // PTX runs on; the larger ones reuse each K and V row more. Two blocks, so that one computes
+    // while the other loads, wherever that costs no spill.
+    forward_simt(64, 64, 32, 2);
+    forward_simt(64, 32, 32, 2);
+    forward_simt(64, 64, 64, 2);
+    forward_simt(64, 32, 64, 2);
+    forward_simt(32, 32, 64, 2);
+    forward_simt(64, 64, 96, 2);
+    forward_simt(64, 32, 96, 1);
+    forward_simt(64, 64, 128, 2);
+    forward_simt(64, 32, 128, 1);
+    forward_simt(32, 32, 128, 2);
+    forward_simt(64, 64, 160, 1);
+    forward_simt(64, 32, 160, 1);
+    forward_simt(32, 32, 160, 2);
+    forward_simt(64, 32, 192, 1);
+    forward_simt(32, 32, 192, 2);
+    forward_simt(64, 32, 256, 1);
+    forward_simt(32, 32, 256, 2);
+    forward_simt(32, 16, 256, 2);
 }
 
 /// All entries.

@@ -78,7 +78,8 @@ fn narrow_global_accesses_leave_their_neighbours_alone() {
         // SAFETY: two bytes per thread, read back by the thread that wrote them.
         unsafe {
             global::store_b16(address, index::thread() as u16);
-            global::store_b16(address, global::load_b16(address) + 100);
+            let absent = global::load_b16_if(false, u64::MAX);
+            global::store_b16(address, global::load_b16_if(true, address) + 100 + absent);
         }
     });
     for (i, &word) in out.iter().enumerate() {

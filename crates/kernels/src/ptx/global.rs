@@ -3,41 +3,49 @@
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// Loads 4 bytes (`ld.global.b32`).
+/// Loads 4 bytes if `exists`, else gives 0: one predicated instruction (`@p ld.global.b32`).
 ///
 /// # Safety
-/// `address` is 4-byte aligned device memory that no thread writes during the kernel's reads of it.
+/// If `exists`, `address` is 4-byte aligned device memory that no other thread writes in this kernel.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn load_b32(address: u64) -> u32 {
+pub unsafe fn load_b32_if(exists: bool, address: u64) -> u32 {
     cfg_select! {
         target_arch = "nvptx64" => {
             let value: u32;
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe { asm!("ld.global.b32 {0}, [{1}];", out(reg32) value, in(reg64) address, options(pure, readonly, nostack)) }
+            // SAFETY: the caller's contract is the instruction's; a false predicate touches no memory.
+            unsafe {
+                asm!("{{", ".reg .pred p;", "setp.ne.b32 p, {2}, 0;", "mov.b32 {0}, 0;",
+                    "@p ld.global.b32 {0}, [{1}];", "}}",
+                    out(reg32) value, in(reg64) address, in(reg32) exists as u32, options(pure, readonly, nostack))
+            }
             value
         }
         // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
-        _ => { unsafe { fa_sim::global::load::<u32>(address) } }
+        _ => { if exists { unsafe { fa_sim::global::load::<u32>(address) } } else { 0 } }
     }
 }
 
-/// Loads 2 bytes (`ld.global.b16`).
+/// Loads 2 bytes if `exists`, else gives 0: one predicated instruction (`@p ld.global.b16`).
 ///
 /// # Safety
-/// As [`load_b32`], 2-byte aligned.
+/// As [`load_b32_if`], 2-byte aligned.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn load_b16(address: u64) -> u16 {
+pub unsafe fn load_b16_if(exists: bool, address: u64) -> u16 {
     cfg_select! {
         target_arch = "nvptx64" => {
             let value: u16;
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe { asm!("ld.global.b16 {0}, [{1}];", out(reg16) value, in(reg64) address, options(pure, readonly, nostack)) }
+            // SAFETY: the caller's contract is the instruction's; a false predicate touches no memory.
+            unsafe {
+                asm!("{{", ".reg .pred p;", "setp.ne.b32 p, {2}, 0;", "mov.b16 {0}, 0;",
+                    "@p ld.global.b16 {0}, [{1}];", "}}",
+                    out(reg16) value, in(reg64) address, in(reg32) exists as u32, options(pure, readonly, nostack))
+            }
             value
         }
         // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
-        _ => { unsafe { fa_sim::global::load::<u16>(address) } }
+        _ => { if exists { unsafe { fa_sim::global::load::<u16>(address) } } else { 0 } }
     }
 }
 

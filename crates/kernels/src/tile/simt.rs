@@ -93,7 +93,11 @@ impl Lane {
     }
 }
 
-/// Copies a `rows` × `columns` tile into shared memory as fp32, times `factor`; what does not exist becomes 0.
+/// Loads in flight per thread before the first value is used: enough to cover the latency of
+/// device memory, few enough to stay in registers beside the accumulators.
+const LOADS_IN_FLIGHT: u32 = 16;
+
+/// Copies a `ROWS` × `COLUMNS` tile into shared memory as fp32, times `factor`; what does not exist becomes 0.
 ///
 /// Each warp takes whole rows, its lanes consecutive columns: coalesced, at any alignment.
 /// `THREADS` is the block size. A barrier must follow before other threads read the tile.
@@ -101,27 +105,41 @@ impl Lane {
 /// # Safety
 /// `source` describes readable memory, the tile fits at `target`, no thread still reads it.
 #[inline(always)]
-pub unsafe fn load<E: Element, const THREADS: u32>(
+#[track_caller]
+pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
     target: SharedTile,
-    rows: u32,
-    columns: u32,
     source: &GlobalTile,
     factor: f32,
 ) {
+    let (warps, segments, rows_in_flight) = const {
+        let (warps, segments) = (THREADS / 32, COLUMNS / 32);
+        let mut rows = 1;
+        while 2 * rows * segments <= LOADS_IN_FLIGHT && (ROWS / warps).is_multiple_of(2 * rows) {
+            rows *= 2;
+        }
+        assert!(COLUMNS.is_multiple_of(32) && ROWS.is_multiple_of(warps) && segments <= LOADS_IN_FLIGHT);
+        (warps, segments, rows)
+    };
     let lane = index::thread() % 32;
-    let mut row = index::thread() / 32;
-    while row < rows {
-        let mut column = lane;
-        while column < columns {
+    let mut first = index::thread() / 32;
+    while first < ROWS {
+        let mut values = [0.0; LOADS_IN_FLIGHT as usize];
+        let mut i = 0;
+        while i < rows_in_flight * segments {
+            let (row, column) = (first + i / segments * warps, lane + i % segments * 32);
             let exists = row < source.rows && column < source.columns;
             // SAFETY: the caller's contract; an element is loaded only where it exists.
-            unsafe {
-                let value = if exists { E::load(source.at::<E>(row, column)) * factor } else { 0.0 };
-                shared::store(target.at(row, column), value);
-            }
-            column += 32;
+            values[i as usize] = unsafe { E::load_if(exists, source.at::<E>(row, column)) };
+            i += 1;
         }
-        row += THREADS / 32;
+        let mut i = 0;
+        while i < rows_in_flight * segments {
+            let (row, column) = (first + i / segments * warps, lane + i % segments * 32);
+            // SAFETY: the caller's contract.
+            unsafe { shared::store(target.at(row, column), values[i as usize] * factor) };
+            i += 1;
+        }
+        first += rows_in_flight * warps;
     }
 }
 

@@ -1,0 +1,127 @@
+//! The state of one block: its threads, and the facilities that they share.
+
+use std::collections::HashSet;
+
+use corosensei::Yielder;
+
+use crate::WARP;
+use crate::barrier::Barriers;
+use crate::error::{Access, AccessKind, Error};
+use crate::global::Global;
+use crate::launch::Launch;
+use crate::race::Races;
+use crate::schedule::{Picker, Runnable};
+use crate::shared::Shared;
+use crate::site::{SiteId, Sites};
+use crate::warp::Warp;
+
+/// One GPU thread, as the operations see it.
+pub(crate) struct Thread {
+    yielder: *const Yielder<(), ()>,
+    /// What the last warp operation gave this lane.
+    pub(crate) result: u32,
+    pub(crate) finished: bool,
+}
+
+/// All that the threads of the running block share. One value serves the blocks of a worker in turn.
+pub(crate) struct Block {
+    pub(crate) kernel: String,
+    /// Index of the block in the grid.
+    pub(crate) index: u32,
+    /// Index of the running thread.
+    pub(crate) current: usize,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) runnable: Runnable,
+    pub(crate) picker: Picker,
+    pub(crate) warps: Vec<Warp>,
+    pub(crate) barriers: Barriers,
+    pub(crate) shared: Shared,
+    /// `None` where the schedule leaves races unreported.
+    pub(crate) races: Option<Races>,
+    pub(crate) global: Global,
+    pub(crate) sites: Sites,
+    pub(crate) barrier_sites: HashSet<SiteId>,
+    pub(crate) failure: Option<Error>,
+    /// Why the launch fails unless the threads that still run show a better reason.
+    pub(crate) suspicion: Option<Box<Error>>,
+}
+
+impl Block {
+    pub(crate) fn new(launch: &Launch<'_>) -> Self {
+        let threads = launch.block as usize;
+        Self {
+            kernel: launch.name.to_owned(),
+            index: 0,
+            current: 0,
+            threads: Vec::new(),
+            runnable: Runnable::default(),
+            picker: Picker::new(&launch.schedule, 0, threads / WARP as usize),
+            warps: Vec::new(),
+            barriers: Barriers::default(),
+            shared: Shared::new(launch.shared_bytes),
+            races: launch.schedule.detect_races.then(|| Races::new(threads, launch.shared_bytes as usize)),
+            global: Global::new(launch.buffers),
+            sites: Sites::new(),
+            barrier_sites: HashSet::new(),
+            failure: None,
+            suspicion: None,
+        }
+    }
+
+    /// Makes this the state of block `index` before its first thread runs.
+    pub(crate) fn begin(&mut self, index: u32, launch: &Launch<'_>) {
+        let threads = launch.block as usize;
+        let warps = threads / WARP as usize;
+        self.index = index;
+        self.threads.clear();
+        self.threads.resize_with(threads, || Thread {
+            yielder: std::ptr::null(),
+            result: 0,
+            finished: false,
+        });
+        self.runnable = Runnable::all(threads);
+        self.picker = Picker::new(&launch.schedule, index, warps);
+        self.warps.clear();
+        self.warps.resize_with(warps, Warp::default);
+        self.barriers = Barriers::default();
+        self.shared.begin_block();
+        if let Some(races) = &mut self.races {
+            races.begin_block();
+        }
+    }
+
+    /// Chooses the thread that runs next and makes it the current one.
+    pub(crate) fn advance(&mut self) -> Option<usize> {
+        self.current = self.picker.pick(&mut self.runnable)?;
+        Some(self.current)
+    }
+
+    pub(crate) fn set_current_yielder(&mut self, yielder: *const Yielder<(), ()>) {
+        self.threads[self.current].yielder = yielder;
+    }
+
+    #[inline]
+    pub(crate) fn current_yielder(&self) -> *const Yielder<(), ()> {
+        self.threads[self.current].yielder
+    }
+
+    /// Whether the schedule preempts the running thread here; if so it is runnable again.
+    #[inline]
+    pub(crate) fn preempt_current(&mut self) -> bool {
+        let preempts = self.picker.preempts();
+        if preempts {
+            self.runnable.insert(self.current);
+        }
+        preempts
+    }
+
+    /// Records why the launch fails; the first reason stands.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+    }
+
+    /// The running thread's access, for a message.
+    pub(crate) fn access(&self, kind: AccessKind, site: crate::Site) -> Access {
+        Access { thread: self.current as u32, kind, site }
+    }
+}

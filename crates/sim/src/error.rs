@@ -1,0 +1,372 @@
+//! Everything that can go wrong in a launch, each with the threads and places involved.
+
+use std::fmt;
+
+use crate::site::Site;
+
+/// Why a launch failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The launch configuration is not one that a device accepts.
+    #[error("invalid launch of {kernel}: {reason}")]
+    InvalidLaunch {
+        /// Name of the kernel.
+        kernel: String,
+        /// The argument, its value and its limit.
+        reason: String,
+    },
+
+    /// Two threads access the same byte, at least one writes, and nothing orders the two.
+    #[error(
+        "race in block {block} of {kernel} at shared address {address} (offset {offset}): \
+         {second} and {first}, with no barrier between"
+    )]
+    Race {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// First shared address that both touch.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// The access that this schedule ran first.
+        first: Access,
+        /// The access at which the race was found.
+        second: Access,
+    },
+
+    /// An access outside the block's shared memory.
+    #[error(
+        "shared access out of bounds in block {block} of {kernel}: {access} {bytes} bytes at address {address}, \
+         shared memory is {base} to {end}"
+    )]
+    SharedOutOfBounds {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Shared address of the access.
+        address: u32,
+        /// Bytes accessed.
+        bytes: u32,
+        /// First address of shared memory.
+        base: u32,
+        /// Address just past shared memory.
+        end: u32,
+        /// The access.
+        access: Access,
+    },
+
+    /// A shared address that is no multiple of the access size (PTX ISA, "Addresses as Operands").
+    #[error(
+        "misaligned shared access in block {block} of {kernel}: {access} {bytes} bytes at address {address} \
+         (offset {offset}), which is no multiple of {bytes}"
+    )]
+    SharedMisaligned {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Shared address of the access.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// Bytes accessed.
+        bytes: u32,
+        /// The access.
+        access: Access,
+    },
+
+    /// A read of shared memory that no thread of the block has written.
+    #[error(
+        "uninitialised shared read in block {block} of {kernel}: {access} {bytes} bytes at address {address} \
+         (offset {offset}), which no thread has written"
+    )]
+    SharedUninitialised {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Shared address of the access.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// Bytes accessed.
+        bytes: u32,
+        /// The access.
+        access: Access,
+    },
+
+    /// An access outside the buffers of the launch, or a write to one that it may only read.
+    #[error(
+        "global access out of bounds in block {block} of {kernel}: {access} {bytes} bytes at {address:#x}, {nearest}"
+    )]
+    GlobalOutOfBounds {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Global address of the access.
+        address: u64,
+        /// Bytes accessed.
+        bytes: u32,
+        /// Where the address lies relative to the nearest buffer.
+        nearest: String,
+        /// The access.
+        access: Access,
+    },
+
+    /// A global address that is no multiple of the access size.
+    #[error(
+        "misaligned global access in block {block} of {kernel}: {access} {bytes} bytes at {address:#x}, \
+         which is no multiple of {bytes}"
+    )]
+    GlobalMisaligned {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Global address of the access.
+        address: u64,
+        /// Bytes accessed.
+        bytes: u32,
+        /// The access.
+        access: Access,
+    },
+
+    /// Lanes of one warp wait for each other at different operations or places.
+    #[error(
+        "divergence in block {block} of {kernel}: thread {second_thread} reaches {second_operation} at {second} \
+         while thread {first_thread} of its warp waits at {first_operation} at {first}"
+    )]
+    Divergence {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The lane that waits.
+        first_thread: u32,
+        /// What it waits for.
+        first_operation: Operation,
+        /// Where it waits.
+        first: Site,
+        /// The lane that arrived elsewhere.
+        second_thread: u32,
+        /// What it arrived at.
+        second_operation: Operation,
+        /// Where it arrived.
+        second: Site,
+    },
+
+    /// Warps that wait at one barrier for different numbers of threads.
+    #[error(
+        "barrier mismatch in block {block} of {kernel}: thread {second_thread} reaches barrier {barrier} \
+         for {second_threads} arrivals at {second} while thread {first_thread} waits there \
+         for {first_threads} at {first}"
+    )]
+    BarrierMismatch {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Index of the barrier.
+        barrier: u32,
+        /// A thread that waits.
+        first_thread: u32,
+        /// The number of threads it waits for.
+        first_threads: u32,
+        /// Where it waits.
+        first: Site,
+        /// The thread that disagrees.
+        second_thread: u32,
+        /// The number of threads it waits for.
+        second_threads: u32,
+        /// Where it arrived.
+        second: Site,
+    },
+
+    /// A barrier index or thread count that `bar.sync` does not take.
+    #[error("invalid barrier in block {block} of {kernel}: thread {thread} at {site}: {reason}")]
+    InvalidBarrier {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The thread that arrived.
+        thread: u32,
+        /// Where it arrived.
+        site: Site,
+        /// The argument, its value and its limit.
+        reason: String,
+    },
+
+    /// No thread can advance and some have not finished.
+    #[error("deadlock in block {block} of {kernel}: {}", describe(.waiting, .finished))]
+    Deadlock {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Who waits where.
+        waiting: Vec<Waiters>,
+        /// The threads that returned from the kernel.
+        finished: Threads,
+    },
+
+    /// The kernel panicked.
+    #[error("panic in block {block} of {kernel}: thread {thread}: {message}, at {location}")]
+    KernelPanic {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The thread that panicked.
+        thread: u32,
+        /// The panic's message.
+        message: String,
+        /// `file:line` of the panic.
+        location: String,
+    },
+
+    /// The operating system gave no memory for the coroutine stacks of a block.
+    #[error("no stacks for the {threads} threads of a block of {kernel}: {reason}")]
+    Stacks {
+        /// Name of the kernel.
+        kernel: String,
+        /// Threads of a block.
+        threads: u32,
+        /// The operating system's message.
+        reason: String,
+    },
+}
+
+/// Whether an access reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+}
+
+/// One access by one thread. Displays as `thread 5 writes at src/file.rs:10`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Index of the thread in its block.
+    pub thread: u32,
+    /// Whether it reads or writes.
+    pub kind: AccessKind,
+    /// Where in the kernel's source.
+    pub site: Site,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.kind {
+            AccessKind::Read => "reads",
+            AccessKind::Write => "writes",
+        };
+        write!(f, "thread {} {verb} at {}", self.thread, self.site)
+    }
+}
+
+/// What the lanes of a warp meet at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// [`barrier::sync`](crate::barrier::sync).
+    Barrier {
+        /// Index of the barrier.
+        barrier: u32,
+        /// Threads that the barrier waits for.
+        threads: u32,
+    },
+    /// [`warp::sync`](crate::warp::sync).
+    WarpSync,
+    /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
+    ShuffleXor,
+    /// [`warp::vote_any`](crate::warp::vote_any).
+    VoteAny,
+    /// [`warp::vote_all`](crate::warp::vote_all).
+    VoteAll,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Barrier { barrier, threads } => {
+                write!(f, "barrier {barrier} for {threads} arrivals")
+            }
+            Self::WarpSync => f.write_str("warp::sync"),
+            Self::ShuffleXor => f.write_str("warp::shuffle_xor"),
+            Self::VoteAny => f.write_str("warp::vote_any"),
+            Self::VoteAll => f.write_str("warp::vote_all"),
+        }
+    }
+}
+
+/// A set of threads of a block, ascending. Displays as `threads 0-31, 64`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Threads(pub Vec<u32>);
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "thread " } else { "threads " })?;
+        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
+        for (position, run) in runs.enumerate() {
+            let separator = if position == 0 { "" } else { ", " };
+            match run {
+                [only] => write!(f, "{separator}{only}")?,
+                [first, .., last] => write!(f, "{separator}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Threads that wait for the same thing at the same place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Waiters {
+    /// The threads.
+    pub threads: Threads,
+    /// What they wait at.
+    pub operation: Operation,
+    /// Threads that have arrived there, of those that the operation needs.
+    pub arrived: u32,
+    /// Whether lanes of these threads' own warps are missing.
+    pub warp_incomplete: bool,
+    /// Where they wait.
+    pub site: Site,
+}
+
+impl fmt::Display for Waiters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.threads.0.len() == 1 { "waits" } else { "wait" };
+        write!(f, "{} {verb} at {} (", self.threads, self.operation)?;
+        if self.warp_incomplete {
+            f.write_str("not all lanes of the warp are there, ")?;
+        }
+        write!(f, "{} arrived), {}", self.arrived, self.site)
+    }
+}
+
+fn describe(waiting: &[Waiters], finished: &Threads) -> String {
+    let mut parts: Vec<String> = waiting.iter().map(Waiters::to_string).collect();
+    if !finished.0.is_empty() {
+        parts.push(format!("{finished} finished"));
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_display_as_runs() {
+        assert_eq!(Threads(vec![0, 1, 2, 7, 9, 10]).to_string(), "threads 0-2, 7, 9-10");
+        assert_eq!(Threads(vec![3]).to_string(), "thread 3");
+    }
+}

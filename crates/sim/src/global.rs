@@ -1,0 +1,202 @@
+//! Global memory: real host memory by 64-bit address, checked against the launch's buffers
+//! (PTX ISA, `ld.global`, `st.global`).
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use bytemuck::Pod;
+
+use crate::block::Block;
+use crate::context;
+use crate::error::{AccessKind, Error};
+use crate::launch::{Buffer, BufferAccess};
+use crate::shared::assert_access_size;
+
+/// The buffers of a launch, and the bytes that went in and out of them.
+pub(crate) struct Global {
+    buffers: Vec<Buffer>,
+    /// The buffer of the last access: the next one is likely there too.
+    last: usize,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+}
+
+impl Global {
+    pub(crate) fn new(buffers: &[Buffer]) -> Self {
+        Self { buffers: buffers.to_vec(), last: 0, bytes_read: 0, bytes_written: 0 }
+    }
+
+    /// Whether one buffer covers the access and permits it.
+    #[inline]
+    fn permits(&mut self, address: u64, bytes: u64, kind: AccessKind) -> bool {
+        let fits = |buffer: &Buffer| buffer.permits(kind) && buffer.covers(address, bytes);
+        if self.buffers.get(self.last).is_some_and(fits) {
+            return true;
+        }
+        let found = self.buffers.iter().position(fits);
+        self.last = found.unwrap_or(self.last);
+        found.is_some()
+    }
+
+    /// Where an address that is not permitted lies.
+    fn nearest(&self, address: u64, bytes: u64) -> String {
+        let distance = |buffer: &&Buffer| {
+            let end = buffer.address.saturating_add(buffer.bytes);
+            buffer.address.saturating_sub(address).max(address.saturating_sub(end))
+        };
+        let Some(buffer) = self.buffers.iter().min_by_key(distance) else {
+            return String::from("the launch has no buffers");
+        };
+        let Buffer { name, bytes: size, .. } = buffer;
+        if buffer.covers(address, bytes) {
+            return format!("which is in buffer `{name}`, read-only");
+        }
+        match address.checked_sub(buffer.address) {
+            Some(offset) => format!("{offset} bytes from the start of buffer `{name}` of {size} bytes"),
+            None => format!("{} bytes before buffer `{name}` of {size} bytes", buffer.address - address),
+        }
+    }
+}
+
+impl Buffer {
+    fn permits(&self, kind: AccessKind) -> bool {
+        kind == AccessKind::Read || self.access == BufferAccess::ReadWrite
+    }
+
+    fn covers(&self, address: u64, bytes: u64) -> bool {
+        address
+            .checked_sub(self.address)
+            .is_some_and(|offset| offset.checked_add(bytes).is_some_and(|end| end <= self.bytes))
+    }
+}
+
+/// Loads a value of 1, 2, 4, 8 or 16 bytes from `address`, a multiple of its size.
+///
+/// # Safety
+/// The launch's buffers are valid host memory, and nothing outside the launch writes them meanwhile.
+///
+/// # Panics
+/// Outside a kernel.
+#[inline]
+#[track_caller]
+pub unsafe fn load<T: Pod>(address: u64) -> T {
+    const { assert_access_size(size_of::<T>()) };
+    let location = Location::caller();
+    context::unwrap_or_fail(context::with(|block| {
+        block.check_global(address, size_of::<T>(), AccessKind::Read, location)
+    }));
+    let mut value = T::zeroed();
+    // SAFETY: the address is aligned to the size and inside a buffer, which the caller vouches for.
+    unsafe { read(address, bytemuck::bytes_of_mut(&mut value)) };
+    value
+}
+
+/// Stores a value of 1, 2, 4, 8 or 16 bytes to `address`, a multiple of its size.
+///
+/// # Safety
+/// The launch's writable buffers are valid host memory that nothing outside the launch accesses meanwhile.
+///
+/// # Panics
+/// Outside a kernel.
+#[inline]
+#[track_caller]
+pub unsafe fn store<T: Pod>(address: u64, value: T) {
+    const { assert_access_size(size_of::<T>()) };
+    let location = Location::caller();
+    context::unwrap_or_fail(context::with(|block| {
+        block.check_global(address, size_of::<T>(), AccessKind::Write, location)
+    }));
+    // SAFETY: the address is aligned to the size and inside a writable buffer, which the caller vouches for.
+    unsafe { write(address, bytemuck::bytes_of(&value)) };
+}
+
+/// # Safety
+/// `address` is valid for reads of `value.len()` bytes, and a multiple of that.
+#[inline]
+unsafe fn read(address: u64, value: &mut [u8]) {
+    let p = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    // Relaxed atomics, because blocks run on several cores: a kernel whose blocks race gives
+    // an unspecified value, as on the device, and nothing worse.
+    // SAFETY: the caller's contract.
+    unsafe {
+        match value.len() {
+            1 => value[0] = AtomicU8::from_ptr(p).load(Relaxed),
+            2 => value.copy_from_slice(&AtomicU16::from_ptr(p.cast()).load(Relaxed).to_ne_bytes()),
+            4 => value.copy_from_slice(&AtomicU32::from_ptr(p.cast()).load(Relaxed).to_ne_bytes()),
+            _ => {
+                for (index, part) in value.chunks_exact_mut(8).enumerate() {
+                    let word = AtomicU64::from_ptr(p.cast::<u64>().add(index));
+                    part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `address` is valid for writes of `value.len()` bytes, and a multiple of that.
+#[inline]
+unsafe fn write(address: u64, value: &[u8]) {
+    let p = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    // SAFETY: the caller's contract; relaxed atomics as in `read`.
+    unsafe {
+        match value.len() {
+            1 => AtomicU8::from_ptr(p).store(value[0], Relaxed),
+            2 => AtomicU16::from_ptr(p.cast()).store(bytemuck::pod_read_unaligned(value), Relaxed),
+            4 => AtomicU32::from_ptr(p.cast()).store(bytemuck::pod_read_unaligned(value), Relaxed),
+            _ => {
+                for (index, part) in value.chunks_exact(8).enumerate() {
+                    let word = AtomicU64::from_ptr(p.cast::<u64>().add(index));
+                    word.store(bytemuck::pod_read_unaligned(part), Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Block {
+    fn check_global(
+        &mut self,
+        address: u64,
+        bytes: usize,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let size = bytes as u64;
+        if !self.global.permits(address, size, kind) {
+            return Err(self.global_out_of_bounds(address, bytes, kind, location));
+        }
+        if !address.is_multiple_of(size) {
+            return Err(Box::new(Error::GlobalMisaligned {
+                kernel: self.kernel.clone(),
+                block: self.index,
+                address,
+                bytes: bytes as u32,
+                access: self.access(kind, location.into()),
+            }));
+        }
+        match kind {
+            AccessKind::Read => self.global.bytes_read += size,
+            AccessKind::Write => self.global.bytes_written += size,
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn global_out_of_bounds(
+        &self,
+        address: u64,
+        bytes: usize,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Box<Error> {
+        Box::new(Error::GlobalOutOfBounds {
+            kernel: self.kernel.clone(),
+            block: self.index,
+            address,
+            bytes: bytes as u32,
+            nearest: self.global.nearest(address, bytes as u64),
+            access: self.access(kind, location.into()),
+        })
+    }
+}

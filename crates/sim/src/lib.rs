@@ -1,0 +1,69 @@
+//! A GPU thread block on the CPU.
+//!
+//! The kernels of `fa-kernels` are ordinary Rust. On the GPU their hardware operations are PTX
+//! instructions; on the host they are the functions of this crate, so that the same source runs
+//! under `cargo test` on a machine with no GPU.
+//!
+//! * Each GPU thread is a stackful coroutine; a block runs on one OS thread, and the blocks of
+//!   a grid are spread over the cores.
+//! * The order in which a block's threads advance is a function of a [`Schedule`] and the block's
+//!   index alone: the same seed gives a bit-identical execution, on one core or on many.
+//! * Each access to shared memory is checked for bounds, alignment, initialisation and, exactly,
+//!   for data races by happens-before. Each access to global memory is checked against the
+//!   buffers of the [`Launch`].
+//! * Threads that can never advance are a [`Error::Deadlock`] that says who waits where.
+//!
+//! ```
+//! use fa_sim::{Launch, Schedule, barrier, index, launch, shared};
+//!
+//! let kernel = || {
+//!     let address = shared::base() + 4 * index::thread();
+//!     shared::store(address, 1.0_f32);
+//!     barrier::sync(0, 64);
+//!     let neighbour = shared::base() + 4 * ((index::thread() + 1) % 64);
+//!     assert_eq!(shared::load::<f32>(neighbour), 1.0);
+//! };
+//! let config = Launch {
+//!     name: "neighbours",
+//!     grid: 2,
+//!     block: 64,
+//!     shared_bytes: 256,
+//!     schedule: Schedule::from_seed(7),
+//!     buffers: &[],
+//! };
+//! assert_eq!(launch(&config, &kernel)?.barrier_sites, 1);
+//! # Ok::<(), fa_sim::Error>(())
+//! ```
+//!
+//! # What differs from the hardware
+//! Threads of a warp interleave freely between the points where they meet, as PTX allows since
+//! sm_70; no warp runs in lockstep. Time, caches and bank conflicts are not modelled. Accesses to
+//! global memory are checked for bounds but not for races. A kernel that overruns its coroutine
+//! stack (256 KiB) hits a guard page, which ends the process.
+
+pub mod barrier;
+pub mod convert;
+pub mod global;
+pub mod index;
+pub mod math;
+pub mod shared;
+pub mod warp;
+
+mod block;
+mod context;
+mod deadlock;
+mod error;
+mod executor;
+mod launch;
+mod race;
+mod schedule;
+mod site;
+mod stacks;
+
+pub use error::{Access, AccessKind, Error, Operation, Threads, Waiters};
+pub use launch::{Buffer, BufferAccess, Launch, Report, launch};
+pub use schedule::{Order, Schedule};
+pub use site::Site;
+
+/// Threads of a warp.
+pub const WARP: u32 = 32;

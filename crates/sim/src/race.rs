@@ -1,0 +1,154 @@
+//! Exact detection of data races in shared memory, by happens-before.
+//!
+//! Two accesses to a byte by different threads, at least one a write, race unless a chain of
+//! barriers orders them. As in FastTrack (Flanagan and Freund, PLDI 2009), each thread counts
+//! epochs, one for each synchronisation it takes part in; a vector clock says up to which epoch of each
+//! other thread it has been ordered; and each cell of memory keeps its last write and the
+//! reads since then that may still race with a later write.
+//!
+//! Three things about GPU blocks make this cheap:
+//! * Threads that leave a barrier together share one clock, so a barrier of n threads costs O(n).
+//! * Lanes of a warp mostly read a cell in the same epoch, so its readers are a lane mask per warp.
+//! * Accesses are mostly whole words. A cell is a word, and is split into its four bytes at the
+//!   first narrower access, so that neighbours written by different threads are no race.
+
+mod history;
+
+use std::rc::Rc;
+
+use crate::WARP;
+use crate::error::AccessKind;
+use crate::race::history::History;
+use crate::site::SiteId;
+
+const LANES: usize = WARP as usize;
+
+/// An earlier access that races with the one being recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// Offset of the first byte concerned.
+    pub(crate) offset: usize,
+    pub(crate) thread: usize,
+    pub(crate) kind: AccessKind,
+    pub(crate) site: SiteId,
+}
+
+/// What one thread knows of time.
+struct Clock {
+    /// Its own epoch, from 1.
+    own: u32,
+    known: Rc<Known>,
+}
+
+/// The past of a thread. Threads that leave a barrier together share one.
+struct Known {
+    /// By thread: its last epoch that is ordered before what the owner does now.
+    epochs: Vec<u32>,
+    /// By warp: the least of its lanes' `epochs`.
+    floors: Vec<u32>,
+}
+
+impl Known {
+    fn new(epochs: Vec<u32>) -> Self {
+        let least = |lanes: &[u32]| lanes.iter().copied().min().unwrap_or(0);
+        let floors = epochs.chunks_exact(LANES).map(least).collect();
+        Self { epochs, floors }
+    }
+
+    #[inline]
+    fn follows(&self, thread: usize, epoch: u32) -> bool {
+        epoch <= self.epochs[thread]
+    }
+}
+
+/// The thread that makes an access, at its present.
+#[derive(Clone, Copy)]
+struct Actor<'a> {
+    thread: usize,
+    epoch: u32,
+    known: &'a Known,
+    site: SiteId,
+}
+
+/// Clocks of a block's threads and the access history of its shared memory.
+pub(crate) struct Races {
+    clocks: Vec<Clock>,
+    history: History,
+}
+
+impl Races {
+    pub(crate) fn new(threads: usize, bytes: usize) -> Self {
+        let known = Rc::new(Known::new(vec![0; threads]));
+        let clock = || Clock { own: 1, known: Rc::clone(&known) };
+        Self {
+            clocks: std::iter::repeat_with(clock).take(threads).collect(),
+            history: History::new(threads / LANES, bytes.div_ceil(4)),
+        }
+    }
+
+    /// Orders all that came before, in other blocks, before all that follows: cheaper than
+    /// forgetting it cell by cell.
+    pub(crate) fn begin_block(&mut self) {
+        // Half the range is out of reach of any one block.
+        if self.clocks.iter().any(|clock| clock.own > u32::MAX / 2) {
+            *self = Self::new(self.clocks.len(), 4 * self.history.words());
+        }
+        self.synchronize(0..self.clocks.len());
+    }
+
+    /// Orders what `threads` did so far before what any of them does from now on.
+    pub(crate) fn synchronize(&mut self, threads: impl Iterator<Item = usize> + Clone) {
+        let mut epochs: Vec<u32> = vec![0; self.clocks.len()];
+        let mut merged: Option<&Rc<Known>> = None;
+        for thread in threads.clone() {
+            let known = &self.clocks[thread].known;
+            if !merged.is_some_and(|last| Rc::ptr_eq(last, known)) {
+                let pairs = epochs.iter_mut().zip(&known.epochs);
+                pairs.for_each(|(a, &b)| *a = (*a).max(b));
+                merged = Some(known);
+            }
+        }
+        for thread in threads.clone() {
+            epochs[thread] = self.clocks[thread].own;
+        }
+        let known = Rc::new(Known::new(epochs));
+        for thread in threads {
+            let clock = &mut self.clocks[thread];
+            clock.own += 1;
+            clock.known = Rc::clone(&known);
+        }
+    }
+
+    /// Records a read of `bytes` (1, 2, 4, 8 or 16, aligned) at `offset` by `thread`.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        thread: usize,
+        offset: usize,
+        bytes: usize,
+        site: SiteId,
+    ) -> Result<(), Conflict> {
+        self.history.read(actor(&self.clocks, thread, site), offset, bytes)
+    }
+
+    /// Records a write, as [`Races::read`] does a read.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        thread: usize,
+        offset: usize,
+        bytes: usize,
+        site: SiteId,
+    ) -> Result<(), Conflict> {
+        self.history.write(actor(&self.clocks, thread, site), offset, bytes)
+    }
+}
+
+#[inline]
+fn actor(clocks: &[Clock], thread: usize, site: SiteId) -> Actor<'_> {
+    let clock = &clocks[thread];
+    Actor { thread, epoch: clock.own, known: &clock.known, site }
+}
+
+#[cfg(test)]
+mod tests;

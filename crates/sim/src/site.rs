@@ -1,0 +1,97 @@
+//! Places in kernel source, interned so that the race detector stores two bytes for one.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+use std::ptr;
+
+/// A place in kernel source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// Path of the file as the compiler was given it.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+impl From<&'static Location<'static>> for Site {
+    fn from(location: &'static Location<'static>) -> Self {
+        Self { file: location.file(), line: location.line(), column: location.column() }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// Index of a [`Site`] in its [`Sites`].
+pub(crate) type SiteId = u16;
+
+const CACHE: usize = 256;
+
+/// The sites that one worker has met.
+pub(crate) struct Sites {
+    /// Direct-mapped by address: a kernel touches few sites, and hashing one for each access is slow.
+    cache: Box<[(*const Location<'static>, SiteId); CACHE]>,
+    ids: HashMap<Site, SiteId>,
+    sites: Vec<Site>,
+}
+
+impl Sites {
+    pub(crate) fn new() -> Self {
+        Self { cache: Box::new([(ptr::null(), 0); CACHE]), ids: HashMap::new(), sites: Vec::new() }
+    }
+
+    /// The id of `location`; equal for equal file, line and column, whatever the address.
+    #[inline]
+    pub(crate) fn intern(&mut self, location: &'static Location<'static>) -> SiteId {
+        let slot = (ptr::from_ref(location).addr() / align_of::<Location<'_>>()) % CACHE;
+        let (cached, id) = self.cache[slot];
+        if ptr::eq(cached, location) {
+            return id;
+        }
+        let id = self.intern_slow(location);
+        self.cache[slot] = (location, id);
+        id
+    }
+
+    #[cold]
+    fn intern_slow(&mut self, location: &'static Location<'static>) -> SiteId {
+        let site = Site::from(location);
+        if let Some(&id) = self.ids.get(&site) {
+            return id;
+        }
+        // No kernel has 65,535 places that touch shared memory; were there one, the places past
+        // that would share a name in messages, and nothing else would change.
+        let id = SiteId::try_from(self.sites.len()).unwrap_or(SiteId::MAX);
+        if id < SiteId::MAX || self.sites.len() == usize::from(SiteId::MAX) {
+            self.sites.push(site);
+        }
+        self.ids.insert(site, id);
+        id
+    }
+
+    pub(crate) fn get(&self, id: SiteId) -> Site {
+        self.sites[usize::from(id)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_places_share_an_id_and_others_do_not() {
+        let mut sites = Sites::new();
+        let here = || Location::caller();
+        let (first, second) = (here(), Location::caller());
+        let id = sites.intern(first);
+        assert_eq!(sites.intern(first), id);
+        assert_ne!(sites.intern(second), id);
+        assert_eq!(sites.get(id), Site::from(first));
+    }
+}

@@ -1,0 +1,162 @@
+//! Operations at which the 32 lanes of a warp meet (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`).
+//!
+//! All 32 lanes take part, and all at the same operation and source location; anything else is
+//! [`Error::Divergence`], or a deadlock where lanes have finished.
+//!
+//! Only [`sync`] orders the lanes' accesses to memory: the PTX ISA gives that guarantee for
+//! `bar.warp.sync`, while `shfl.sync` and `vote.sync` wait for the lanes without ordering memory.
+
+use std::panic::Location;
+
+use crate::WARP;
+use crate::block::Block;
+use crate::context;
+use crate::error::{Error, Operation};
+use crate::site::Site;
+
+/// Lanes of one warp that wait for each other.
+pub(crate) struct Meeting {
+    pub(crate) operation: Operation,
+    pub(crate) site: Site,
+    /// The same place by address, to compare the common case fast.
+    location: &'static Location<'static>,
+    /// One bit for each lane that has arrived.
+    pub(crate) arrived: u32,
+}
+
+/// A warp's lanes and what they bring to the place where they meet.
+#[derive(Default)]
+pub(crate) struct Warp {
+    pub(crate) meeting: Option<Meeting>,
+    /// By lane: the value that it offers, and the lane mask of a shuffle.
+    operands: [(u32, u32); WARP as usize],
+}
+
+/// The `bits` of the lane whose index differs from this one's by `lane_mask` (`shfl.sync.bfly.b32`);
+/// of `lane_mask` the low 5 bits count.
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
+    meet(Operation::ShuffleXor, (bits, lane_mask), Location::caller())
+}
+
+/// Whether any lane's `predicate` holds (`vote.sync.any`).
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn vote_any(predicate: bool) -> bool {
+    meet(Operation::VoteAny, (predicate.into(), 0), Location::caller()) != 0
+}
+
+/// Whether all lanes' `predicate` holds (`vote.sync.all`).
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn vote_all(predicate: bool) -> bool {
+    meet(Operation::VoteAll, (predicate.into(), 0), Location::caller()) != 0
+}
+
+/// Waits for all lanes and orders their shared-memory accesses (`bar.warp.sync`).
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn sync() {
+    meet(Operation::WarpSync, (0, 0), Location::caller());
+}
+
+/// Waits until the operation has taken place and returns what it gives this lane.
+pub(crate) fn meet(operation: Operation, operands: (u32, u32), location: &'static Location<'static>) -> u32 {
+    let current = context::current();
+    context::unwrap_or_fail(current.with(|block| block.arrive(operation, operands, location)));
+    current.suspend();
+    current.with(|block| block.threads[block.current].result)
+}
+
+impl Block {
+    /// The running thread arrives at `operation`; the last lane of the warp completes it.
+    fn arrive(
+        &mut self,
+        operation: Operation,
+        operands: (u32, u32),
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let lane = self.current % WARP as usize;
+        let warp = &mut self.warps[self.current / WARP as usize];
+        warp.operands[lane] = operands;
+        let meeting = warp.meeting.get_or_insert_with(|| Meeting {
+            operation,
+            site: location.into(),
+            location,
+            arrived: 0,
+        });
+        let same_place = std::ptr::eq(meeting.location, location) || meeting.site == location.into();
+        if meeting.operation != operation || !same_place {
+            return Err(self.divergence(operation, location.into()));
+        }
+        meeting.arrived |= 1 << lane;
+        if meeting.arrived == u32::MAX {
+            self.complete(operation, location)?;
+        }
+        Ok(())
+    }
+
+    /// All lanes of the running thread's warp are there.
+    fn complete(
+        &mut self,
+        operation: Operation,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let index = self.current / WARP as usize;
+        let operands = self.warps[index].operands;
+        let result: &dyn Fn(usize) -> u32 = match operation {
+            Operation::Barrier { barrier, threads } => {
+                return self.arrive_at_barrier(barrier, threads, location);
+            }
+            Operation::ShuffleXor => &|lane| operands[lane ^ (operands[lane].1 as usize % 32)].0,
+            Operation::VoteAny => &|_| operands.iter().any(|operand| operand.0 != 0).into(),
+            Operation::VoteAll => &|_| operands.iter().all(|operand| operand.0 != 0).into(),
+            Operation::WarpSync => {
+                if let Some(races) = &mut self.races {
+                    races.synchronize(index * WARP as usize..(index + 1) * WARP as usize);
+                }
+                &|_| 0
+            }
+        };
+        for lane in 0..WARP as usize {
+            self.threads[index * WARP as usize + lane].result = result(lane);
+        }
+        self.release(index);
+        Ok(())
+    }
+
+    /// Lets the waiting lanes of a warp go on.
+    pub(crate) fn release(&mut self, warp: usize) {
+        self.warps[warp].meeting = None;
+        for thread in warp * WARP as usize..(warp + 1) * WARP as usize {
+            self.runnable.insert(thread);
+        }
+    }
+
+    #[cold]
+    fn divergence(&self, operation: Operation, site: Site) -> Box<Error> {
+        let warp = self.current / WARP as usize;
+        let meeting = self.warps[warp].meeting.as_ref();
+        let (first_operation, first, arrived) =
+            meeting.map_or((operation, site, 1), |m| (m.operation, m.site, m.arrived));
+        Box::new(Error::Divergence {
+            kernel: self.kernel.clone(),
+            block: self.index,
+            first_thread: warp as u32 * WARP + arrived.trailing_zeros(),
+            first_operation,
+            first,
+            second_thread: self.current as u32,
+            second_operation: operation,
+            second: site,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! `cargo xtask kernels`.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use fa_ptx_builder::archive::{self, Shipped};
+use fa_ptx_builder::toolchain;
+use fa_ptx_builder::{Workspace, check, pipeline, source, spec};
+
+/// Build the kernels' PTX, gate it, and write what ships under crates/kernels/ptx.
+#[derive(Args)]
+pub(crate) struct Kernels {
+    /// Write nothing; fail where the committed PTX is not what the sources give.
+    #[arg(long)]
+    check: bool,
+    /// With --check: first put the toolchain of the manifest in place, where that can be done.
+    #[arg(long, requires = "check")]
+    install: bool,
+}
+
+impl Kernels {
+    pub(crate) fn run(&self, workspace: &Workspace) -> Result<()> {
+        if self.check { self.check(workspace) } else { build(workspace) }
+    }
+
+    fn check(&self, workspace: &Workspace) -> Result<()> {
+        let committed = archive::read(&workspace.shipped())
+            .context("the committed PTX cannot be read; run `cargo xtask kernels`")?;
+        if source::hash(&workspace.kernel_sources())? != committed.manifest.source_sha256 {
+            bail!(
+                "the committed PTX is stale: crates/kernels/src has changed since; run `cargo xtask kernels`"
+            );
+        }
+        let problems = check::committed(&committed, &spec::listed());
+        refuse("the committed PTX is not what the list of entries asks for", &problems)?;
+        println!(
+            "{} committed entries match the sources' hash, the list and the gates",
+            committed.manifest.entries.len()
+        );
+        if self.install
+            && let Err(error) = crate::toolchain::ensure(workspace)
+        {
+            println!("no toolchain could be installed: {error:#}");
+        }
+        compare(workspace, &committed)
+    }
+}
+
+/// Rebuilds with the manifest's compiler, where it is at hand, and compares byte for byte.
+fn compare(workspace: &Workspace, committed: &Shipped) -> Result<()> {
+    let wanted = &committed.manifest.compiler;
+    let found = toolchain::search(&workspace.device())?;
+    let chosen = match found.choose(Some(&committed.manifest)) {
+        Ok(chosen) if chosen.compiler.version == *wanted => chosen,
+        Ok(chosen) => {
+            println!(
+                "not rebuilt: the manifest's compiler is {wanted}, and here is {}",
+                chosen.compiler.version
+            );
+            return Ok(());
+        }
+        Err(error) => {
+            println!("not rebuilt: {error:#}");
+            return Ok(());
+        }
+    };
+    let rebuilt = pipeline::build(workspace, &chosen, &spec::listed())?;
+    refuse("the committed PTX is not what the sources give", &check::differences(committed, &rebuilt))?;
+    if rebuilt.manifest.ptxas != committed.manifest.ptxas {
+        println!("the figures were not compared: the manifest's ptxas is {}", committed.manifest.ptxas);
+    }
+    println!("rebuilt with {wanted}: every byte is the same");
+    Ok(())
+}
+
+fn build(workspace: &Workspace) -> Result<()> {
+    let start = Instant::now();
+    let manifest = archive::read_manifest(&workspace.shipped()).ok();
+    let chosen = toolchain::search(&workspace.device())?.choose(manifest.as_ref())?;
+    println!("building with {} and ptxas {}", chosen.compiler.version, chosen.ptxas.version);
+    let shipped = pipeline::build(workspace, &chosen, &spec::listed())?;
+    let bytes = archive::write(&workspace.shipped(), &shipped)?;
+    let text: usize = shipped.texts.values().map(String::len).sum();
+    println!(
+        "{} entries, {} KiB of PTX in {} KiB of archives, {:.1} s",
+        shipped.manifest.entries.len(),
+        text / 1024,
+        bytes.div_ceil(1024),
+        start.elapsed().as_secs_f64(),
+    );
+    Ok(())
+}
+
+/// Fails with one line for each problem.
+fn refuse(summary: &str, problems: &[String]) -> Result<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    bail!("{summary}; run `cargo xtask kernels`\n  {}", problems.join("\n  "))
+}
