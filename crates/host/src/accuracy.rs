@@ -13,7 +13,7 @@
 use std::fmt;
 
 use crate::reference::{self, Reference, Row};
-use crate::{Element, Problem};
+use crate::{DType, Element, Problem};
 
 /// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one. Scores are sums in fp32 in any
 /// order, and exponentials and logarithms in hardware are good to two units in the last place.
@@ -53,14 +53,21 @@ impl Accuracy {
         Self::new(&wide(out), &reference.o, Some(standard_error), bound)
     }
 
-    /// Judges a log-sum-exp, in the order of the reference's. Its bound is eight times
-    /// [`Reference::lse_rounding`] whatever the storage type, because scores are never stored.
+    /// Judges a log-sum-exp, in the order of the reference's, made from scores kept in `scores`
+    /// ([`Plan::score_dtype`](crate::Plan::score_dtype)).
+    ///
+    /// Its bound is eight times [`Reference::lse_rounding`], and as much more as rounding the scores
+    /// to that type costs: a score that is off moves the lse by its weight's share of that.
     ///
     /// # Panics
     /// When the two differ in length.
-    pub fn of_lse(lse: &[f32], reference: &Reference) -> Self {
+    pub fn of_lse(lse: &[f32], reference: &Reference, scores: DType) -> Self {
         let lse: Vec<_> = lse.iter().copied().map(f64::from).collect();
-        Self::new(&lse, &reference.lse, None, LSE_ROUNDINGS * reference.lse_rounding)
+        let stored = match scores {
+            DType::F32 => 0.0,
+            DType::F16 | DType::Bf16 => scores.roundoff() / DType::F32.roundoff(),
+        };
+        Self::new(&lse, &reference.lse, None, (LSE_ROUNDINGS + stored) * reference.lse_rounding)
     }
 
     fn new(result: &[f64], exact: &[f64], standard_error: Option<f64>, bound: f64) -> Self {
@@ -111,7 +118,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Judges the given rows of `o`, laid out as the problem says, and of `lse`, [B, H, Sq].
+/// Judges the given rows of `o`, laid out as the problem says, and of `lse`, [B, H, Sq], made from
+/// scores kept in `scores`.
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
@@ -120,13 +128,14 @@ pub fn check<T: Element>(
     (q, k, v): (&[T], &[T], &[T]),
     o: &[T],
     lse: Option<&[f32]>,
+    scores: DType,
     rows: &[Row],
 ) -> Report {
     let exact = reference::rows(problem, q, k, v, rows);
     let standard = reference::standard_rows(problem, q, k, v, rows);
     let lse = lse.map(|lse| {
         let of_rows = rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]);
-        Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &exact)
+        Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &exact, scores)
     });
     Report { output: Accuracy::of_output(&reference::gather(problem, o, rows), &exact, &standard), lse }
 }
@@ -199,9 +208,9 @@ mod tests {
     fn an_empty_row_has_lse_minus_infinity() {
         let mut exact = reference(&[0.0]);
         exact.lse = vec![f64::NEG_INFINITY, 2.0];
-        assert!(Accuracy::of_lse(&[f32::NEG_INFINITY, 2.0], &exact).passed());
-        assert!(!Accuracy::of_lse(&[-1e30, 2.0], &exact).passed());
-        assert!(!Accuracy::of_lse(&[f32::NEG_INFINITY, 2.00001], &exact).passed());
+        assert!(Accuracy::of_lse(&[f32::NEG_INFINITY, 2.0], &exact, DType::F32).passed());
+        assert!(!Accuracy::of_lse(&[-1e30, 2.0], &exact, DType::F32).passed());
+        assert!(!Accuracy::of_lse(&[f32::NEG_INFINITY, 2.00001], &exact, DType::F32).passed());
     }
 
     #[test]

@@ -25,6 +25,15 @@ impl DType {
         }
     }
 
+    /// Unit roundoff: the largest relative error of rounding to this type.
+    pub const fn roundoff(self) -> f64 {
+        match self {
+            Self::F32 => 1.0 / (1_u64 << 24) as f64,
+            Self::F16 => 1.0 / (1_u64 << 11) as f64,
+            Self::Bf16 => 1.0 / (1_u64 << 8) as f64,
+        }
+    }
+
     /// The name that the command line and the kernel entries use: `f32`, `f16` or `bf16`.
     pub const fn name(self) -> &'static str {
         match self {

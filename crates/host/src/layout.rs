@@ -36,8 +36,9 @@ impl TensorLayout {
             seqlen,
             heads,
             head_dim,
-            stride_batch: seqlen * heads * head_dim,
-            stride_seq: heads * head_dim,
+            // A stride that does not fit stays too large, and `Problem::new` refuses it.
+            stride_batch: seqlen.saturating_mul(heads).saturating_mul(head_dim),
+            stride_seq: heads.saturating_mul(head_dim),
             stride_head: head_dim,
             stride_dim: 1,
         }
@@ -50,9 +51,9 @@ impl TensorLayout {
             seqlen,
             heads,
             head_dim,
-            stride_batch: heads * seqlen * head_dim,
+            stride_batch: heads.saturating_mul(seqlen).saturating_mul(head_dim),
             stride_seq: head_dim,
-            stride_head: seqlen * head_dim,
+            stride_head: seqlen.saturating_mul(head_dim),
             stride_dim: 1,
         }
     }
@@ -170,5 +171,9 @@ mod tests {
     fn offsets_past_the_address_space_are_refused() {
         let error = TensorLayout::strided([2, 2, 1, 1], [usize::MAX, 1, 1, 1]).check("q").unwrap_err();
         assert!(matches!(error, Error::AddressSpace { tensor: "q", axis: "batch", .. }));
+        let huge = usize::MAX / 2;
+        for layout in [TensorLayout::bshd(1, huge, huge, 64), TensorLayout::bhsd(huge, 3, huge, 64)] {
+            assert!(matches!(layout.check("q").unwrap_err(), Error::AddressSpace { .. }));
+        }
     }
 }

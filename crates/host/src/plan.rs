@@ -79,6 +79,15 @@ pub struct Plan {
     pub reasons: Vec<String>,
 }
 
+impl Plan {
+    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they
+    /// pass through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
+    pub fn score_dtype(&self, problem: &Problem) -> DType {
+        let stored = self.steps.iter().any(|step| step.entry.algorithm == Algorithm::StandardScores);
+        if stored { problem.dtype() } else { DType::F32 }
+    }
+}
+
 /// The most blocks of a one-dimensional grid (CUDA C++ Programming Guide, technical specifications).
 const MAX_GRID: u32 = i32::MAX as u32;
 

@@ -67,9 +67,17 @@ fn case() -> impl Strategy<Value = Case> {
         config,
         any::<u64>(),
     )
-        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), causal, softmax_scale, config, seed)| {
-            Case { dtype, shape: [b, sq, sk, h, group, d], orders, causal, softmax_scale, config, seed }
-        })
+        .prop_map(
+            |(dtype, (b, (sq, sk), h, group, d), (q, kv, o), causal, softmax_scale, config, seed)| Case {
+                dtype,
+                shape: [b, sq, sk, h, group, d],
+                orders: [q, kv, o],
+                causal,
+                softmax_scale,
+                config,
+                seed,
+            },
+        )
 }
 
 /// A buffer of NaN with normal-like values where the view reaches, and one more element than it needs.
@@ -116,7 +124,7 @@ fn run<T: Element>(case: &Case) -> Result<(), TestCaseError> {
             cpu::standard(&problem, q, k, v, &mut o, Some(&mut lse))
         };
         let stats = stats.unwrap();
-        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), &reference::all(&problem));
+        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem));
         prop_assert!(report.passed(), "fused {fused}, {}, {}: {report}", stats.isa, stats.tile);
         prop_assert!(stats.extra_bytes > 0);
 

@@ -230,8 +230,10 @@ entries! {
     forward_simt(64, 64, 160, 1);
     forward_simt(64, 32, 160, 1);
     forward_simt(32, 32, 160, 2);
+    forward_simt(64, 64, 192, 1);
     forward_simt(64, 32, 192, 1);
     forward_simt(32, 32, 192, 2);
+    forward_simt(64, 64, 256, 1);
     forward_simt(64, 32, 256, 1);
     forward_simt(32, 32, 256, 2);
     forward_simt(32, 16, 256, 2);

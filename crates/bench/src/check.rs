@@ -1,0 +1,148 @@
+//! Whether outputs are right: sampled rows against the f64 reference, and every element written.
+
+use flash_attention::accuracy::Accuracy;
+use flash_attention::reference::{self, Reference, Row};
+use flash_attention::{Element, Plan, Problem};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+use rayon::prelude::*;
+
+use crate::inputs::Inputs;
+
+/// What the outputs of a problem must be near to, on some rows.
+pub(crate) struct Expected<T> {
+    rows: Vec<Row>,
+    exact: Reference,
+    standard: Vec<T>,
+}
+
+/// The verdict on the outputs of one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) output: Accuracy,
+    pub(crate) lse: Accuracy,
+    /// Elements of O that are not finite, and of lse that are NaN, over all rows: not written, or wrong.
+    pub(crate) unwritten: usize,
+    pub(crate) rows: usize,
+}
+
+impl Verdict {
+    pub(crate) fn passed(&self) -> bool {
+        self.output.passed() && self.lse.passed() && self.unwritten == 0
+    }
+}
+
+impl<T: Element> Expected<T> {
+    /// Computes what at most about `count` rows must be near to.
+    pub(crate) fn new(problem: &Problem, inputs: &Inputs<T>, count: usize, seed: u64) -> Self {
+        let rows = sample(problem, count, seed);
+        let (q, k, v) = inputs.tensors();
+        let exact = reference::rows(problem, q, k, v, &rows);
+        let standard = reference::standard_rows(problem, q, k, v, &rows);
+        Self { rows, exact, standard }
+    }
+
+    /// Judges what `plan` made of O, which is contiguous, and of lse.
+    pub(crate) fn judge(&self, problem: &Problem, plan: &Plan, o: &[T], lse: &[f32]) -> Verdict {
+        let lse_of_rows: Vec<_> =
+            self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
+        let not_finite = o.par_iter().filter(|value| !value.to_f32().is_finite()).count();
+        Verdict {
+            output: Accuracy::of_output(
+                &reference::gather(problem, o, &self.rows),
+                &self.exact,
+                &self.standard,
+            ),
+            lse: Accuracy::of_lse(&lse_of_rows, &self.exact, plan.score_dtype(problem)),
+            unwritten: not_finite + lse.par_iter().filter(|value| value.is_nan()).count(),
+            rows: self.rows.len(),
+        }
+    }
+}
+
+/// About `count` rows in the order of the tensor, or all if there are no more: half of them spread
+/// evenly with the corners, the rest where the seed says and where the causal mask begins and ends.
+fn sample(problem: &Problem, count: usize, seed: u64) -> Vec<Row> {
+    if problem.lse_len() <= count {
+        return reference::all(problem);
+    }
+    let mut rows = reference::sample(problem, count.div_ceil(2));
+    rows.extend(mask_boundary(problem));
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut below = |limit: usize| (rng.next_u64() % limit as u64) as usize;
+    while rows.len() < count {
+        let (batch, head) = (below(problem.batch()), below(problem.heads()));
+        rows.push(Row { batch, head, row: below(problem.seqlen_q()) });
+    }
+    rows.sort_unstable_by_key(|at| (at.batch, at.row, at.head));
+    rows.dedup();
+    rows
+}
+
+/// Of the last head: the last row that sees no key, the first that sees one, and the first that sees all.
+fn mask_boundary(problem: &Problem) -> Vec<Row> {
+    if !problem.causal() {
+        return Vec::new();
+    }
+    let (sq, sk) = (problem.seqlen_q(), problem.seqlen_k());
+    let first_to_see = sq.saturating_sub(sk);
+    let boundary = [first_to_see.checked_sub(1), Some(first_to_see), Some(sq - 1)];
+    let (batch, head) = (problem.batch() - 1, problem.heads() - 1);
+    boundary.into_iter().flatten().map(|row| Row { batch, head, row }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flash_attention::{Backend, BackendKind, DType, Options, Request, TensorLayout, Tensors};
+
+    fn problem(sq: usize, sk: usize, causal: bool) -> Problem {
+        let q = TensorLayout::bshd(2, sq, 3, 4);
+        let k = TensorLayout::bshd(2, sk, 1, 4);
+        let options = Options { causal, softmax_scale: None };
+        Problem::new(Tensors { q, k, v: k, o: q }, DType::F32, options).unwrap()
+    }
+
+    #[test]
+    fn samples_are_distinct_seeded_and_hold_corners_and_boundary() {
+        let problem = problem(500, 100, true);
+        let rows = sample(&problem, 64, 3);
+        assert!((48..=64).contains(&rows.len()), "{}", rows.len());
+        assert!(rows.windows(2).all(|pair| pair[0] != pair[1]));
+        assert_eq!(rows, sample(&problem, 64, 3));
+        assert_ne!(rows, sample(&problem, 64, 4));
+        for (batch, head, row) in [(0, 0, 0), (1, 2, 499), (1, 2, 399), (1, 2, 400)] {
+            assert!(rows.contains(&Row { batch, head, row }), "{batch} {head} {row}");
+        }
+    }
+
+    #[test]
+    fn small_problems_are_checked_in_full() {
+        assert_eq!(sample(&problem(10, 3, true), 64, 0).len(), 60);
+    }
+
+    #[test]
+    fn wrong_and_unwritten_elements_fail() {
+        let problem = problem(5, 1, false);
+        let inputs = Inputs::<f32>::random(&problem, 0);
+        let expected = Expected::new(&problem, &inputs, 64, 0);
+        // With one key, each output row is its value row.
+        let (q, k, v) = inputs.tensors();
+        let kv = problem.tensors().k;
+        let mut o: Vec<f32> = (0..2)
+            .flat_map(|batch| (0..15).flat_map(move |_| &v[kv.row(batch, 0, 0)..][..4]))
+            .copied()
+            .collect();
+        let exact = reference::forward(&problem, q, k, v);
+        let lse: Vec<_> = exact.lse.iter().map(|&lse| lse as f32).collect();
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let plan = backend.plan(&problem, &Request::default()).unwrap();
+        let verdict = expected.judge(&problem, &plan, &o, &lse);
+        assert!(verdict.passed(), "{verdict:?}");
+        assert_eq!(verdict.rows, 30);
+        o[17] += 1e-3;
+        assert!(!expected.judge(&problem, &plan, &o, &lse).passed());
+        o[17] = f32::NAN;
+        assert_eq!(expected.judge(&problem, &plan, &o, &lse).unwritten, 1);
+    }
+}

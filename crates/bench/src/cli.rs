@@ -1,0 +1,149 @@
+//! The command line.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use flash_attention::{BackendKind, DType, Kernel};
+
+use crate::experiments::{alignment, single, verify};
+use crate::json::Destination;
+use crate::problem::Layout;
+
+/// Benchmarks attention kernels: without an experiment's name, all kernels of the backend on one problem.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fa-bench",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) experiment: Option<Experiment>,
+    #[command(flatten)]
+    pub(crate) single: single::Args,
+}
+
+/// The experiments that have a name.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// head_dim 128 against 129: what an unaligned head_dim costs
+    Alignment(alignment::Args),
+    /// Checks every built kernel against the f64 reference over awkward shapes
+    Verify(verify::Args),
+}
+
+/// Where to run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BackendArgs {
+    /// Where to run [default: cuda if there is a usable GPU, else cpu]
+    #[arg(long, value_parser = named(&BackendKind::ALL, BackendKind::name))]
+    pub(crate) backend: Option<BackendKind>,
+    /// Which GPU, as the driver counts them
+    #[arg(long, value_name = "ORDINAL")]
+    pub(crate) device: Option<usize>,
+}
+
+/// The problem; what an experiment gives no value for has the default that its help says.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ProblemArgs {
+    /// Number of sequences
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Query heads
+    #[arg(long)]
+    pub(crate) heads: Option<usize>,
+    /// Key/value heads; they divide the query heads [default: as --heads]
+    #[arg(long)]
+    pub(crate) kv_heads: Option<usize>,
+    /// Query rows of each sequence
+    #[arg(long)]
+    pub(crate) seq: Option<usize>,
+    /// Key rows of each sequence [default: as --seq]
+    #[arg(long)]
+    pub(crate) kv_seq: Option<usize>,
+    /// Storage type of Q, K, V and O
+    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    pub(crate) dtype: DType,
+    /// Order of the axes in memory: batch, seqlen, heads, head_dim
+    #[arg(long, default_value = "bshd", value_parser = named(&Layout::ALL, Layout::name))]
+    pub(crate) layout: Layout,
+    /// Query i sees key j only if j <= i + kv_seq - seq
+    #[arg(long)]
+    pub(crate) causal: bool,
+    /// Factor on Q·Kᵀ before the softmax [default: 1/sqrt(head_dim)]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) softmax_scale: Option<f32>,
+}
+
+/// Which kernel.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct KernelArgs {
+    /// The only kernel to run
+    #[arg(long, value_parser = named(&Kernel::ALL, Kernel::name))]
+    pub(crate) kernel: Option<Kernel>,
+    /// BLOCK_M, query rows of a tile [default: the planner's choice]
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) block_m: Option<usize>,
+    /// BLOCK_N, key rows of a step [default: the planner's choice]
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) block_n: Option<usize>,
+}
+
+/// How to measure.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MeasureArgs {
+    /// Untimed runs before the timed ones [default: 10; sim: 0]
+    #[arg(long, value_name = "RUNS")]
+    pub(crate) warmup: Option<usize>,
+    /// Timed runs [default: 50; alignment: 100; sim: 1]
+    #[arg(long, value_name = "RUNS", value_parser = at_least_one)]
+    pub(crate) iterations: Option<usize>,
+    /// Seconds per kernel after which no run is begun, once the least number of runs is there
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) budget: f64,
+    /// Run on the simulator however long it may take
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What the inputs are and where the results go.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Names the random inputs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print one JSON document in place of the table, or write it to PATH beside the table
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-", value_parser = destination)]
+    pub(crate) json: Option<Destination>,
+}
+
+/// Parses the values that `name` names.
+pub(crate) fn named<T>(all: &'static [T], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|&value| name(value))).try_map(move |text| {
+        all.iter().copied().find(|&value| name(value) == text).ok_or("not one of the values")
+    })
+}
+
+fn destination(text: &str) -> Result<Destination, String> {
+    Destination::parse(text)
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e6).contains(&seconds) => Ok(seconds),
+        Ok(_) => Err("0 to 1000000 seconds".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

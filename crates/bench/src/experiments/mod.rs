@@ -1,0 +1,5 @@
+//! One file per experiment; `single` is what runs without a name.
+
+pub(crate) mod alignment;
+pub(crate) mod single;
+pub(crate) mod verify;

@@ -1,0 +1,138 @@
+//! What is verified: every built entry, each through the request that makes the planner choose it.
+
+use std::ops::RangeInclusive;
+
+use fa_kernels::entries::{Algorithm, Entry, entries};
+use flash_attention::{BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Request};
+
+/// Entries that run together, or a kernel of the CPU with one tile.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// A name for each line of the report: the entries', or one that is made up in their manner.
+    pub(crate) names: Vec<String>,
+    pub(crate) dtype: DType,
+    pub(crate) request: Request,
+    /// The head_dims for which the planner comes to these entries.
+    pub(crate) head_dims: RangeInclusive<usize>,
+    entries: Vec<&'static Entry>,
+}
+
+impl Target {
+    /// The first of this target's entries that a plan does not launch.
+    pub(crate) fn missing_from(&self, plan: &Plan) -> Option<&'static str> {
+        let launched = |entry: &&Entry| plan.steps.iter().any(|step| std::ptr::eq(step.entry, *entry));
+        self.entries.iter().find(|entry| !launched(entry)).map(|entry| entry.name)
+    }
+
+    /// Why `device` cannot run the entries, if it cannot.
+    pub(crate) fn refused_by(&self, device: &Device) -> Option<String> {
+        self.entries.iter().find_map(|entry| {
+            if entry.target > device.compute_capability {
+                return Some(format!(
+                    "needs sm_{}, the device is sm_{}",
+                    entry.target, device.compute_capability
+                ));
+            }
+            (entry.shared_bytes as usize > device.shared_per_block).then(|| {
+                let (needed, available) = (entry.shared_bytes, device.shared_per_block);
+                format!("needs {needed} bytes of shared memory, a block of the device has {available}")
+            })
+        })
+    }
+}
+
+/// Everything that a backend runs, or what of it belongs to `kernel`.
+pub(crate) fn targets(backend: BackendKind, kernel: Option<Kernel>) -> Vec<Target> {
+    let targets = match backend {
+        BackendKind::Cuda | BackendKind::Sim => DType::ALL.into_iter().flat_map(of_entries).collect(),
+        BackendKind::Cpu => DType::ALL.into_iter().flat_map(of_cpu).collect::<Vec<_>>(),
+    };
+    targets
+        .into_iter()
+        .filter(|target| kernel.is_none_or(|kernel| target.request.kernel == Some(kernel)))
+        .collect()
+}
+
+/// The entries of a storage type.
+fn of_entries(dtype: DType) -> Vec<Target> {
+    let of_dtype = || entries().filter(move |entry| entry.dtype == dtype.name());
+    let target = |entry: &'static Entry| match entry.algorithm {
+        Algorithm::StandardScores => {
+            let entries: Vec<_> = of_dtype().filter(|other| other.algorithm.family() == "standard").collect();
+            let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
+            Some(Target { names: names(&entries), dtype, request, head_dims: 1..=MAX_HEAD_DIM, entries })
+        }
+        // They run with the scores.
+        Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
+        Algorithm::ForwardSimt => Some(Target {
+            names: names(&[entry]),
+            dtype,
+            request: Request {
+                kernel: Some(Kernel::ForwardSimt),
+                block_m: Some(entry.tile.block_m as usize),
+                block_n: Some(entry.tile.block_n as usize),
+            },
+            head_dims: bucket(entry),
+            entries: vec![entry],
+        }),
+    };
+    of_dtype().filter_map(target).collect()
+}
+
+/// The head_dims for which `entry` has the least sufficient number of columns.
+fn bucket(entry: &Entry) -> RangeInclusive<usize> {
+    let columns = entry.tile.head_dim;
+    let like = entries().filter(|other| other.algorithm == entry.algorithm && other.dtype == entry.dtype);
+    let below = like.map(|other| other.tile.head_dim).filter(|&other| other < columns).max().unwrap_or(0);
+    below as usize + 1..=columns as usize
+}
+
+/// The CPU's kernels for a storage type: with the planner's tile, and with one that divides nothing.
+fn of_cpu(dtype: DType) -> Vec<Target> {
+    let target = |kernel: Kernel, tile: Option<(usize, usize)>| {
+        let suffix = tile.map_or(String::new(), |(block_m, block_n)| format!("_m{block_m}_n{block_n}"));
+        Target {
+            names: vec![format!("{kernel}_{dtype}{suffix}")],
+            dtype,
+            request: Request {
+                kernel: Some(kernel),
+                block_m: tile.map(|tile| tile.0),
+                block_n: tile.map(|tile| tile.1),
+            },
+            head_dims: 1..=MAX_HEAD_DIM,
+            entries: Vec::new(),
+        }
+    };
+    vec![
+        target(Kernel::Standard, None),
+        target(Kernel::ForwardCpu, None),
+        target(Kernel::ForwardCpu, Some((17, 23))),
+    ]
+}
+
+fn names(entries: &[&Entry]) -> Vec<String> {
+    entries.iter().map(|entry| entry.name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_has_a_target() {
+        let mut named: Vec<_> =
+            targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
+        let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
+        named.sort();
+        built.sort();
+        assert_eq!(named, built);
+    }
+
+    #[test]
+    fn buckets_of_a_storage_type_cover_all_head_dims() {
+        let simt = targets(BackendKind::Sim, Some(Kernel::ForwardSimt));
+        for head_dim in 1..=MAX_HEAD_DIM {
+            assert!(simt.iter().any(|target| target.head_dims.contains(&head_dim)), "{head_dim}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! One kernel on one problem: run, checked, timed.
+
+use flash_attention::{Element, Plan, Problem, Result};
+
+use crate::check::{Expected, Verdict};
+use crate::inputs::Inputs;
+use crate::output::Progress;
+use crate::session::Session;
+use crate::timer::{Effort, Times};
+
+/// Rows that are compared with the f64 reference.
+const CHECKED_ROWS: usize = 64;
+
+/// A problem with its inputs and what must come out.
+pub(crate) struct Subject<T> {
+    problem: Problem,
+    inputs: Inputs<T>,
+    expected: Expected<T>,
+}
+
+/// What one kernel did.
+#[derive(Clone, Debug)]
+pub(crate) struct Measurement {
+    pub(crate) times: Times,
+    pub(crate) verdict: Verdict,
+    pub(crate) extra_bytes: u64,
+    pub(crate) launches: usize,
+}
+
+impl<T: Element> Subject<T> {
+    /// Random inputs for `problem`, and the reference of some rows.
+    pub(crate) fn new(problem: &Problem, seed: u64) -> Self {
+        let inputs = Inputs::random(problem, seed);
+        let expected = Expected::new(problem, &inputs, CHECKED_ROWS, seed);
+        Self { problem: *problem, inputs, expected }
+    }
+
+    /// Runs `plan` once over poisoned outputs, checks them, and then times it.
+    ///
+    /// # Errors
+    /// When the memory cannot be had, or the device or a kernel fails.
+    pub(crate) fn measure(
+        &self,
+        session: &Session,
+        plan: &Plan,
+        effort: &Effort,
+        progress: &Progress,
+    ) -> Result<Measurement> {
+        session.check_workspace(&self.problem, plan)?;
+        let mut prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
+        prepared.poison()?;
+        prepared.time()?;
+        let (o, lse) = prepared.outputs()?;
+        let verdict = self.expected.judge(&self.problem, plan, &o, &lse);
+        drop((o, lse));
+        let run = || {
+            prepared.flush_cache()?;
+            prepared.time()
+        };
+        let times = effort.time(run, || progress.step())?;
+        Ok(Measurement { times, verdict, extra_bytes: prepared.extra_bytes(), launches: prepared.launches() })
+    }
+}
+
+/// Calls a function that is generic over the storage type with the type that `dtype` names.
+macro_rules! with_element {
+    ($dtype:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $dtype {
+            flash_attention::DType::F32 => $function::<f32>($($argument),*),
+            flash_attention::DType::F16 => $function::<half::f16>($($argument),*),
+            flash_attention::DType::Bf16 => $function::<half::bf16>($($argument),*),
+        }
+    };
+}
+pub(crate) use with_element;

@@ -1,0 +1,78 @@
+//! From arguments to a validated problem.
+
+use flash_attention::{Options, Problem, TensorLayout, Tensors};
+
+use crate::cli::ProblemArgs;
+
+/// Order of the axes in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// batch, seqlen, heads, head_dim.
+    Bshd,
+    /// batch, heads, seqlen, head_dim.
+    Bhsd,
+}
+
+impl Layout {
+    pub(crate) const ALL: [Self; 2] = [Self::Bshd, Self::Bhsd];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bshd => "bshd",
+            Self::Bhsd => "bhsd",
+        }
+    }
+
+    /// A contiguous tensor in this order.
+    pub(crate) const fn tensor(
+        self,
+        batch: usize,
+        seqlen: usize,
+        heads: usize,
+        head_dim: usize,
+    ) -> TensorLayout {
+        match self {
+            Self::Bshd => TensorLayout::bshd(batch, seqlen, heads, head_dim),
+            Self::Bhsd => TensorLayout::bhsd(batch, seqlen, heads, head_dim),
+        }
+    }
+}
+
+/// What an experiment runs on when the command line does not say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) seq: usize,
+}
+
+impl ProblemArgs {
+    /// The problem that the arguments describe.
+    pub(crate) fn problem(&self, head_dim: usize, defaults: Defaults) -> flash_attention::Result<Problem> {
+        let batch = self.batch.unwrap_or(defaults.batch);
+        let heads = self.heads.unwrap_or(defaults.heads);
+        let seq = self.seq.unwrap_or(defaults.seq);
+        let q = self.layout.tensor(batch, seq, heads, head_dim);
+        let k =
+            self.layout.tensor(batch, self.kv_seq.unwrap_or(seq), self.kv_heads.unwrap_or(heads), head_dim);
+        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
+        Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
+    }
+}
+
+/// The problem in one line.
+pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
+    format!(
+        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} mask softmax_scale={}",
+        problem.batch(),
+        problem.heads(),
+        problem.kv_heads(),
+        problem.seqlen_q(),
+        problem.seqlen_k(),
+        problem.head_dim(),
+        problem.dtype(),
+        layout.name(),
+        if problem.causal() { "causal" } else { "full" },
+        problem.softmax_scale(),
+    )
+}

@@ -1,0 +1,296 @@
+//! The program as a user runs it: what it prints where, and how it exits.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn fa_bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fa-bench")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// Stdout of a run that must succeed.
+fn stdout(line: &str) -> String {
+    let output = fa_bench(&words(line));
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(&stdout(line)).unwrap()
+}
+
+/// Checks that a run fails with one line on stderr that contains `message`, and prints nothing.
+fn fails(line: &str, code: i32, message: &str) {
+    let output = fa_bench(&words(line));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{line}: {stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.contains(message), "{line}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
+    assert!(output.stdout.is_empty(), "{line}: {}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn cpu_run_says_what_ran_where_and_why() {
+    let text = stdout("--seq 100 --dim 33 --heads 2 --kv-heads 1 --causal --backend cpu --iterations 3");
+    assert!(text.starts_with("backend cpu (asked for): "), "{text}");
+    assert!(text.contains("problem B=1 H=2 Hkv=1 Sq=100 Sk=100 D=33 f16 bshd causal mask"), "{text}");
+    assert!(text.contains("plan: forward_cpu: fused, on all cores; "), "{text}");
+    for kernel in ["forward_cpu", "standard"] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {kernel} "))).unwrap();
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[cells.len() - 2], "pass", "{row}");
+    }
+}
+
+#[test]
+fn json_holds_what_was_measured() {
+    let document = json(
+        "--seq 50 --kv-seq 70 --dim 8 --dtype bf16 --layout bhsd --backend cpu --seed 5 --iterations 4 --json",
+    );
+    assert_eq!((&document["schema"], &document["seed"]), (&1.into(), &5.into()));
+    assert_eq!(
+        (document["experiment"].as_str(), document["backend"].as_str()),
+        (Some("single"), Some("cpu"))
+    );
+    assert!(document["device"]["name"].is_string() && document["revision"].is_string());
+    let problem = &document["problem"];
+    assert_eq!(
+        (&problem["kv_seq"], &problem["dtype"], &problem["layout"]),
+        (&70.into(), &"bf16".into(), &"bhsd".into())
+    );
+    assert_eq!(problem["flops"], 4.0 * 8.0 * 50.0 * 70.0 * 8.0);
+    let kernels = document["kernels"].as_array().unwrap();
+    assert_eq!(
+        kernels.iter().map(|kernel| &kernel["kernel"]).collect::<Vec<_>>(),
+        ["forward_cpu", "standard"]
+    );
+    for kernel in kernels {
+        let run = &kernel["measurement"];
+        let times: Vec<_> =
+            run["times_s"].as_array().unwrap().iter().map(|time| time.as_f64().unwrap()).collect();
+        let (least, most) = (run["min_s"].as_f64().unwrap(), run["max_s"].as_f64().unwrap());
+        assert_eq!(times.len(), 4);
+        assert!(times.iter().all(|time| (least..=most).contains(time)) && least > 0.0);
+        assert!(run["max_error"].as_f64().unwrap() <= run["bound"].as_f64().unwrap());
+        assert_eq!(run["passed"], true);
+        assert!(run["tflops"].as_f64().unwrap() > 0.0);
+    }
+    assert!(kernels[1]["measurement"]["extra_bytes"].as_u64().unwrap() >= 4 * 8 * 50 * 70);
+    assert_eq!(kernels[1]["speedup_vs_standard"], 1.0);
+    assert_eq!(document["passed"], true);
+}
+
+#[test]
+fn json_goes_to_a_file_beside_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("result.json");
+    let text = stdout(&format!("--seq 20 --dim 4 --backend cpu --iterations 1 --json {}", path.display()));
+    assert!(
+        text.contains("| forward_cpu ") && text.ends_with(&format!("JSON written to {}\n", path.display()))
+    );
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(document["problem"]["seq"], 20);
+}
+
+#[test]
+fn the_simulator_runs_the_gpu_kernels() {
+    let document = json("--seq 40 --dim 20 --heads 2 --backend sim --dtype f32 --json");
+    let kernels = document["kernels"].as_array().unwrap();
+    let entries = |kernel: &Value| kernel["plan"]["steps"].as_array().unwrap().len();
+    assert_eq!(kernels.iter().map(entries).collect::<Vec<_>>(), [1, 3]);
+    assert!(kernels[0]["plan"]["steps"][0]["entry"].as_str().unwrap().starts_with("forward_simt_f32_"));
+    assert!(kernels.iter().all(|kernel| kernel["measurement"]["passed"] == true));
+}
+
+#[test]
+fn a_kernel_and_a_tile_can_be_asked_for() {
+    let document = json(
+        "--seq 40 --dim 60 --heads 1 --backend sim --kernel forward_simt --block-m 32 --block-n 32 --json",
+    );
+    assert_eq!(document["kernels"].as_array().unwrap().len(), 1);
+    assert_eq!(document["kernels"][0]["plan"]["tile"], serde_json::json!([32, 32]));
+}
+
+#[test]
+fn alignment_compares_two_head_dims() {
+    let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
+    assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));
+    let document = json(&format!("{line} --json"));
+    let head_dims: Vec<_> =
+        document["runs"].as_array().unwrap().iter().map(|run| &run["problem"]["head_dim"]).collect();
+    assert_eq!(head_dims, [128, 129]);
+    let median = |run: usize| document["runs"][run]["measurement"]["median_s"].as_f64().unwrap();
+    let increase = document["latency_increase_percent"].as_f64().unwrap();
+    assert!((increase - 100.0 * (median(1) / median(0) - 1.0)).abs() < 1e-9);
+    assert!(document["performance_drop_percent"].as_f64().unwrap() < increase.abs() + 1.0);
+}
+
+#[test]
+fn smaller_defaults_are_said_on_the_first_line() {
+    let text = stdout("alignment --backend cpu --seq 16 --iterations 1");
+    let first = text.lines().next().unwrap();
+    assert!(first.ends_with("S=16 (defaults for cpu; a GPU's are B=16 H=16 S=2048)"), "{first}");
+}
+
+#[test]
+fn every_built_entry_passes_on_the_simulator() {
+    let document = json("verify --backend sim --schedules 1 --json");
+    let entries = document["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), fa_kernels::entries::entries().count());
+    assert!(entries.iter().all(|entry| entry["runs"].as_u64().unwrap() >= 8));
+    assert_eq!(document["passed"], true);
+}
+
+#[test]
+fn verify_takes_one_kernel_or_entry() {
+    let text = stdout("verify --backend sim --entry forward_simt_f16_m32_n32_d64");
+    assert!(text.contains("pass forward_simt_f16_m32_n32_d64 "), "{text}");
+    assert!(text.contains("1 entries passed, 0 failed") && text.contains(" in 8 schedules"), "{text}");
+    fails("verify --backend sim --entry nonsense", 2, "--entry nonsense: no entry has this in its name");
+    fails("verify --backend sim --kernel forward_cpu", 2, "kernel forward_cpu does not run on backend sim");
+    fails("verify --backend sim --schedules 0", 2, "'--schedules <COUNT>'");
+}
+
+#[test]
+fn bad_shapes_name_argument_value_and_limit() {
+    let cases = [
+        ("--seq 64 --dim 0", "head_dim is 0; kernels take 1 to 256"),
+        ("--seq 64 --dim 300", "head_dim is 300; kernels take 1 to 256"),
+        ("--seq 0 --dim 64", "q: axis seqlen has length 0"),
+        ("--seq 8 --kv-seq 0 --dim 64", "k: axis seqlen has length 0"),
+        ("--seq 8 --dim 64 --batch 0", "q: axis batch has length 0"),
+        ("--seq 8 --dim 64 --heads 0", "q: axis heads has length 0"),
+        ("--seq 8 --dim 64 --kv-heads 3", "kv_heads is 3, which does not divide heads = 8"),
+        ("--seq 2000000000 --dim 64", "q: seqlen is 2000000000; the limit is 1073741824"),
+        ("--seq 9999999999999999999 --dim 64", "exceeds the address space"),
+        ("--seq 64 --dim 64 --softmax-scale nan", "softmax_scale is NaN; a finite number is needed"),
+        ("--dim 64", "--seq is missing"),
+        ("--seq 64", "--dim is missing"),
+    ];
+    for (line, message) in cases {
+        fails(&format!("{line} --backend cpu"), 2, message);
+    }
+}
+
+#[test]
+fn bad_names_and_numbers_are_usage_errors() {
+    let cases = [
+        ("--dtype f8", "'f8' for '--dtype <DTYPE>' [possible values: f32, f16, bf16]"),
+        (
+            "--kernel flash",
+            "'flash' for '--kernel <KERNEL>' [possible values: forward_simt, forward_cpu, standard]",
+        ),
+        ("--backend tpu", "'tpu' for '--backend <BACKEND>' [possible values: cuda, cpu, sim]"),
+        ("--layout hsbd", "'hsbd' for '--layout <LAYOUT>' [possible values: bshd, bhsd]"),
+        ("--batch many", "'many' for '--batch <BATCH>'"),
+        ("--iterations 0", "at least 1 is needed"),
+        ("--budget -1", "'-1'"),
+        ("--fast", "unexpected argument '--fast'"),
+        ("--backend cpu --device 1", "--device 1 chooses a GPU, but the backend is cpu"),
+        ("--backend cpu --kernel forward_simt", "does not run on backend cpu; it has forward_cpu, standard"),
+        ("--backend sim --kernel standard --block-m 64", "BLOCK_M = 64"),
+        (
+            "--backend sim --block-m 48",
+            "BLOCK_M = 48, BLOCK_N = any is not built for forward_simt at head_dim 64; built: ",
+        ),
+        (
+            "--backend sim --block-m 1024 --block-n 1024",
+            "bytes of shared memory; simulated GPU has 232448 per block",
+        ),
+        ("--backend cpu --block-m 0", "BLOCK_M = 0"),
+    ];
+    for (arguments, message) in cases {
+        fails(&format!("--seq 64 --dim 64 {arguments}"), 2, message);
+    }
+    fails("align", 2, "a similar subcommand exists: 'alignment'");
+    fails("--seq 64 --dim 64 verify", 2, "verify");
+}
+
+#[test]
+fn what_does_not_fit_memory_is_refused_before_it_is_allocated() {
+    let output = fa_bench(&words("--seq 100000000 --heads 64 --dim 128 --backend cpu"));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    // Q, K, V and twice O in f16, and twice lse in fp32.
+    let needed = 100_000_000_u64 * 64 * (5 * 128 * 2 + 2 * 4);
+    assert!(
+        stderr.starts_with(&format!("error: Q, K, V, O and lse needs {needed} bytes; the host has ")),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_baseline_alone_that_does_not_fit_is_refused() {
+    // 16 TiB of scores beside tensors of 20 MiB.
+    let line = "--seq 2097152 --kv-seq 2097152 --heads 1 --dim 1 --backend cpu --kernel standard";
+    fails(line, 1, "the score matrix with Q, K, V, O and lse needs 17592");
+}
+
+#[test]
+fn a_run_that_the_simulator_would_not_finish_is_refused() {
+    fails(
+        "--seq 16384 --dim 128 --backend sim",
+        2,
+        "choose a smaller problem, another --backend, or --force",
+    );
+}
+
+#[test]
+fn an_unwritable_json_path_is_refused_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing/result.json");
+    for path in [missing.as_path(), folder.path()] {
+        let message = format!("--json {}: cannot be written: ", path.display());
+        for experiment in ["--seq 64 --dim 64", "alignment", "verify"] {
+            fails(&format!("{experiment} --json {}", path.display()), 1, &message);
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn cuda_runs_where_there_is_a_gpu_and_says_why_not_elsewhere() {
+    let line = "--seq 300 --dim 129 --causal --backend cuda --json";
+    let output = fa_bench(&words(line));
+    if output.status.success() {
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&document["backend"], &document["passed"]), (&"cuda".into(), &true.into()));
+        assert!(document["device"]["compute_capability"].as_u64().unwrap() >= 75);
+    } else {
+        assert!(!Path::new("/dev/nvidia0").exists(), "{output:?}");
+        fails(line, 1, "no CUDA device: ");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_closed_pipe_ends_it_quietly() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fa-bench"))
+        .args(words("--seq 20 --dim 4 --backend cpu --iterations 1"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.status.signal()), (Some(141), None));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn help_names_every_experiment_and_its_arguments() {
+    let help = stdout("--help");
+    for word in ["alignment", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    assert!(stdout("verify --help").contains("--schedules"));
+    assert!(stdout("--version").starts_with("fa-bench "));
+}

@@ -1,0 +1,119 @@
+//! Random attention problems and their tensors, for the property tests of every backend.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors};
+use proptest::prelude::*;
+
+/// How a tensor lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    Bshd,
+    Bhsd,
+    /// [B, H, S, D] with so many unused elements after each row.
+    Padded(usize),
+    /// One head's rows repeated for all heads and sequences: an input only.
+    Repeated,
+}
+
+impl Order {
+    pub fn layout(self, b: usize, s: usize, h: usize, d: usize) -> TensorLayout {
+        match self {
+            Self::Bshd => TensorLayout::bshd(b, s, h, d),
+            Self::Bhsd => TensorLayout::bhsd(b, s, h, d),
+            Self::Padded(gap) => {
+                let row = d + gap;
+                TensorLayout::strided([b, s, h, d], [h * (s + 1) * row, row, (s + 1) * row, 1])
+            }
+            Self::Repeated => TensorLayout::strided([b, s, h, d], [0, d, 0, 1]),
+        }
+    }
+}
+
+/// A problem, as data that prints when a test fails.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub dtype: DType,
+    /// B, Sq, Sk, Hkv, query heads per key/value head, D.
+    pub shape: [usize; 6],
+    /// Of Q, of K and V, of O.
+    pub orders: [Order; 3],
+    pub causal: bool,
+    pub softmax_scale: Option<f32>,
+    pub seed: u64,
+}
+
+impl Case {
+    pub fn problem(&self) -> Problem {
+        let [b, sq, sk, h, group, d] = self.shape;
+        let kv = self.orders[1].layout(b, sk, h, d);
+        let tensors = Tensors {
+            q: self.orders[0].layout(b, sq, h * group, d),
+            k: kv,
+            v: kv,
+            o: self.orders[2].layout(b, sq, h * group, d),
+        };
+        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
+        Problem::new(tensors, self.dtype, options).expect("every case is a valid problem")
+    }
+
+    /// Q, K and V.
+    pub fn inputs<T: Element>(&self) -> [Vec<T>; 3] {
+        let problem = self.problem();
+        let Tensors { q, k, v, .. } = problem.tensors();
+        [(1, q), (2, k), (3, v)].map(|(salt, layout)| tensor(layout, self.seed.wrapping_mul(2 * salt + 1)))
+    }
+}
+
+/// Problems with sequences of the awkward pairs or below `longest`, in any type, order and mask.
+pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value = Case> + use<> {
+    let order = || prop_oneof![Just(Order::Bshd), Just(Order::Bhsd), (1..9_usize).prop_map(Order::Padded)];
+    let seqlens = prop_oneof![prop::sample::select(awkward.to_vec()), (1..longest, 1..longest)];
+    let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
+    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
+    (
+        prop::sample::select(DType::ALL.to_vec()),
+        (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
+        (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
+        any::<bool>(),
+        scale,
+        any::<u64>(),
+    )
+        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), causal, softmax_scale, seed)| Case {
+            dtype,
+            shape: [b, sq, sk, h, group, d],
+            orders: [q, kv, o],
+            causal,
+            softmax_scale,
+            seed,
+        })
+}
+
+/// A buffer of NaN with normal-like values where the view reaches, and one more element than it needs.
+pub fn tensor<T: Element>(layout: &TensorLayout, seed: u64) -> Vec<T> {
+    let mut state = seed | 1;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let mut data = vec![T::from_f32(f32::NAN); layout.span() + 1];
+    for_each_element(layout, |at| data[at] = T::from_f32(2.0 * (uniform() + uniform() + uniform())));
+    data
+}
+
+/// Calls `visit` with the index of each element that the view reaches.
+pub fn for_each_element(layout: &TensorLayout, mut visit: impl FnMut(usize)) {
+    for b in 0..layout.batch {
+        for s in 0..layout.seqlen {
+            for h in 0..layout.heads {
+                (0..layout.head_dim).for_each(|d| visit(layout.row(b, s, h) + d));
+            }
+        }
+    }
+}
+
+/// Whether every element that the view does not reach still is `value`.
+pub fn untouched_outside<T: Element>(layout: &TensorLayout, values: &[T], value: f32) -> bool {
+    let mut outside = vec![true; values.len()];
+    for_each_element(layout, |at| outside[at] = false);
+    values.iter().zip(&outside).all(|(x, outside)| !outside || x.to_f32() == value)
+}

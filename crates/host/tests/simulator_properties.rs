@@ -1,0 +1,50 @@
+//! The GPU kernels in the simulator against the f64 reference, under FlashAttention's accuracy rule.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Case, case, untouched_outside};
+use flash_attention::{Backend, DType, Element, Kernel, Request, accuracy, reference};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+fn run<T: Element>(case: &Case, kernel: Kernel, schedule: u64) -> Result<(), TestCaseError> {
+    let problem = case.problem();
+    let [q, k, v] = &case.inputs::<T>();
+    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut lse = vec![-77.0; problem.lse_len() + 3];
+    let backend = Backend::simulator(schedule);
+    let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+    let ran = backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    prop_assert!(ran.is_ok(), "{kernel}, schedule {schedule}: {}", ran.unwrap_err());
+    let report = accuracy::check(
+        &problem,
+        (q, k, v),
+        &o,
+        Some(&lse),
+        plan.score_dtype(&problem),
+        &reference::all(&problem),
+    );
+    prop_assert!(report.passed(), "{kernel}: {report}");
+    prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "{kernel}: wrote outside the view");
+    prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random shapes, strides, types, masks and thread schedules.
+    #[test]
+    fn matches_the_reference(
+        case in case(&[(1, 1), (70, 1), (1, 70), (65, 3), (33, 64)], 80),
+        kernel in prop::sample::select(vec![Kernel::ForwardSimt, Kernel::Standard]),
+        schedule in any::<u64>(),
+    ) {
+        match case.dtype {
+            DType::F32 => run::<f32>(&case, kernel, schedule)?,
+            DType::F16 => run::<f16>(&case, kernel, schedule)?,
+            DType::Bf16 => run::<bf16>(&case, kernel, schedule)?,
+        }
+    }
+}
