@@ -288,3 +288,73 @@ fn tile_too_large(problem: &Problem, device: &Device, block_m: u32, block_n: u32
 fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
     items.map(Into::into).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Sim, TensorLayout, Tensors};
+
+    fn problem(seqlen: usize, head_dim: usize) -> Problem {
+        let layout = TensorLayout::bshd(1, seqlen, 2, head_dim);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        Problem::new(tensors, DType::F16, Options::default()).unwrap()
+    }
+
+    /// A GPU with so much shared memory per block.
+    fn device(shared_per_block: usize) -> Device {
+        Device { backend: BackendKind::Cuda, shared_per_block, ..Sim::new(0).device().clone() }
+    }
+
+    fn tile(head_dim: usize, shared_per_block: usize) -> (usize, usize, u32) {
+        let plan = plan(&problem(100, head_dim), &device(shared_per_block), &Request::default()).unwrap();
+        let (block_m, block_n) = plan.tile.unwrap();
+        (block_m, block_n, plan.steps[0].entry.tile.head_dim)
+    }
+
+    #[test]
+    fn the_smallest_head_dim_and_the_largest_tile_that_fit_are_chosen() {
+        assert_eq!(tile(128, 227 << 10), (64, 64, 128));
+        assert_eq!(tile(129, 227 << 10), (64, 64, 160));
+        assert_eq!(tile(1, 227 << 10), (64, 64, 32));
+    }
+
+    #[test]
+    fn every_head_dim_has_a_tile_on_the_smallest_device() {
+        for head_dim in 1..=crate::MAX_HEAD_DIM {
+            let plan = plan(&problem(100, head_dim), &device(64 << 10), &Request::default()).unwrap();
+            assert!(plan.steps[0].entry.shared_bytes <= 64 << 10);
+        }
+    }
+
+    #[test]
+    fn tiles_that_do_not_fit_or_do_not_exist_say_so() {
+        let message = |block_m, block_n| {
+            let request = Request { kernel: None, block_m: Some(block_m), block_n: Some(block_n) };
+            plan(&problem(100, 128), &device(64 << 10), &request).unwrap_err().to_string()
+        };
+        assert_eq!(
+            message(64, 64),
+            "BLOCK_M = 64, BLOCK_N = 64 at head_dim 128 needs 84992 bytes of shared memory; \
+             simulated GPU has 65536 per block"
+        );
+        assert_eq!(
+            message(512, 512),
+            "BLOCK_M = 512, BLOCK_N = 512 at head_dim 128 needs 1597440 bytes of shared memory; \
+             simulated GPU has 65536 per block"
+        );
+        assert_eq!(
+            message(32, 16),
+            "BLOCK_M = 32, BLOCK_N = 16 is not built for forward_simt at head_dim 128; built: 64x64, 64x32, 32x32"
+        );
+    }
+
+    #[test]
+    fn grids_beyond_a_launch_are_refused() {
+        let layout = TensorLayout::strided([1 << 16, 1 << 16, 1, 1], [1 << 16, 1, 1, 1]);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
+        let error = plan(&problem, &device(227 << 10), &request).unwrap_err().to_string();
+        assert_eq!(error, "the launch needs 68719476736 blocks; the limit is 2147483647");
+    }
+}

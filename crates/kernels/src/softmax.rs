@@ -1,27 +1,62 @@
 //! Online softmax: the running max and sum of FlashAttention (Dao et al. 2022, Algorithm 1, lines 10–13).
 
-use crate::config::ROW_LANES;
 use crate::ptx::{math, warp};
 
-/// Running max m and sum l of `ROWS` rows that a half-warp shares.
+/// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
-/// Scores come in units of log2 (Q carries softmax_scale·log2(e)), so that each exponential is a
-/// bare 2^x. m is the same in all lanes; l is this lane's part of the sum, reduced over the lanes
-/// once at the end.
-pub struct OnlineSoftmax<const ROWS: usize> {
+/// m is of unscaled scores and the same in all lanes; l is this lane's part of the sum, reduced
+/// over the lanes once at the end.
+pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32> {
+    scale: Scale,
     max: [f32; ROWS],
     sum: [f32; ROWS],
 }
 
-impl<const ROWS: usize> OnlineSoftmax<ROWS> {
+/// softmax_scale·log2(e), so that each exponential is one multiply-add and a bare 2^x.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// The factor on scores as they come; 1 unless the scale is positive.
+    early: f32,
+    /// The factor inside the exponential.
+    late: f32,
+}
+
+impl Scale {
+    /// A scale inside the exponential must be positive: the max of unscaled scores would otherwise
+    /// not be that of the scaled ones, and 0·(−∞) would turn masked scores into NaN.
+    #[inline(always)]
+    fn new(softmax_scale: f32) -> Self {
+        let scale = softmax_scale * core::f32::consts::LOG2_E;
+        if scale > 0.0 { Self { early: 1.0, late: scale } } else { Self { early: scale, late: 1.0 } }
+    }
+}
+
+impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
     /// No key seen yet: m = −∞, l = 0.
     #[inline(always)]
-    pub fn new() -> Self {
-        Self { max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+    pub fn new(softmax_scale: f32) -> Self {
+        Self { scale: Scale::new(softmax_scale), max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
-    /// Takes one block of scores in, turns them into P = 2^(S − m), and returns the factor
-    /// 2^(m_old − m_new) by which what was accumulated so far must be rescaled.
+    /// What must be done to scores before they are masked and handed to [`Self::step`]: nothing where
+    /// the scale is positive.
+    #[inline(always)]
+    pub fn prescale<const COLS: usize>(&self, scores: &mut [[f32; COLS]; ROWS]) {
+        if self.scale.early != 1.0 {
+            let mut i = 0;
+            while i < ROWS {
+                let mut j = 0;
+                while j < COLS {
+                    scores[i][j] *= self.scale.early;
+                    j += 1;
+                }
+                i += 1;
+            }
+        }
+    }
+
+    /// Takes one block of scores in, turns them into P = 2^(scale·(S − m)), and returns the factor
+    /// 2^(scale·(m_old − m_new)) by which what was accumulated so far must be rescaled.
     ///
     /// Masked scores are −∞ and give exactly 0, also in a row that has seen no key yet.
     ///
@@ -39,14 +74,14 @@ impl<const ROWS: usize> OnlineSoftmax<ROWS> {
                 j += 1;
             }
             // SAFETY: the caller's contract.
-            max = unsafe { reduce::<ROW_LANES>(max, math::max) };
+            max = unsafe { reduce::<LANES>(max, math::max) };
             // A row with no visible key keeps m = −∞; −∞ − (−∞) would be NaN.
-            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
-            rescale[i] = math::exp2(self.max[i] - shift);
+            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale.late };
+            rescale[i] = math::exp2(math::fma(self.max[i], self.scale.late, -shift));
             let mut sum = self.sum[i] * rescale[i];
             let mut j = 0;
             while j < COLS {
-                let p = math::exp2(scores[i][j] - shift);
+                let p = math::exp2(math::fma(scores[i][j], self.scale.late, -shift));
                 scores[i][j] = p;
                 sum += p;
                 j += 1;
@@ -65,18 +100,13 @@ impl<const ROWS: usize> OnlineSoftmax<ROWS> {
     #[inline(always)]
     pub unsafe fn finish(&self, i: usize) -> (f32, f32) {
         // SAFETY: the caller's contract.
-        let sum = unsafe { reduce::<ROW_LANES>(self.sum[i], |a, b| a + b) };
+        let sum = unsafe { reduce::<LANES>(self.sum[i], |a, b| a + b) };
         // The row's largest score alone adds 1, so a sum of 0 means that there was none.
         if sum == 0.0 {
             return (0.0, f32::NEG_INFINITY);
         }
-        (math::reciprocal(sum), (self.max[i] + math::log2(sum)) * core::f32::consts::LN_2)
-    }
-}
-
-impl<const ROWS: usize> Default for OnlineSoftmax<ROWS> {
-    fn default() -> Self {
-        Self::new()
+        let lse = math::fma(self.max[i], self.scale.late, math::log2(sum));
+        (math::reciprocal(sum), lse * core::f32::consts::LN_2)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The CPU as a backend: its device, its plans, and running one.
 
 use super::isa::Isa;
+use super::memory::available_bytes;
 use super::tiles::{self, Machine};
 use super::{Config, Stats};
 use crate::{BackendKind, Device, Element, Kernel, Plan, Problem, Request, Result};
@@ -15,7 +16,7 @@ pub(crate) fn device() -> Device {
         multiprocessors: rayon::current_num_threads() as u32,
         shared_per_block: 0,
         shared_per_multiprocessor: 0,
-        memory: memory(),
+        memory: available_bytes().try_into().unwrap_or(u64::MAX),
     }
 }
 
@@ -27,13 +28,14 @@ pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Resu
             kernel,
             tile: None,
             steps: Vec::new(),
-            workspace_bytes: 4 * problem.lse_len() as u64 * problem.seqlen_k() as u64,
+            workspace_bytes: (4 * problem.lse_len() as u64).saturating_mul(problem.seqlen_k() as u64),
             reasons: vec![
                 "standard was asked for: the unfused baseline, with the scores in memory".to_owned(),
             ],
         });
     }
-    let tile = tiles::choose(problem, Machine::here(isa.panel()), config(request.block_m, request.block_n))?;
+    let tile =
+        tiles::choose(problem, Machine::here(isa.kernels().panel), config(request.block_m, request.block_n))?;
     let mut reasons = vec![match request.kernel {
         Some(_) => "forward_cpu was asked for".to_owned(),
         None => "forward_cpu: fused, on all cores".to_owned(),
@@ -67,13 +69,6 @@ pub(crate) fn run<T: Element>(
 
 const fn config(block_m: Option<usize>, block_n: Option<usize>) -> Config {
     Config { block_m, block_n, isa: None }
-}
-
-/// Bytes of memory that programs can have now; where that cannot be read, as many as can be addressed.
-fn memory() -> u64 {
-    from_proc("meminfo", "MemAvailable")
-        .and_then(|value| value.strip_suffix(" kB")?.parse::<u64>().ok())
-        .map_or(u64::MAX, |kib| kib << 10)
 }
 
 /// The value of the first line `key: value` of a file of Linux's /proc.

@@ -39,27 +39,13 @@ pub(super) unsafe fn exp2<L: Lanes>(x: L) -> L {
 
 #[cfg(test)]
 mod tests {
-    use super::super::isa::{Isa, Kernel, dispatch};
-    use super::*;
-
-    /// 2^x of every element, in place; their number is a multiple of every register's lanes.
-    struct Exp2<'a>(&'a mut [f32]);
-
-    impl Kernel for Exp2<'_> {
-        #[inline(always)]
-        unsafe fn run<L: Lanes>(self) {
-            for chunk in self.0.chunks_exact_mut(L::WIDTH) {
-                // SAFETY: the caller vouches for the instruction set; the chunk has a register's lanes.
-                unsafe { exp2(L::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) };
-            }
-        }
-    }
+    use super::super::isa::Isa;
 
     fn on_each_isa(input: &[f32; 16], check: impl Fn(Isa, &[f32; 16])) {
         for isa in Isa::available() {
             let mut values = *input;
             // SAFETY: the instruction set is available.
-            unsafe { dispatch(isa, Exp2(&mut values)) };
+            unsafe { (isa.kernels().exp2)(&mut values) };
             check(isa, &values);
         }
     }

@@ -2,25 +2,24 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::isa::{Isa, Kernel, Panel};
-use super::lanes::Lanes;
-use super::microkernel::{Broadcast, Start, multiply};
-use super::pack::{self, Columns, Outputs, Rows};
-use super::softmax::{State, mask, update};
+use super::isa::{Kernels, Panel};
+use super::microkernel::Start;
+use super::pack::{self, Columns, Outputs, Rows, Source};
+use super::softmax::State;
 use super::tiles::TileChoice;
-use crate::{Element, Problem, TensorLayout};
+use crate::{Problem, TensorLayout};
 
 /// What all tasks of a call share.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a, T> {
+pub(super) struct Call<'a> {
     pub(super) problem: &'a Problem,
-    pub(super) q: &'a [T],
-    pub(super) k: &'a [T],
-    pub(super) v: &'a [T],
-    pub(super) outputs: Outputs<T>,
+    pub(super) q: Source<'a>,
+    pub(super) k: Source<'a>,
+    pub(super) v: Source<'a>,
+    pub(super) outputs: Outputs,
     pub(super) block_m: usize,
     pub(super) block_n: usize,
-    pub(super) isa: Isa,
+    pub(super) kernels: Kernels,
 }
 
 /// Offsets into one thread's scratch memory, in fp32 elements.
@@ -49,14 +48,10 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new<T: Element>(problem: &Problem, tile: &TileChoice, panel: Panel) -> Self {
+    pub(super) fn new(problem: &Problem, tile: &TileChoice, panel: Panel) -> Self {
         let head_dim = problem.head_dim();
         let packed = |layout: &TensorLayout| {
-            if pack::readable_in_place::<T>(layout.stride_seq, head_dim) {
-                0
-            } else {
-                tile.block_n * head_dim
-            }
+            if pack::readable_in_place(problem, layout) { 0 } else { tile.block_n * head_dim }
         };
         let mut total = 0;
         let mut take = |elements: usize| {
@@ -78,8 +73,8 @@ impl Scratch {
 }
 
 /// One task: these columns, at most BLOCK_M of them, from first key to last.
-pub(super) struct Task<'a, T> {
-    pub(super) call: Call<'a, T>,
+pub(super) struct Task<'a> {
+    pub(super) call: Call<'a>,
     pub(super) columns: Columns,
     pub(super) scratch: Scratch,
     /// This thread's scratch memory.
@@ -95,49 +90,43 @@ struct KvBlock {
     v: Rows,
 }
 
-impl<T: Element> Kernel for Task<'_, T> {
-    #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
+impl Task<'_> {
+    /// Computes O and the lse of the task's columns.
+    ///
+    /// # Safety
+    /// The CPU has the call's instruction set; `memory` is this task's own and holds
+    /// `scratch.total` elements; nobody else writes the results of these columns.
+    pub(super) unsafe fn run(&self) {
         let problem = self.call.problem;
         let last_seen = self.columns.visible(problem, self.columns.end - 1);
-        // SAFETY: the caller vouches for the instruction set, and the task's owner for the memory.
+        // SAFETY: the caller vouches for everything below.
         unsafe {
             self.start();
             for first in (0..last_seen).step_by(self.call.block_n) {
                 let block = self.load(first, self.call.block_n.min(last_seen - first));
-                for panel in self.columns.panels(self.call.isa.panel()) {
-                    match panel.registers(self.call.isa.panel()) {
-                        4 if L::TILE_VECTORS >= 4 => self.attend::<L, 4>(panel, block),
-                        3 if L::TILE_VECTORS >= 3 => self.attend::<L, 3>(panel, block),
-                        2 if L::TILE_VECTORS >= 2 => self.attend::<L, 2>(panel, block),
-                        _ => self.attend::<L, 1>(panel, block),
-                    }
+                for panel in self.columns.panels(self.call.kernels.panel) {
+                    self.attend(panel, block);
                 }
             }
             self.finish();
         }
     }
-}
 
-impl<T: Element> Task<'_, T> {
     /// Address of a part of the scratch memory.
-    #[inline(always)]
     fn at(&self, offset: usize) -> *mut f32 {
         // SAFETY: offsets are below `scratch.total`, which the memory holds.
         unsafe { self.memory.add(offset) }
     }
 
     /// Lanes that a panel occupies.
-    #[inline(always)]
     fn width(&self, panel: Columns) -> usize {
-        panel.registers(self.call.isa.panel()) * self.call.isa.panel().lanes
+        (panel.end - panel.first).next_multiple_of(self.call.kernels.panel.lanes)
     }
 
     /// Writes Qᵀ, and the state of a softmax over no keys.
     ///
     /// # Safety
-    /// `memory` is this task's own, and holds `scratch.total` elements.
-    #[inline(always)]
+    /// As [`Self::run`].
     unsafe fn start(&self) {
         let (call, head_dim) = (&self.call, self.call.problem.head_dim());
         // Scores in units of log2 need no multiplication before each exponential.
@@ -148,7 +137,7 @@ impl<T: Element> Task<'_, T> {
             self.at(self.scratch.sum).write_bytes(0, call.block_m);
             std::slice::from_raw_parts_mut(self.at(self.scratch.max), call.block_m).fill(f32::MIN);
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);
-            for panel in self.columns.panels(call.isa.panel()) {
+            for panel in self.columns.panels(call.kernels.panel) {
                 let to = self.at(self.scratch.queries + (panel.first - self.columns.first) * head_dim);
                 pack::queries(call.problem, call.q, panel, self.width(panel), factor, row, to);
             }
@@ -158,15 +147,14 @@ impl<T: Element> Task<'_, T> {
     /// The block's rows of K and V: in place, or packed.
     ///
     /// # Safety
-    /// As [`Self::start`]; the block has at most BLOCK_N keys.
-    #[inline(always)]
+    /// As [`Self::run`]; the block has at most BLOCK_N keys.
     unsafe fn load(&self, first: usize, len: usize) -> KvBlock {
         let (call, columns) = (&self.call, self.columns);
         let tensors = call.problem.tensors();
-        let rows = |layout: &TensorLayout, data: &[T], packed: usize| {
-            let from = &data[layout.row(columns.batch, first, columns.kv_head)..];
-            if pack::readable_in_place::<T>(layout.stride_seq, layout.head_dim) {
-                return Rows { data: from.as_ptr().cast(), stride: layout.head_dim };
+        let rows = |layout: &TensorLayout, source: Source, packed: usize| {
+            let from = source.skip(layout.row(columns.batch, first, columns.kv_head));
+            if pack::readable_in_place(call.problem, layout) {
+                return from.rows(layout.stride_seq);
             }
             // SAFETY: where rows are not readable in place, the scratch memory has room for BLOCK_N of them.
             unsafe { pack::rows(from, layout.stride_seq, len, layout.head_dim, self.at(packed)) };
@@ -180,11 +168,10 @@ impl<T: Element> Task<'_, T> {
     /// One panel of queries against one block of keys: S = Q·Kᵀ, P = softmax, O = rescaled O + P·V.
     ///
     /// # Safety
-    /// The CPU has the instruction set of `L`; N is the panel's registers; otherwise as [`Self::load`].
-    #[inline(always)]
-    unsafe fn attend<L: Lanes, const N: usize>(&self, panel: Columns, block: KvBlock) {
-        let (problem, scratch) = (self.call.problem, &self.scratch);
-        let head_dim = problem.head_dim();
+    /// As [`Self::run`]; the panel is one of the task's.
+    unsafe fn attend(&self, panel: Columns, block: KvBlock) {
+        let (problem, kernels, scratch) = (self.call.problem, &self.call.kernels, &self.scratch);
+        let (head_dim, width) = (problem.head_dim(), self.width(panel));
         let seen = panel.visible(problem, panel.end - 1).saturating_sub(block.first);
         let keys = block.len.min(seen);
         if keys == 0 {
@@ -192,31 +179,28 @@ impl<T: Element> Task<'_, T> {
         }
         let column = panel.first - self.columns.first;
         let scores = self.at(scratch.scores);
+        let queries = self.at(scratch.queries + column * head_dim);
+        let results = self.at(scratch.results + column * head_dim);
         let state = State {
             max: self.at(scratch.max + column),
             sum: self.at(scratch.sum + column),
             rescale: self.at(scratch.rescale),
         };
-        let k = Broadcast { data: block.k.data, row_stride: block.k.stride, depth_stride: 1 };
-        let v = Broadcast { data: block.v.data, row_stride: 1, depth_stride: block.v.stride };
         // SAFETY: the block holds `keys` rows of K and V, and the scratch memory a panel of each part.
         unsafe {
-            let queries = self.at(scratch.queries + column * head_dim);
-            multiply::<L, N>(k, keys, head_dim, queries, scores, Start::Zero);
+            kernels.scores(width, block.k, keys, head_dim, queries, scores);
             if panel.visible(problem, panel.first) < block.first + keys {
-                mask::<L, N>(scores, keys, self.limits(panel, block.first, N * L::WIDTH));
+                kernels.mask(width, scores, keys, self.limits(panel, block.first, width));
             }
-            update::<L, N>(scores, keys, state);
-            let results = self.at(scratch.results + column * head_dim);
-            multiply::<L, N>(v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
+            kernels.update(width, scores, keys, state);
+            kernels.values(width, block.v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
         }
     }
 
     /// Writes how many keys from `first` on each query of the panel sees.
     ///
     /// # Safety
-    /// As [`Self::start`].
-    #[inline(always)]
+    /// As [`Self::run`].
     unsafe fn limits(&self, panel: Columns, first: usize, width: usize) -> *const f32 {
         let limits = self.at(self.scratch.limits);
         for lane in 0..width {
@@ -231,14 +215,13 @@ impl<T: Element> Task<'_, T> {
     /// Writes O and the lse.
     ///
     /// # Safety
-    /// As [`Self::start`], and nobody else writes the results of these columns.
-    #[inline(always)]
+    /// As [`Self::run`].
     unsafe fn finish(&self) {
         let (call, head_dim) = (&self.call, self.call.problem.head_dim());
         // SAFETY: each part lies inside the scratch memory; the caller vouches for the outputs.
         unsafe {
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);
-            for panel in self.columns.panels(call.isa.panel()) {
+            for panel in self.columns.panels(call.kernels.panel) {
                 let column = panel.first - self.columns.first;
                 let from = self.at(self.scratch.results + column * head_dim);
                 let (max, sum) = (self.at(self.scratch.max + column), self.at(self.scratch.sum + column));

@@ -1,10 +1,15 @@
 //! Which instruction set runs: chosen once per call, from what the CPU reports.
+//!
+//! All that depends on it is a table of functions, so that the algorithms are compiled once.
 
 use super::lanes::{Lanes, Portable};
 #[cfg(target_arch = "aarch64")]
 use super::lanes_neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::lanes_x86::{Avx2, Avx512};
+use super::microkernel::{self, Broadcast, Start};
+use super::pack::Rows;
+use super::softmax::{self, State};
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,16 +48,16 @@ impl Isa {
         Self::available().into_iter().rfind(narrow_enough).unwrap_or(Self::Portable)
     }
 
-    /// Queries that one register panel holds, and the lanes of one register.
-    pub(super) const fn panel(self) -> Panel {
+    /// The functions compiled for it.
+    pub(super) const fn kernels(self) -> Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => Panel::of::<Avx512>(),
+            Self::Avx512 => avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => Panel::of::<Avx2>(),
+            Self::Avx2 => avx2::KERNELS,
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => Panel::of::<Neon>(),
-            _ => Panel::of::<Portable>(),
+            Self::Neon => neon::KERNELS,
+            _ => portable::KERNELS,
         }
     }
 }
@@ -67,6 +72,30 @@ impl std::fmt::Display for Isa {
         })
     }
 }
+
+/// What the algorithms are made of, compiled for one instruction set.
+///
+/// Each function comes once for each number of registers across a panel, from one up, so that the
+/// last panel of few queries costs little. To call one is safe only where the CPU has the instruction
+/// set, beside what the generic function that it wraps demands.
+#[derive(Clone, Copy)]
+pub(super) struct Kernels {
+    pub(super) panel: Panel,
+    /// [`microkernel::multiply`] with depth contiguous in the broadcast operand: K.
+    scores: [Multiply; MAX_REGISTERS],
+    /// [`microkernel::multiply`] with rows contiguous in the broadcast operand: V.
+    values: [Multiply; MAX_REGISTERS],
+    update: [unsafe fn(*mut f32, usize, State); MAX_REGISTERS],
+    mask: [unsafe fn(*mut f32, usize, *const f32); MAX_REGISTERS],
+    #[cfg(test)]
+    pub(super) exp2: unsafe fn(&mut [f32]),
+}
+
+/// Broadcast operand and its stride, rows, depth, panel, result, start.
+type Multiply = unsafe fn(Rows, usize, usize, *const f32, *mut f32, Start);
+
+/// The largest number of registers across a panel.
+const MAX_REGISTERS: usize = 4;
 
 /// The register tile of an instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -85,49 +114,151 @@ impl Panel {
     }
 }
 
-/// Work that is compiled once for each instruction set.
-pub(super) trait Kernel {
-    /// Must be `#[inline(always)]`, and so must all that it calls with `L`: what is left as a call
-    /// is compiled without the instruction set.
+impl Kernels {
+    /// scores[keys, width] = k[keys, head_dim] · queries[head_dim, width].
     ///
     /// # Safety
-    /// The CPU has the instruction set of `L`.
-    unsafe fn run<L: Lanes>(self);
-}
+    /// The CPU has the instruction set; `width` is 1 to [`Panel::width`] whole registers; otherwise
+    /// as [`microkernel::multiply`].
+    pub(super) unsafe fn scores(
+        &self,
+        width: usize,
+        k: Rows,
+        keys: usize,
+        head_dim: usize,
+        queries: *const f32,
+        scores: *mut f32,
+    ) {
+        // SAFETY: the caller vouches.
+        unsafe { self.scores[width / self.panel.lanes - 1](k, keys, head_dim, queries, scores, Start::Zero) }
+    }
 
-/// Runs the kernel with the instruction set's lanes.
-///
-/// # Safety
-/// `isa` comes from [`Isa::available`].
-pub(super) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
-    // SAFETY: the caller vouches that the CPU has the instruction set.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(kernel),
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => kernel.run::<Neon>(),
-            _ => kernel.run::<Portable>(),
-        }
+    /// results[head_dim, width] = start + vᵀ[head_dim, keys] · weights[keys, width].
+    ///
+    /// # Safety
+    /// As [`Self::scores`].
+    #[expect(clippy::too_many_arguments, reason = "a matrix product has three operands and three sizes")]
+    pub(super) unsafe fn values(
+        &self,
+        width: usize,
+        v: Rows,
+        head_dim: usize,
+        keys: usize,
+        weights: *const f32,
+        results: *mut f32,
+        start: Start,
+    ) {
+        // SAFETY: the caller vouches.
+        unsafe { self.values[width / self.panel.lanes - 1](v, head_dim, keys, weights, results, start) }
+    }
+
+    /// [`softmax::update`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::update`].
+    pub(super) unsafe fn update(&self, width: usize, scores: *mut f32, keys: usize, state: State) {
+        // SAFETY: the caller vouches.
+        unsafe { self.update[width / self.panel.lanes - 1](scores, keys, state) }
+    }
+
+    /// [`softmax::mask`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::mask`].
+    pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: *const f32) {
+        // SAFETY: the caller vouches.
+        unsafe { self.mask[width / self.panel.lanes - 1](scores, keys, limits) }
     }
 }
 
-/// # Safety
-/// The CPU has AVX-512F and FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,fma")]
-unsafe fn avx512<K: Kernel>(kernel: K) {
-    // SAFETY: the caller vouches for the features.
-    unsafe { kernel.run::<Avx512>() }
+/// Compiles the kernels for one instruction set: everything generic is inlined into functions that enable it.
+macro_rules! kernels {
+    ($(#[$cfg:meta])* $name:ident, $lanes:ty, $(#[$feature:meta])? [$n0:literal, $n1:literal, $n2:literal, $n3:literal]) => {
+        $(#[$cfg])*
+        mod $name {
+            use super::*;
+
+            pub(super) const KERNELS: Kernels = Kernels {
+                panel: Panel::of::<$lanes>(),
+                scores: [scores::<$n0>, scores::<$n1>, scores::<$n2>, scores::<$n3>],
+                values: [values::<$n0>, values::<$n1>, values::<$n2>, values::<$n3>],
+                update: [update::<$n0>, update::<$n1>, update::<$n2>, update::<$n3>],
+                mask: [mask::<$n0>, mask::<$n1>, mask::<$n2>, mask::<$n3>],
+                #[cfg(test)]
+                exp2,
+            };
+
+            /// # Safety
+            /// As [`Kernels::scores`].
+            $(#[$feature])?
+            unsafe fn scores<const N: usize>(
+                k: Rows, keys: usize, depth: usize, panel: *const f32, result: *mut f32, start: Start,
+            ) {
+                let k = Broadcast { data: k.data, row_stride: k.stride, depth_stride: 1, prefetch: false };
+                // SAFETY: the caller vouches.
+                unsafe { microkernel::multiply::<$lanes, N>(k, keys, depth, panel, result, start) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::values`].
+            $(#[$feature])?
+            unsafe fn values<const N: usize>(
+                v: Rows, rows: usize, depth: usize, panel: *const f32, result: *mut f32, start: Start,
+            ) {
+                let v = Broadcast { data: v.data, row_stride: 1, depth_stride: v.stride, prefetch: true };
+                // SAFETY: the caller vouches.
+                unsafe { microkernel::multiply::<$lanes, N>(v, rows, depth, panel, result, start) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::update`].
+            $(#[$feature])?
+            unsafe fn update<const N: usize>(scores: *mut f32, keys: usize, state: State) {
+                // SAFETY: the caller vouches.
+                unsafe { softmax::update::<$lanes, N>(scores, keys, state) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::mask`].
+            $(#[$feature])?
+            unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: *const f32) {
+                // SAFETY: the caller vouches.
+                unsafe { softmax::mask::<$lanes, N>(scores, keys, limits) }
+            }
+
+            /// # Safety
+            /// The CPU has the instruction set; there are whole registers of values.
+            #[cfg(test)]
+            $(#[$feature])?
+            unsafe fn exp2(values: &mut [f32]) {
+                for chunk in values.chunks_exact_mut(<$lanes>::WIDTH) {
+                    // SAFETY: the caller vouches, and the chunk has a register's lanes.
+                    unsafe { super::super::exp::exp2(<$lanes>::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) };
+                }
+            }
+        }
+    };
 }
 
-/// # Safety
-/// The CPU has AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<K: Kernel>(kernel: K) {
-    // SAFETY: the caller vouches for the features.
-    unsafe { kernel.run::<Avx2>() }
-}
+// Beyond an instruction set's own panel, the widest stands again: a wider one never comes up.
+kernels!(portable, Portable, [1, 2, 3, 3]);
+kernels!(
+    #[cfg(target_arch = "aarch64")]
+    neon,
+    Neon,
+    [1, 2, 3, 4]
+);
+kernels!(
+    #[cfg(target_arch = "x86_64")]
+    avx2,
+    Avx2,
+    #[target_feature(enable = "avx2,fma")]
+    [1, 2, 2, 2]
+);
+kernels!(
+    #[cfg(target_arch = "x86_64")]
+    avx512,
+    Avx512,
+    #[target_feature(enable = "avx512f,fma")]
+    [1, 2, 3, 4]
+);

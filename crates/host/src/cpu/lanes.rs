@@ -1,8 +1,7 @@
 //! One vector register of fp32 lanes: the few operations that the kernels are made of.
 //!
-//! Measured against the `pulp` crate's vectors: the same speed, but its operations on exponent bits
-//! and its comparisons need more code here than these impls, each of which is one instruction
-//! per function.
+//! The crate `pulp` was measured in their place: the same speed within noise, for nine more crates and
+//! 25 CPU seconds more in a clean build.
 
 /// A register of fp32 lanes.
 ///
@@ -54,6 +53,11 @@ pub(super) trait Lanes: Copy {
 
     /// `self` in lanes where `index` < `limit`, −∞ elsewhere.
     fn keep_below(self, index: Self, limit: Self) -> Self;
+
+    /// Asks for the cache line at `address`, which need not be valid; where there is no such
+    /// instruction in stable Rust, nothing.
+    #[inline(always)]
+    fn prefetch(_address: *const f32) {}
 
     /// The float whose bits are this one's, shifted left by the width of the mantissa: the low bits
     /// become the exponent.

@@ -78,6 +78,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: SSE is part of the architecture, and a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
     fn exponent_from_low_bits(self) -> Self {
         // SAFETY: a value exists only with AVX-512F.
         Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self.0))) })
@@ -145,6 +151,12 @@ impl Lanes for Avx2 {
             let kept = _mm256_cmp_ps::<_CMP_LT_OQ>(index.0, limit.0);
             _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, kept)
         })
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: SSE is part of the architecture, and a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
     #[inline(always)]

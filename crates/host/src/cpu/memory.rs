@@ -49,7 +49,7 @@ impl Buffer {
 
 /// Bytes that this process can still use: what the system has free, or its control group allows;
 /// unlimited where neither can be read.
-fn available_bytes() -> u128 {
+pub(super) fn available_bytes() -> u128 {
     let field = |path: &str, name: &str| -> Option<u128> {
         let text = std::fs::read_to_string(path).ok()?;
         text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()

@@ -26,7 +26,7 @@ pub use tiles::TileChoice;
 use crate::{Element, Problem, Result};
 use flash::{Call, Scratch, Task};
 use memory::Buffer;
-use pack::Outputs;
+use pack::{Outputs, Source};
 use tiles::Machine;
 
 /// What the caller may fix; everything absent is chosen for the problem and the machine.
@@ -87,21 +87,7 @@ pub fn forward_with<T: Element>(
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     let outputs = outputs(problem, q, k, v, o, lse)?;
-    let isa = Isa::widest(config.isa);
-    let machine = Machine::here(isa.panel());
-    let tile = tiles::choose(problem, machine, config)?;
-    let scratch = Scratch::new::<T>(problem, &tile, isa.panel());
-    let tasks = schedule::Tasks::new(problem, tile.block_m);
-    let threads = machine.threads.min(tasks.len());
-    let mut memory =
-        Buffer::new("the scratch memory of all threads", scratch.total as u128 * threads as u128)?;
-    let call = Call { problem, q, k, v, outputs, block_m: tile.block_m, block_n: tile.block_n, isa };
-    schedule::run(tasks, threads, &mut memory, scratch.total, |columns, memory| {
-        let task = Task { call, columns, scratch, memory };
-        // SAFETY: `isa` is available; the memory is this thread's own, and holds `scratch.total` elements.
-        unsafe { isa::dispatch(isa, task) }
-    });
-    Ok(Stats { extra_bytes: memory.bytes(), tile, threads, isa })
+    fused(problem, config, [q, k, v].map(Source::new), outputs)
 }
 
 /// The same attention without fusion: all scores are written to memory, then their softmax, then the
@@ -120,7 +106,7 @@ pub fn standard<T: Element>(
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     let outputs = outputs(problem, q, k, v, o, lse)?;
-    unfused::run(problem, q, k, v, outputs)
+    unfused::run(problem, [q, k, v].map(Source::new), outputs)
 }
 
 /// Checks the buffers and takes the addresses of the outputs.
@@ -131,8 +117,29 @@ fn outputs<T: Element>(
     v: &[T],
     o: &mut [T],
     lse: Option<&mut [f32]>,
-) -> Result<Outputs<T>> {
+) -> Result<Outputs> {
     problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
-    let lse = lse.map_or(std::ptr::null_mut(), |lse| lse.as_mut_ptr());
-    Ok(Outputs { o: o.as_mut_ptr(), lse })
+    Ok(Outputs::new(o, lse))
+}
+
+/// [`forward_with`] past the types.
+fn fused(problem: &Problem, config: Config, [q, k, v]: [Source; 3], outputs: Outputs) -> Result<Stats> {
+    let isa = Isa::widest(config.isa);
+    let kernels = isa.kernels();
+    let machine = Machine::here(kernels.panel);
+    let tile = tiles::choose(problem, machine, config)?;
+    let scratch = Scratch::new(problem, &tile, kernels.panel);
+    let tasks = schedule::Tasks::new(problem, tile.block_m);
+    let threads = machine.threads.min(tasks.len());
+    let mut memory =
+        Buffer::new("the scratch memory of all threads", scratch.total as u128 * threads as u128)?;
+    let (block_m, block_n) = (tile.block_m, tile.block_n);
+    let call = Call { problem, q, k, v, outputs, block_m, block_n, kernels };
+    schedule::run(tasks, threads, &mut memory, scratch.total, |columns, memory| {
+        let task = Task { call, columns, scratch, memory };
+        // SAFETY: the instruction set is available; the memory is this thread's own, and holds
+        // `scratch.total` elements; tasks share no columns.
+        unsafe { task.run() }
+    });
+    Ok(Stats { extra_bytes: memory.bytes(), tile, threads, isa })
 }

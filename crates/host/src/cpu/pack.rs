@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::isa::Panel;
-use crate::{DType, Element, Problem};
+use crate::{DType, Element, Problem, TensorLayout};
 
 /// The queries that read one key/value head, over all its query heads.
 ///
@@ -41,11 +41,6 @@ impl Columns {
             ..self
         })
     }
-
-    /// Registers that the columns of one panel fill.
-    pub(super) const fn registers(&self, panel: Panel) -> usize {
-        (self.end - self.first).div_ceil(panel.lanes)
-    }
 }
 
 /// Rows of an fp32 matrix, wherever it lies.
@@ -55,58 +50,81 @@ pub(super) struct Rows {
     pub(super) stride: usize,
 }
 
-/// Widens a row to fp32; `to` is as long as `from`.
-#[inline(always)]
-pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
-    match T::DTYPE {
-        DType::F32 => to.copy_from_slice(same_type(from)),
-        DType::F16 => same_type::<T, f16>(from).convert_to_f32_slice(to),
-        DType::Bf16 => {
-            for (to, from) in to.iter_mut().zip(same_type::<T, bf16>(from)) {
-                *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+/// An input tensor whose storage type is known at run time only, so that all types share one copy
+/// of the algorithms.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new<T: Element>(data: &'a [T]) -> Self {
+        match T::DTYPE {
+            DType::F32 => Self::F32(same_type(data)),
+            DType::F16 => Self::F16(same_type(data)),
+            DType::Bf16 => Self::Bf16(same_type(data)),
+        }
+    }
+
+    /// What lies `elements` further on.
+    pub(super) fn skip(self, elements: usize) -> Self {
+        match self {
+            Self::F32(data) => Self::F32(&data[elements..]),
+            Self::F16(data) => Self::F16(&data[elements..]),
+            Self::Bf16(data) => Self::Bf16(&data[elements..]),
+        }
+    }
+
+    /// The rows from here on, `stride` apart, where they are in fp32.
+    ///
+    /// # Panics
+    /// When they are not: [`readable_in_place`] tells.
+    pub(super) fn rows(self, stride: usize) -> Rows {
+        let Self::F32(data) = self else {
+            unreachable!("only fp32 is read in place");
+        };
+        Rows { data: data.as_ptr(), stride }
+    }
+
+    /// Widens the elements from `offset` on to fp32, as many as `to` has.
+    fn widen(self, offset: usize, to: &mut [f32]) {
+        let range = offset..offset + to.len();
+        match self {
+            Self::F32(data) => to.copy_from_slice(&data[range]),
+            Self::F16(data) => data[range].convert_to_f32_slice(to),
+            Self::Bf16(data) => {
+                for (to, from) in to.iter_mut().zip(&data[range]) {
+                    *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                }
             }
         }
     }
 }
 
-/// The slice itself, under the name that its type has in this branch of a match.
-#[inline(always)]
+/// The slice itself, under the name that its type has in one branch of a match.
 fn same_type<T: 'static, U: 'static>(slice: &[T]) -> &[U] {
     assert!(TypeId::of::<T>() == TypeId::of::<U>(), "only called where both types are the same");
     // SAFETY: both are the same type.
     unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) }
 }
 
-/// Rounds a row to its storage type; `to` is as long as `from`.
-#[inline(always)]
-pub(super) fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = T::from_f32(*from);
-    }
-}
-
 /// Whether the kernels can read such rows where they lie. Rows with gaps are packed instead, because
 /// usual gaps are powers of two, which map all rows to few sets of the L1 cache.
-pub(super) fn readable_in_place<T: Element>(stride: usize, head_dim: usize) -> bool {
-    T::DTYPE == DType::F32 && stride == head_dim
+pub(super) fn readable_in_place(problem: &Problem, layout: &TensorLayout) -> bool {
+    problem.dtype() == DType::F32 && layout.stride_seq == layout.head_dim
 }
 
 /// Copies `count` rows, which lie `stride` apart in `from`, side by side to `to` in fp32.
 ///
 /// # Safety
 /// `to` is writable for `count * head_dim` elements.
-#[inline(always)]
-pub(super) unsafe fn rows<T: Element>(
-    from: &[T],
-    stride: usize,
-    count: usize,
-    head_dim: usize,
-    to: *mut f32,
-) {
+pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: usize, to: *mut f32) {
     for row in 0..count {
         // SAFETY: `row` < `count`.
         let to = unsafe { std::slice::from_raw_parts_mut(to.add(row * head_dim), head_dim) };
-        widen(&from[row * stride..][..head_dim], to);
+        from.widen(row * stride, to);
     }
 }
 
@@ -114,22 +132,21 @@ pub(super) unsafe fn rows<T: Element>(
 ///
 /// # Safety
 /// `to` is writable for `head_dim * width` elements, and `row` for `head_dim`.
-#[inline(always)]
-pub(super) unsafe fn queries<T: Element>(
+pub(super) unsafe fn queries(
     problem: &Problem,
-    q: &[T],
+    q: Source,
     columns: Columns,
     width: usize,
     factor: f32,
     row: &mut [f32],
     to: *mut f32,
 ) {
-    let (layout, head_dim) = (&problem.tensors().q, problem.head_dim());
+    let layout = &problem.tensors().q;
     for lane in 0..width {
         let column = columns.first + lane;
         if column < columns.end {
             let (head, seq) = columns.query(problem, column);
-            widen(&q[layout.row(columns.batch, seq, head)..][..head_dim], row);
+            q.widen(layout.row(columns.batch, seq, head), row);
         } else {
             row.fill(0.0);
         }
@@ -141,25 +158,50 @@ pub(super) unsafe fn queries<T: Element>(
 }
 
 /// Where the results go; tasks on several threads write disjoint parts.
-pub(super) struct Outputs<T> {
-    pub(super) o: *mut T,
+#[derive(Clone, Copy)]
+pub(super) struct Outputs {
+    o: *mut u8,
     /// Null when it is not wanted.
-    pub(super) lse: *mut f32,
+    lse: *mut f32,
+    dtype: DType,
 }
-
-impl<T> Clone for Outputs<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Outputs<T> {}
 
 // SAFETY: the pointers come from exclusive borrows that outlive the call, and no two tasks share a
 // column: `Problem` has checked that rows of O do not overlap.
-unsafe impl<T: Element> Send for Outputs<T> {}
+unsafe impl Send for Outputs {}
 // SAFETY: as above.
-unsafe impl<T: Element> Sync for Outputs<T> {}
+unsafe impl Sync for Outputs {}
+
+impl Outputs {
+    pub(super) fn new<T: Element>(o: &mut [T], lse: Option<&mut [f32]>) -> Self {
+        let lse = lse.map_or(std::ptr::null_mut(), |lse| lse.as_mut_ptr());
+        Self { o: o.as_mut_ptr().cast(), lse, dtype: T::DTYPE }
+    }
+
+    /// Rounds a row to the storage type and writes it from element `offset` on.
+    ///
+    /// # Safety
+    /// O is writable there for the row's length, and nobody else writes there.
+    unsafe fn write(self, row: &[f32], offset: usize) {
+        // SAFETY: the caller vouches; O has the type that `dtype` names.
+        unsafe {
+            match self.dtype {
+                DType::F32 => narrow(row, self.o.cast::<f32>().add(offset)),
+                DType::F16 => narrow(row, self.o.cast::<f16>().add(offset)),
+                DType::Bf16 => narrow(row, self.o.cast::<bf16>().add(offset)),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `to` is writable for the row's length.
+unsafe fn narrow<T: Element>(row: &[f32], to: *mut T) {
+    for (d, value) in row.iter().enumerate() {
+        // SAFETY: d is below the row's length.
+        unsafe { to.add(d).write(T::from_f32(*value)) };
+    }
+}
 
 /// Divides Oᵀ [head_dim, width] of one panel by the sums and writes it and the lse to their places.
 ///
@@ -167,8 +209,7 @@ unsafe impl<T: Element> Sync for Outputs<T> {}
 /// `from` is readable for `head_dim * width` elements, `max` and `sum` for one per column, and the
 /// outputs are writable where the problem's layout leads; nobody else writes these columns.
 #[expect(clippy::too_many_arguments, reason = "a copy between two layouts has two of everything")]
-#[inline(always)]
-pub(super) unsafe fn results<T: Element>(
+pub(super) unsafe fn results(
     problem: &Problem,
     columns: Columns,
     width: usize,
@@ -176,9 +217,9 @@ pub(super) unsafe fn results<T: Element>(
     max: *const f32,
     sum: *const f32,
     row: &mut [f32],
-    outputs: Outputs<T>,
+    outputs: Outputs,
 ) {
-    let (layout, head_dim) = (&problem.tensors().o, problem.head_dim());
+    let layout = &problem.tensors().o;
     for lane in 0..columns.end - columns.first {
         let (head, seq) = columns.query(problem, columns.first + lane);
         // SAFETY: lane is a column of the panel, d < head_dim, and the caller vouches for the rest.
@@ -188,8 +229,7 @@ pub(super) unsafe fn results<T: Element>(
             for (d, value) in row.iter_mut().enumerate() {
                 *value = *from.add(d * width + lane) * factor;
             }
-            let to = outputs.o.add(layout.row(columns.batch, seq, head));
-            narrow(row, std::slice::from_raw_parts_mut(to, head_dim));
+            outputs.write(row, layout.row(columns.batch, seq, head));
             if !outputs.lse.is_null() {
                 let index = problem.lse_index(columns.batch, head, seq);
                 outputs.lse.add(index).write(log_sum_exp(max, sum));

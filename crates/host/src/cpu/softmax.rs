@@ -20,6 +20,10 @@ pub(super) struct State {
     pub(super) rescale: *mut f32,
 }
 
+/// Exponentials that are summed among themselves before they join the running sum: with one long
+/// chain of additions, the rounding of a sum over 100,000 keys would show in the lse.
+const SUMMED_AT_ONCE: usize = 128;
+
 /// Replaces `scores` [keys, N registers] by 2^(score − max) and updates the state.
 ///
 /// # Safety
@@ -48,14 +52,23 @@ pub(super) unsafe fn update<L: Lanes, const N: usize>(scores: *mut f32, keys: us
             sum[n] = L::load(state.sum.add(n * L::WIDTH)).mul(rescale);
         }
         let mut row = scores;
-        for _ in 0..keys {
-            for n in 0..N {
-                let at = row.add(n * L::WIDTH);
-                let weight = exp2(L::load(at).sub(max[n]));
-                weight.store(at);
-                sum[n] = sum[n].add(weight);
+        let mut left = keys;
+        while left > 0 {
+            let run = left.min(SUMMED_AT_ONCE);
+            let mut partial = [L::splat(0.0); N];
+            for _ in 0..run {
+                for n in 0..N {
+                    let at = row.add(n * L::WIDTH);
+                    let weight = exp2(L::load(at).sub(max[n]));
+                    weight.store(at);
+                    partial[n] = partial[n].add(weight);
+                }
+                row = row.add(N * L::WIDTH);
             }
-            row = row.add(N * L::WIDTH);
+            for n in 0..N {
+                sum[n] = sum[n].add(partial[n]);
+            }
+            left -= run;
         }
         for n in 0..N {
             sum[n].store(state.sum.add(n * L::WIDTH));

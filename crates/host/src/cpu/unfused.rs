@@ -2,16 +2,15 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::isa::{self, Isa, Kernel};
-use super::lanes::Lanes;
+use super::isa::{Isa, Kernels};
 use super::memory::Buffer;
-use super::microkernel::{Broadcast, Start, multiply};
-use super::pack::{self, Columns, Outputs, Rows};
+use super::microkernel::Start;
+use super::pack::{self, Columns, Outputs, Rows, Source};
 use super::schedule::{self, Tasks};
-use super::softmax::{State, mask, update};
+use super::softmax::State;
 use super::tiles::Machine;
 use super::{Stats, TileChoice};
-use crate::{Element, Problem, Result, TensorLayout};
+use crate::{Problem, Result, TensorLayout};
 
 /// Keys that a matrix product takes at once, so that its operands stay in cache.
 const DEPTH: usize = 96;
@@ -26,24 +25,24 @@ enum Pass {
 
 /// What all tasks of a call share.
 #[derive(Clone, Copy)]
-struct Call<'a, T> {
+struct Call<'a> {
     problem: &'a Problem,
-    q: &'a [T],
+    q: Source<'a>,
     k: Matrix,
     v: Matrix,
-    outputs: Outputs<T>,
+    outputs: Outputs,
     /// All scores, [B, Hkv][panels][Sk, width].
     scores: *mut f32,
     /// Maximum and sum of each column, [B, Hkv][columns, padded to panels].
     max: *mut f32,
     sum: *mut f32,
-    isa: Isa,
+    kernels: Kernels,
 }
 
 // SAFETY: the pointers are to memory that outlives the call, and each task writes its own columns of it only.
-unsafe impl<T: Element> Send for Call<'_, T> {}
+unsafe impl Send for Call<'_> {}
 // SAFETY: as above.
-unsafe impl<T: Element> Sync for Call<'_, T> {}
+unsafe impl Sync for Call<'_> {}
 
 /// All rows of K or V in fp32.
 #[derive(Clone, Copy)]
@@ -67,36 +66,31 @@ impl Matrix {
 ///
 /// # Errors
 /// When memory cannot be had.
-pub(super) fn run<T: Element>(
-    problem: &Problem,
-    q: &[T],
-    k: &[T],
-    v: &[T],
-    outputs: Outputs<T>,
-) -> Result<Stats> {
+pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -> Result<Stats> {
     let isa = Isa::widest(None);
-    let width = isa.panel().width;
+    let width = isa.kernels().panel.width;
     let heads = problem.batch() * problem.kv_heads();
     let padded = (problem.seqlen_q() * problem.group()).next_multiple_of(width);
     let per_column = heads as u128 * padded as u128;
     let mut scores = Buffer::new("the matrix of scores", per_column * problem.seqlen_k() as u128)?;
     let mut state = Buffer::new("maxima and sums of the scores", 2 * per_column)?;
-    let (k, k_copy) = in_fp32(&problem.tensors().k, k)?;
-    let (v, v_copy) = in_fp32(&problem.tensors().v, v)?;
+    let (k, k_copy) = in_fp32(problem, &problem.tensors().k, k)?;
+    let (v, v_copy) = in_fp32(problem, &problem.tensors().v, v)?;
     let tasks = Tasks::new(problem, width);
-    let threads = Machine::here(isa.panel()).threads.min(tasks.len());
+    let threads = Machine::here(isa.kernels().panel).threads.min(tasks.len());
     // A panel of Qᵀ or Oᵀ, a row, and rescaling factors or key limits.
     let share = (problem.head_dim() * (width + 1) + width).next_multiple_of(16);
     let mut scratch = Buffer::new("the scratch memory of all threads", share as u128 * threads as u128)?;
     let max = state.as_mut_ptr();
     // SAFETY: the buffer holds two entries per column.
     let sum = unsafe { max.add(heads * padded) };
-    let call = Call { problem, q, k, v, outputs, scores: scores.as_mut_ptr(), max, sum, isa };
+    let call =
+        Call { problem, q, k, v, outputs, scores: scores.as_mut_ptr(), max, sum, kernels: isa.kernels() };
     for pass in [Pass::Scores, Pass::Softmax, Pass::Values] {
         schedule::run(tasks, threads, &mut scratch, share, |columns, memory| {
             let call = &call;
             // SAFETY: `isa` is available, and the memory is this thread's own.
-            unsafe { isa::dispatch(isa, Task { call, pass, columns, memory }) }
+            unsafe { Task { call, columns, memory }.run(pass) }
         });
     }
     let buffers = [Some(&scores), Some(&state), k_copy.as_ref(), v_copy.as_ref(), Some(&scratch)];
@@ -109,18 +103,18 @@ pub(super) fn run<T: Element>(
 }
 
 /// K or V as fp32: in place if it is, else a copy, [B, Hkv, Sk, D].
-fn in_fp32<T: Element>(layout: &TensorLayout, data: &[T]) -> Result<(Matrix, Option<Buffer>)> {
+fn in_fp32(problem: &Problem, layout: &TensorLayout, source: Source) -> Result<(Matrix, Option<Buffer>)> {
     use rayon::prelude::*;
     let TensorLayout { batch, seqlen, heads, head_dim, stride_seq: stride, .. } = *layout;
-    if pack::readable_in_place::<T>(stride, head_dim) {
+    if pack::readable_in_place(problem, layout) {
         let (stride_head, stride_batch) = (layout.stride_head, layout.stride_batch);
-        return Ok((Matrix { data: data.as_ptr().cast(), stride, stride_head, stride_batch }, None));
+        return Ok((Matrix { data: source.rows(stride).data, stride, stride_head, stride_batch }, None));
     }
     let elements = [batch, heads, seqlen, head_dim].iter().map(|&size| size as u128).product();
     let mut copy = Buffer::new("K or V in fp32", elements)?;
     let address = copy.as_mut_ptr() as usize;
     (0..batch * heads).into_par_iter().for_each(|index| {
-        let from = &data[layout.row(index / heads, 0, index % heads)..];
+        let from = source.skip(layout.row(index / heads, 0, index % heads));
         let to = (address as *mut f32).wrapping_add(index * seqlen * head_dim);
         // SAFETY: the copy holds seqlen · head_dim elements for each head, which this closure alone writes.
         unsafe { pack::rows(from, stride, seqlen, head_dim, to) };
@@ -131,36 +125,20 @@ fn in_fp32<T: Element>(layout: &TensorLayout, data: &[T]) -> Result<(Matrix, Opt
 }
 
 /// One pass over one panel of columns.
-struct Task<'a, T> {
-    call: &'a Call<'a, T>,
-    pass: Pass,
+struct Task<'a> {
+    call: &'a Call<'a>,
     columns: Columns,
     memory: *mut f32,
 }
 
-impl<T: Element> Kernel for Task<'_, T> {
-    #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
-        // SAFETY: the caller vouches for the instruction set.
-        unsafe {
-            match self.columns.registers(self.call.isa.panel()) {
-                4 if L::TILE_VECTORS >= 4 => self.pass::<L, 4>(),
-                3 if L::TILE_VECTORS >= 3 => self.pass::<L, 3>(),
-                2 if L::TILE_VECTORS >= 2 => self.pass::<L, 2>(),
-                _ => self.pass::<L, 1>(),
-            }
-        }
-    }
-}
-
-impl<T: Element> Task<'_, T> {
+impl Task<'_> {
     /// # Safety
-    /// The CPU has the instruction set of `L`, N is the panel's registers, and `memory` is this task's own.
-    #[inline(always)]
-    unsafe fn pass<L: Lanes, const N: usize>(&self) {
+    /// The CPU has the call's instruction set, `memory` is this task's own, and nobody else works on
+    /// these columns.
+    unsafe fn run(&self, pass: Pass) {
         let problem = self.call.problem;
         let (padded, keys) = {
-            let width = self.call.isa.panel().width;
+            let width = self.call.kernels.panel.width;
             ((problem.seqlen_q() * problem.group()).next_multiple_of(width), problem.seqlen_k())
         };
         let head = self.columns.batch * problem.kv_heads() + self.columns.kv_head;
@@ -169,19 +147,23 @@ impl<T: Element> Task<'_, T> {
         unsafe {
             let scores = self.call.scores.add(column * keys);
             let (max, sum) = (self.call.max.add(column), self.call.sum.add(column));
-            match self.pass {
-                Pass::Scores => self.scores::<L, N>(scores, keys),
-                Pass::Softmax => self.softmax::<L, N>(scores, keys, max, sum),
-                Pass::Values => self.values::<L, N>(scores, keys, max, sum),
+            match pass {
+                Pass::Scores => self.scores(scores, keys),
+                Pass::Softmax => self.softmax(scores, keys, max, sum),
+                Pass::Values => self.values(scores, keys, max, sum),
             }
         }
+    }
+
+    /// Lanes that the columns occupy.
+    fn width(&self) -> usize {
+        (self.columns.end - self.columns.first).next_multiple_of(self.call.kernels.panel.lanes)
     }
 
     /// This task's row of `head_dim` elements, after the panel of Qᵀ or Oᵀ.
     ///
     /// # Safety
     /// `memory` is this task's own, and the last such row is no longer in use.
-    #[inline(always)]
     unsafe fn row<'row>(&self, width: usize) -> &'row mut [f32] {
         let head_dim = self.call.problem.head_dim();
         // SAFETY: the scratch memory holds a panel and a row; nobody else has a reference to it.
@@ -189,31 +171,21 @@ impl<T: Element> Task<'_, T> {
     }
 
     /// # Safety
-    /// As [`Self::pass`].
-    #[inline(always)]
-    unsafe fn scores<L: Lanes, const N: usize>(&self, scores: *mut f32, keys: usize) {
-        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), N * L::WIDTH);
-        let Rows { data, stride: row_stride } = call.k.rows(self.columns);
+    /// As [`Self::run`].
+    unsafe fn scores(&self, scores: *mut f32, keys: usize) {
+        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
         let factor = call.problem.softmax_scale() * LOG2_E;
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
             pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
-            let k = Broadcast { data, row_stride, depth_stride: 1 };
-            multiply::<L, N>(k, keys, head_dim, self.memory, scores, Start::Zero);
+            call.kernels.scores(width, call.k.rows(self.columns), keys, head_dim, self.memory, scores);
         }
     }
 
     /// # Safety
-    /// As [`Self::pass`].
-    #[inline(always)]
-    unsafe fn softmax<L: Lanes, const N: usize>(
-        &self,
-        scores: *mut f32,
-        keys: usize,
-        max: *mut f32,
-        sum: *mut f32,
-    ) {
-        let (problem, width) = (self.call.problem, N * L::WIDTH);
+    /// As [`Self::run`].
+    unsafe fn softmax(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
+        let (problem, width) = (self.call.problem, self.width());
         // SAFETY: the state has one entry per column, and the scratch memory more than a row of them.
         unsafe {
             for first in (0..keys).step_by(DEPTH) {
@@ -226,25 +198,18 @@ impl<T: Element> Task<'_, T> {
                     let visible = self.columns.visible(problem, column);
                     self.memory.add(lane).write(visible.saturating_sub(first) as f32);
                 }
-                mask::<L, N>(scores.add(first * width), len, self.memory);
+                self.call.kernels.mask(width, scores.add(first * width), len, self.memory);
             }
             std::slice::from_raw_parts_mut(max, width).fill(f32::MIN);
             std::slice::from_raw_parts_mut(sum, width).fill(0.0);
-            update::<L, N>(scores, keys, State { max, sum, rescale: self.memory });
+            self.call.kernels.update(width, scores, keys, State { max, sum, rescale: self.memory });
         }
     }
 
     /// # Safety
-    /// As [`Self::pass`].
-    #[inline(always)]
-    unsafe fn values<L: Lanes, const N: usize>(
-        &self,
-        scores: *mut f32,
-        keys: usize,
-        max: *mut f32,
-        sum: *mut f32,
-    ) {
-        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), N * L::WIDTH);
+    /// As [`Self::run`].
+    unsafe fn values(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
+        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
         let Rows { data, stride } = call.v.rows(self.columns);
         // SAFETY: V has `keys` rows, the scores as many, and the scratch memory a panel, a row, and one
         // row of the panel's width.
@@ -253,9 +218,9 @@ impl<T: Element> Task<'_, T> {
             std::slice::from_raw_parts_mut(ones, width).fill(1.0);
             for first in (0..keys).step_by(DEPTH) {
                 let start = if first == 0 { Start::Zero } else { Start::Rescaled(ones) };
-                let v = Broadcast { data: data.add(first * stride), row_stride: 1, depth_stride: stride };
+                let v = Rows { data: data.add(first * stride), stride };
                 let depth = DEPTH.min(keys - first);
-                multiply::<L, N>(v, head_dim, depth, scores.add(first * width), self.memory, start);
+                call.kernels.values(width, v, head_dim, depth, scores.add(first * width), self.memory, start);
             }
             pack::results(
                 call.problem,

@@ -61,26 +61,26 @@ pub unsafe fn forward_simt<
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS>::new();
-    let scale_log2 = params.softmax_scale * core::f32::consts::LOG2_E;
+    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::new(params.softmax_scale);
     // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
-        simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0), scale_log2);
+        simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0));
         let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
         let mut first_key = 0;
         while first_key < visible {
             let keys = BLOCK_N.min(params.seqlen_k - first_key);
             barrier::sync(0, THREADS); // The last step's reads of V and P are over.
-            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0), 1.0);
+            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0));
             barrier::sync(0, THREADS);
             let mut s = [[0.0; COLS]; ROWS];
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
+            softmax.prescale(&mut s);
             apply_mask(&mut s, params, first_row, first_key, lane);
             let rescale = softmax.step(&mut s);
             store_p(p_shared, lane, &s);
             barrier::sync(0, THREADS); // All reads of K are over, and P is written.
-            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &v.from::<E>(first_key, 0), 1.0);
+            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &v.from::<E>(first_key, 0));
             rescale_output(&mut acc, &rescale);
             barrier::sync(0, THREADS);
             simt::multiply_accumulate(&mut acc, p_shared, kv_shared, lane, keys);
@@ -160,7 +160,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
     first_row: u32,
     lane: Lane,
     o: &[[[f32; 2]; PAIRS]; ROWS],
-    softmax: &OnlineSoftmax<ROWS>,
+    softmax: &OnlineSoftmax<ROWS, ROW_LANES>,
 ) {
     let mut i = 0;
     while i < ROWS {

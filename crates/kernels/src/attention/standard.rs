@@ -71,8 +71,8 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         // SAFETY: barriers separate each load from the reads before and after it.
         unsafe {
             barrier::sync(0, THREADS);
-            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(q_shared, &q.from::<E>(first_row, depth), 1.0);
-            simt::load::<E, THREADS, BLOCK_N, BLOCK_K>(k_shared, &k.from::<E>(first_key, depth), 1.0);
+            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(q_shared, &q.from::<E>(first_row, depth));
+            simt::load::<E, THREADS, BLOCK_N, BLOCK_K>(k_shared, &k.from::<E>(first_key, depth));
             barrier::sync(0, THREADS);
             simt::multiply_transposed(&mut s, q_shared, k_shared, lane, BLOCK_K.min(params.head_dim - depth));
         }
@@ -188,8 +188,8 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
         // SAFETY: barriers separate each load from the reads before and after it.
         unsafe {
             barrier::sync(0, THREADS);
-            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(p_shared, &p.from::<E>(first_row, key), 1.0);
-            simt::load::<E, THREADS, BLOCK_K, BLOCK_N>(v_shared, &v.from::<E>(key, first_column), 1.0);
+            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(p_shared, &p.from::<E>(first_row, key));
+            simt::load::<E, THREADS, BLOCK_K, BLOCK_N>(v_shared, &v.from::<E>(key, first_column));
             barrier::sync(0, THREADS);
             simt::multiply_accumulate(&mut acc, p_shared, v_shared, lane, BLOCK_K.min(params.seqlen_k - key));
         }

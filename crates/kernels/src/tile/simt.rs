@@ -97,7 +97,7 @@ impl Lane {
 /// device memory, few enough to stay in registers beside the accumulators.
 const LOADS_IN_FLIGHT: u32 = 16;
 
-/// Copies a `ROWS` × `COLUMNS` tile into shared memory as fp32, times `factor`; what does not exist becomes 0.
+/// Copies a `ROWS` × `COLUMNS` tile into shared memory as fp32; what does not exist becomes 0.
 ///
 /// Each warp takes whole rows, its lanes consecutive columns: coalesced, at any alignment.
 /// `THREADS` is the block size. A barrier must follow before other threads read the tile.
@@ -109,7 +109,6 @@ const LOADS_IN_FLIGHT: u32 = 16;
 pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
     target: SharedTile,
     source: &GlobalTile,
-    factor: f32,
 ) {
     let (warps, segments, rows_in_flight) = const {
         let (warps, segments) = (THREADS / 32, COLUMNS / 32);
@@ -136,7 +135,7 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
         while i < rows_in_flight * segments {
             let (row, column) = (first + i / segments * warps, lane + i % segments * 32);
             // SAFETY: the caller's contract.
-            unsafe { shared::store(target.at(row, column), values[i as usize] * factor) };
+            unsafe { shared::store(target.at(row, column), values[i as usize]) };
             i += 1;
         }
         first += rows_in_flight * warps;
