@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use flash_attention::{
-    Backend, BackendKind, DType, Kernel, Options, Problem, Request, Sim, TensorLayout, Tensors, reference,
+    Backend, BackendKind, DType, Kernel, Options, Problem, Request, Sim, TensorLayout, Tensors, accuracy,
+    reference,
 };
 use half::f16;
 
@@ -122,6 +123,22 @@ fn tensors_of_more_than_two_to_the_31_elements() {
         };
         assert_eq!(run(far, &tensor), run(near, &small), "{kernel}");
     }
+}
+
+/// A rescaling factor that should be 1 and is off by a rounding shows only after many blocks.
+#[test]
+fn errors_do_not_grow_with_the_number_of_blocks() {
+    let (q, kv) = (TensorLayout::bshd(1, 2, 1, 8), TensorLayout::bshd(1, 8192, 1, 8));
+    let problem = problem(q, kv, false);
+    let (qs, ks, vs) = (values(q.span(), 1), values(kv.span(), 2), values(kv.span(), 3));
+    let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
+    let request = Request { block_n: Some(32), ..Request::default() };
+    let plan = backend.plan(&problem, &request).unwrap();
+    let (mut o, mut lse) = (vec![f32::NAN; q.span()], vec![f32::NAN; problem.lse_len()]);
+    backend.forward(&problem, &plan, (&qs, &ks, &vs), &mut o, Some(&mut lse)).unwrap();
+    let rows = reference::all(&problem);
+    let report = accuracy::check(&problem, (&qs, &ks, &vs), &o, Some(&lse), DType::F32, &rows);
+    assert!(report.passed(), "{report}");
 }
 
 #[test]

@@ -77,7 +77,9 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
             max = unsafe { reduce::<LANES>(max, math::max) };
             // A row with no visible key keeps m = −∞; −∞ − (−∞) would be NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale.late };
-            rescale[i] = math::exp2(math::fma(self.max[i], self.scale.late, -shift));
+            // The old shift rounds as it did then, so that a max that stays gives exactly 1: a residue of the
+            // product's rounding would be multiplied in anew at each block.
+            rescale[i] = math::exp2(self.max[i] * self.scale.late - shift);
             let mut sum = self.sum[i] * rescale[i];
             let mut j = 0;
             while j < COLS {
@@ -105,7 +107,7 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         if sum == 0.0 {
             return (0.0, f32::NEG_INFINITY);
         }
-        let lse = math::fma(self.max[i], self.scale.late, math::log2(sum));
+        let lse = self.max[i] * self.scale.late + math::log2(sum);
         (math::reciprocal(sum), lse * core::f32::consts::LN_2)
     }
 }
