@@ -128,7 +128,7 @@ fn tensors_of_more_than_two_to_the_31_elements() {
 /// A rescaling factor that should be 1 and is off by a rounding shows only after many blocks.
 #[test]
 fn errors_do_not_grow_with_the_number_of_blocks() {
-    let (q, kv) = (TensorLayout::bshd(1, 2, 1, 8), TensorLayout::bshd(1, 8192, 1, 8));
+    let (q, kv) = (TensorLayout::bshd(1, 64, 1, 8), TensorLayout::bshd(1, 8192, 1, 8));
     let problem = problem(q, kv, false);
     let (qs, ks, vs) = (values(q.span(), 1), values(kv.span(), 2), values(kv.span(), 3));
     let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
