@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::{self, Cuda};
 use crate::sim::Sim;
-use crate::{BackendKind, Device, Element, Error, Plan, Problem, Request, Result, cpu};
+use crate::{BackendKind, Device, Element, Plan, Problem, Request, Result, cpu};
 
 /// Where attention runs, opened and ready.
 pub struct Backend {
@@ -88,8 +88,8 @@ impl Backend {
             driver => State::Host {
                 driver,
                 inputs,
-                o: allocate("o", o_len, self.device())?,
-                lse: allocate("lse", problem.lse_len(), self.device())?,
+                o: self.device().allocate("o", o_len)?,
+                lse: self.device().allocate("lse", problem.lse_len())?,
                 extra_bytes: 0,
             },
         };
@@ -117,8 +117,8 @@ impl Backend {
             Driver::Cuda(cuda) => {
                 let mut resident = cuda.upload(problem, plan, inputs)?;
                 resident.run()?;
-                let mut span: Vec<T> = allocate("o", problem.tensors().o.span(), self.device())?;
-                let mut all_lse: Vec<f32> = allocate("lse", problem.lse_len(), self.device())?;
+                let mut span: Vec<T> = self.device().allocate("o", problem.tensors().o.span())?;
+                let mut all_lse: Vec<f32> = self.device().allocate("lse", problem.lse_len())?;
                 resident.read(&mut span, &mut all_lse)?;
                 copy_view(&problem.tensors().o, &span, o);
                 if let Some(lse) = lse {
@@ -234,19 +234,6 @@ impl<T: Element> Prepared<'_, T> {
     pub const fn launches(&self) -> usize {
         self.plan.steps.len()
     }
-}
-
-/// A zeroed vector, or [`Error::OutOfMemory`] where the allocator would abort.
-pub(crate) fn allocate<T: Copy + Default>(what: &'static str, len: usize, device: &Device) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
-        what,
-        needed: len as u128 * size_of::<T>() as u128,
-        available: device.memory.into(),
-        device: device.name.clone(),
-    })?;
-    values.resize(len, T::default());
-    Ok(values)
 }
 
 /// Copies what `layout` reaches, row by row.

@@ -1,5 +1,7 @@
 //! What a plan needs to know of the device that it is for.
 
+use crate::{Error, Result};
+
 /// Where attention runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackendKind {
@@ -69,5 +71,21 @@ impl Device {
                 format!("{} ({} bytes of shared memory per block)", self.name, self.shared_per_block)
             }
         }
+    }
+
+    /// A zeroed vector in host memory for `what`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the allocator would abort.
+    pub(crate) fn allocate<T: Copy + Default>(&self, what: &'static str, len: usize) -> Result<Vec<T>> {
+        let mut values = Vec::new();
+        values.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
+            what,
+            needed: len as u128 * size_of::<T>() as u128,
+            available: self.memory.into(),
+            device: self.name.clone(),
+        })?;
+        values.resize(len, T::default());
+        Ok(values)
     }
 }

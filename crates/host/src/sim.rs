@@ -2,7 +2,6 @@
 
 use fa_sim::{Buffer, Launch, Schedule};
 
-use crate::backend::allocate;
 use crate::launch::{Addresses, params};
 use crate::{BackendKind, Device, Element, Plan, Problem, Result};
 
@@ -52,7 +51,7 @@ impl Sim {
     ) -> Result<Traffic> {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
         let mut workspace: Vec<T> =
-            allocate("the score matrix", plan.workspace_bytes as usize / T::DTYPE.bytes(), &self.device)?;
+            self.device.allocate("the score matrix", plan.workspace_bytes as usize / T::DTYPE.bytes())?;
         let buffers = [
             Buffer::read("q", q),
             Buffer::read("k", k),

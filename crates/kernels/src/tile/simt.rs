@@ -157,13 +157,8 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
 ) {
     let mut k = 0;
     while k < depth {
-        let mut rows = [[0.0; 4]; ROWS];
-        let mut i = 0;
-        while i < ROWS {
-            // SAFETY: the caller's contract.
-            rows[i] = unsafe { shared::load4(a.at(lane.row + i as u32, k)) };
-            i += 1;
-        }
+        // SAFETY: the caller's contract.
+        let rows = unsafe { load_rows(a, lane, k) };
         let mut j = 0;
         while j < COLS {
             // SAFETY: the caller's contract.
@@ -197,13 +192,8 @@ pub unsafe fn multiply_accumulate<const PAIRS: usize>(
 ) {
     let mut k = 0;
     while k < depth {
-        let mut rows = [[0.0; 4]; ROWS];
-        let mut i = 0;
-        while i < ROWS {
-            // SAFETY: the caller's contract.
-            rows[i] = unsafe { shared::load4(a.at(lane.row + i as u32, k)) };
-            i += 1;
-        }
+        // SAFETY: the caller's contract.
+        let rows = unsafe { load_rows(a, lane, k) };
         let mut e = 0;
         while e < 4 {
             let mut j = 0;
@@ -222,6 +212,23 @@ pub unsafe fn multiply_accumulate<const PAIRS: usize>(
         }
         k += 4;
     }
+}
+
+/// Four columns from `column` on, a multiple of 4, of each of the thread's rows.
+///
+/// # Safety
+/// They are written, and a barrier stands between those writes and this call.
+#[inline(always)]
+#[track_caller]
+unsafe fn load_rows(tile: SharedTile, lane: Lane, column: u32) -> [[f32; 4]; ROWS] {
+    let mut rows = [[0.0; 4]; ROWS];
+    let mut i = 0;
+    while i < ROWS {
+        // SAFETY: the caller's contract.
+        rows[i] = unsafe { shared::load4(tile.at(lane.row + i as u32, column)) };
+        i += 1;
+    }
+    rows
 }
 
 /// First of the two columns that `lane` holds in pair `j` of a [`multiply_accumulate`] product.
