@@ -54,7 +54,7 @@ impl Barriers {
 pub fn sync(barrier: u32, threads: u32) {
     let location = Location::caller();
     context::unwrap_or_fail(context::with(|block| block.check_barrier(barrier, threads, location)));
-    warp::meet(Operation::Barrier { barrier, threads }, &[], location);
+    warp::meet(Operation::Barrier { barrier, threads }, [], location);
 }
 
 impl Block {

@@ -30,7 +30,7 @@ pub(crate) type Registers = [u32; 4];
 pub fn load<const MATRICES: usize>(address: u32, transposed: bool) -> [u32; MATRICES] {
     const { assert!(matches!(MATRICES, 1 | 2 | 4), "a load takes 1, 2 or 4 matrices") };
     let operation = Operation::LoadMatrix { matrices: MATRICES as u32, transposed };
-    let registers = warp::meet(operation, &[address], Location::caller());
+    let registers = warp::meet(operation, [address], Location::caller());
     std::array::from_fn(|matrix| registers[matrix])
 }
 

@@ -51,7 +51,7 @@ fn multiply_add(
     location: &'static Location<'static>,
 ) {
     let [c0, c1, c2, c3] = acc.map(f32::to_bits);
-    let sums = warp::meet(operation, &[a0, a1, a2, a3, b0, b1, c0, c1, c2, c3], location);
+    let sums = warp::meet(operation, [a0, a1, a2, a3, b0, b1, c0, c1, c2, c3], location);
     *acc = sums.map(f32::from_bits);
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Warp {
 /// Outside a kernel.
 #[track_caller]
 pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
-    meet(Operation::ShuffleXor, &[bits, lane_mask], Location::caller())[0]
+    meet(Operation::ShuffleXor, [bits, lane_mask], Location::caller())[0]
 }
 
 /// Whether any lane's `predicate` holds (`vote.sync.any`).
@@ -57,7 +57,7 @@ pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
 /// Outside a kernel.
 #[track_caller]
 pub fn vote_any(predicate: bool) -> bool {
-    meet(Operation::VoteAny, &[predicate.into()], Location::caller())[0] != 0
+    meet(Operation::VoteAny, [predicate.into()], Location::caller())[0] != 0
 }
 
 /// Whether all lanes' `predicate` holds (`vote.sync.all`).
@@ -66,7 +66,7 @@ pub fn vote_any(predicate: bool) -> bool {
 /// Outside a kernel.
 #[track_caller]
 pub fn vote_all(predicate: bool) -> bool {
-    meet(Operation::VoteAll, &[predicate.into()], Location::caller())[0] != 0
+    meet(Operation::VoteAll, [predicate.into()], Location::caller())[0] != 0
 }
 
 /// Waits for all lanes and orders their shared-memory accesses (`bar.warp.sync`).
@@ -75,12 +75,15 @@ pub fn vote_all(predicate: bool) -> bool {
 /// Outside a kernel.
 #[track_caller]
 pub fn sync() {
-    meet(Operation::WarpSync, &[], Location::caller());
+    meet(Operation::WarpSync, [], Location::caller());
 }
 
 /// Waits until the operation has taken place and returns what it gives this lane.
-#[inline]
-pub(crate) fn meet(operation: Operation, operands: &[u32], location: &'static Location<'static>) -> Results {
+pub(crate) fn meet<const N: usize>(
+    operation: Operation,
+    operands: [u32; N],
+    location: &'static Location<'static>,
+) -> Results {
     let current = context::current();
     context::unwrap_or_fail(current.with(|block| block.arrive(operation, operands, location)));
     current.suspend();
@@ -89,15 +92,15 @@ pub(crate) fn meet(operation: Operation, operands: &[u32], location: &'static Lo
 
 impl Block {
     /// The running thread arrives at `operation`; the last lane of the warp completes it.
-    fn arrive(
+    fn arrive<const N: usize>(
         &mut self,
         operation: Operation,
-        operands: &[u32],
+        operands: [u32; N],
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let lane = self.current % WARP as usize;
         let warp = &mut self.warps[self.current / WARP as usize];
-        warp.operands[lane][..operands.len()].copy_from_slice(operands);
+        warp.operands[lane][..N].copy_from_slice(&operands);
         let meeting = warp.meeting.get_or_insert_with(|| Meeting {
             operation,
             site: location.into(),
