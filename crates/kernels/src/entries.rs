@@ -2,6 +2,12 @@
 //!
 //! Adding one is adding a line. On the device a line becomes an entry point; on the host it
 //! becomes a row of [`entries`], which planner, builder and simulator share.
+//!
+//! There is one list for each PTX target, and a device build holds the list of its own target alone.
+#![cfg_attr(
+    target_arch = "nvptx64",
+    allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
+)]
 
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
@@ -100,7 +106,8 @@ macro_rules! entry {
             algorithm: Algorithm::$algorithm,
             dtype: $dtype,
             tile: $tile,
-            target: 75,
+            // `for_target` knows.
+            target: 0,
             threads: $threads,
             min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
@@ -195,21 +202,29 @@ macro_rules! group {
     ($($line:ident { $($arguments:tt)* })*) => { [$($line! { $($arguments)* }),*] };
 }
 
-/// The whole list: items on the device, an array of arrays on the host.
+/// The list of one target. On the device its items, where it is the target of the build: a build for
+/// sm_80 has the features of all older targets too.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
-    ($($family:ident($($arguments:tt)*);)*) => { $($family! { $($arguments)* })* };
-}
-
-/// The whole list: items on the device, an array of arrays on the host.
-#[cfg(not(target_arch = "nvptx64"))]
-macro_rules! entries {
-    ($($family:ident($($arguments:tt)*);)*) => {
-        static GROUPS: &[&[Entry]] = &[$(&$family! { $($arguments)* }),*];
+    (sm_75; $($family:ident($($arguments:tt)*);)*) => {
+        $(#[cfg(not(target_feature = "sm_80"))] $family! { $($arguments)* })*
+    };
+    (sm_80; $($family:ident($($arguments:tt)*);)*) => {
+        $(#[cfg(target_feature = "sm_80")] $family! { $($arguments)* })*
     };
 }
 
-entries! {
+/// The list of one target. On the host an array of arrays.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! entries {
+    (sm_75; $($lines:tt)*) => { entries! { SM_75, 75; $($lines)* } };
+    (sm_80; $($lines:tt)*) => { entries! { SM_80, 80; $($lines)* } };
+    ($list:ident, $target:literal; $($family:ident($($arguments:tt)*);)*) => {
+        static $list: &[&[Entry]] = &[$(&for_target($target, $family! { $($arguments)* })),*];
+    };
+}
+
+entries! { sm_75;
     standard("f32", f32);
     standard("f16", F16);
     standard("bf16", Bf16);
@@ -239,10 +254,25 @@ entries! {
     forward_simt(32, 16, 256, 2);
 }
 
+// Kernels with asynchronous copies and the tensor cores' m16n8k16.
+entries! { sm_80;
+}
+
 /// All entries.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    GROUPS.iter().copied().flatten()
+    [SM_75, SM_80].into_iter().flatten().copied().flatten()
+}
+
+/// The entries of one line, as rows of a target's list.
+#[cfg(not(target_arch = "nvptx64"))]
+const fn for_target<const N: usize>(target: u32, mut entries: [Entry; N]) -> [Entry; N] {
+    let mut index = 0;
+    while index < N {
+        entries[index].target = target;
+        index += 1;
+    }
+    entries
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -112,6 +112,17 @@ fn an_entry_that_is_missing_or_unlisted_is_refused() {
 }
 
 #[test]
+fn an_entry_of_another_target_is_refused() {
+    let newer = EntrySpec { target: "sm_80".to_owned(), ..spec() };
+    let violations = module(&parse(GOOD), std::slice::from_ref(&newer));
+    let lines: Vec<String> = violations.iter().map(Violation::to_string).collect();
+    assert_eq!(lines, ["good: unlisted entry: the PTX for sm_75 has it, and it is listed for sm_80"]);
+    // The module of sm_75 lacks what is listed for sm_80, as it should.
+    let other = EntrySpec { name: "other".to_owned(), ..newer };
+    assert!(module(&parse(GOOD), &[spec(), other]).is_empty());
+}
+
+#[test]
 fn global_data_is_refused_and_its_users_named() {
     let location = ".visible .global .align 8 .u64 anon_7[3] = {generic(anon_6), 24, 0};\n";
     let text = format!("{location}{}", GOOD.replace("\tret;", "\tmov.b64 \t%rd1, anon_7;\n\tret;"));

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use fa_sim::{Error, Launch, Report, Schedule, barrier, index, launch, shared, warp};
+use fa_sim::{Error, Launch, Report, Schedule, barrier, index, launch, ldmatrix, mma, shared, warp};
 
 const BLOCK: u32 = 256;
 const SHARED_BYTES: u32 = 96 * 1024;
@@ -22,6 +22,13 @@ fn main() -> Result<(), Error> {
             switches("shuffle_xor", schedule, &|| {
                 black_box(warp::shuffle_xor(index::thread(), 1));
             })?;
+            switches("mma::m16n8k16_f16", schedule, &|| {
+                mma::m16n8k16_f16(black_box(&mut [0.0; 4]), [index::thread(); 4], [1; 2]);
+            })?;
+            switches("mma::m16n8k16_bf16", schedule, &|| {
+                mma::m16n8k16_bf16(black_box(&mut [0.0; 4]), [index::thread(); 4], [1; 2]);
+            })?;
+            matrices(schedule)?;
         }
     }
     Ok(())
@@ -52,6 +59,19 @@ fn report(name: &str, accesses: u32, schedule: Schedule, body: &(dyn Fn() + Sync
 fn switches(name: &str, schedule: Schedule, body: &(dyn Fn() + Sync)) -> Result<(), Error> {
     let (time, report) = run(schedule, &|| (0..2000).for_each(|_| body()))?;
     println!("  {name:36} {:6.1} ns per switch", time / report.switches as f64);
+    Ok(())
+}
+
+/// As [`switches`], of a load that reads shared memory.
+fn matrices(schedule: Schedule) -> Result<(), Error> {
+    let (setup, _) = run(schedule, &fill)?;
+    let (time, report) = run(schedule, &|| {
+        fill();
+        for _ in 0..2000 {
+            black_box(ldmatrix::load::<4>(shared::base() + 16 * (index::thread() % 32), false));
+        }
+    })?;
+    println!("  {:36} {:6.1} ns per switch", "ldmatrix::load_x4", (time - setup) / report.switches as f64);
     Ok(())
 }
 

@@ -5,7 +5,8 @@ use std::panic::Location;
 use crate::WARP;
 use crate::block::Block;
 use crate::context;
-use crate::error::{Error, Operation};
+use crate::error::Error;
+use crate::operation::Operation;
 use crate::site::Site;
 use crate::warp;
 
@@ -53,7 +54,7 @@ impl Barriers {
 pub fn sync(barrier: u32, threads: u32) {
     let location = Location::caller();
     context::unwrap_or_fail(context::with(|block| block.check_barrier(barrier, threads, location)));
-    warp::meet(Operation::Barrier { barrier, threads }, (0, 0), location);
+    warp::meet(Operation::Barrier { barrier, threads }, [], location);
 }
 
 impl Block {

@@ -6,6 +6,7 @@ use corosensei::Yielder;
 
 use crate::WARP;
 use crate::barrier::Barriers;
+use crate::cp_async::Copies;
 use crate::error::{Access, AccessKind, Error};
 use crate::global::Global;
 use crate::launch::Launch;
@@ -13,13 +14,13 @@ use crate::race::Races;
 use crate::schedule::{Picker, Runnable};
 use crate::shared::Shared;
 use crate::site::{SiteId, Sites};
-use crate::warp::Warp;
+use crate::warp::{Results, Warp};
 
 /// One GPU thread, as the operations see it.
 pub(crate) struct Thread {
     yielder: *const Yielder<(), ()>,
     /// What the last warp operation gave this lane.
-    pub(crate) result: u32,
+    pub(crate) result: Results,
     pub(crate) finished: bool,
 }
 
@@ -36,6 +37,7 @@ pub(crate) struct Block {
     pub(crate) warps: Vec<Warp>,
     pub(crate) barriers: Barriers,
     pub(crate) shared: Shared,
+    pub(crate) copies: Copies,
     /// `None` where the schedule leaves races unreported.
     pub(crate) races: Option<Races>,
     pub(crate) global: Global,
@@ -59,6 +61,7 @@ impl Block {
             warps: Vec::new(),
             barriers: Barriers::default(),
             shared: Shared::new(launch.shared_bytes),
+            copies: Copies::default(),
             races: launch.schedule.detect_races.then(|| Races::new(threads, launch.shared_bytes as usize)),
             global: Global::new(launch.buffers),
             sites: Sites::new(),
@@ -76,7 +79,7 @@ impl Block {
         self.threads.clear();
         self.threads.resize_with(threads, || Thread {
             yielder: std::ptr::null(),
-            result: 0,
+            result: Results::default(),
             finished: false,
         });
         self.runnable = Runnable::all(threads);
@@ -85,6 +88,7 @@ impl Block {
         self.warps.resize_with(warps, Warp::default);
         self.barriers = Barriers::default();
         self.shared.begin_block();
+        self.copies.begin_block(threads);
         if let Some(races) = &mut self.races {
             races.begin_block();
         }
@@ -93,6 +97,9 @@ impl Block {
     /// Chooses the thread that runs next and makes it the current one.
     pub(crate) fn advance(&mut self) -> Option<usize> {
         self.current = self.picker.pick(&mut self.runnable)?;
+        if self.copies.is_due(self.picker.picks) {
+            self.land_due_copies();
+        }
         Some(self.current)
     }
 
@@ -103,6 +110,14 @@ impl Block {
     #[inline]
     pub(crate) fn current_yielder(&self) -> *const Yielder<(), ()> {
         self.threads[self.current].yielder
+    }
+
+    /// Runs `f` as if `thread` were the running one: a lane of the warp whose operation completes.
+    pub(crate) fn as_thread<R>(&mut self, thread: usize, f: impl FnOnce(&mut Self) -> R) -> R {
+        let running = std::mem::replace(&mut self.current, thread);
+        let result = f(self);
+        self.current = running;
+        result
     }
 
     /// Whether the schedule preempts the running thread here; if so it is runnable again.

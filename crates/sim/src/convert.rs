@@ -1,6 +1,6 @@
-//! Conversions between fp32 and fp16 by bit pattern (PTX ISA, `cvt`).
+//! Conversions between fp32 and the 16-bit types by bit pattern (PTX ISA, `cvt`).
 
-use half::f16;
+use half::{bf16, f16};
 
 /// fp16 bits to fp32, exact (`cvt.f32.f16`).
 #[inline]
@@ -12,6 +12,24 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 #[inline]
 pub fn f32_to_f16(x: f32) -> u16 {
     if x.is_nan() { 0x7fff } else { f16::from_f32(x).to_bits() }
+}
+
+/// Two fp32 to fp16, to nearest even, `low` in the lower half (`cvt.rn.f16x2.f32`); NaN as in [`f32_to_f16`].
+#[inline]
+pub fn pack_f16x2(low: f32, high: f32) -> u32 {
+    pack(f32_to_f16(low), f32_to_f16(high))
+}
+
+/// Two fp32 to bf16, to nearest even, `low` in the lower half (`cvt.rn.bf16x2.f32`); each NaN
+/// becomes the canonical 0x7fff.
+#[inline]
+pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
+    let round = |x: f32| if x.is_nan() { 0x7fff } else { bf16::from_f32(x).to_bits() };
+    pack(round(low), round(high))
+}
+
+fn pack(low: u16, high: u16) -> u32 {
+    u32::from(low) | u32::from(high) << 16
 }
 
 #[cfg(test)]

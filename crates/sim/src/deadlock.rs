@@ -2,7 +2,8 @@
 
 use crate::WARP;
 use crate::block::Block;
-use crate::error::{Error, Operation, Threads, Waiters};
+use crate::error::{Error, Threads, Waiters};
+use crate::operation::Operation;
 
 /// The deadlock of a block in which no thread is runnable; `None` where all have finished.
 pub(crate) fn find(block: &Block) -> Option<Error> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::operation::Operation;
 use crate::site::Site;
 
 /// Why a launch failed.
@@ -121,7 +122,7 @@ pub enum Error {
     /// A global address that is no multiple of the access size.
     #[error(
         "misaligned global access in block {block} of {kernel}: {access} {bytes} bytes at {address:#x}, \
-         which is no multiple of {bytes}"
+         which is no multiple of {alignment}"
     )]
     GlobalMisaligned {
         /// Name of the kernel.
@@ -132,7 +133,59 @@ pub enum Error {
         address: u64,
         /// Bytes accessed.
         bytes: u32,
+        /// What the address has to be a multiple of.
+        alignment: u32,
         /// The access.
+        access: Access,
+    },
+
+    /// An access to bytes that an asynchronous copy may still be writing.
+    #[error(
+        "copy in flight in block {block} of {kernel} at shared address {address} (offset {offset}): \
+         {access}, where {copy} and {}", missing(.committed)
+    )]
+    CopyInFlight {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// First shared address concerned.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// The access.
+        access: Access,
+        /// The copy.
+        copy: Access,
+        /// Whether a `commit_group` has closed the copy's group.
+        committed: bool,
+    },
+
+    /// A thread returned with copies in flight: nothing in the kernel can ever use them safely.
+    #[error("copy never waited for in block {block} of {kernel}: {copy} and returns; {}", missing(.committed))]
+    CopyNotAwaited {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The thread's first such copy.
+        copy: Access,
+        /// Whether a `commit_group` has closed the copy's group.
+        committed: bool,
+    },
+
+    /// A copy that is to read more bytes than it writes.
+    #[error("invalid copy in block {block} of {kernel}: {access}: bytes is {bytes}, the limit is {limit}")]
+    InvalidCopy {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Bytes to read.
+        bytes: u32,
+        /// Bytes that the copy writes.
+        limit: u32,
+        /// The copy.
         access: Access,
     },
 
@@ -242,13 +295,15 @@ pub enum Error {
     },
 }
 
-/// Whether an access reads or writes.
+/// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// A load.
     Read,
     /// A store.
     Write,
+    /// The write to shared memory of an asynchronous copy.
+    Copy,
 }
 
 /// One access by one thread. Displays as `thread 5 writes at src/file.rs:10`.
@@ -256,7 +311,7 @@ pub enum AccessKind {
 pub struct Access {
     /// Index of the thread in its block.
     pub thread: u32,
-    /// Whether it reads or writes.
+    /// What it does.
     pub kind: AccessKind,
     /// Where in the kernel's source.
     pub site: Site,
@@ -267,42 +322,9 @@ impl fmt::Display for Access {
         let verb = match self.kind {
             AccessKind::Read => "reads",
             AccessKind::Write => "writes",
+            AccessKind::Copy => "copies asynchronously",
         };
         write!(f, "thread {} {verb} at {}", self.thread, self.site)
-    }
-}
-
-/// What the lanes of a warp meet at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// [`barrier::sync`](crate::barrier::sync).
-    Barrier {
-        /// Index of the barrier.
-        barrier: u32,
-        /// Threads that the barrier waits for.
-        threads: u32,
-    },
-    /// [`warp::sync`](crate::warp::sync).
-    WarpSync,
-    /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
-    ShuffleXor,
-    /// [`warp::vote_any`](crate::warp::vote_any).
-    VoteAny,
-    /// [`warp::vote_all`](crate::warp::vote_all).
-    VoteAll,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Barrier { barrier, threads } => {
-                write!(f, "barrier {barrier} for {threads} arrivals")
-            }
-            Self::WarpSync => f.write_str("warp::sync"),
-            Self::ShuffleXor => f.write_str("warp::shuffle_xor"),
-            Self::VoteAny => f.write_str("warp::vote_any"),
-            Self::VoteAll => f.write_str("warp::vote_all"),
-        }
     }
 }
 
@@ -349,6 +371,15 @@ impl fmt::Display for Waiters {
             f.write_str("not all lanes of the warp are there, ")?;
         }
         write!(f, "{} arrived), {}", self.arrived, self.site)
+    }
+}
+
+/// What a copy in flight lacks.
+fn missing(committed: &bool) -> &'static str {
+    if *committed {
+        "no cp_async::wait_group of that thread has covered it"
+    } else {
+        "no cp_async::commit_group of that thread has closed its group"
     }
 }
 

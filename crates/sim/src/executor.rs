@@ -73,9 +73,11 @@ impl<'a> Executor<'a> {
                 unsafe {
                     Coroutine::with_stack_unchecked(stack, move |yielder, ()| {
                         context::with(|block| block.set_current_yielder(ptr::from_ref(yielder)));
-                        if let Err(payload) = catch_unwind(AssertUnwindSafe(kernel)) {
-                            context::with(|block| record_panic(block, &*payload));
-                        }
+                        let result = catch_unwind(AssertUnwindSafe(kernel));
+                        context::with(|block| match result {
+                            Ok(()) => block.check_copies_awaited(),
+                            Err(payload) => record_panic(block, &*payload),
+                        });
                     })
                 }
             })

@@ -83,7 +83,7 @@ pub unsafe fn load<T: Pod>(address: u64) -> T {
     const { assert_access_size(size_of::<T>()) };
     let location = Location::caller();
     context::unwrap_or_fail(context::with(|block| {
-        block.check_global(address, size_of::<T>(), AccessKind::Read, location)
+        block.check_global(address, size_of::<T>(), size_of::<T>(), AccessKind::Read, location)
     }));
     let mut value = T::zeroed();
     // SAFETY: the address is aligned to the size and inside a buffer, which the caller vouches for.
@@ -104,10 +104,24 @@ pub unsafe fn store<T: Pod>(address: u64, value: T) {
     const { assert_access_size(size_of::<T>()) };
     let location = Location::caller();
     context::unwrap_or_fail(context::with(|block| {
-        block.check_global(address, size_of::<T>(), AccessKind::Write, location)
+        block.check_global(address, size_of::<T>(), size_of::<T>(), AccessKind::Write, location)
     }));
     // SAFETY: the address is aligned to the size and inside a writable buffer, which the caller vouches for.
     unsafe { write(address, bytemuck::bytes_of(&value)) };
+}
+
+/// Reads any number of bytes, as the accesses that their alignment allows.
+///
+/// # Safety
+/// `address` is valid for reads of `bytes.len()` bytes, and a multiple of the next power of two.
+pub(crate) unsafe fn read_bytes(mut address: u64, mut bytes: &mut [u8]) {
+    while !bytes.is_empty() {
+        let (part, rest) = bytes.split_at_mut(1 << bytes.len().min(16).ilog2());
+        // SAFETY: the caller's contract. Parts descend in size, so each is aligned to its own.
+        unsafe { read(address, part) };
+        address += part.len() as u64;
+        bytes = rest;
+    }
 }
 
 /// # Safety
@@ -155,29 +169,32 @@ unsafe fn write(address: u64, value: &[u8]) {
 }
 
 impl Block {
-    fn check_global(
+    /// Checks and counts an access, which may be of no bytes: then any aligned address will do.
+    pub(crate) fn check_global(
         &mut self,
         address: u64,
         bytes: usize,
+        alignment: usize,
         kind: AccessKind,
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let size = bytes as u64;
-        if !self.global.permits(address, size, kind) {
+        if bytes > 0 && !self.global.permits(address, size, kind) {
             return Err(self.global_out_of_bounds(address, bytes, kind, location));
         }
-        if !address.is_multiple_of(size) {
+        if !address.is_multiple_of(alignment as u64) {
             return Err(Box::new(Error::GlobalMisaligned {
                 kernel: self.kernel.clone(),
                 block: self.index,
                 address,
                 bytes: bytes as u32,
+                alignment: alignment as u32,
                 access: self.access(kind, location.into()),
             }));
         }
         match kind {
             AccessKind::Read => self.global.bytes_read += size,
-            AccessKind::Write => self.global.bytes_written += size,
+            AccessKind::Write | AccessKind::Copy => self.global.bytes_written += size,
         }
         Ok(())
     }

@@ -11,6 +11,8 @@
 //! * Each access to shared memory is checked for bounds, alignment, initialisation and, exactly,
 //!   for data races by happens-before. Each access to global memory is checked against the
 //!   buffers of the [`Launch`].
+//! * Asynchronous copies land at a time that the schedule draws; any access to their bytes before
+//!   the wait that covers them is reported.
 //! * Threads that can never advance are a [`Error::Deadlock`] that says who waits where.
 //!
 //! ```
@@ -43,9 +45,12 @@
 
 pub mod barrier;
 pub mod convert;
+pub mod cp_async;
 pub mod global;
 pub mod index;
+pub mod ldmatrix;
 pub mod math;
+pub mod mma;
 pub mod shared;
 pub mod warp;
 
@@ -55,13 +60,15 @@ mod deadlock;
 mod error;
 mod executor;
 mod launch;
+mod operation;
 mod race;
 mod schedule;
 mod site;
 mod stacks;
 
-pub use error::{Access, AccessKind, Error, Operation, Threads, Waiters};
+pub use error::{Access, AccessKind, Error, Threads, Waiters};
 pub use launch::{Buffer, BufferAccess, Launch, Report, launch};
+pub use operation::Operation;
 pub use schedule::{Order, Schedule};
 pub use site::Site;
 

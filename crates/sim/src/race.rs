@@ -6,6 +6,9 @@
 //! other thread it has been ordered; and each cell of memory keeps its last write and the
 //! reads since then that may still race with a later write.
 //!
+//! An asynchronous copy is a write by a thread of its own, which begins at the issue and which
+//! only the issuing thread's wait joins: in flight it has an epoch that nobody's clock reaches.
+//!
 //! Three things about GPU blocks make this cheap:
 //! * Threads that leave a barrier together share one clock, so a barrier of n threads costs O(n).
 //! * Lanes of a warp mostly read a cell in the same epoch, so its readers are a lane mask per warp.
@@ -18,7 +21,7 @@ use std::rc::Rc;
 
 use crate::WARP;
 use crate::error::AccessKind;
-use crate::race::history::History;
+use crate::race::history::{History, IN_FLIGHT};
 use crate::site::SiteId;
 
 const LANES: usize = WARP as usize;
@@ -31,6 +34,8 @@ pub(crate) struct Conflict {
     pub(crate) thread: usize,
     pub(crate) kind: AccessKind,
     pub(crate) site: SiteId,
+    /// Whether it is a copy that its thread has not waited for.
+    pub(crate) in_flight: bool,
 }
 
 /// What one thread knows of time.
@@ -141,6 +146,24 @@ impl Races {
         site: SiteId,
     ) -> Result<(), Conflict> {
         self.history.write(actor(&self.clocks, thread, site), offset, bytes)
+    }
+
+    /// Records the write of an asynchronous copy at its issue. From then until
+    /// [`Races::complete_copy`] no thread is ordered after it, its own no more than the others.
+    pub(crate) fn copy(
+        &mut self,
+        thread: usize,
+        offset: usize,
+        bytes: usize,
+        site: SiteId,
+    ) -> Result<(), Conflict> {
+        let actor = Actor { epoch: IN_FLIGHT, ..actor(&self.clocks, thread, site) };
+        self.history.write(actor, offset, bytes)
+    }
+
+    /// The thread has waited for its copy to `offset`: the write is now as one that it made itself.
+    pub(crate) fn complete_copy(&mut self, thread: usize, offset: usize, bytes: usize) {
+        self.history.complete_copy(self.clocks[thread].own, offset, bytes);
     }
 }
 

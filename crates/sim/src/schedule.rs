@@ -3,12 +3,13 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Which runnable thread advances next.
+/// Which runnable thread advances next, and with it when an asynchronous copy writes its bytes: at
+/// a drawn time between its issue and the wait for it, or as said here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Ascending thread index, round and round.
+    /// Ascending thread index, round and round. Copies write when they are waited for.
     Ascending,
-    /// Descending thread index, round and round.
+    /// Descending thread index, round and round. Copies write when they are issued.
     Descending,
     /// Any runnable thread, with equal chance.
     Random,
@@ -187,6 +188,21 @@ impl Picker {
             self.draw_preemption();
         }
         now
+    }
+
+    /// The pick at which a copy issued now writes its bytes; `None` for when it is waited for.
+    pub(crate) fn draw_landing(&mut self) -> Option<u64> {
+        /// Picks that the longest copies take: a few rounds of a small block.
+        const LONGEST: u32 = 512;
+        match self.order {
+            Order::Ascending => None,
+            Order::Descending => Some(self.picks),
+            Order::Random | Order::WarpAhead | Order::WarpBehind => match self.below(4) {
+                0 => None,
+                1 => Some(self.picks),
+                _ => Some(self.picks + 1 + u64::from(self.below(LONGEST))),
+            },
+        }
     }
 
     fn choose(&mut self, runnable: &Runnable) -> Option<usize> {

@@ -48,6 +48,18 @@ impl Shared {
         ((1 << bytes) - 1) << (offset % 64)
     }
 
+    /// Writes `bytes` at `offset`, aligned to their number.
+    pub(crate) fn set(&mut self, offset: usize, bytes: &[u8]) {
+        self.written[offset / 64] |= Self::bits(offset, bytes.len());
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The value at `offset`.
+    #[inline]
+    pub(crate) fn get<T: Pod>(&self, offset: usize) -> T {
+        bytemuck::pod_read_unaligned(&self.bytes[offset..offset + size_of::<T>()])
+    }
+
     #[inline]
     fn is_written(&self, offset: usize, bytes: usize) -> bool {
         let bits = Self::bits(offset, bytes);
@@ -75,10 +87,7 @@ pub fn load<T: Pod>(address: u32) -> T {
     current.maybe_preempt();
     context::unwrap_or_fail(current.with(|block| {
         let read = block.shared_read::<T>(address, location)?;
-        Ok(read.map(|offset| {
-            let bytes = &block.shared.bytes[offset..offset + size_of::<T>()];
-            bytemuck::pod_read_unaligned(bytes)
-        }))
+        Ok(read.map(|offset| block.shared.get(offset)))
     }))
     .unwrap_or_else(|| context::park())
 }
@@ -113,7 +122,7 @@ impl Block {
     /// A read before the write that it should have waited for looks like a read of nothing. Where
     /// races are detected, the reader is therefore held here while the others run on: if one of
     /// them writes the bytes, that is the race; if none does, nothing ever initialises them.
-    fn shared_read<T>(
+    pub(crate) fn shared_read<T>(
         &mut self,
         address: u32,
         location: &'static Location<'static>,
@@ -159,7 +168,7 @@ impl Block {
 
     /// The offset of an access that is in bounds and aligned.
     #[inline]
-    fn locate(
+    pub(crate) fn locate(
         &self,
         address: u32,
         bytes: usize,
@@ -227,18 +236,27 @@ impl Block {
     }
 
     #[cold]
-    fn race(&self, conflict: Conflict, kind: AccessKind, location: &'static Location<'static>) -> Box<Error> {
+    pub(crate) fn race(
+        &self,
+        conflict: Conflict,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Box<Error> {
+        let Conflict { offset, thread, site, .. } = conflict;
+        let address = BASE + offset as u32;
+        let second = self.access(kind, location.into());
+        let kind = if self.sites.is_copy(site) { AccessKind::Copy } else { conflict.kind };
+        let first = Access { thread: thread as u32, kind, site: self.sites.get(site) };
+        if conflict.in_flight {
+            return self.copy_in_flight(address, offset, second, first);
+        }
         Box::new(Error::Race {
             kernel: self.kernel.clone(),
             block: self.index,
-            address: BASE + conflict.offset as u32,
-            offset: conflict.offset as u32,
-            first: Access {
-                thread: conflict.thread as u32,
-                kind: conflict.kind,
-                site: self.sites.get(conflict.site),
-            },
-            second: self.access(kind, location.into()),
+            address,
+            offset: offset as u32,
+            first,
+            second,
         })
     }
 }

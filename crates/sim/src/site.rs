@@ -33,35 +33,49 @@ pub(crate) type SiteId = u16;
 
 const CACHE: usize = 256;
 
-/// The sites that one worker has met.
+/// The sites that one worker has met. Those of asynchronous copies have ids of their own.
 pub(crate) struct Sites {
     /// Direct-mapped by address: a kernel touches few sites, and hashing one for each access is slow.
-    cache: Box<[(*const Location<'static>, SiteId); CACHE]>,
-    ids: HashMap<Site, SiteId>,
-    sites: Vec<Site>,
+    cache: Box<[Cached; CACHE]>,
+    ids: HashMap<(Site, bool), SiteId>,
+    /// With whether each is a copy's.
+    sites: Vec<(Site, bool)>,
 }
+
+/// A location, whether it is a copy's, and its id.
+type Cached = (*const Location<'static>, bool, SiteId);
 
 impl Sites {
     pub(crate) fn new() -> Self {
-        Self { cache: Box::new([(ptr::null(), 0); CACHE]), ids: HashMap::new(), sites: Vec::new() }
+        Self { cache: Box::new([(ptr::null(), false, 0); CACHE]), ids: HashMap::new(), sites: Vec::new() }
     }
 
     /// The id of `location`; equal for equal file, line and column, whatever the address.
     #[inline]
     pub(crate) fn intern(&mut self, location: &'static Location<'static>) -> SiteId {
+        self.intern_as(location, false)
+    }
+
+    /// The id of `location` as the place of an asynchronous copy.
+    #[inline]
+    pub(crate) fn intern_copy(&mut self, location: &'static Location<'static>) -> SiteId {
+        self.intern_as(location, true)
+    }
+
+    #[inline]
+    fn intern_as(&mut self, location: &'static Location<'static>, is_copy: bool) -> SiteId {
         let slot = (ptr::from_ref(location).addr() / align_of::<Location<'_>>()) % CACHE;
-        let (cached, id) = self.cache[slot];
-        if ptr::eq(cached, location) {
+        let (cached, cached_copy, id) = self.cache[slot];
+        if ptr::eq(cached, location) && cached_copy == is_copy {
             return id;
         }
-        let id = self.intern_slow(location);
-        self.cache[slot] = (location, id);
+        let id = self.intern_slow((location.into(), is_copy));
+        self.cache[slot] = (location, is_copy, id);
         id
     }
 
     #[cold]
-    fn intern_slow(&mut self, location: &'static Location<'static>) -> SiteId {
-        let site = Site::from(location);
+    fn intern_slow(&mut self, site: (Site, bool)) -> SiteId {
         if let Some(&id) = self.ids.get(&site) {
             return id;
         }
@@ -76,7 +90,12 @@ impl Sites {
     }
 
     pub(crate) fn get(&self, id: SiteId) -> Site {
-        self.sites[usize::from(id)]
+        self.sites[usize::from(id)].0
+    }
+
+    /// Whether the id came from [`Sites::intern_copy`].
+    pub(crate) fn is_copy(&self, id: SiteId) -> bool {
+        self.sites[usize::from(id)].1
     }
 }
 
@@ -93,5 +112,9 @@ mod tests {
         assert_eq!(sites.intern(first), id);
         assert_ne!(sites.intern(second), id);
         assert_eq!(sites.get(id), Site::from(first));
+        let copy = sites.intern_copy(first);
+        assert_ne!(copy, id);
+        assert_eq!((sites.get(copy), sites.is_copy(copy)), (Site::from(first), true));
+        assert_eq!((sites.intern(first), sites.is_copy(id)), (id, false));
     }
 }

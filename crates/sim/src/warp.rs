@@ -1,4 +1,5 @@
-//! Operations at which the 32 lanes of a warp meet (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`).
+//! Operations at which the 32 lanes of a warp meet (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`),
+//! and the meeting itself, for the operations of other files too.
 //!
 //! All 32 lanes take part, and all at the same operation and source location; anything else is
 //! [`Error::Divergence`], or a deadlock where lanes have finished.
@@ -11,8 +12,16 @@ use std::panic::Location;
 use crate::WARP;
 use crate::block::Block;
 use crate::context;
-use crate::error::{Error, Operation};
+use crate::error::Error;
+use crate::mma;
+use crate::operation::Operation;
 use crate::site::Site;
+
+/// What a lane brings to a meeting: as many as an `mma` takes, which is the most.
+pub(crate) type Operands = [u32; 10];
+
+/// What a lane takes away.
+pub(crate) type Results = [u32; 4];
 
 /// Lanes of one warp that wait for each other.
 pub(crate) struct Meeting {
@@ -28,8 +37,8 @@ pub(crate) struct Meeting {
 #[derive(Default)]
 pub(crate) struct Warp {
     pub(crate) meeting: Option<Meeting>,
-    /// By lane: the value that it offers, and the lane mask of a shuffle.
-    operands: [(u32, u32); WARP as usize],
+    /// By lane.
+    pub(crate) operands: [Operands; WARP as usize],
 }
 
 /// The `bits` of the lane whose index differs from this one's by `lane_mask` (`shfl.sync.bfly.b32`);
@@ -39,7 +48,7 @@ pub(crate) struct Warp {
 /// Outside a kernel.
 #[track_caller]
 pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
-    meet(Operation::ShuffleXor, (bits, lane_mask), Location::caller())
+    meet(Operation::ShuffleXor, [bits, lane_mask], Location::caller())[0]
 }
 
 /// Whether any lane's `predicate` holds (`vote.sync.any`).
@@ -48,7 +57,7 @@ pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
 /// Outside a kernel.
 #[track_caller]
 pub fn vote_any(predicate: bool) -> bool {
-    meet(Operation::VoteAny, (predicate.into(), 0), Location::caller()) != 0
+    meet(Operation::VoteAny, [predicate.into()], Location::caller())[0] != 0
 }
 
 /// Whether all lanes' `predicate` holds (`vote.sync.all`).
@@ -57,7 +66,7 @@ pub fn vote_any(predicate: bool) -> bool {
 /// Outside a kernel.
 #[track_caller]
 pub fn vote_all(predicate: bool) -> bool {
-    meet(Operation::VoteAll, (predicate.into(), 0), Location::caller()) != 0
+    meet(Operation::VoteAll, [predicate.into()], Location::caller())[0] != 0
 }
 
 /// Waits for all lanes and orders their shared-memory accesses (`bar.warp.sync`).
@@ -66,11 +75,15 @@ pub fn vote_all(predicate: bool) -> bool {
 /// Outside a kernel.
 #[track_caller]
 pub fn sync() {
-    meet(Operation::WarpSync, (0, 0), Location::caller());
+    meet(Operation::WarpSync, [], Location::caller());
 }
 
 /// Waits until the operation has taken place and returns what it gives this lane.
-pub(crate) fn meet(operation: Operation, operands: (u32, u32), location: &'static Location<'static>) -> u32 {
+pub(crate) fn meet<const N: usize>(
+    operation: Operation,
+    operands: [u32; N],
+    location: &'static Location<'static>,
+) -> Results {
     let current = context::current();
     context::unwrap_or_fail(current.with(|block| block.arrive(operation, operands, location)));
     current.suspend();
@@ -79,15 +92,15 @@ pub(crate) fn meet(operation: Operation, operands: (u32, u32), location: &'stati
 
 impl Block {
     /// The running thread arrives at `operation`; the last lane of the warp completes it.
-    fn arrive(
+    fn arrive<const N: usize>(
         &mut self,
         operation: Operation,
-        operands: (u32, u32),
+        operands: [u32; N],
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let lane = self.current % WARP as usize;
         let warp = &mut self.warps[self.current / WARP as usize];
-        warp.operands[lane] = operands;
+        warp.operands[lane][..N].copy_from_slice(&operands);
         let meeting = warp.meeting.get_or_insert_with(|| Meeting {
             operation,
             site: location.into(),
@@ -112,26 +125,43 @@ impl Block {
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let index = self.current / WARP as usize;
-        let operands = self.warps[index].operands;
-        let result: &dyn Fn(usize) -> u32 = match operation {
-            Operation::Barrier { barrier, threads } => {
-                return self.arrive_at_barrier(barrier, threads, location);
+        if let Some(results) = self.perform(operation, index, location)? {
+            let lanes = &mut self.threads[index * WARP as usize..];
+            lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.result = result);
+            self.release(index);
+        }
+        Ok(())
+    }
+
+    /// What an operation gives each lane of a warp; `None` where the warp stays at its meeting, to
+    /// wait for other warps or to park.
+    fn perform(
+        &mut self,
+        operation: Operation,
+        index: usize,
+        location: &'static Location<'static>,
+    ) -> Result<Option<[Results; WARP as usize]>, Box<Error>> {
+        let operands = &self.warps[index].operands;
+        let to_each = |lane: &dyn Fn(usize) -> u32| std::array::from_fn(|index| [lane(index), 0, 0, 0]);
+        Ok(Some(match operation {
+            Operation::ShuffleXor => to_each(&|lane| operands[lane ^ (operands[lane][1] as usize % 32)][0]),
+            Operation::VoteAny => to_each(&|_| operands.iter().any(|operands| operands[0] != 0).into()),
+            Operation::VoteAll => to_each(&|_| operands.iter().all(|operands| operands[0] != 0).into()),
+            Operation::MmaF16 => mma::multiply_f16(operands),
+            Operation::MmaBf16 => mma::multiply_bf16(operands),
+            Operation::LoadMatrix { matrices, transposed } => {
+                return self.load_matrices(index, matrices as usize, transposed, location);
             }
-            Operation::ShuffleXor => &|lane| operands[lane ^ (operands[lane].1 as usize % 32)].0,
-            Operation::VoteAny => &|_| operands.iter().any(|operand| operand.0 != 0).into(),
-            Operation::VoteAll => &|_| operands.iter().all(|operand| operand.0 != 0).into(),
+            Operation::Barrier { barrier, threads } => {
+                return self.arrive_at_barrier(barrier, threads, location).map(|()| None);
+            }
             Operation::WarpSync => {
                 if let Some(races) = &mut self.races {
                     races.synchronize(index * WARP as usize..(index + 1) * WARP as usize);
                 }
-                &|_| 0
+                [Results::default(); WARP as usize]
             }
-        };
-        for lane in 0..WARP as usize {
-            self.threads[index * WARP as usize + lane].result = result(lane);
-        }
-        self.release(index);
-        Ok(())
+        }))
     }
 
     /// Lets the waiting lanes of a warp go on.

@@ -50,3 +50,37 @@ pub fn f32_to_bf16(x: f32) -> u16 {
     let rounding = 0x7fff + ((bits >> 16) & 1);
     ((bits + rounding) >> 16) as u16
 }
+
+/// Two fp32 to fp16, to nearest even, `low` in the lower half (`cvt.rn.f16x2.f32`, from sm_80 on).
+#[inline(always)]
+pub fn pack_f16x2(low: f32, high: f32) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let bits: u32;
+            // SAFETY: register arithmetic only. The instruction names the upper half first.
+            unsafe {
+                asm!("cvt.rn.f16x2.f32 {0}, {1}, {2};",
+                    out(reg32) bits, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+            }
+            bits
+        }
+        _ => { fa_sim::convert::pack_f16x2(low, high) }
+    }
+}
+
+/// Two fp32 to bf16, to nearest even, `low` in the lower half (`cvt.rn.bf16x2.f32`, from sm_80 on).
+#[inline(always)]
+pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let bits: u32;
+            // SAFETY: register arithmetic only. The instruction names the upper half first.
+            unsafe {
+                asm!("cvt.rn.bf16x2.f32 {0}, {1}, {2};",
+                    out(reg32) bits, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+            }
+            bits
+        }
+        _ => { fa_sim::convert::pack_bf16x2(low, high) }
+    }
+}

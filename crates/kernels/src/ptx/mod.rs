@@ -4,12 +4,18 @@
 //! operation of `fa-sim`. Operations that synchronise threads (barriers, shuffles,
 //! votes) go through LLVM intrinsics because those carry `convergent`; rustc's
 //! `asm!` does not, and an optimiser may copy it into divergent branches.
+//!
+//! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA that
+//! comes with it: only entries of the sm_80 list use them.
 
 pub mod barrier;
 pub mod convert;
+pub mod cp_async;
 pub mod global;
 pub mod index;
+pub mod ldmatrix;
 pub mod math;
+pub mod mma;
 pub mod shared;
 pub mod warp;
 

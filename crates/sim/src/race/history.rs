@@ -9,6 +9,9 @@ use super::{Actor, Conflict, LANES};
 use crate::error::AccessKind;
 use crate::site::SiteId;
 
+/// The epoch of a write that its own thread is not ordered after either: a copy in flight.
+pub(super) const IN_FLIGHT: u32 = u32::MAX;
+
 /// The last write to each cell, and the reads since then.
 pub(super) struct History {
     words: usize,
@@ -24,7 +27,7 @@ pub(super) struct History {
 /// The last write to a cell, and which warps have read it since.
 #[derive(Clone, Copy)]
 struct Cell {
-    /// Epoch of the last write; 0 for none.
+    /// Epoch of the last write; 0 for none, [`IN_FLIGHT`] for one that nobody is ordered after yet.
     write_epoch: u32,
     write_thread: u16,
     write_site: SiteId,
@@ -96,6 +99,20 @@ impl History {
             return Ok(());
         }
         self.each_cell(offset, bytes, |history, cell| history.write_cell(actor, cell))
+    }
+
+    /// Gives a copy in flight to `offset` an epoch of its thread.
+    pub(super) fn complete_copy(&mut self, epoch: u32, offset: usize, bytes: usize) {
+        let complete = |history: &mut Self, cell: usize| {
+            history.cells[cell].write_epoch = epoch;
+            Ok(())
+        };
+        let completed = if self.has_whole_words(bytes) {
+            words_of(offset, bytes).try_for_each(|cell| complete(self, cell))
+        } else {
+            self.each_cell(offset, bytes, complete)
+        };
+        debug_assert_eq!(completed, Ok(()));
     }
 
     /// Whether an access of `bytes` meets no split word.
@@ -271,6 +288,7 @@ impl History {
             thread: usize::from(cell.write_thread),
             kind: AccessKind::Write,
             site: cell.write_site,
+            in_flight: cell.write_epoch == IN_FLIGHT,
         }
     }
 
@@ -281,6 +299,7 @@ impl History {
             thread: read.thread,
             kind: AccessKind::Read,
             site: read.site,
+            in_flight: false,
         }
     }
 
@@ -295,7 +314,8 @@ impl Cell {
     #[inline]
     fn written_before(&self, actor: Actor<'_>) -> bool {
         let writer = usize::from(self.write_thread);
-        actor.known.follows(writer, self.write_epoch) || writer == actor.thread
+        actor.known.follows(writer, self.write_epoch)
+            || writer == actor.thread && self.write_epoch != IN_FLIGHT
     }
 }
 

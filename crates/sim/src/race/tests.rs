@@ -12,11 +12,12 @@ const ACTIVE: [usize; 9] = [0, 1, 2, 3, 4, 5, 32, 33, 63];
 /// Remembers every access and every clock, and compares each pair.
 struct Oracle {
     clocks: Vec<Vec<u32>>,
-    accesses: Vec<(Past, u32)>,
+    /// With the epoch of each; `None` for a copy in flight, which nobody is ordered after.
+    accesses: Vec<(Past, Option<u32>)>,
 }
 
 /// An access, to be compared with what the detector reports.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Past {
     thread: usize,
     offset: usize,
@@ -47,14 +48,30 @@ impl Oracle {
         let racing = self.accesses.iter().filter(|(past, epoch)| {
             let overlap =
                 past.offset < access.offset + access.bytes && access.offset < past.offset + past.bytes;
-            let writes = past.kind == AccessKind::Write || access.kind == AccessKind::Write;
-            overlap && writes && past.thread != access.thread && *epoch > clock[past.thread]
+            let writes = past.kind != AccessKind::Read || access.kind != AccessKind::Read;
+            let unordered =
+                epoch.is_none_or(|epoch| past.thread != access.thread && epoch > clock[past.thread]);
+            overlap && writes && unordered
         });
         racing.map(|(past, _)| *past).collect()
     }
 
     fn record(&mut self, access: Past) {
-        self.accesses.push((access, self.clocks[access.thread][access.thread]));
+        let epoch = self.clocks[access.thread][access.thread];
+        self.accesses.push((access, (access.kind != AccessKind::Copy).then_some(epoch)));
+    }
+
+    fn in_flight(&self, past: &Past) -> bool {
+        self.accesses.iter().any(|(other, epoch)| other == past && epoch.is_none())
+    }
+
+    /// The thread waits for its oldest copy in flight.
+    fn complete_copy(&mut self, thread: usize) -> Option<Past> {
+        let now = self.clocks[thread][thread];
+        let mut copies = self.accesses.iter_mut();
+        let (copy, epoch) = copies.find(|(past, epoch)| past.thread == thread && epoch.is_none())?;
+        *epoch = Some(now);
+        Some(*copy)
     }
 }
 
@@ -69,7 +86,12 @@ fn random_access(rng: &mut ChaCha8Rng, narrow: bool) -> Past {
         thread: ACTIVE[below(rng, ACTIVE.len())],
         offset: below(rng, 16 / bytes) * bytes,
         bytes,
-        kind: if below(rng, 6) == 0 { AccessKind::Write } else { AccessKind::Read },
+        kind: match below(rng, 12) {
+            0 => AccessKind::Write,
+            1 if bytes >= 4 => AccessKind::Copy,
+            1 => AccessKind::Write,
+            _ => AccessKind::Read,
+        },
         site: below(rng, 5) as SiteId,
     }
 }
@@ -89,6 +111,7 @@ fn perform(races: &mut Races, access: &Past) -> Result<(), Conflict> {
     match kind {
         AccessKind::Read => races.read(thread, offset, bytes, site),
         AccessKind::Write => races.write(thread, offset, bytes, site),
+        AccessKind::Copy => races.copy(thread, offset, bytes, site),
     }
 }
 
@@ -103,6 +126,13 @@ fn compare_with_oracle(seed: u64, narrow: bool) -> bool {
             races.synchronize(threads.iter().copied());
             continue;
         }
+        if below(&mut rng, 4) == 0 {
+            let thread = ACTIVE[below(&mut rng, ACTIVE.len())];
+            if let Some(copy) = oracle.complete_copy(thread) {
+                races.complete_copy(thread, copy.offset, copy.bytes);
+            }
+            continue;
+        }
         let access = random_access(&mut rng, narrow);
         let racing = oracle.races(&access);
         if racing.is_empty() {
@@ -114,7 +144,8 @@ fn compare_with_oracle(seed: u64, narrow: bool) -> bool {
                 conflict.expect_err(&format!("seed {seed} step {step}: {access:?} races with {racing:?}"));
             assert!(
                 racing.iter().any(|past| past.thread == conflict.thread
-                    && past.kind == conflict.kind
+                    && (past.kind == AccessKind::Read) == (conflict.kind == AccessKind::Read)
+                    && oracle.in_flight(past) == conflict.in_flight
                     && past.site == conflict.site
                     && past.offset < conflict.offset + 4
                     && conflict.offset < past.offset + past.bytes),
@@ -146,7 +177,7 @@ fn lanes_out_of_step_keep_their_own_places() {
     races.synchronize([0, 40].into_iter());
     assert_eq!(races.read(0, 0, 4, 11), Ok(()));
     races.synchronize([0, 41].into_iter());
-    let conflict = Conflict { offset: 0, thread: 1, kind: AccessKind::Read, site: 10 };
+    let conflict = Conflict { offset: 0, thread: 1, kind: AccessKind::Read, site: 10, in_flight: false };
     assert_eq!(races.write(41, 0, 4, 12), Err(conflict));
 }
 
@@ -159,7 +190,8 @@ fn three_places_in_one_epoch_are_told_apart() {
         }
         races.synchronize([0, 1, 2, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 20 + left_out as SiteId;
-        let conflict = Conflict { offset: 8, thread: left_out, kind: AccessKind::Read, site };
+        let conflict =
+            Conflict { offset: 8, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
         assert_eq!(races.write(50, 8, 4, 30), Err(conflict));
     }
 }
@@ -182,7 +214,8 @@ fn reads_of_many_epochs_are_all_kept() {
         let mut races = reads_in_three_epochs();
         races.synchronize([1, 2, 3, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 10 + left_out as SiteId;
-        let conflict = Conflict { offset: 0, thread: left_out, kind: AccessKind::Read, site };
+        let conflict =
+            Conflict { offset: 0, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
         assert_eq!(races.write(50, 0, 4, 30), Err(conflict));
     }
 }
@@ -193,7 +226,8 @@ fn reads_of_many_epochs_survive_a_split() {
         let mut races = reads_in_three_epochs();
         races.synchronize([1, 2, 3, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 10 + left_out as SiteId;
-        let conflict = Conflict { offset: 3, thread: left_out, kind: AccessKind::Read, site };
+        let conflict =
+            Conflict { offset: 3, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
         assert_eq!(races.write(50, 3, 1, 30), Err(conflict));
     }
 }

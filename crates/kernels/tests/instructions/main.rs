@@ -1,24 +1,35 @@
 //! Each instruction wrapper against its contract, through its simulator twin.
 #![allow(clippy::unwrap_used)]
 
+mod cp_async;
+mod tensor_cores;
+
 use fa_kernels::ptx::{barrier, convert, global, index, math, shared, warp};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 use half::{bf16, f16};
 
-/// Runs `kernel` on `grid` blocks of 64 threads with 1 KiB of shared memory over `out`, under several schedules.
+/// The schedules that each test runs under.
+const SEEDS: std::ops::Range<u64> = 0..8;
+
+/// A launch of one block with 4 KiB of shared memory and no buffers.
+fn one_block(threads: u32, seed: u64) -> Launch<'static> {
+    Launch {
+        name: "instruction",
+        grid: 1,
+        block: threads,
+        shared_bytes: 4096,
+        schedule: Schedule::from_seed(seed),
+        buffers: &[],
+    }
+}
+
+/// Runs `kernel` on `grid` blocks of 64 threads over `out`, under several schedules.
 fn run(grid: u32, out: &mut [u32], kernel: impl Fn(u64) + Sync) {
-    for seed in 0..8 {
+    for seed in SEEDS {
         out.fill(u32::MAX);
         let buffers = [Buffer::read_write("out", out)];
         let address = buffers[0].address;
-        let config = Launch {
-            name: "instruction",
-            grid,
-            block: 64,
-            shared_bytes: 1024,
-            schedule: Schedule::from_seed(seed),
-            buffers: &buffers,
-        };
+        let config = Launch { grid, buffers: &buffers, ..one_block(64, seed) };
         launch(&config, &|| kernel(address)).unwrap();
     }
 }
