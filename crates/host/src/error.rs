@@ -170,6 +170,18 @@ pub enum Error {
         /// The kernels that the backend has.
         available: String,
     },
+    /// A kernel needs a newer device.
+    #[error("kernel {kernel} needs sm_{needed}; {device} is sm_{found}")]
+    KernelNeedsDevice {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// The least compute capability that it runs on, as major·10 + minor.
+        needed: u32,
+        /// The device's name.
+        device: String,
+        /// The device's compute capability.
+        found: u32,
+    },
     /// The grid would be larger than a launch allows.
     #[error("the launch needs {blocks} blocks; the limit is {limit}")]
     GridTooLarge {

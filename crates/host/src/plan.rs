@@ -1,13 +1,16 @@
 //! Problem → kernel and tile: a pure function, with its reasons written beside each choice.
 
 use fa_kernels::attention::standard;
-use fa_kernels::entries::{Algorithm, Entry, entries};
+use fa_kernels::config::{MmaConfig, SimtConfig};
+use fa_kernels::entries::{Algorithm, Entry, Tile, entries};
 
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
+    /// FlashAttention v2 on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
+    ForwardSm80,
     /// FlashAttention v1 on fp32 FMA: any NVIDIA GPU, and the simulator.
     ForwardSimt,
     /// Tiled online softmax with SIMD on all cores.
@@ -18,21 +21,22 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
+    pub const ALL: [Self; 4] = [Self::ForwardSm80, Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::ForwardSm80 => "forward_sm80",
             Self::ForwardSimt => "forward_simt",
             Self::ForwardCpu => "forward_cpu",
             Self::Standard => "standard",
         }
     }
 
-    /// The kernels of a backend, the default first.
+    /// The kernels of a backend, the fastest first. Not each one takes every problem or device.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::ForwardSimt, Self::Standard],
+            BackendKind::Cuda | BackendKind::Sim => &[Self::ForwardSm80, Self::ForwardSimt, Self::Standard],
             BackendKind::Cpu => &[Self::ForwardCpu, Self::Standard],
         }
     }
@@ -98,32 +102,75 @@ const MAX_GRID: u32 = i32::MAX as u32;
 /// grid would be too large.
 pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Plan> {
     let available = Kernel::of_backend(device.backend);
-    let kernel = request.kernel.unwrap_or(available[0]);
-    if !available.contains(&kernel) {
+    if let Some(kernel) = request.kernel
+        && !available.contains(&kernel)
+    {
         return Err(Error::KernelNotOnBackend {
             kernel: kernel.name(),
             backend: device.backend.name(),
             available: join(available.iter().map(|kernel| kernel.name())),
         });
     }
+    let (kernel, why) = match request.kernel {
+        Some(kernel) => (kernel, format!("{kernel} was asked for")),
+        None => default_kernel(problem, device),
+    };
     match (kernel, device.backend) {
         (Kernel::ForwardCpu, _) | (Kernel::Standard, BackendKind::Cpu) => {
             crate::cpu::backend::plan(problem, kernel, request)
         }
-        (Kernel::ForwardSimt, _) => forward_simt(problem, device, request),
+        (Kernel::ForwardSimt, _) => fused(problem, device, request, kernel, Algorithm::ForwardSimt, why),
+        (Kernel::ForwardSm80, _) => fused(problem, device, request, kernel, Algorithm::ForwardSm80, why),
         (Kernel::Standard, _) => standard(problem, request),
     }
 }
 
-fn forward_simt(problem: &Problem, device: &Device, request: &Request) -> Result<Plan> {
-    let columns = built_for(Algorithm::ForwardSimt, problem.dtype())
+/// The fastest kernel that takes the problem on the device, and why.
+fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
+    if device.backend == BackendKind::Cpu {
+        return (Kernel::ForwardCpu, "forward_cpu: fused, on all cores".to_owned());
+    }
+    let simt =
+        |why: String| (Kernel::ForwardSimt, format!("forward_simt: fused, on fp32 FMA, because {why}"));
+    if problem.dtype() == DType::F32 {
+        return simt("tensor cores take 16-bit types only".to_owned());
+    }
+    if device.compute_capability < SM80 {
+        return simt(format!(
+            "{} is sm_{}, and mma.sync needs sm_{SM80}",
+            device.name, device.compute_capability
+        ));
+    }
+    (Kernel::ForwardSm80, "forward_sm80: fused, on tensor cores".to_owned())
+}
+
+/// The first architecture with `mma.sync.m16n8k16` and `cp.async`.
+const SM80: u32 = 80;
+
+/// Plans a kernel that is one launch over tiles of queries.
+fn fused(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    kernel: Kernel,
+    algorithm: Algorithm,
+    why: String,
+) -> Result<Plan> {
+    let columns = built_for(algorithm, problem.dtype())
         .map(|entry| entry.tile.head_dim)
         .filter(|&columns| columns as usize >= problem.head_dim())
         .min()
-        .ok_or_else(|| unsupported_dtype(Kernel::ForwardSimt, problem.dtype()))?;
-    let built: Vec<_> = built_for(Algorithm::ForwardSimt, problem.dtype())
-        .filter(|entry| entry.tile.head_dim == columns)
-        .collect();
+        .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
+    let built: Vec<_> =
+        built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
+    if let Some(entry) = built.iter().find(|entry| entry.target > device.compute_capability) {
+        return Err(Error::KernelNeedsDevice {
+            kernel: kernel.name(),
+            needed: entry.target,
+            device: device.name.clone(),
+            found: device.compute_capability,
+        });
+    }
     let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
     let asked_for: Vec<_> = built
         .iter()
@@ -133,42 +180,31 @@ fn forward_simt(problem: &Problem, device: &Device, request: &Request) -> Result
         })
         .collect();
     if asked_for.is_empty() {
-        return Err(no_such_tile(problem, device, request, &built));
+        return Err(no_such_tile(problem, device, request, kernel, &built));
     }
     let fits = |entry: &&&Entry| entry.shared_bytes as usize <= device.shared_per_block;
     let area = |entry: &&Entry| entry.tile.block_m * entry.tile.block_n;
     let Some(entry) = asked_for.iter().filter(fits).copied().max_by_key(area) else {
         // The list is not empty, so it has a smallest tile; that one does not fit either.
         let smallest = asked_for.iter().copied().min_by_key(area).unwrap_or(asked_for[0]);
-        return Err(tile_too_large(
-            problem,
-            device,
-            smallest.tile.block_m,
-            smallest.tile.block_n,
-            smallest.shared_bytes,
-        ));
+        return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
     };
     let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
-    let mut reasons = vec![match request.kernel {
-        Some(_) => "forward_simt was asked for".to_owned(),
-        None => "forward_simt: fused, and fp32 FMA runs on every NVIDIA GPU".to_owned(),
-    }];
-    reasons
-        .push(format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()));
-    reasons.push(format!(
-        "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
-        entry.tile.block_m,
-        entry.tile.block_n,
-        if request.block_m.is_some() || request.block_n.is_some() {
-            "asked for,"
-        } else {
-            "the largest tile built"
-        },
-        entry.shared_bytes,
-        device.shared_per_block
-    ));
+    let asked = request.block_m.is_some() || request.block_n.is_some();
+    let reasons = vec![
+        why,
+        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()),
+        format!(
+            "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
+            entry.tile.block_m,
+            entry.tile.block_n,
+            if asked { "asked for," } else { "the largest tile built" },
+            entry.shared_bytes,
+            device.shared_per_block
+        ),
+    ];
     Ok(Plan {
-        kernel: Kernel::ForwardSimt,
+        kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
         steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
         workspace_bytes: 0,
@@ -189,7 +225,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     let entry = |algorithm| {
         built_for(algorithm, problem.dtype())
             .next()
-            .ok_or_else(|| unsupported_dtype(Kernel::Standard, problem.dtype()))
+            .ok_or_else(|| unsupported_dtype(Kernel::Standard, algorithm, problem.dtype()))
     };
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
@@ -235,38 +271,35 @@ fn checked_grid(blocks: u128) -> Result<u32> {
         .ok_or(Error::GridTooLarge { blocks, limit: MAX_GRID })
 }
 
-fn unsupported_dtype(kernel: Kernel, dtype: DType) -> Error {
-    let algorithm = match kernel {
-        Kernel::Standard => Algorithm::StandardScores,
-        Kernel::ForwardSimt | Kernel::ForwardCpu => Algorithm::ForwardSimt,
-    };
+fn unsupported_dtype(kernel: Kernel, algorithm: Algorithm, dtype: DType) -> Error {
     let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
     Error::UnsupportedDType { kernel: kernel.name(), dtype, available: join(available.map(DType::name)) }
 }
 
 /// A tile that was not built: if it could not fit either, the bytes are the better answer.
-fn no_such_tile(problem: &Problem, device: &Device, request: &Request, built: &[&Entry]) -> Error {
+fn no_such_tile(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    kernel: Kernel,
+    built: &[&Entry],
+) -> Error {
     if let (Some(Ok(block_m)), Some(Ok(block_n))) =
         (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
         && let Some(entry) = built.first()
     {
-        let config = fa_kernels::config::SimtConfig { block_m, block_n, head_dim: entry.tile.head_dim };
-        if let Some(bytes) =
-            config.checked_shared_bytes().filter(|&bytes| bytes > device.shared_per_block as u64)
-        {
-            return Error::TileTooLarge {
-                block_m: block_m as usize,
-                block_n: block_n as usize,
-                head_dim: problem.head_dim(),
-                needed: bytes as usize,
-                available: device.shared_per_block,
-                device: device.name.clone(),
-            };
+        let tile = Tile { block_m, block_n, head_dim: entry.tile.head_dim };
+        let bytes = match kernel {
+            Kernel::ForwardSm80 => MmaConfig::checked_shared_bytes(block_m, block_n, tile.head_dim),
+            _ => SimtConfig { block_m, block_n, head_dim: tile.head_dim }.checked_shared_bytes(),
+        };
+        if let Some(bytes) = bytes.filter(|&bytes| bytes > device.shared_per_block as u64) {
+            return tile_too_large(problem, device, &tile, bytes);
         }
     }
     let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
     Error::NoSuchTile {
-        kernel: Kernel::ForwardSimt.name(),
+        kernel: kernel.name(),
         block_m: name(request.block_m),
         block_n: name(request.block_n),
         head_dim: problem.head_dim(),
@@ -274,10 +307,10 @@ fn no_such_tile(problem: &Problem, device: &Device, request: &Request, built: &[
     }
 }
 
-fn tile_too_large(problem: &Problem, device: &Device, block_m: u32, block_n: u32, needed: u32) -> Error {
+fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
     Error::TileTooLarge {
-        block_m: block_m as usize,
-        block_n: block_n as usize,
+        block_m: tile.block_m as usize,
+        block_n: tile.block_n as usize,
         head_dim: problem.head_dim(),
         needed: needed as usize,
         available: device.shared_per_block,

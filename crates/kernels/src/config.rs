@@ -69,6 +69,57 @@ impl SimtConfig {
     }
 }
 
+/// Tile of a tensor-core attention kernel: `block_m` query rows, split over `warps` warps, against
+/// `block_n` key rows of `head_dim` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmaConfig {
+    /// Query rows of a block (BLOCK_M): 16 or 32 for each warp.
+    pub block_m: u32,
+    /// Key rows of a step (BLOCK_N), a multiple of 16.
+    pub block_n: u32,
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared memory.
+    pub head_dim: u32,
+    /// Warps of a block.
+    pub warps: u32,
+}
+
+impl MmaConfig {
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        32 * self.warps
+    }
+
+    /// Bytes of shared memory: one tile each of Q, K and V in 16-bit elements, rows 16 bytes apart.
+    pub const fn shared_bytes(&self) -> u32 {
+        (self.block_m + 2 * self.block_n) * (2 * self.head_dim + 16)
+    }
+
+    /// [`Self::shared_bytes`] for sizes that nobody has checked yet; `None` where they overflow.
+    pub const fn checked_shared_bytes(block_m: u32, block_n: u32, head_dim: u32) -> Option<u64> {
+        if block_m > 1 << 20 || block_n > 1 << 20 || head_dim > 1 << 10 {
+            return None;
+        }
+        Some((block_m as u64 + 2 * block_n as u64) * (2 * head_dim as u64 + 16))
+    }
+
+    /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
+    pub const fn accumulators(&self) -> u32 {
+        self.block_m / self.warps * (self.block_n + self.head_dim) / 32
+    }
+
+    /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
+    pub const fn is_well_formed(&self) -> bool {
+        self.warps > 0
+            && self.warps <= 32
+            && self.block_m.is_multiple_of(16 * self.warps)
+            && self.block_m > 0
+            && self.block_n.is_multiple_of(16)
+            && self.block_n > 0
+            && self.head_dim.is_multiple_of(16)
+            && self.head_dim > 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

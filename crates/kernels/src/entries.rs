@@ -9,6 +9,8 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+use crate::attention::forward_sm80;
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
 
@@ -30,6 +32,8 @@ mod host {
         StandardValues,
         /// `attention::forward_simt`.
         ForwardSimt,
+        /// `attention::forward_sm80`.
+        ForwardSm80,
     }
 
     impl Algorithm {
@@ -38,6 +42,7 @@ mod host {
             match self {
                 Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
                 Self::ForwardSimt => "forward_simt",
+                Self::ForwardSm80 => "forward_sm80",
             }
         }
     }
@@ -190,6 +195,33 @@ macro_rules! forward_simt {
     };
 }
 
+/// One tile of `forward_sm80` in each storage type that tensor cores take.
+macro_rules! forward_sm80 {
+    ($m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+        group! {
+            forward_sm80 { "f16", F16, $m, $n, $d, $warps, $blocks }
+            forward_sm80 { "bf16", Bf16, $m, $n, $d, $warps, $blocks }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+        entry! {
+            concat!("forward_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_w", $warps),
+            ForwardSm80,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: mma($m, $n, $d, $warps).threads(),
+                min_blocks: $blocks,
+                shared_bytes: mma($m, $n, $d, $warps).shared_bytes(),
+                barriers: forward_sm80::BARRIERS,
+            },
+            forward_sm80::forward_sm80::<
+                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }
+            >
+        }
+    };
+}
+
 /// Several entries: items on the device, an array on the host.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! group {
@@ -256,6 +288,18 @@ entries! { sm_75;
 
 // Kernels with asynchronous copies and the tensor cores' m16n8k16.
 entries! { sm_80;
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for).
+    forward_sm80(128, 64, 32, 4, 2);
+    forward_sm80(128, 64, 64, 4, 2);
+    forward_sm80(128, 64, 96, 4, 2);
+    forward_sm80(128, 32, 128, 4, 2);
+    forward_sm80(128, 64, 128, 8, 1);
+    forward_sm80(128, 32, 144, 4, 2);
+    forward_sm80(128, 64, 144, 8, 1);
+    forward_sm80(128, 64, 160, 8, 1);
+    forward_sm80(128, 64, 192, 8, 1);
+    forward_sm80(128, 32, 256, 8, 1);
+    forward_sm80(64, 32, 256, 4, 2);
 }
 
 /// All entries.
@@ -283,4 +327,9 @@ const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtC
 #[cfg(not(target_arch = "nvptx64"))]
 const fn standard_tile(block_m: u32, block_n: u32) -> Tile {
     Tile { block_m, block_n, head_dim: u32::MAX }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::config::MmaConfig {
+    crate::config::MmaConfig { block_m, block_n, head_dim, warps }
 }

@@ -1,4 +1,6 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
 pub mod forward_simt;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod forward_sm80;
 pub mod standard;

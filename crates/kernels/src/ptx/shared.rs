@@ -98,3 +98,23 @@ pub unsafe fn store(address: u32, value: f32) {
         _ => { fa_sim::shared::store::<f32>(address, value) }
     }
 }
+
+/// Stores four consecutive 32-bit words (`st.shared.v4.b32`).
+///
+/// # Safety
+/// As [`store`], 16-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store4(address: u32, words: [u32; 4]) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("st.shared.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
+                    in(reg32) address, in(reg32) words[0], in(reg32) words[1], in(reg32) words[2], in(reg32) words[3],
+                    options(nostack))
+            }
+        }
+        _ => { fa_sim::shared::store::<[u32; 4]>(address, words) }
+    }
+}

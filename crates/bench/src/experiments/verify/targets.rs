@@ -64,19 +64,22 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
-        Algorithm::ForwardSimt => Some(Target {
-            names: names(&[entry]),
-            dtype,
-            request: Request {
-                kernel: Some(Kernel::ForwardSimt),
-                block_m: Some(entry.tile.block_m as usize),
-                block_n: Some(entry.tile.block_n as usize),
-            },
-            head_dims: bucket(entry),
-            entries: vec![entry],
-        }),
+        Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
+        Algorithm::ForwardSm80 => Some(fused(Kernel::ForwardSm80, dtype, entry)),
     };
     of_dtype().filter_map(target).collect()
+}
+
+/// An entry that is a kernel of its own.
+fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
+    let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
+    Target {
+        names: names(&[entry]),
+        dtype,
+        request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
+        head_dims: bucket(entry),
+        entries: vec![entry],
+    }
 }
 
 /// The head_dims for which `entry` has the least sufficient number of columns.

@@ -1,0 +1,231 @@
+//! FlashAttention v2 on tensor cores with `mma.sync` (Dao 2023, arXiv:2307.08691, Algorithm 1).
+//!
+//! Runs on every NVIDIA GPU since sm_80. One block owns one tile of Q, its warps 16 or 32 rows of it
+//! each; K and V stream past through shared memory, copied asynchronously: V while Q·Kᵀ runs, the next
+//! K while the softmax and P·V run. Scores and P stay in registers.
+
+use crate::config::MmaConfig;
+use crate::element::Element;
+use crate::mask;
+use crate::params::AttentionParams;
+use crate::ptx::{barrier, cp_async, global, index, shared};
+use crate::scheduler::WorkTile;
+use crate::softmax::OnlineSoftmax;
+use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
+use crate::tile::simt::GlobalTile;
+
+/// Barriers in the source below; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 4;
+
+/// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
+///
+/// `ROWS` = BLOCK_M / WARPS / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are a thread's rows and its
+/// columns of S and O; they are parameters because array lengths cannot be computed from other ones.
+/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`MmaConfig::threads`] threads with
+/// [`MmaConfig::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, and the launch is as above.
+#[inline(always)]
+pub unsafe fn forward_sm80<
+    E: MmaElement,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const THREADS: u32,
+    const ROWS: usize,
+    const COLS: usize,
+    const OUT: usize,
+>(
+    params: &AttentionParams,
+) {
+    const {
+        let config =
+            MmaConfig { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, warps: THREADS / 32 };
+        assert!(config.is_well_formed() && THREADS == config.threads());
+        assert!(ROWS as u32 * 8 * config.warps == BLOCK_M);
+        assert!(COLS as u32 * QUAD == BLOCK_N && OUT as u32 * QUAD == HEAD_DIM);
+    }
+    // SAFETY: valid parameters have no empty axis.
+    let (work, kv_head) = unsafe {
+        let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M));
+        (work, work.kv_head(params))
+    };
+    let first_row = work.tile * BLOCK_M;
+    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+    let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
+    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
+    let k_shared = MmaTile::<HEAD_DIM> { address: q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M) };
+    let v_shared = MmaTile::<HEAD_DIM> { address: k_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_N) };
+    let lane = Lane::current::<ROWS>();
+
+    let mut acc = [[0.0; OUT]; ROWS];
+    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
+    let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
+    // The tile's first row sees the fewest keys; up to there nothing is masked.
+    let unmasked = mask::visible_keys(params, first_row);
+    // SAFETY: the buffers lie behind one another in shared memory; each is filled after a barrier that
+    // follows its last reads, and read after its copies were waited for and a barrier; all threads
+    // run this loop alike.
+    unsafe {
+        q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
+        k_shared.fill::<E, THREADS, BLOCK_N>(&k);
+        cp_async::commit_group();
+        let mut first_key = 0;
+        while first_key < visible {
+            v_shared.fill::<E, THREADS, BLOCK_N>(&v.from::<E>(first_key, 0));
+            cp_async::commit_group();
+            cp_async::wait_group::<1>();
+            barrier::sync(0, THREADS); // Q and K are there.
+            let mut s = [[0.0; COLS]; ROWS];
+            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
+            barrier::sync(0, THREADS); // All reads of K are over.
+            let next_key = first_key + BLOCK_N;
+            if next_key < visible {
+                k_shared.fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
+            }
+            cp_async::commit_group();
+            softmax.prescale(&mut s);
+            if next_key > unmasked {
+                apply_mask(&mut s, params, first_row, first_key, lane);
+            }
+            let rescale = softmax.step(&mut s);
+            rescale_output(&mut acc, &rescale);
+            cp_async::wait_group::<1>();
+            barrier::sync(0, THREADS); // V is there.
+            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
+            barrier::sync(0, THREADS); // All reads of V are over.
+            first_key = next_key;
+        }
+        cp_async::wait_group::<0>();
+        store_output::<E, ROWS, OUT>(
+            params,
+            &work,
+            &o.from::<E>(first_row, 0),
+            first_row,
+            lane,
+            &acc,
+            &softmax,
+        );
+    }
+}
+
+/// What a lane holds of its warp's products: rows and columns as `tile::mma` says.
+#[derive(Clone, Copy)]
+struct Lane {
+    /// First row of the warp.
+    warp_row: u32,
+    /// g: row within each block of eight.
+    group: u32,
+    /// t: pair of columns within each block of eight.
+    pair: u32,
+}
+
+impl Lane {
+    #[inline(always)]
+    fn current<const ROWS: usize>() -> Self {
+        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+        Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
+    }
+
+    /// Row of the block's tile that the lane's row `i` is.
+    #[inline(always)]
+    fn row(self, i: usize) -> u32 {
+        self.warp_row + 8 * i as u32 + self.group
+    }
+
+    /// Column of the product that the lane's column `j` is.
+    #[inline(always)]
+    fn column(self, j: usize) -> u32 {
+        8 * (j / 2) as u32 + 2 * self.pair + (j % 2) as u32
+    }
+}
+
+/// Sets the scores of keys that a row does not see to −∞.
+#[inline(always)]
+fn apply_mask<const ROWS: usize, const COLS: usize>(
+    s: &mut [[f32; COLS]; ROWS],
+    params: &AttentionParams,
+    first_row: u32,
+    first_key: u32,
+    lane: Lane,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let visible = mask::visible_keys(params, first_row + lane.row(i));
+        let mut j = 0;
+        while j < COLS {
+            if first_key + lane.column(j) >= visible {
+                s[i][j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Brings what was accumulated so far to the new running max.
+#[inline(always)]
+fn rescale_output<const ROWS: usize, const OUT: usize>(acc: &mut [[f32; OUT]; ROWS], rescale: &[f32; ROWS]) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < OUT {
+            acc[i][j] *= rescale[i];
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted.
+///
+/// # Safety
+/// All threads of the block call this together; `o` is writable and this block's own.
+#[inline(always)]
+unsafe fn store_output<E: MmaElement, const ROWS: usize, const OUT: usize>(
+    params: &AttentionParams,
+    work: &WorkTile,
+    o: &GlobalTile,
+    first_row: u32,
+    lane: Lane,
+    acc: &[[f32; OUT]; ROWS],
+    softmax: &OnlineSoftmax<ROWS, QUAD>,
+) {
+    let in_pairs = (o.address | (2 * o.stride)).is_multiple_of(4);
+    let mut i = 0;
+    while i < ROWS {
+        let row = lane.row(i);
+        // SAFETY: the caller's contract; an element is stored only where it exists, by one lane.
+        unsafe {
+            let (inverse_sum, lse) = softmax.finish(i);
+            if row < o.rows {
+                let mut j = 0;
+                while j < OUT {
+                    let column = lane.column(j);
+                    let (low, high) = (acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
+                    if in_pairs && column + 1 < o.columns {
+                        global::store_b32(o.at::<E>(row, column), E::pack(low, high));
+                    } else {
+                        if column < o.columns {
+                            E::store(o.at::<E>(row, column), low);
+                        }
+                        if column + 1 < o.columns {
+                            E::store(o.at::<E>(row, column + 1), high);
+                        }
+                    }
+                    j += 2;
+                }
+                if params.lse != 0 && lane.pair == 0 {
+                    let index =
+                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
+                    f32::store(params.lse + 4 * index, lse);
+                }
+            }
+        }
+        i += 1;
+    }
+}
