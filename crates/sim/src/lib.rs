@@ -40,7 +40,8 @@
 //! # What differs from the hardware
 //! Threads of a warp interleave freely between the points where they meet, as PTX allows since
 //! sm_70; no warp runs in lockstep. Time, caches and bank conflicts are not modelled. Accesses to
-//! global memory are checked for bounds but not for races. A kernel that overruns its coroutine
+//! global memory are checked for bounds but not for races. Sums of an `mma` are rounded in an
+//! order of this crate's own. A kernel that overruns its coroutine
 //! stack (256 KiB) hits a guard page, which ends the process.
 
 pub mod barrier;

@@ -9,7 +9,7 @@
 //! * of D in `acc[0]` and `acc[1]` (g, 2t) and (g, 2t + 1), in `acc[2]` and `acc[3]` the same of row g + 8.
 //!
 //! Two neighbouring D fragments, rounded and packed, are thus the A fragment of a product over their
-//! 16 columns: a[0] and a[1] come of the first, a[2] and a[3] of the second.
+//! 16 columns: `a[0]` and `a[1]` come of the first, `a[2]` and `a[3]` of the second.
 //!
 //! Inline assembly, because LLVM's intrinsics take fp16 as vectors, which rustc passes to no function on
 //! this target, and because they are not `convergent` either: assembly that is not `pure` at least stays

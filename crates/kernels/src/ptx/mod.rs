@@ -3,7 +3,8 @@
 //! On the device each function is its PTX instruction; on the host it is the same
 //! operation of `fa-sim`. Operations that synchronise threads (barriers, shuffles,
 //! votes) go through LLVM intrinsics because those carry `convergent`; rustc's
-//! `asm!` does not, and an optimiser may copy it into divergent branches.
+//! `asm!` does not, and an optimiser may copy it into divergent branches. [`mma`] says why it
+//! is the exception.
 //!
 //! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA that
 //! comes with it: only entries of the sm_80 list use them.
