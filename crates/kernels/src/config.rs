@@ -89,9 +89,9 @@ impl MmaConfig {
         32 * self.warps
     }
 
-    /// Bytes of shared memory: one tile each of Q, K and V in 16-bit elements, rows 16 bytes apart.
+    /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
-        (self.block_m + 2 * self.block_n) * (2 * self.head_dim + 16)
+        (self.block_m + 4 * self.block_n) * (2 * self.head_dim + 16)
     }
 
     /// [`Self::shared_bytes`] for sizes that nobody has checked yet; `None` where they overflow.
@@ -99,7 +99,7 @@ impl MmaConfig {
         if block_m > 1 << 20 || block_n > 1 << 20 || head_dim > 1 << 10 {
             return None;
         }
-        Some((block_m as u64 + 2 * block_n as u64) * (2 * head_dim as u64 + 16))
+        Some((block_m as u64 + 4 * block_n as u64) * (2 * head_dim as u64 + 16))
     }
 
     /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.

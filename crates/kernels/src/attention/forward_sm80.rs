@@ -1,21 +1,22 @@
 //! FlashAttention v2 on tensor cores with `mma.sync` (Dao 2023, arXiv:2307.08691, Algorithm 1).
 //!
 //! Runs on every NVIDIA GPU since sm_80. One block owns one tile of Q, its warps 16 or 32 rows of it
-//! each; K and V stream past through shared memory, copied asynchronously: V while Q·Kᵀ runs, the next
-//! K while the softmax and P·V run. Scores and P stay in registers.
+//! each; K and V stream past through a ring of two stages in shared memory, copied asynchronously: the next
+//! stage fills while this one is worked on, and one barrier a step leaves the warps free to drift, so that
+//! some multiply while others exponentiate. Scores and P stay in registers.
 
 use crate::config::MmaConfig;
 use crate::element::Element;
 use crate::mask;
 use crate::params::AttentionParams;
-use crate::ptx::{barrier, cp_async, global, index, shared};
+use crate::ptx::{barrier, cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
 
 /// Barriers in the source below; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 4;
+pub const BARRIERS: u32 = 1;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
@@ -58,8 +59,9 @@ pub unsafe fn forward_sm80<
     let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
-    let k_shared = MmaTile::<HEAD_DIM> { address: q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M) };
-    let v_shared = MmaTile::<HEAD_DIM> { address: k_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_N) };
+    let stages = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
+    let tile =
+        |index: u32| MmaTile::<HEAD_DIM> { address: stages + index * MmaTile::<HEAD_DIM>::bytes(BLOCK_N) };
     let lane = Lane::current::<ROWS>();
 
     let mut acc = [[0.0; OUT]; ROWS];
@@ -67,37 +69,38 @@ pub unsafe fn forward_sm80<
     let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
     // The tile's first row sees the fewest keys; up to there nothing is masked.
     let unmasked = mask::visible_keys(params, first_row);
-    // SAFETY: the buffers lie behind one another in shared memory; each is filled after a barrier that
-    // follows its last reads, and read after its copies were waited for and a barrier; all threads
-    // run this loop alike.
+    // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
+    // waited for and a barrier, and filled again after the barrier that follows its last reads; all
+    // threads run this loop alike.
     unsafe {
         q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
-        k_shared.fill::<E, THREADS, BLOCK_N>(&k);
+        tile(0).fill::<E, THREADS, BLOCK_N>(&k);
+        tile(1).fill::<E, THREADS, BLOCK_N>(&v);
         cp_async::commit_group();
-        let mut first_key = 0;
+        let (mut first_key, mut stage) = (0, 0);
         while first_key < visible {
-            v_shared.fill::<E, THREADS, BLOCK_N>(&v.from::<E>(first_key, 0));
-            cp_async::commit_group();
-            cp_async::wait_group::<1>();
-            barrier::sync(0, THREADS); // Q and K are there.
+            cp_async::wait_group::<0>();
+            barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
+            let (k_shared, v_shared) = (tile(stage), tile(stage + 1));
+            let next_key = first_key + BLOCK_N;
+            stage = 2 - stage;
+            if next_key < visible {
+                tile(stage).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
+                tile(stage + 1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(next_key, 0));
+                cp_async::commit_group();
+            }
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
-            barrier::sync(0, THREADS); // All reads of K are over.
-            let next_key = first_key + BLOCK_N;
-            if next_key < visible {
-                k_shared.fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
-            }
-            cp_async::commit_group();
             softmax.prescale(&mut s);
             if next_key > unmasked {
                 apply_mask(&mut s, params, first_row, first_key, lane);
             }
             let rescale = softmax.step(&mut s);
-            rescale_output(&mut acc, &rescale);
-            cp_async::wait_group::<1>();
-            barrier::sync(0, THREADS); // V is there.
+            // The max rarely grows after the first blocks: then the products of a whole pass are saved.
+            if warp::vote_any(grew(&rescale)) {
+                rescale_output(&mut acc, &rescale);
+            }
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
-            barrier::sync(0, THREADS); // All reads of V are over.
             first_key = next_key;
         }
         cp_async::wait_group::<0>();
@@ -165,6 +168,18 @@ fn apply_mask<const ROWS: usize, const COLS: usize>(
         }
         i += 1;
     }
+}
+
+/// Whether any row's max grew.
+#[inline(always)]
+fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
+    let mut grew = false;
+    let mut i = 0;
+    while i < ROWS {
+        grew |= rescale[i] != 1.0;
+        i += 1;
+    }
+    grew
 }
 
 /// Brings what was accumulated so far to the new running max.

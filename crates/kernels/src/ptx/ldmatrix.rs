@@ -4,42 +4,13 @@
 //! the lower and (l / 4, 2·(l % 4) + 1) in the upper half of a register: a quarter of `mma`'s operand A, or,
 //! where shared memory holds B's columns as rows, half of its operand B. Transposed, it gets
 //! (2·(l % 4), l / 4) and (2·(l % 4) + 1, l / 4): half of operand B from rows of B.
-
-/// One register for each of four matrices.
-#[cfg(target_arch = "nvptx64")]
-#[repr(C)]
-struct Four(u32, u32, u32, u32);
-
-/// One register for each of two matrices.
-#[cfg(target_arch = "nvptx64")]
-#[repr(C)]
-struct Two(u32, u32);
+//!
+//! Inline assembly, because LLVM's intrinsics take generic pointers: ptxas then spends three or four moves on
+//! each address of an unrolled loop, where it folds constants into a shared one. It is not `pure`, so
+//! that it stays where it is written.
 
 #[cfg(target_arch = "nvptx64")]
-unsafe extern "unadjusted" {
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16.p0"]
-    fn ldmatrix_x4(address: *const u8) -> Four;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.trans.b16.p0"]
-    fn ldmatrix_x4_trans(address: *const u8) -> Four;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x2.b16.p0"]
-    fn ldmatrix_x2(address: *const u8) -> Two;
-    #[link_name = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x2.trans.b16.p0"]
-    fn ldmatrix_x2_trans(address: *const u8) -> Two;
-}
-
-/// The generic address of a shared one, which the intrinsics take for want of pointers to shared
-/// memory. ptxas folds the conversion away, offsets included.
-#[cfg(target_arch = "nvptx64")]
-#[inline(always)]
-fn generic(address: u32) -> *const u8 {
-    let generic: u64;
-    // SAFETY: register arithmetic only.
-    unsafe {
-        core::arch::asm!("{{", ".reg .b64 wide;", "cvt.u64.u32 wide, {1};", "cvta.shared.u64 {0}, wide;", "}}",
-            out(reg64) generic, in(reg32) address, options(pure, nomem, nostack));
-    }
-    generic as *const u8
-}
+use core::arch::asm;
 
 /// Loads four matrices, whose rows all 32 lanes name (`ldmatrix.sync.aligned.m8n8.x4.b16`).
 ///
@@ -52,8 +23,13 @@ fn generic(address: u32) -> *const u8 {
 pub unsafe fn load_x4(address: u32) -> [u32; 4] {
     cfg_select! {
         target_arch = "nvptx64" => {
+            let (a, b, c, d): (u32, u32, u32, u32);
             // SAFETY: the caller's contract is the instruction's.
-            let Four(a, b, c, d) = unsafe { ldmatrix_x4(generic(address)) };
+            unsafe {
+                asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{0}, {1}, {2}, {3}}}, [{4}];",
+                    out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+                    options(readonly, nostack));
+            }
             [a, b, c, d]
         }
         _ => { fa_sim::ldmatrix::load::<4>(address, false) }
@@ -69,8 +45,13 @@ pub unsafe fn load_x4(address: u32) -> [u32; 4] {
 pub unsafe fn load_x4_transposed(address: u32) -> [u32; 4] {
     cfg_select! {
         target_arch = "nvptx64" => {
+            let (a, b, c, d): (u32, u32, u32, u32);
             // SAFETY: the caller's contract is the instruction's.
-            let Four(a, b, c, d) = unsafe { ldmatrix_x4_trans(generic(address)) };
+            unsafe {
+                asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{0}, {1}, {2}, {3}}}, [{4}];",
+                    out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+                    options(readonly, nostack));
+            }
             [a, b, c, d]
         }
         _ => { fa_sim::ldmatrix::load::<4>(address, true) }
@@ -87,8 +68,12 @@ pub unsafe fn load_x4_transposed(address: u32) -> [u32; 4] {
 pub unsafe fn load_x2(address: u32) -> [u32; 2] {
     cfg_select! {
         target_arch = "nvptx64" => {
+            let (a, b): (u32, u32);
             // SAFETY: the caller's contract is the instruction's.
-            let Two(a, b) = unsafe { ldmatrix_x2(generic(address)) };
+            unsafe {
+                asm!("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{0}, {1}}}, [{2}];",
+                    out(reg32) a, out(reg32) b, in(reg32) address, options(readonly, nostack));
+            }
             [a, b]
         }
         _ => { fa_sim::ldmatrix::load::<2>(address, false) }
@@ -104,8 +89,12 @@ pub unsafe fn load_x2(address: u32) -> [u32; 2] {
 pub unsafe fn load_x2_transposed(address: u32) -> [u32; 2] {
     cfg_select! {
         target_arch = "nvptx64" => {
+            let (a, b): (u32, u32);
             // SAFETY: the caller's contract is the instruction's.
-            let Two(a, b) = unsafe { ldmatrix_x2_trans(generic(address)) };
+            unsafe {
+                asm!("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{0}, {1}}}, [{2}];",
+                    out(reg32) a, out(reg32) b, in(reg32) address, options(readonly, nostack));
+            }
             [a, b]
         }
         _ => { fa_sim::ldmatrix::load::<2>(address, true) }

@@ -1,9 +1,11 @@
-//! Data exchange within a warp (PTX ISA, `shfl.sync`).
+//! Data exchange within a warp (PTX ISA, `shfl.sync`, `vote.sync`).
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
     fn shfl_bfly(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.vote.any.sync"]
+    fn vote_any_sync(mask: u32, predicate: bool) -> bool;
 }
 
 /// All 32 lanes.
@@ -23,5 +25,21 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
             unsafe { shfl_bfly(FULL_WARP, value, lane_mask, 0x1f) }
         }
         _ => { f32::from_bits(fa_sim::warp::shuffle_xor(value.to_bits(), lane_mask)) }
+    }
+}
+
+/// Whether `predicate` holds in any lane of the warp (`vote.sync.any`).
+///
+/// # Safety
+/// All 32 lanes of the warp execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn vote_any(predicate: bool) -> bool {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { vote_any_sync(FULL_WARP, predicate) }
+        }
+        _ => { fa_sim::warp::vote_any(predicate) }
     }
 }

@@ -132,16 +132,41 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     #[track_caller]
     unsafe fn copy_async<E: Element, const THREADS: u32, const ROWS: u32>(self, source: &GlobalTile) {
         let chunks = COLUMNS * 2 / CHUNK;
-        let mut chunk = index::thread();
-        while chunk < ROWS * chunks {
-            let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
-            let exists = row < source.rows && column < source.columns;
-            let bytes = if exists { (2 * (source.columns - column)).min(CHUNK) } else { 0 };
-            // Where nothing is read the address still has to be a valid one.
-            let from = if exists { source.at::<E>(row, column) } else { source.address };
+        let thread = index::thread();
+        if const { THREADS.is_multiple_of(COLUMNS * 2 / CHUNK) } {
+            // Each thread stays in its column of chunks, so that its addresses advance by constants.
+            let (first, column) = (thread / chunks, thread % chunks * (CHUNK / 2));
+            let mut row = 0;
+            while row < ROWS {
+                // SAFETY: the caller's contract.
+                unsafe { self.copy_chunk::<E>(source, row + first, column, row + first < ROWS) };
+                row += THREADS / chunks;
+            }
+        } else {
+            let mut chunk = thread;
+            while chunk < ROWS * chunks {
+                let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
+                // SAFETY: the caller's contract.
+                unsafe { self.copy_chunk::<E>(source, row, column, true) };
+                chunk += THREADS;
+            }
+        }
+    }
+
+    /// Issues the copy of one chunk, if it is `inside` the tile.
+    ///
+    /// # Safety
+    /// As [`Self::copy_async`].
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn copy_chunk<E: Element>(self, source: &GlobalTile, row: u32, column: u32, inside: bool) {
+        let exists = row < source.rows && column < source.columns;
+        let bytes = if exists { (2 * (source.columns - column)).min(CHUNK) } else { 0 };
+        // Where nothing is read the address still has to be a valid one.
+        let from = if exists { source.at::<E>(row, column) } else { source.address };
+        if inside {
             // SAFETY: the caller's contract.
             unsafe { cp_async::copy16(self.at(row, column), from, bytes) };
-            chunk += THREADS;
         }
     }
 }

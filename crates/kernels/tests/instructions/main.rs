@@ -62,6 +62,22 @@ fn shuffle_exchanges_lanes_that_differ_in_the_mask() {
 }
 
 #[test]
+fn a_vote_sees_every_lane_of_its_own_warp() {
+    for lane in [0, 13, 31] {
+        let mut out = [0; 64];
+        run(1, &mut out, |base| {
+            let thread = index::thread();
+            // SAFETY: whole warps vote; one element per thread.
+            unsafe {
+                let any = warp::vote_any(thread == 32 + lane);
+                global::store_b32(base + 4 * u64::from(thread), any.into());
+            }
+        });
+        assert!(out.iter().enumerate().all(|(i, &value)| value == u32::from(i >= 32)));
+    }
+}
+
+#[test]
 fn wide_shared_loads_see_what_narrow_stores_wrote() {
     let mut out = [0; 64];
     run(1, &mut out, |base| {
