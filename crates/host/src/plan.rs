@@ -182,11 +182,12 @@ fn fused(
     if asked_for.is_empty() {
         return Err(no_such_tile(problem, device, request, kernel, &built));
     }
+    // The list of entries has the fastest tile of each HEAD_DIM first.
     let fits = |entry: &&&Entry| entry.shared_bytes as usize <= device.shared_per_block;
-    let area = |entry: &&Entry| entry.tile.block_m * entry.tile.block_n;
-    let Some(entry) = asked_for.iter().filter(fits).copied().max_by_key(area) else {
+    let Some(entry) = asked_for.iter().find(fits).copied() else {
         // The list is not empty, so it has a smallest tile; that one does not fit either.
-        let smallest = asked_for.iter().copied().min_by_key(area).unwrap_or(asked_for[0]);
+        let smallest =
+            asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes).unwrap_or(asked_for[0]);
         return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
     };
     let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
@@ -198,7 +199,7 @@ fn fused(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
             entry.tile.block_n,
-            if asked { "asked for," } else { "the largest tile built" },
+            if asked { "asked for," } else { "the fastest tile measured on an H200" },
             entry.shared_bytes,
             device.shared_per_block
         ),
@@ -327,10 +328,10 @@ mod tests {
     use super::*;
     use crate::{Options, Sim, TensorLayout, Tensors};
 
-    fn problem(seqlen: usize, head_dim: usize) -> Problem {
-        let layout = TensorLayout::bshd(1, seqlen, 2, head_dim);
+    fn problem(dtype: DType, head_dim: usize) -> Problem {
+        let layout = TensorLayout::bshd(1, 100, 2, head_dim);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-        Problem::new(tensors, DType::F16, Options::default()).unwrap()
+        Problem::new(tensors, dtype, Options::default()).unwrap()
     }
 
     /// A GPU with so much shared memory per block.
@@ -339,13 +340,14 @@ mod tests {
     }
 
     fn tile(head_dim: usize, shared_per_block: usize) -> (usize, usize, u32) {
-        let plan = plan(&problem(100, head_dim), &device(shared_per_block), &Request::default()).unwrap();
+        let plan =
+            plan(&problem(DType::F32, head_dim), &device(shared_per_block), &Request::default()).unwrap();
         let (block_m, block_n) = plan.tile.unwrap();
         (block_m, block_n, plan.steps[0].entry.tile.head_dim)
     }
 
     #[test]
-    fn the_smallest_head_dim_and_the_largest_tile_that_fit_are_chosen() {
+    fn the_smallest_head_dim_and_the_fastest_tile_that_fit_are_chosen() {
         assert_eq!(tile(128, 227 << 10), (64, 64, 128));
         assert_eq!(tile(129, 227 << 10), (64, 64, 160));
         assert_eq!(tile(1, 227 << 10), (64, 64, 32));
@@ -354,16 +356,42 @@ mod tests {
     #[test]
     fn every_head_dim_has_a_tile_on_the_smallest_device() {
         for head_dim in 1..=crate::MAX_HEAD_DIM {
-            let plan = plan(&problem(100, head_dim), &device(64 << 10), &Request::default()).unwrap();
+            let plan = plan(&problem(DType::F32, head_dim), &device(64 << 10), &Request::default()).unwrap();
             assert!(plan.steps[0].entry.shared_bytes <= 64 << 10);
         }
+    }
+
+    #[test]
+    fn tensor_cores_are_chosen_where_type_and_device_have_them() {
+        let chosen = |dtype, compute_capability| {
+            let device = Device { compute_capability, ..device(227 << 10) };
+            let plan = plan(&problem(dtype, 100), &device, &Request::default()).unwrap();
+            (plan.kernel, plan.reasons[0].clone())
+        };
+        for dtype in [DType::F16, DType::Bf16] {
+            assert_eq!(chosen(dtype, 80).0, Kernel::ForwardSm80);
+            let (kernel, reason) = chosen(dtype, 75);
+            assert_eq!(kernel, Kernel::ForwardSimt);
+            assert!(reason.ends_with("because simulated GPU is sm_75, and mma.sync needs sm_80"), "{reason}");
+        }
+        assert_eq!(chosen(DType::F32, 90).0, Kernel::ForwardSimt);
+    }
+
+    #[test]
+    fn a_kernel_that_the_device_or_type_lacks_is_refused() {
+        let request = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+        let old = Device { compute_capability: 75, ..device(64 << 10) };
+        let error = plan(&problem(DType::F16, 64), &old, &request).unwrap_err().to_string();
+        assert_eq!(error, "kernel forward_sm80 needs sm_80; simulated GPU is sm_75");
+        let error = plan(&problem(DType::F32, 64), &device(227 << 10), &request).unwrap_err().to_string();
+        assert_eq!(error, "kernel forward_sm80 has no f32 entry; it has f16, bf16");
     }
 
     #[test]
     fn tiles_that_do_not_fit_or_do_not_exist_say_so() {
         let message = |block_m, block_n| {
             let request = Request { kernel: None, block_m: Some(block_m), block_n: Some(block_n) };
-            plan(&problem(100, 128), &device(64 << 10), &request).unwrap_err().to_string()
+            plan(&problem(DType::F32, 128), &device(64 << 10), &request).unwrap_err().to_string()
         };
         assert_eq!(
             message(64, 64),

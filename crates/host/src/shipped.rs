@@ -44,13 +44,14 @@ pub fn ptx(name: &str) -> Result<String> {
         .ok_or_else(|| broken(format!("{name} lies outside its archive {}", entry.family)))
 }
 
-/// The newest PTX ISA version that any shipped entry needs, as (major, minor).
-pub(crate) fn ptx_isa() -> Result<(u32, u32)> {
+/// The oldest PTX ISA version among the shipped entries, as (major, minor). Newer ones come with kernels for
+/// newer devices, whose drivers know them.
+pub(crate) fn least_ptx_isa() -> Result<(u32, u32)> {
     let versions = manifest()?.entries.iter().map(|entry| {
         let (major, minor) = entry.ptx_version.split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
-    versions.max().flatten().ok_or_else(|| broken("no PTX version in the manifest".to_owned()))
+    versions.min().flatten().ok_or_else(|| broken("no PTX version in the manifest".to_owned()))
 }
 
 /// A family's decompressed archive, kept for the next entry of it.

@@ -12,6 +12,12 @@ fn values(len: usize, seed: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).collect()
 }
 
+fn halves(len: usize, seed: usize) -> Vec<f16> {
+    values(len, seed).into_iter().map(f16::from_f32).collect()
+}
+
+const KERNELS: [Kernel; 3] = [Kernel::ForwardSm80, Kernel::ForwardSimt, Kernel::Standard];
+
 fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
     let tensors = Tensors { q, k: kv, v: kv, o: q };
     Problem::new(tensors, DType::F32, Options { causal, softmax_scale: None }).unwrap()
@@ -21,12 +27,13 @@ fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
 fn every_barrier_of_the_source_is_reached() {
     let sim = Sim::new(1);
     let layout = TensorLayout::bshd(1, 70, 2, 40);
-    let problem = problem(layout, layout, false);
-    let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
-    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+    let inputs = [1, 2, 3].map(|seed| halves(layout.span(), seed));
+    for kernel in KERNELS {
         let request = Request { kernel: Some(kernel), ..Request::default() };
         let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
-        let mut o = vec![0.0; layout.span()];
+        let mut o = vec![f16::ZERO; layout.span()];
         let traffic =
             sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
         let declared: Vec<_> = plan.steps.iter().map(|step| step.entry.barriers as usize).collect();
@@ -74,24 +81,29 @@ fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
     let rows = 37;
     // Rows and heads lie apart, and what lies between them is NaN.
     let layout = TensorLayout::strided([2, rows, 2, 30], [64 * 128, 128, 40, 1]);
-    let problem = problem(layout, layout, true);
-    let mut inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let options = Options { causal: true, softmax_scale: None };
+    let problem = Problem::new(tensors, DType::F16, options).unwrap();
+    let mut inputs = [1, 2, 3].map(|seed| halves(layout.span(), seed));
     let mut inside = vec![false; layout.span()];
     for (batch, seq, head) in (0..2).flat_map(|b| (0..rows).flat_map(move |s| (0..2).map(move |h| (b, s, h))))
     {
         inside[layout.row(batch, seq, head)..][..30].fill(true);
     }
     for tensor in &mut inputs {
-        tensor.iter_mut().zip(&inside).filter(|(_, inside)| !**inside).for_each(|(x, _)| *x = f32::NAN);
+        tensor.iter_mut().zip(&inside).filter(|(_, inside)| !**inside).for_each(|(x, _)| *x = f16::NAN);
     }
     let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
-    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+    for kernel in KERNELS {
         let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
         let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
-        let mut o = vec![-7.0; layout.span()];
+        let mut o = vec![f16::from_f32(-7.0); layout.span()];
         backend.forward(&problem, &plan, (q, k, v), &mut o, None).unwrap();
         for (i, &value) in o.iter().enumerate() {
-            assert!(if inside[i] { value.is_finite() } else { value == -7.0 }, "{kernel}: o[{i}] = {value}");
+            assert!(
+                if inside[i] { value.is_finite() } else { value.to_f32() == -7.0 },
+                "{kernel}: o[{i}] = {value}"
+            );
         }
     }
 }
@@ -110,7 +122,7 @@ fn tensors_of_more_than_two_to_the_31_elements() {
     for row in 0..rows {
         tensor[far.row(0, row, 0)..][..head_dim].copy_from_slice(&small[near.row(0, row, 0)..][..head_dim]);
     }
-    for kernel in [Kernel::ForwardSimt, Kernel::Standard] {
+    for kernel in KERNELS {
         let run = |layout: TensorLayout, values: &[f16]| {
             let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
             let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();

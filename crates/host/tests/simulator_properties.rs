@@ -38,10 +38,12 @@ proptest! {
     #[test]
     fn matches_the_reference(
         case in case(&[(1, 1), (70, 1), (1, 70), (65, 3), (33, 64)], 80),
-        kernel in prop::sample::select(vec![Kernel::ForwardSimt, Kernel::Standard]),
+        kernel in prop::sample::select(vec![Kernel::ForwardSm80, Kernel::ForwardSimt, Kernel::Standard]),
         schedule in any::<u64>(),
     ) {
         match case.dtype {
+            // Tensor cores take no fp32, so the other fused kernel stands in.
+            DType::F32 if kernel == Kernel::ForwardSm80 => run::<f32>(&case, Kernel::ForwardSimt, schedule)?,
             DType::F32 => run::<f32>(&case, kernel, schedule)?,
             DType::F16 => run::<f16>(&case, kernel, schedule)?,
             DType::Bf16 => run::<bf16>(&case, kernel, schedule)?,

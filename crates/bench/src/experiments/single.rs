@@ -111,11 +111,14 @@ fn candidates(session: &Session, problem: &Problem, args: &KernelArgs) -> Result
     let mut candidates = vec![Candidate { kernel: first, plan: Ok(chosen) }];
     if args.kernel.is_none() {
         let others = Kernel::of_backend(session.kind()).iter().copied().filter(|&kernel| kernel != first);
-        candidates.extend(others.map(|kernel| {
+        candidates.extend(others.filter_map(|kernel| {
             // A tile asked for without a kernel cannot mean the baseline, which has none to choose.
             let blocks = if kernel == Kernel::Standard { Request::default() } else { request };
-            let plan = session.backend.plan(problem, &Request { kernel: Some(kernel), ..blocks });
-            Candidate { kernel, plan: plan.map_err(|error| error.to_string()) }
+            match session.backend.plan(problem, &Request { kernel: Some(kernel), ..blocks }) {
+                // A kernel that the type or the device lacks is not one of this problem's.
+                Err(Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. }) => None,
+                plan => Some(Candidate { kernel, plan: plan.map_err(|error| error.to_string()) }),
+            }
         }));
     }
     Ok(candidates)

@@ -16,7 +16,7 @@ pub(super) fn init() -> Result<i32> {
     let mut version = 0;
     // SAFETY: writes one integer.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) }.result())?;
-    require(version, crate::shipped::ptx_isa()?)?;
+    require(version, crate::shipped::least_ptx_isa()?)?;
     Ok(version)
 }
 
