@@ -15,9 +15,6 @@ pub const QUAD: u32 = 4;
 /// Bytes that one lane copies or one `ldmatrix` row holds.
 pub const CHUNK: u32 = 16;
 
-/// Chunks that a thread loads before it stores the first, where they pass through registers.
-const CHUNKS_IN_FLIGHT: usize = 4;
-
 /// A 16-bit storage type that tensor cores multiply.
 pub trait MmaElement: Element {
     /// acc += A·B for one 16×8×16 step.
@@ -114,29 +111,16 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     #[track_caller]
     unsafe fn copy_realigned<E: Element, const THREADS: u32, const ROWS: u32>(self, source: &GlobalTile) {
         let chunks = COLUMNS * 2 / CHUNK;
-        let place = |chunk: u32| (chunk / chunks, chunk % chunks * (CHUNK / 2));
-        let mut first = index::thread();
-        while first < ROWS * chunks {
-            let mut words = [[0; 4]; CHUNKS_IN_FLIGHT];
-            let mut i = 0;
-            while i < CHUNKS_IN_FLIGHT {
-                let (row, column) = place(first + i as u32 * THREADS);
-                let exists = row < ROWS && row < source.rows && column < source.columns;
-                let elements = if exists { (source.columns - column).min(CHUNK / 2) } else { 0 };
-                // SAFETY: the caller's contract; nothing is read of a chunk without elements.
-                words[i] = unsafe { load_chunk(source.at::<E>(row, column), elements) };
-                i += 1;
-            }
-            let mut i = 0;
-            while i < CHUNKS_IN_FLIGHT {
-                let (row, column) = place(first + i as u32 * THREADS);
-                if row < ROWS {
-                    // SAFETY: the caller's contract.
-                    unsafe { shared::store4(self.at(row, column), words[i]) };
-                }
-                i += 1;
-            }
-            first += CHUNKS_IN_FLIGHT as u32 * THREADS;
+        let mut chunk = index::thread();
+        while chunk < ROWS * chunks {
+            let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
+            let exists = row < source.rows && column < source.columns;
+            let elements = if exists { (source.columns - column).min(CHUNK / 2) } else { 0 };
+            // SAFETY: the caller's contract.
+            unsafe {
+                shared::store4(self.at(row, column), load_chunk(source.at::<E>(row, column), elements))
+            };
+            chunk += THREADS;
         }
     }
 
