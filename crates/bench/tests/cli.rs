@@ -197,7 +197,7 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--backend sim --kernel standard --block-m 64", "BLOCK_M = 64"),
         (
             "--backend sim --block-m 48",
-            "BLOCK_M = 48, BLOCK_N = any is not built for forward_simt at head_dim 64; built: ",
+            "BLOCK_M = 48, BLOCK_N = any is not built for forward_sm80 at head_dim 64; built: ",
         ),
         (
             "--backend sim --block-m 1024 --block-n 1024",
