@@ -101,20 +101,30 @@ fn require(tool: &str, advice: &str) -> Result<()> {
     bail!("{tool} is not on PATH: {advice}")
 }
 
-/// Sees to it that apt knows the packages, updating its lists where it may.
+/// Sees to it that apt knows a compiler that is new enough, updating its lists where it may: the lists of a
+/// fresh machine may be older than the compiler.
 fn refresh_package_lists() -> Result<()> {
-    if depends(DEBIAN_PACKAGES[0]).is_ok() {
+    let package = DEBIAN_PACKAGES[0];
+    let known = || record(package).is_ok_and(|record| is_recent(&record));
+    if known() {
         return Ok(());
     }
+    let needed = toolchain::MINIMUM;
     let user = process::stdout(Command::new("id").arg("-u"))?;
     if user.trim() != "0" {
-        bail!("apt knows no package {}: run `sudo apt-get update` first", DEBIAN_PACKAGES[0]);
+        bail!("apt knows no {package} of at least {needed}: run `sudo apt-get update` first");
     }
     process::output(Command::new("apt-get").args(["update", "--quiet"]))
         .context("apt cannot update its lists")?;
-    depends(DEBIAN_PACKAGES[0])
-        .context("this Debian has no device compiler; use `cargo xtask toolchain --rustup`")?;
+    if !known() {
+        bail!("this Debian has no {package} of at least {needed}; use `cargo xtask toolchain --rustup`");
+    }
     Ok(())
+}
+
+/// Whether a package's record names a version that is new enough.
+fn is_recent(record: &str) -> bool {
+    record.lines().find_map(|line| line.strip_prefix("Version: ")).is_some_and(toolchain::is_recent)
 }
 
 /// The packages to fetch: the compiler, its sources, and the libraries it needs that the system lacks.
@@ -144,11 +154,15 @@ fn packages() -> Result<Vec<String>> {
     Ok(wanted)
 }
 
+/// What apt knows of a package.
+fn record(package: &str) -> Result<String> {
+    process::stdout(Command::new("apt-cache").args(["show", "--no-all-versions", package]))
+        .with_context(|| format!("apt knows no package {package}"))
+}
+
 /// The names that a package depends on, first alternatives only.
 fn depends(package: &str) -> Result<Vec<String>> {
-    let text = process::stdout(Command::new("apt-cache").args(["show", "--no-all-versions", package]))
-        .with_context(|| format!("apt knows no package {package}"))?;
-    Ok(parse_depends(&text))
+    Ok(parse_depends(&record(package)?))
 }
 
 fn parse_depends(record: &str) -> Vec<String> {
@@ -222,6 +236,14 @@ mod tests {
         let record = "Package: rustc-web\nPre-Depends: dpkg (>= 1.15)\n\
                       Depends: libc6 (>= 2.34), libstd-rust-web-dev (= 1.96.0), gcc:any | clang, libedit2\nSuggests: lld\n";
         assert_eq!(parse_depends(record), ["dpkg", "libc6", "libstd-rust-web-dev", "gcc", "libedit2"]);
+    }
+
+    #[test]
+    fn a_record_of_an_old_compiler_is_not_enough() {
+        let record = |version| format!("Package: rustc-web\nVersion: {version}\nDepends: libc6\n");
+        assert!(is_recent(&record("1.96.0+dfsg1-1~deb12u2")));
+        assert!(!is_recent(&record("1.85.0+dfsg3-1~deb12u3")));
+        assert!(!is_recent("Package: rustc-web\n"));
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::process;
 /// rustc's name of the GPU target.
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
 
+/// The oldest compiler that builds the kernels: the workspace's `rust-version`.
+pub(crate) const MINIMUM: &str = env!("CARGO_PKG_RUST_VERSION");
+
 /// The ptxas that is fetched, and preferred where the manifest names no other.
 pub const PTXAS_VERSION: &str = "13.0.88";
 
@@ -89,10 +92,7 @@ impl Compiler {
             .with_context(|| format!("no sources of core under {}", prefix.join("usr/src").display()))?;
         let version = version(&executable, Some(&libraries))?;
         if !recent(&version) {
-            bail!(
-                "the device compiler is {version}, and at least {} is needed",
-                env!("CARGO_PKG_RUST_VERSION")
-            );
+            bail!("the device compiler is {version}, and at least {MINIMUM} is needed");
         }
         Ok(Some(Self {
             origin: Origin::Debian,
@@ -275,14 +275,19 @@ fn compiler_version(text: &str) -> Option<String> {
     Some(format!("{}, LLVM {llvm}", text.lines().next()?))
 }
 
-/// Whether a compiler is at least as new as the workspace's `rust-version`.
+/// Whether a compiler, by the first line of `rustc --version`, is new enough.
 fn recent(version: &str) -> bool {
+    version.split_whitespace().nth(1).is_some_and(is_recent)
+}
+
+/// Whether a version that starts with major and minor number is at least [`MINIMUM`].
+pub(crate) fn is_recent(version: &str) -> bool {
     let minor = |text: &str| -> Option<(u32, u32)> {
         let mut parts = text.split('.');
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     };
-    let number = version.split_whitespace().nth(1).and_then(minor);
-    number.is_some() && number >= minor(env!("CARGO_PKG_RUST_VERSION"))
+    let number = minor(version);
+    number.is_some() && number >= minor(MINIMUM)
 }
 
 /// From the output of `ptxas --version`: `13.0.88` of `release 13.0, V13.0.88`.
