@@ -38,6 +38,12 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         Self { scale: Scale::new(softmax_scale), max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
     }
 
+    /// Whether [`Self::prescale`] does anything.
+    #[inline(always)]
+    pub fn prescales(&self) -> bool {
+        self.scale.early != 1.0
+    }
+
     /// What must be done to scores before they are masked and handed to [`Self::step`]: nothing where
     /// the scale is positive.
     #[inline(always)]

@@ -9,14 +9,15 @@ use crate::config::MmaConfig;
 use crate::element::Element;
 use crate::mask;
 use crate::params::AttentionParams;
-use crate::ptx::{barrier, cp_async, global, index, shared, warp};
+use crate::ptx::{cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
+use crate::tile::mma_copy::{AlignedCopy, TileCopy, WordCopy, is_aligned};
 use crate::tile::simt::GlobalTile;
 
-/// Barriers in the source below; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 1;
+/// Barriers of the loop, which stands there once for each way of copying; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 2;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
@@ -47,21 +48,52 @@ pub unsafe fn forward_sm80<
         assert!(ROWS as u32 * 8 * config.warps == BLOCK_M);
         assert!(COLS as u32 * QUAD == BLOCK_N && OUT as u32 * QUAD == HEAD_DIM);
     }
+    let work = work_tile::<BLOCK_M>(params);
     // SAFETY: valid parameters have no empty axis.
-    let (work, kv_head) = unsafe {
-        let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M));
-        (work, work.kv_head(params))
-    };
-    let first_row = work.tile * BLOCK_M;
+    let kv_head = unsafe { work.kv_head(params) };
     let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
+    let q = q.from::<E>(work.tile * BLOCK_M, 0);
     let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
     let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    // SAFETY: the caller's contract; all threads take the same branch.
+    unsafe {
+        if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
+            let q = AlignedCopy::<HEAD_DIM, THREADS, BLOCK_M>::new::<E>(&q);
+            let kv = [&k, &v].map(AlignedCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
+            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv);
+        } else {
+            let q = WordCopy::<HEAD_DIM, THREADS, BLOCK_M>::new::<E>(&q);
+            let kv = [&k, &v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
+            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv);
+        }
+    }
+}
+
+/// [`forward_sm80`] with one way of copying.
+///
+/// # Safety
+/// As [`forward_sm80`]; `q`, `k` and `v` are at the first rows of this block.
+#[inline(always)]
+unsafe fn attend<
+    E: MmaElement,
+    Q: TileCopy<HEAD_DIM>,
+    KV: TileCopy<HEAD_DIM>,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const THREADS: u32,
+    const ROWS: usize,
+    const COLS: usize,
+    const OUT: usize,
+>(
+    params: &AttentionParams,
+    q: Q,
+    [k, v]: [KV; 2],
+) {
+    let first_row = work_tile::<BLOCK_M>(params).tile * BLOCK_M;
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
-    let stages = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
-    let tile =
-        |index: u32| MmaTile::<HEAD_DIM> { address: stages + index * MmaTile::<HEAD_DIM>::bytes(BLOCK_N) };
+    let stages = q_shared.from_row(BLOCK_M);
     let lane = Lane::current::<ROWS>();
 
     let mut acc = [[0.0; OUT]; ROWS];
@@ -73,26 +105,31 @@ pub unsafe fn forward_sm80<
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
-        q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
-        tile(0).fill::<E, THREADS, BLOCK_N>(&k);
-        tile(1).fill::<E, THREADS, BLOCK_N>(&v);
+        q_shared.clear_columns::<THREADS>(KV::copied_columns(params.head_dim), BLOCK_M + 4 * BLOCK_N);
+        q.copy(0, q_shared);
+        k.copy(0, stages);
+        v.copy(0, stages.from_row(BLOCK_N));
         cp_async::commit_group();
+        cp_async::wait_group::<0>();
+        q.settle(q_shared);
         let (mut first_key, mut stage) = (0, 0);
         while first_key < visible {
+            let (k_shared, v_shared) = (stages.from_row(stage), stages.from_row(stage + BLOCK_N));
             cp_async::wait_group::<0>();
-            barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
-            let (k_shared, v_shared) = (tile(stage), tile(stage + 1));
+            k.settle(k_shared);
+            v.settle(v_shared);
+            KV::sync(); // This stage is there, and all reads of the other are over.
             let next_key = first_key + BLOCK_N;
-            stage = 2 - stage;
+            stage = 2 * BLOCK_N - stage;
             if next_key < visible {
-                tile(stage).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
-                tile(stage + 1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(next_key, 0));
+                k.copy(next_key, stages.from_row(stage));
+                v.copy(next_key, stages.from_row(stage + BLOCK_N));
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
-            softmax.prescale(&mut s);
-            if next_key > unmasked {
+            if next_key > unmasked || softmax.prescales() {
+                softmax.prescale(&mut s);
                 apply_mask(&mut s, params, first_row, first_key, lane);
             }
             let rescale = softmax.step(&mut s);
@@ -103,17 +140,17 @@ pub unsafe fn forward_sm80<
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
             first_key = next_key;
         }
-        cp_async::wait_group::<0>();
-        store_output::<E, ROWS, OUT>(
-            params,
-            &work,
-            &o.from::<E>(first_row, 0),
-            first_row,
-            lane,
-            &acc,
-            &softmax,
-        );
+        // Found anew rather than kept in registers over the loop, which needs all of them.
+        let work = work_tile::<BLOCK_M>(params);
+        store_output::<E, ROWS, OUT>(params, &work, work.tile * BLOCK_M, lane, &acc, &softmax);
     }
+}
+
+/// The tile of Q that this block works on.
+#[inline(always)]
+fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
+    // SAFETY: valid parameters have no empty axis.
+    unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M)) }
 }
 
 /// What a lane holds of its warp's products: rows and columns as `tile::mma` says.
@@ -156,12 +193,15 @@ fn apply_mask<const ROWS: usize, const COLS: usize>(
     first_key: u32,
     lane: Lane,
 ) {
+    // Relative to the block of keys: computed here each time, for there is no register to keep them in.
+    let keys = (params.seqlen_k - first_key) as i32;
+    let diagonal = (first_row + lane.row(0) + 1 + params.seqlen_k) as i32 - (params.seqlen_q + first_key) as i32;
     let mut i = 0;
     while i < ROWS {
-        let visible = mask::visible_keys(params, first_row + lane.row(i));
+        let visible = if params.causal == 0 { keys } else { (diagonal + 8 * i as i32).min(keys) };
         let mut j = 0;
         while j < COLS {
-            if first_key + lane.column(j) >= visible {
+            if lane.column(j) as i32 >= visible {
                 s[i][j] = f32::NEG_INFINITY;
             }
             j += 1;
@@ -199,17 +239,19 @@ fn rescale_output<const ROWS: usize, const OUT: usize>(acc: &mut [[f32; OUT]; RO
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted.
 ///
 /// # Safety
-/// All threads of the block call this together; `o` is writable and this block's own.
+/// All threads of the block call this together; O is writable, and these rows are this block's own.
 #[inline(always)]
 unsafe fn store_output<E: MmaElement, const ROWS: usize, const OUT: usize>(
     params: &AttentionParams,
     work: &WorkTile,
-    o: &GlobalTile,
     first_row: u32,
     lane: Lane,
     acc: &[[f32; OUT]; ROWS],
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
+    let shape = (params.seqlen_q, params.head_dim);
+    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
+    let o = o.from::<E>(first_row, 0);
     let in_pairs = (o.address | (2 * o.stride)).is_multiple_of(4);
     let mut i = 0;
     while i < ROWS {

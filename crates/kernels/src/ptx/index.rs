@@ -15,13 +15,31 @@ pub fn thread() -> u32 {
     }
 }
 
+/// As [`thread`], read anew by each call, so that what depends on it need not be kept in registers over a loop.
+#[inline(always)]
+pub fn thread_anew() -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let index: u32;
+            // SAFETY: reads a special register.
+            unsafe { core::arch::asm!("mov.u32 {0}, %tid.x;", out(reg32) index, options(nomem, nostack)) }
+            index
+        }
+        _ => { fa_sim::index::thread() }
+    }
+}
+
 /// Index of this block in the grid (`%ctaid.x`).
+///
+/// Read anew by each call, as [`thread_anew`].
 #[inline(always)]
 pub fn block() -> u32 {
     cfg_select! {
         target_arch = "nvptx64" => {
+            let index: u32;
             // SAFETY: reads a special register.
-            (unsafe { core::arch::nvptx::_block_idx_x() }) as u32
+            unsafe { core::arch::asm!("mov.u32 {0}, %ctaid.x;", out(reg32) index, options(nomem, nostack)) }
+            index
         }
         _ => { fa_sim::index::block() }
     }

@@ -42,6 +42,24 @@ pub unsafe fn load(address: u32) -> f32 {
     }
 }
 
+/// Loads 4 bytes (`ld.shared.b32`).
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_b32(address: u32) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let value: u32;
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("ld.shared.b32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(pure, readonly, nostack)) }
+            value
+        }
+        _ => { fa_sim::shared::load::<u32>(address) }
+    }
+}
+
 /// Loads two consecutive fp32 (`ld.shared.v2.f32`).
 ///
 /// # Safety
@@ -96,6 +114,22 @@ pub unsafe fn store(address: u32, value: f32) {
             unsafe { asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
         }
         _ => { fa_sim::shared::store::<f32>(address, value) }
+    }
+}
+
+/// Stores 4 bytes (`st.shared.b32`).
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_b32(address: u32, value: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("st.shared.b32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
+        }
+        _ => { fa_sim::shared::store::<u32>(address, value) }
     }
 }
 

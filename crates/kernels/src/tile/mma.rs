@@ -6,8 +6,7 @@
 //! holds: row 2m + h is row 16m + 8h + g, column 2n + e is column 8n + 2t + e.
 
 use crate::element::{Bf16, Element, F16};
-use crate::ptx::{convert, cp_async, global, index, ldmatrix, mma, shared};
-use crate::tile::simt::GlobalTile;
+use crate::ptx::{convert, index, ldmatrix, mma, shared};
 
 /// Lanes that share a row of a product.
 pub const QUAD: u32 = 4;
@@ -83,129 +82,29 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
         self.address + row * Self::STRIDE + 2 * column
     }
 
-    /// Begins to fill `ROWS` rows from `source`; what does not exist becomes 0. The caller commits and waits.
-    ///
-    /// Rows that start at multiples of 16 bytes are copied asynchronously, 16 bytes per thread and turn;
-    /// others pass through registers, in the widest words that their addresses allow.
-    ///
-    /// # Safety
-    /// `source` describes readable memory; the tile fits at its address, and no thread still reads it.
+    /// The rows from `row` on.
     #[inline(always)]
-    #[track_caller]
-    pub unsafe fn fill<E: Element, const THREADS: u32, const ROWS: u32>(self, source: &GlobalTile) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if (source.address | (2 * source.stride)).is_multiple_of(CHUNK as u64) {
-                self.copy_async::<E, THREADS, ROWS>(source);
-            } else {
-                self.copy_realigned::<E, THREADS, ROWS>(source);
-            }
-        }
+    pub fn from_row(self, row: u32) -> Self {
+        Self { address: self.at(row, 0) }
     }
 
-    /// [`Self::fill`] of rows that start at any multiple of 2 bytes.
+    /// Writes zeros into the columns from `first`, an even one, on, in `rows` rows. A barrier must follow before others read them.
     ///
     /// # Safety
-    /// As [`Self::fill`].
+    /// All `THREADS` threads of the block call this together; no other thread accesses those columns.
     #[inline(always)]
-    #[track_caller]
-    unsafe fn copy_realigned<E: Element, const THREADS: u32, const ROWS: u32>(self, source: &GlobalTile) {
-        let chunks = COLUMNS * 2 / CHUNK;
-        let mut chunk = index::thread();
-        while chunk < ROWS * chunks {
-            let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
-            let exists = row < source.rows && column < source.columns;
-            let elements = if exists { (source.columns - column).min(CHUNK / 2) } else { 0 };
-            // SAFETY: the caller's contract.
-            unsafe {
-                shared::store4(self.at(row, column), load_chunk(source.at::<E>(row, column), elements))
-            };
-            chunk += THREADS;
-        }
-    }
-
-    /// [`Self::fill`] of rows that start at multiples of 16 bytes.
-    ///
-    /// # Safety
-    /// As [`Self::fill`].
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn copy_async<E: Element, const THREADS: u32, const ROWS: u32>(self, source: &GlobalTile) {
-        let chunks = COLUMNS * 2 / CHUNK;
-        let thread = index::thread();
-        if const { THREADS.is_multiple_of(COLUMNS * 2 / CHUNK) } {
-            // Each thread stays in its column of chunks, so that its addresses advance by constants.
-            let (first, column) = (thread / chunks, thread % chunks * (CHUNK / 2));
-            let mut row = 0;
-            while row < ROWS {
+    pub unsafe fn clear_columns<const THREADS: u32>(self, first: u32, rows: u32) {
+        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+        let mut row = warp;
+        while row < rows {
+            let mut column = first + 2 * lane;
+            while column < COLUMNS {
                 // SAFETY: the caller's contract.
-                unsafe { self.copy_chunk::<E>(source, row + first, column, row + first < ROWS) };
-                row += THREADS / chunks;
+                unsafe { shared::store_b32(self.at(row, column), 0) };
+                column += 64;
             }
-        } else {
-            let mut chunk = thread;
-            while chunk < ROWS * chunks {
-                let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
-                // SAFETY: the caller's contract.
-                unsafe { self.copy_chunk::<E>(source, row, column, true) };
-                chunk += THREADS;
-            }
+            row += THREADS / 32;
         }
-    }
-
-    /// Issues the copy of one chunk, if it is `inside` the tile.
-    ///
-    /// # Safety
-    /// As [`Self::copy_async`].
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn copy_chunk<E: Element>(self, source: &GlobalTile, row: u32, column: u32, inside: bool) {
-        let exists = row < source.rows && column < source.columns;
-        let bytes = if exists { (2 * (source.columns - column)).min(CHUNK) } else { 0 };
-        // Where nothing is read the address still has to be a valid one.
-        let from = if exists { source.at::<E>(row, column) } else { source.address };
-        if inside {
-            // SAFETY: the caller's contract.
-            unsafe { cp_async::copy16(self.at(row, column), from, bytes) };
-        }
-    }
-}
-
-/// The first `elements` (0 to 8) 16-bit elements at `address`, a multiple of 2, zeros after them.
-///
-/// Nothing beyond them is read: another tensor, or nothing at all, may lie there.
-///
-/// # Safety
-/// The elements are readable.
-#[inline(always)]
-#[track_caller]
-unsafe fn load_chunk(address: u64, elements: u32) -> [u32; 4] {
-    // SAFETY: the caller's contract; each load stays inside the elements.
-    unsafe {
-        if address.is_multiple_of(4) {
-            let word = |i: u32| load_pair(address + 4 * i as u64, elements.saturating_sub(2 * i));
-            [word(0), word(1), word(2), word(3)]
-        } else {
-            // Words straddle the pairs: one element, three aligned words, one element.
-            let word = |i: u32| load_pair(address + 2 + 4 * i as u64, elements.saturating_sub(2 * i + 1));
-            let first = load_pair(address, elements.min(1));
-            let (a, b, c) = (word(0), word(1), word(2));
-            let last = load_pair(address + 14, elements.saturating_sub(7));
-            [first | (a << 16), (a >> 16) | (b << 16), (b >> 16) | (c << 16), (c >> 16) | (last << 16)]
-        }
-    }
-}
-
-/// The first two of `elements` 16-bit elements at `address`, zeros where there are fewer.
-///
-/// # Safety
-/// The elements are readable; with two or more, `address` is a multiple of 4.
-#[inline(always)]
-#[track_caller]
-unsafe fn load_pair(address: u64, elements: u32) -> u32 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        global::load_b32_if(elements >= 2, address) | global::load_b16_if(elements == 1, address) as u32
     }
 }
 

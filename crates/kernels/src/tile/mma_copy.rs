@@ -1,0 +1,338 @@
+//! Streaming the rows of a matrix into shared memory, one tile after another, with asynchronous copies.
+//!
+//! There are two ways, and a kernel chooses one for all of its matrices, by a uniform branch outside of its loop:
+//! [`AlignedCopy`] where every row starts at a multiple of 16 bytes, [`WordCopy`] for any rows. Both
+//! leave rows as [`MmaTile`] wants them, and zeros where no row is.
+
+use crate::element::Element;
+use crate::ptx::{barrier, cp_async, index, shared, warp};
+use crate::tile::mma::{CHUNK, MmaTile};
+use crate::tile::simt::GlobalTile;
+
+/// The rows of one matrix on their way into tiles of `COLUMNS` columns.
+pub trait TileCopy<const COLUMNS: u32>: Sized {
+    /// Columns that this way copies anew for each row of `head_dim`; what lies behind them in a tile has to be
+    /// cleared once.
+    fn copied_columns(head_dim: u32) -> u32;
+
+    /// Of the matrix `source`.
+    fn new<E: Element>(source: &GlobalTile) -> Self;
+
+    /// Begins to copy the rows from `first` on into `tile`. The caller commits.
+    ///
+    /// # Safety
+    /// All threads of the block call this together. The rows are readable; the tile fits at its address, and no
+    /// thread still reads it.
+    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>);
+
+    /// Brings into place what this warp's copies brought to `tile`; a [`Self::sync`] must follow before others read it.
+    ///
+    /// # Safety
+    /// All threads of the block call this together, after [`cp_async::wait_group`] covered the tile's copies.
+    unsafe fn settle(&self, tile: MmaTile<COLUMNS>);
+
+    /// A barrier of the block's threads. It stands in each way of copying, because a kernel that has
+    /// both has its loop, and so its barrier, twice.
+    ///
+    /// # Safety
+    /// All threads of the block call this together.
+    unsafe fn sync();
+}
+
+/// Whether all rows of `source` start at multiples of 16 bytes and are whole chunks.
+#[inline(always)]
+pub fn is_aligned(source: &GlobalTile) -> bool {
+    (source.address | (2 * source.stride) | (2 * source.columns as u64)).is_multiple_of(CHUNK as u64)
+}
+
+/// Copies of 16 bytes. Each thread stays in its column of chunks, so that its addresses advance by constants.
+pub struct AlignedCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
+    /// Byte address of this thread's chunk in its first row of the matrix.
+    source: u64,
+    /// Bytes from one row to the next.
+    stride: u64,
+    /// Rows from that first one on; at most 0 where it does not exist.
+    rows: i32,
+    /// Offset of its first chunk in a tile.
+    target: u32,
+    /// Whether the thread copies at all.
+    active: bool,
+}
+
+impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMNS, THREADS, ROWS> {
+    /// Chunks of a row.
+    const CHUNKS: u32 = COLUMNS * 2 / CHUNK;
+
+    /// Rows that the block's threads copy in one turn; a few threads may have no part in it.
+    const TURN: u32 = THREADS / Self::CHUNKS;
+
+    /// Issues a tile's copies from `source` on, of which this thread has `rows`; `WHOLE` says that all exist.
+    ///
+    /// # Safety
+    /// As [`TileCopy::copy`].
+    #[inline(always)]
+    unsafe fn issue<const WHOLE: bool>(&self, mut source: u64, rows: i32, tile: MmaTile<COLUMNS>) {
+        let target = tile.address + self.target;
+        let mut row = 0;
+        while row < ROWS {
+            // Only the last turn can reach behind the tile.
+            if row + Self::TURN <= ROWS || self.target < (ROWS - row) * MmaTile::<COLUMNS>::STRIDE {
+                let exists = WHOLE || (row as i32) < rows;
+                // Where nothing is read the address still has to be a valid one.
+                let (from, bytes) = if exists { (source, CHUNK) } else { (self.source, 0) };
+                // SAFETY: the caller's contract.
+                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, from, bytes) };
+            }
+            source += Self::TURN as u64 * self.stride;
+            row += Self::TURN;
+        }
+    }
+}
+
+impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
+    for AlignedCopy<COLUMNS, THREADS, ROWS>
+{
+    #[inline(always)]
+    fn copied_columns(head_dim: u32) -> u32 {
+        head_dim
+    }
+
+    #[inline(always)]
+    fn new<E: Element>(source: &GlobalTile) -> Self {
+        let thread = index::thread();
+        let (row, column) = (thread / Self::CHUNKS, thread % Self::CHUNKS * (CHUNK / 2));
+        let exists = row < source.rows && column < source.columns;
+        Self {
+            source: if exists { source.at::<E>(row, column) } else { source.address },
+            stride: E::BYTES * source.stride,
+            rows: source.rows as i32 - row as i32,
+            target: row * MmaTile::<COLUMNS>::STRIDE + 2 * column,
+            active: thread < Self::TURN * Self::CHUNKS && column < source.columns,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>) {
+        if self.active {
+            let source = self.source + first as u64 * self.stride;
+            let rows = self.rows - first as i32;
+            // SAFETY: the caller's contract.
+            unsafe {
+                if rows >= ROWS as i32 {
+                    self.issue::<true>(source, rows, tile);
+                } else {
+                    self.issue::<false>(source, rows, tile);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn settle(&self, _: MmaTile<COLUMNS>) {}
+
+    #[inline(always)]
+    unsafe fn sync() {
+        // SAFETY: the caller's contract.
+        unsafe { barrier::sync(0, THREADS) };
+    }
+}
+
+/// Copies of 4 bytes, for rows that start at any multiple of 2 bytes; each warp copies whole rows, its lanes
+/// consecutive words.
+///
+/// A row that starts in the middle of a word arrives one element late, with the half word before it; its
+/// warp shifts it into place in [`TileCopy::settle`].
+pub struct WordCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
+    /// Byte address of the matrix.
+    source: u64,
+    /// Bytes from one row to the next.
+    stride: u64,
+    /// Rows that exist.
+    rows: u32,
+    /// Elements of a row.
+    columns: u32,
+}
+
+/// Rows that are read before the first of them is written: enough to cover the latency of shared memory.
+const SHIFTED_TOGETHER: usize = 4;
+
+/// [`WordCopy::PASSES`] of the widest tile, 256 columns.
+const MAX_PASSES: usize = 4;
+
+impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, THREADS, ROWS> {
+    /// Rows of a tile that a warp copies; they are neighbours, and each is finished by a lane of its own.
+    const WARP_ROWS: u32 = const {
+        let rows = ROWS / (THREADS / 32);
+        assert!(ROWS.is_multiple_of(THREADS / 32) && rows <= 32 && rows.is_multiple_of(2));
+        rows
+    };
+
+    /// Times that a warp's lanes go along a row.
+    const PASSES: u32 = (COLUMNS / 2).div_ceil(32);
+
+    /// Words of a row that are copied whole; one more may be there in part.
+    #[inline(always)]
+    fn words(&self) -> u32 {
+        self.columns / 2
+    }
+
+    /// Whether the row that starts at `address` starts in the middle of a word.
+    #[inline(always)]
+    fn is_late(address: u64) -> bool {
+        address & 2 != 0
+    }
+
+    /// Issues the copies of the whole words of the warp's rows, from `row` of the matrix on; `WHOLE` says that all exist.
+    ///
+    /// # Safety
+    /// As [`TileCopy::copy`].
+    #[inline(always)]
+    unsafe fn issue<const WHOLE: bool>(&self, row: u32, tile: MmaTile<COLUMNS>, lane: u32) {
+        let start = if WHOLE || row < self.rows { row } else { 0 };
+        let mut source = self.source + start as u64 * self.stride + 4 * lane as u64;
+        let target = tile.address + 4 * lane;
+        let mut i = 0;
+        while i < Self::WARP_ROWS {
+            let exists = WHOLE || row + i < self.rows;
+            let mut pass = 0;
+            while pass < Self::PASSES {
+                if lane + 32 * pass < self.words() {
+                    let to = target + i * MmaTile::<COLUMNS>::STRIDE + 128 * pass;
+                    // SAFETY: the caller's contract; where nothing is read, the address is the last one that is valid.
+                    unsafe { cp_async::copy4(to, (source & !3) + 128 * pass as u64, if exists { 4 } else { 0 }) };
+                }
+                pass += 1;
+            }
+            source += if WHOLE || row + i + 1 < self.rows { self.stride } else { 0 };
+            i += 1;
+        }
+    }
+
+    /// Shifts every second of the warp's rows, which start at `tile`, by half a word.
+    ///
+    /// # Safety
+    /// As [`TileCopy::settle`].
+    #[inline(always)]
+    unsafe fn shift(&self, tile: MmaTile<COLUMNS>, lane: u32) {
+        let address = tile.address + 4 * lane;
+        let mut row = 0;
+        while row < Self::WARP_ROWS {
+            let mut words = [[0; MAX_PASSES]; SHIFTED_TOGETHER];
+            self.each_word(row, lane, |i, pass| {
+                let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
+                // SAFETY: the caller's contract; the next word has been copied too, as the last one of the row.
+                let (low, high) = unsafe { (shared::load_b32(at), shared::load_b32(at + 4)) };
+                words[i][pass] = low >> 16 | high << 16;
+            });
+            // SAFETY: the caller's contract; all lanes have read what any of them overwrites.
+            unsafe { warp::sync() };
+            self.each_word(row, lane, |i, pass| {
+                let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
+                // SAFETY: the caller's contract.
+                unsafe { shared::store_b32(at, words[i][pass]) };
+            });
+            row += 2 * SHIFTED_TOGETHER as u32;
+        }
+    }
+
+    /// Calls `f(i, pass)` for this lane's words in the rows `row` + 2i that are shifted together.
+    #[inline(always)]
+    fn each_word(&self, row: u32, lane: u32, mut f: impl FnMut(usize, usize)) {
+        let mut i = 0;
+        while i < SHIFTED_TOGETHER {
+            let mut pass = 0;
+            while pass < MAX_PASSES {
+                let inside = row + 2 * (i as u32) < Self::WARP_ROWS && (pass as u32) < Self::PASSES;
+                if inside && lane + 32 * (pass as u32) < self.words() {
+                    f(i, pass);
+                }
+                pass += 1;
+            }
+            i += 1;
+        }
+    }
+}
+
+/// This thread's warp and its lane there, read anew: over the loop there are no registers to keep them in.
+#[inline(always)]
+fn place() -> (u32, u32) {
+    let thread = index::thread_anew();
+    (thread / 32, thread % 32)
+}
+
+impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
+    for WordCopy<COLUMNS, THREADS, ROWS>
+{
+    #[inline(always)]
+    fn copied_columns(head_dim: u32) -> u32 {
+        // The word behind the whole ones is always written, if only with zeros.
+        2 * (head_dim / 2 + 1)
+    }
+
+    #[inline(always)]
+    fn new<E: Element>(source: &GlobalTile) -> Self {
+        Self {
+            source: source.address,
+            stride: E::BYTES * source.stride,
+            rows: source.rows,
+            columns: source.columns,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>) {
+        let (warp, lane) = place();
+        let row = first + warp * Self::WARP_ROWS;
+        let tile = tile.from_row(warp * Self::WARP_ROWS);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if row + Self::WARP_ROWS <= self.rows {
+                self.issue::<true>(row, tile, lane);
+            } else {
+                self.issue::<false>(row, tile, lane);
+            }
+            if lane < Self::WARP_ROWS {
+                let exists = row + lane < self.rows;
+                let start = self.source + if exists { row + lane } else { 0 } as u64 * self.stride;
+                let bytes = 2 * (self.columns % 2) + if Self::is_late(start) { 2 } else { 0 };
+                let last = (start & !3) + 4 * self.words() as u64;
+                let from = if bytes == 0 { start & !3 } else { last };
+                let to = tile.from_row(lane).address + 4 * self.words();
+                cp_async::copy4(to, from, if exists { bytes } else { 0 });
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn settle(&self, tile: MmaTile<COLUMNS>) {
+        // A tile starts at an even row, so its rows start like those of the matrix.
+        let (first, all) = match (Self::is_late(self.source), Self::is_late(self.stride)) {
+            (false, false) => return,
+            (true, false) => (0, true),
+            (start, true) => (!start as u32, false),
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            warp::sync();
+            let (warp, lane) = place();
+            let tile = tile.from_row(warp * Self::WARP_ROWS);
+            let finishes = lane < Self::WARP_ROWS && (all || lane % 2 == first);
+            let at = tile.from_row(lane).address + 4 * self.words();
+            let last = if finishes { shared::load_b32(at) } else { 0 };
+            self.shift(tile.from_row(first), lane);
+            if all {
+                self.shift(tile.from_row(1), lane);
+            }
+            warp::sync();
+            if finishes {
+                shared::store_b32(at, if self.columns % 2 == 1 { last >> 16 } else { 0 });
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sync() {
+        // SAFETY: the caller's contract.
+        unsafe { barrier::sync(0, THREADS) };
+    }
+}
