@@ -4,13 +4,17 @@ use crate::ptx::{math, warp};
 
 /// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
-/// m is of unscaled scores and the same in all lanes; l is this lane's part of the sum, reduced
+/// m is of unscaled scores and the same in all lanes, the max or up to 2^[`GROWTH`] less; l is this lane's part of the sum, reduced
 /// over the lanes once at the end.
 pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32> {
     scale: Scale,
     max: [f32; ROWS],
     sum: [f32; ROWS],
 }
+
+/// How far a row's scores may exceed its m, as a power of 2, before m follows: P stays far below the largest fp16 (2^16), and
+/// O rarely needs rescaling (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m is.
+const GROWTH: f32 = 8.0;
 
 /// softmax_scale·log2(e), so that each exponential is one multiply-add and a bare 2^x.
 #[derive(Clone, Copy)]
@@ -73,32 +77,58 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         let mut rescale = [1.0; ROWS];
         let mut i = 0;
         while i < ROWS {
-            let mut max = self.max[i];
-            let mut j = 0;
-            while j < COLS {
-                max = math::max(max, scores[i][j]);
-                j += 1;
-            }
             // SAFETY: the caller's contract.
-            max = unsafe { reduce::<LANES>(max, math::max) };
-            // A row with no visible key keeps m = −∞; −∞ − (−∞) would be NaN.
-            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale.late };
-            // The old shift rounds as it did then, so that a max that stays gives exactly 1: a residue of the
-            // product's rounding would be multiplied in anew at each block.
-            rescale[i] = math::exp2(self.max[i] * self.scale.late - shift);
-            let mut sum = self.sum[i] * rescale[i];
-            let mut j = 0;
-            while j < COLS {
-                let p = math::exp2(math::fma(scores[i][j], self.scale.late, -shift));
-                scores[i][j] = p;
-                sum += p;
-                j += 1;
-            }
-            self.max[i] = max;
-            self.sum[i] = sum;
+            rescale[i] = unsafe { self.raise_max(i, &scores[i]) };
+            self.exponentiate(i, &mut scores[i]);
             i += 1;
         }
         rescale
+    }
+
+    /// The first half of [`Self::step`] for row `i`: m, and the factor by which the row must be rescaled.
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp call this together.
+    #[inline(always)]
+    pub unsafe fn raise_max<const COLS: usize>(&mut self, i: usize, scores: &[f32; COLS]) -> f32 {
+        let mut max = self.max[i];
+        let mut j = 0;
+        while j < COLS {
+            max = math::max(max, scores[j]);
+            j += 1;
+        }
+        // SAFETY: the caller's contract.
+        max = unsafe { reduce::<LANES>(max, math::max) };
+        // The old max is as good while nothing exceeds 2^GROWTH; −∞ always gives way.
+        let growth = (max - self.max[i]) * self.scale.late;
+        if growth > GROWTH {
+            self.max[i] = max;
+            self.sum[i] *= math::exp2(-growth);
+            math::exp2(-growth)
+        } else {
+            1.0
+        }
+    }
+
+    /// The second half of [`Self::step`] for row `i`: P and l.
+    #[inline(always)]
+    pub fn exponentiate<const COLS: usize>(&mut self, i: usize, scores: &mut [f32; COLS]) {
+        let shift = self.shift(self.max[i]);
+        let mut sum = self.sum[i];
+        let mut j = 0;
+        while j < COLS {
+            let p = math::exp2(math::fma(scores[j], self.scale.late, -shift));
+            scores[j] = p;
+            sum += p;
+            j += 1;
+        }
+        self.sum[i] = sum;
+    }
+
+    /// What is subtracted from scaled scores. A row with no visible key keeps m = −∞; −∞ − (−∞) would be NaN.
+    #[inline(always)]
+    fn shift(&self, max: f32) -> f32 {
+        if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale.late }
     }
 
     /// The factor 1/l of row `i`'s output and its log-sum-exp in natural log: 0 and −∞ for a row that saw no key.

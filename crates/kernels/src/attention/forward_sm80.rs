@@ -16,7 +16,7 @@ use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
 use crate::tile::mma_copy::{AlignedCopy, TileCopy, WordCopy, is_aligned};
 use crate::tile::simt::GlobalTile;
 
-/// Barriers of the loop, which stands there once for each way of copying; the build fails when the PTX has another number.
+/// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 2;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
@@ -57,23 +57,30 @@ pub unsafe fn forward_sm80<
     let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
     let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
     // SAFETY: the caller's contract; all threads take the same branch.
-    unsafe {
+    let (acc, softmax) = unsafe {
         if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
-            let q = AlignedCopy::<HEAD_DIM, THREADS, BLOCK_M>::new::<E>(&q);
+            let q = AlignedCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(&q);
             let kv = [&k, &v].map(AlignedCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv);
+            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv)
         } else {
-            let q = WordCopy::<HEAD_DIM, THREADS, BLOCK_M>::new::<E>(&q);
+            let q = WordCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(&q);
             let kv = [&k, &v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv);
+            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv)
         }
-    }
+    };
+    // Found anew rather than kept in registers over the loop, which needs all of them.
+    let work = work_tile::<BLOCK_M>(params);
+    // SAFETY: the caller's contract.
+    unsafe { store_output::<E, BLOCK_M, ROWS, OUT>(params, &work, &acc, &softmax) };
 }
 
-/// [`forward_sm80`] with one way of copying.
+/// Rows of Q that are copied at a time: a few, because it happens once and need not be unrolled.
+const Q_ROWS: u32 = 32;
+
+/// A thread's part of O before its rows are divided by their sums, and those sums, with one way of copying.
 ///
 /// # Safety
-/// As [`forward_sm80`]; `q`, `k` and `v` are at the first rows of this block.
+/// As [`forward_sm80`]; `q` is at the first row of this block's tile.
 #[inline(always)]
 unsafe fn attend<
     E: MmaElement,
@@ -90,7 +97,7 @@ unsafe fn attend<
     params: &AttentionParams,
     q: Q,
     [k, v]: [KV; 2],
-) {
+) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
     let first_row = work_tile::<BLOCK_M>(params).tile * BLOCK_M;
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
     let stages = q_shared.from_row(BLOCK_M);
@@ -99,6 +106,9 @@ unsafe fn attend<
     let mut acc = [[0.0; OUT]; ROWS];
     let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
     let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
+    if visible == 0 {
+        return (acc, softmax);
+    }
     // The tile's first row sees the fewest keys; up to there nothing is masked.
     let unmasked = mask::visible_keys(params, first_row);
     // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
@@ -106,12 +116,21 @@ unsafe fn attend<
     // threads run this loop alike.
     unsafe {
         q_shared.clear_columns::<THREADS>(KV::copied_columns(params.head_dim), BLOCK_M + 4 * BLOCK_N);
-        q.copy(0, q_shared);
+        let rows = index::unknown(BLOCK_M);
+        let mut row = 0;
+        while row < rows {
+            q.copy(row, q_shared.from_row(row));
+            row += Q_ROWS;
+        }
         k.copy(0, stages);
         v.copy(0, stages.from_row(BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
-        q.settle(q_shared);
+        let mut row = 0;
+        while row < rows {
+            q.settle(q_shared.from_row(row));
+            row += Q_ROWS;
+        }
         let (mut first_key, mut stage) = (0, 0);
         while first_key < visible {
             let (k_shared, v_shared) = (stages.from_row(stage), stages.from_row(stage + BLOCK_N));
@@ -133,16 +152,14 @@ unsafe fn attend<
                 apply_mask(&mut s, params, first_row, first_key, lane);
             }
             let rescale = softmax.step(&mut s);
-            // The max rarely grows after the first blocks: then the products of a whole pass are saved.
+            // m rarely gives way after the first blocks: then the products of a whole pass are saved.
             if warp::vote_any(grew(&rescale)) {
                 rescale_output(&mut acc, &rescale);
             }
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
             first_key = next_key;
         }
-        // Found anew rather than kept in registers over the loop, which needs all of them.
-        let work = work_tile::<BLOCK_M>(params);
-        store_output::<E, ROWS, OUT>(params, &work, work.tile * BLOCK_M, lane, &acc, &softmax);
+        (acc, softmax)
     }
 }
 
@@ -195,7 +212,8 @@ fn apply_mask<const ROWS: usize, const COLS: usize>(
 ) {
     // Relative to the block of keys: computed here each time, for there is no register to keep them in.
     let keys = (params.seqlen_k - first_key) as i32;
-    let diagonal = (first_row + lane.row(0) + 1 + params.seqlen_k) as i32 - (params.seqlen_q + first_key) as i32;
+    let diagonal =
+        (first_row + lane.row(0) + 1 + params.seqlen_k) as i32 - (params.seqlen_q + first_key) as i32;
     let mut i = 0;
     while i < ROWS {
         let visible = if params.causal == 0 { keys } else { (diagonal + 8 * i as i32).min(keys) };
@@ -241,14 +259,13 @@ fn rescale_output<const ROWS: usize, const OUT: usize>(acc: &mut [[f32; OUT]; RO
 /// # Safety
 /// All threads of the block call this together; O is writable, and these rows are this block's own.
 #[inline(always)]
-unsafe fn store_output<E: MmaElement, const ROWS: usize, const OUT: usize>(
+unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, const OUT: usize>(
     params: &AttentionParams,
     work: &WorkTile,
-    first_row: u32,
-    lane: Lane,
     acc: &[[f32; OUT]; ROWS],
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
+    let (first_row, lane) = (work.tile * BLOCK_M, Lane::current::<ROWS>());
     let shape = (params.seqlen_q, params.head_dim);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
     let o = o.from::<E>(first_row, 0);

@@ -44,3 +44,17 @@ pub fn block() -> u32 {
         _ => { fa_sim::index::block() }
     }
 }
+
+/// `value`, as if it were read from somewhere: a loop up to it stays a loop, where unrolling buys nothing.
+#[inline(always)]
+pub fn unknown(value: u32) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let unknown: u32;
+            // SAFETY: moves a register.
+            unsafe { core::arch::asm!("mov.u32 {0}, {1};", out(reg32) unknown, in(reg32) value, options(nomem, nostack)) }
+            unknown
+        }
+        _ => { value }
+    }
+}

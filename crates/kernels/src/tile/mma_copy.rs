@@ -66,25 +66,44 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMN
     /// Rows that the block's threads copy in one turn; a few threads may have no part in it.
     const TURN: u32 = THREADS / Self::CHUNKS;
 
-    /// Issues a tile's copies from `source` on, of which this thread has `rows`; `WHOLE` says that all exist.
+    /// Issues the copies of a tile of which all rows exist.
     ///
     /// # Safety
     /// As [`TileCopy::copy`].
     #[inline(always)]
-    unsafe fn issue<const WHOLE: bool>(&self, mut source: u64, rows: i32, tile: MmaTile<COLUMNS>) {
-        let target = tile.address + self.target;
+    unsafe fn copy_whole(&self, mut source: u64, target: u32) {
         let mut row = 0;
         while row < ROWS {
             // Only the last turn can reach behind the tile.
             if row + Self::TURN <= ROWS || self.target < (ROWS - row) * MmaTile::<COLUMNS>::STRIDE {
-                let exists = WHOLE || (row as i32) < rows;
-                // Where nothing is read the address still has to be a valid one.
-                let (from, bytes) = if exists { (source, CHUNK) } else { (self.source, 0) };
                 // SAFETY: the caller's contract.
-                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, from, bytes) };
+                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, source, CHUNK) };
             }
             source += Self::TURN as u64 * self.stride;
             row += Self::TURN;
+        }
+    }
+
+    /// Issues the copies of a tile of which this thread has `rows` rows from its first on, and writes zeros for the others.
+    ///
+    /// # Safety
+    /// As [`TileCopy::copy`].
+    #[inline(always)]
+    unsafe fn copy_part(&self, mut source: u64, mut target: u32, rows: i32) {
+        let end = target - self.target + index::unknown(ROWS * MmaTile::<COLUMNS>::STRIDE);
+        let mut row = 0;
+        while target < end {
+            // SAFETY: the caller's contract.
+            unsafe {
+                if row < rows {
+                    cp_async::copy16(target, source, CHUNK);
+                } else {
+                    shared::store4(target, [0; 4]);
+                }
+            }
+            source += Self::TURN as u64 * self.stride;
+            target += Self::TURN * MmaTile::<COLUMNS>::STRIDE;
+            row += Self::TURN as i32;
         }
     }
 }
@@ -101,9 +120,8 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
     fn new<E: Element>(source: &GlobalTile) -> Self {
         let thread = index::thread();
         let (row, column) = (thread / Self::CHUNKS, thread % Self::CHUNKS * (CHUNK / 2));
-        let exists = row < source.rows && column < source.columns;
         Self {
-            source: if exists { source.at::<E>(row, column) } else { source.address },
+            source: source.at::<E>(row, column),
             stride: E::BYTES * source.stride,
             rows: source.rows as i32 - row as i32,
             target: row * MmaTile::<COLUMNS>::STRIDE + 2 * column,
@@ -114,14 +132,14 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
     #[inline(always)]
     unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>) {
         if self.active {
-            let source = self.source + first as u64 * self.stride;
+            let (source, target) = (self.source + first as u64 * self.stride, tile.address + self.target);
             let rows = self.rows - first as i32;
             // SAFETY: the caller's contract.
             unsafe {
                 if rows >= ROWS as i32 {
-                    self.issue::<true>(source, rows, tile);
+                    self.copy_whole(source, target);
                 } else {
-                    self.issue::<false>(source, rows, tile);
+                    self.copy_part(source, target, rows);
                 }
             }
         }
@@ -182,29 +200,59 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
         address & 2 != 0
     }
 
-    /// Issues the copies of the whole words of the warp's rows, from `row` of the matrix on; `WHOLE` says that all exist.
+    /// Issues the copies of the whole words of one row.
     ///
     /// # Safety
     /// As [`TileCopy::copy`].
     #[inline(always)]
-    unsafe fn issue<const WHOLE: bool>(&self, row: u32, tile: MmaTile<COLUMNS>, lane: u32) {
-        let start = if WHOLE || row < self.rows { row } else { 0 };
-        let mut source = self.source + start as u64 * self.stride + 4 * lane as u64;
-        let target = tile.address + 4 * lane;
-        let mut i = 0;
-        while i < Self::WARP_ROWS {
-            let exists = WHOLE || row + i < self.rows;
-            let mut pass = 0;
-            while pass < Self::PASSES {
-                if lane + 32 * pass < self.words() {
-                    let to = target + i * MmaTile::<COLUMNS>::STRIDE + 128 * pass;
-                    // SAFETY: the caller's contract; where nothing is read, the address is the last one that is valid.
-                    unsafe { cp_async::copy4(to, (source & !3) + 128 * pass as u64, if exists { 4 } else { 0 }) };
-                }
-                pass += 1;
+    unsafe fn copy_row(&self, source: u64, target: u32, lane: u32) {
+        let mut pass = 0;
+        while pass < Self::PASSES {
+            if lane + 32 * pass < self.words() {
+                // SAFETY: the caller's contract.
+                unsafe { cp_async::copy4(target + 128 * pass, (source & !3) + 128 * pass as u64, 4) };
             }
-            source += if WHOLE || row + i + 1 < self.rows { self.stride } else { 0 };
-            i += 1;
+            pass += 1;
+        }
+    }
+
+    /// Issues the copies of the whole words of the warp's rows, all of which exist.
+    ///
+    /// # Safety
+    /// As [`TileCopy::copy`].
+    #[inline(always)]
+    unsafe fn copy_whole(&self, mut source: u64, target: u32, lane: u32) {
+        let mut row = 0;
+        while row < Self::WARP_ROWS {
+            // SAFETY: the caller's contract.
+            unsafe { self.copy_row(source, target + row * MmaTile::<COLUMNS>::STRIDE, lane) };
+            source += self.stride;
+            row += 1;
+        }
+    }
+
+    /// Issues the copies of the whole words of the `rows` rows of the warp that exist, and writes zeros for the others.
+    ///
+    /// # Safety
+    /// As [`TileCopy::copy`].
+    #[inline(always)]
+    unsafe fn copy_part(&self, mut source: u64, mut target: u32, lane: u32, rows: u32) {
+        let end = target + index::unknown(Self::WARP_ROWS * MmaTile::<COLUMNS>::STRIDE);
+        let copied = target + rows * MmaTile::<COLUMNS>::STRIDE;
+        while target < end {
+            if target < copied {
+                // SAFETY: the caller's contract.
+                unsafe { self.copy_row(source, target, lane) };
+            } else {
+                let mut word = lane;
+                while word < self.words() {
+                    // SAFETY: the caller's contract.
+                    unsafe { shared::store_b32(target + 4 * (word - lane), 0) };
+                    word += 32;
+                }
+            }
+            source += self.stride;
+            target += MmaTile::<COLUMNS>::STRIDE;
         }
     }
 
@@ -286,10 +334,12 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
         let tile = tile.from_row(warp * Self::WARP_ROWS);
         // SAFETY: the caller's contract.
         unsafe {
+            let (source, target) =
+                (self.source + row as u64 * self.stride + 4 * lane as u64, tile.address + 4 * lane);
             if row + Self::WARP_ROWS <= self.rows {
-                self.issue::<true>(row, tile, lane);
+                self.copy_whole(source, target, lane);
             } else {
-                self.issue::<false>(row, tile, lane);
+                self.copy_part(source, target, lane, self.rows.saturating_sub(row));
             }
             if lane < Self::WARP_ROWS {
                 let exists = row + lane < self.rows;
