@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fa_kernels::entries::Algorithm;
 use fa_kernels::variant::{Config, Variant};
 use fa_ptx_builder::ptx::Module;
-use fa_ptx_builder::{Workspace, toolchain, variant};
+use fa_ptx_builder::{Workspace, archive, source, toolchain, variant};
 
 fn tile(algorithm: Algorithm, block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> Variant {
     let config = Config::new(algorithm, block_m, block_n, head_dim, warps).expect("its tile can be chosen");
@@ -48,4 +48,28 @@ fn variants_beside_the_list_build_and_a_spill_is_an_error_of_its_own() {
     // The second time they come from where they are kept.
     let again = variant::build(&workspace, &toolchain, &variants[..2], &|| ()).expect("core compiles");
     assert!(again.iter().zip(&results).all(|(again, first)| again.as_ref().ok() == first.as_ref().ok()));
+}
+
+#[test]
+fn a_listed_tile_is_the_shipped_ptx_byte_for_byte() {
+    let workspace = Workspace::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let shipped = archive::read(&workspace.shipped()).expect("the committed kernels can be read");
+    let sources = source::hash(&workspace.kernel_sources()).expect("the sources can be read");
+    let found = toolchain::search(&workspace.device()).expect("what is there runs");
+    let Ok(toolchain) = found.choose(Some(&shipped.manifest)) else {
+        println!("no device toolchain here: nothing to build with");
+        return;
+    };
+    if (&toolchain.compiler.version, &sources)
+        != (&shipped.manifest.compiler, &shipped.manifest.source_sha256)
+    {
+        println!("the committed kernels are of other sources or of another compiler: nothing to compare");
+        return;
+    }
+    let variant = tile(Algorithm::ForwardSm80, 128, 32, 128, 4);
+    let built = variant::build(&workspace, &toolchain, &[variant], &|| ()).expect("core compiles");
+    let built = built[0].as_ref().expect("it builds");
+    let row = shipped.manifest.entries.iter().find(|entry| entry.name == variant.name());
+    let row = row.expect("it is listed");
+    assert!(built.ptx == shipped.texts[&row.family][row.offset..row.offset + row.length]);
 }

@@ -156,6 +156,11 @@ impl Row {
         self.measurement.as_ref().map(|measurement| measurement.median_s)
     }
 
+    /// Whether it was built, and then did not run or was wrong.
+    pub(super) const fn is_faulty(&self) -> bool {
+        self.ptx_sha256.is_some() && self.error.is_some()
+    }
+
     /// Whether both are of the same tile on the same problem.
     fn same_place(&self, other: &Self) -> bool {
         (&self.entry, self.min_blocks, self.head_dim) == (&other.entry, other.min_blocks, other.head_dim)

@@ -19,6 +19,8 @@ const LABELS: (i32, i32) = (96, 44);
 const FOOT: i32 = 56;
 /// Pixels above the panels, for the title of all.
 const TITLE: i32 = 56;
+/// The least pixels that the title of all needs.
+const TITLE_WIDTH: i32 = 720;
 /// Pixels of the colour scale with its labels.
 const SCALE: i32 = 130;
 /// Characters of a reason that fit a line of a cell, and lines.
@@ -57,7 +59,8 @@ fn draw(document: &Document, text: &mut String) -> Result<()> {
     let most = best.fold(0.0, f64::max);
     let panel_width = LABELS.0 + CELL.0 * ns.len() as i32;
     let height = TITLE + LABELS.1 + CELL.1 * ms.len() as i32 + FOOT;
-    let size = ((panel_width * panels.len() as i32 + SCALE) as u32, height as u32);
+    let width = (panel_width * panels.len() as i32 + SCALE).max(TITLE_WIDTH);
+    let size = (width as u32, height as u32);
     let area = SVGBackend::with_string(text, size).into_drawing_area();
     area.fill(&WHITE)?;
     let title = format!("{} {}, {}, {}", document.kernel, document.dtype, document.device(), document.shape);
@@ -177,13 +180,12 @@ fn draw_cell(area: &Area<'_>, cell: &Cell, (x, y): (i32, i32), most: f64) -> Res
 
 /// The colours from 0 to the fastest, with their TFLOP/s.
 fn draw_scale(area: &Area<'_>, (left, top): (i32, i32), height: i32, most: f64) -> Result<()> {
-    let at = |fraction: f64| top + height - (f64::from(height) * fraction) as i32;
-    let steps = height.max(1);
-    for step in 0..steps {
-        let fraction = f64::from(step) / f64::from(steps);
-        let corners = [(left, at(fraction) - 1), (left + 18, at(fraction))];
-        area.draw(&Rectangle::new(corners, colour(fraction, 1.0).filled()))?;
+    for step in 0..height {
+        let y = top + height - step;
+        let fill = colour(f64::from(step), f64::from(height)).filled();
+        area.draw(&Rectangle::new([(left, y - 1), (left + 18, y)], fill))?;
     }
+    let at = |fraction: f64| top + height - (f64::from(height) * fraction) as i32;
     for fraction in [0.0, 0.25, 0.5, 0.75, 1.0] {
         let text = significant(most * fraction);
         label(area, &text, (left + 24, at(fraction)), 13, (HPos::Left, VPos::Center), &BLACK)?;

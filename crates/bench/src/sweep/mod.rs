@@ -102,7 +102,8 @@ fn sizes() -> clap::builder::RangedI64ValueParser<u32> {
     clap::builder::RangedI64ValueParser::new().range(SIZES)
 }
 
-/// Runs the sweep, and gives false if a tile failed to build, run or verify. `results` is where results
+/// Runs the sweep, and gives false if a tile that was built does not run or is wrong: one that spills or
+/// does not compile is a result like others. `results` is where results
 /// go if the arguments do not say.
 ///
 /// # Errors
@@ -121,11 +122,13 @@ pub fn run(args: &Args, builder: &dyn Builder, results: &Path) -> Result<bool> {
     if args.dry_run || args.build_only.is_some() {
         let candidates = space.candidates(&Limits::of(args.arch))?;
         problems(args, &space)?;
-        report::candidates(&screen, &candidates, &format!("sm_{}", args.arch))?;
+        report::candidates(&screen, &candidates)?;
+        report::summary(&screen, &candidates, &format!("sm_{}", args.arch))?;
         let Some(folder) = &args.build_only else { return Ok(true) };
         let built = build(builder, &screen, space, &candidates)?;
         built.save(folder)?;
-        return Ok(report::built(&screen, &built, folder)?);
+        report::built(&screen, &built, folder)?;
+        return Ok(true);
     }
     let build = |candidates: &[Candidate]| build(builder, &screen, space.clone(), candidates);
     execute(args, &screen, space.clone(), build, results)
@@ -179,8 +182,10 @@ fn execute(
     problems.iter().try_for_each(|problem| session.check_tensors(problem))?;
     let candidates = space.candidates(&session.device().limits())?;
     session.header(screen)?;
-    report::candidates(screen, &candidates, &session.device().name)?;
+    report::summary(screen, &candidates, &session.device().name)?;
     let built = build(&candidates)?;
+    let Tools { compiler, ptxas, source_sha256 } = &built.tools;
+    screen.line(format!("tiles built by {compiler} and ptxas {ptxas} from sources {source_sha256}"))?;
     let sweep = Sweep { args, screen, session: &session, space: &space, candidates, problems, built };
     let (outcome, document, path) = sweep.measure(args.results.as_deref().unwrap_or(results))?;
     if outcome == Outcome::DeviceLost {
@@ -190,7 +195,7 @@ fn execute(
     heat_map::write(&document, &plot)?;
     report::results(screen, &document, &sweep.problems)?;
     screen.line(format!("results in {} and {}", path.display(), plot.display()))?;
-    Ok(sweep.wanted(&document).all(|row| row.error.is_none()))
+    Ok(!sweep.wanted(&document).any(Row::is_faulty))
 }
 
 /// One run over all tiles.

@@ -13,7 +13,7 @@ use crate::output::Screen;
 use crate::table::{seconds, significant, table};
 
 /// Lists the candidates: what will be built, and what will not and why.
-pub(super) fn candidates(screen: &Screen, candidates: &[Candidate], device: &str) -> io::Result<()> {
+pub(super) fn candidates(screen: &Screen, candidates: &[Candidate]) -> io::Result<()> {
     let rows = candidates.iter().map(|candidate| {
         let config = &candidate.variant.config;
         let tile = config.tile();
@@ -31,14 +31,18 @@ pub(super) fn candidates(screen: &Screen, candidates: &[Candidate], device: &str
         ]
     });
     let titles = ["tile", "warps", "blocks", "HEAD_DIM", "head_dim", "shared bytes", "verdict"];
-    screen.line(table(&titles, rows.collect()))?;
+    screen.line(table(&titles, rows.collect()))
+}
+
+/// Says how many there are.
+pub(super) fn summary(screen: &Screen, candidates: &[Candidate], device: &str) -> io::Result<()> {
     let feasible = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).count();
     let rejected = candidates.len() - feasible;
     screen.line(format!("{feasible} tiles are feasible on {device}, {rejected} are not"))
 }
 
-/// Says what was built where; false if a variant was not.
-pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result<bool> {
+/// Says what was built where, and what was not.
+pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result<()> {
     let mut failed = 0;
     for (id, result) in &built.variants {
         if let Err(reason) = result {
@@ -52,8 +56,7 @@ pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result
         folder.display(),
         built.tools.compiler,
         built.tools.ptxas
-    ))?;
-    Ok(failed == 0)
+    ))
 }
 
 /// The table, the tile that is the fastest for each head_dim, and what unaligned head_dims cost.

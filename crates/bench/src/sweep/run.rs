@@ -171,7 +171,10 @@ fn measure<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::BackendArgs;
     use crate::sweep::fixture;
+    use fa_kernels::entries::entries;
+    use flash_attention::BackendKind;
     use std::time::Duration;
 
     /// A device in memory: it records what ran, and fails where it is told to.
@@ -244,6 +247,7 @@ mod tests {
         assert_eq!(errors, [of_problem, of_problem].concat());
         assert!(document.rows.iter().all(|row| row.error.is_none() == row.median_s().is_some()));
         assert_eq!(fake.ran.len(), 4, "what did not build does not run");
+        assert_eq!(document.rows.iter().filter(|row| row.is_faulty()).count(), 2);
     }
 
     #[test]
@@ -269,6 +273,26 @@ mod tests {
         let (_, document) = sweep.run(&mut again, false);
         assert_eq!(again.ran, [format!("{} 64", fixture::FASTEST), format!("{} 60", fixture::FASTEST)]);
         assert_eq!(document.rows.len(), 6);
+    }
+
+    #[test]
+    fn the_runner_verifies_and_times_what_a_backend_can_run() {
+        let sim = BackendArgs { backend: Some(BackendKind::Sim), device: None };
+        let (session, screen) = (Session::open(&sim).unwrap(), Screen::stdout());
+        let effort = Effort { warmup: 0, iterations: 2, least: 1, budget: Duration::from_secs(100) };
+        let mut runner = Gpu::<f32> { session: &session, effort, seed: 0, screen: &screen, subject: None };
+        let built = fixture::built();
+        let module = built.variants[fixture::FASTEST].as_ref().unwrap();
+        let listed = entries().find(|entry| entry.name == "forward_simt_f32_m32_n32_d64").unwrap();
+        for problem in fixture::problems() {
+            let measurement = runner.run(&problem, listed, module).unwrap();
+            assert!(measurement.verdict.passed() && measurement.verdict.rows == 32);
+            assert_eq!((measurement.times.seconds.len(), measurement.launches), (2, 1));
+        }
+        // A variant is PTX alone, which the simulator cannot run.
+        let variant = fixture::candidates()[0].variant;
+        let failure = runner.run(&fixture::problems()[0], leak(&variant), module).unwrap_err();
+        assert!(!failure.device_lost && failure.reason.contains("exists as PTX alone"), "{failure:?}");
     }
 
     #[test]
