@@ -71,6 +71,7 @@ fn bad_arguments_are_usage_errors() {
     fails(&format!("{sweep} forward_simt --warps 4"), 2, "--warps: a tile of forward_simt says itself");
     fails(&format!("{sweep} forward_sm80 --dim 300"), 2, "head_dim is 300; kernels take 1 to 256");
     fails(&format!("{sweep} forward_sm80 --block-m 0"), 2, "--block-m");
+    fails(&format!("{sweep} forward_sm80 --arch 75"), 2, "kernel forward_sm80 needs sm_80; --arch is sm_75");
     fails("bench sweep --dry-run", 2, "--kernel");
     fails("bench sweep --built nowhere --kernel forward_simt", 2, "--built");
     fails("bench sweep --built nowhere", 1, "--built nowhere: no index.json");

@@ -16,7 +16,7 @@ pub(crate) struct Bench {
 
 #[derive(Subcommand)]
 enum Task {
-    Sweep(fa_bench::sweep::Args),
+    Sweep(Box<fa_bench::sweep::Args>),
     Tune(tune::Tune),
 }
 

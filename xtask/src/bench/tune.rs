@@ -31,10 +31,10 @@ impl Tune {
         let path = workspace.root().join(TABLE);
         let committed =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        for line in unbuilt(&sweeps) {
-            println!("{line}");
-        }
         let files = sweeps.len();
+        if !self.check {
+            unbuilt(&sweeps).iter().for_each(|line| println!("{line}"));
+        }
         if committed == text {
             println!("{TABLE} is what {files} sweeps give");
         } else if self.check {
@@ -66,6 +66,9 @@ struct Key {
 /// A tile with its register budget, by the entry's name.
 type Tile = (String, u32);
 
+/// Tiles with their seconds, or with how much slower than the fastest they are.
+type Times = Vec<(Tile, f64)>;
+
 /// Reads every sweep of every device, in the order of the names.
 fn read(results: &Path) -> Result<Vec<Sweep>> {
     let mut sweeps = Vec::new();
@@ -94,9 +97,9 @@ fn name(path: &Path) -> String {
 
 /// Of each key every tile that was measured with how much slower than the fastest it is: the geometric mean
 /// over the problems that the sweeps have for the key. The fastest come first.
-fn slowdowns(sweeps: &[Sweep]) -> BTreeMap<Key, Vec<(Tile, f64)>> {
-    // By key, then by problem.
-    let mut problems: BTreeMap<Key, BTreeMap<(&str, usize), Vec<(Tile, f64)>>> = BTreeMap::new();
+fn slowdowns(sweeps: &[Sweep]) -> BTreeMap<Key, Times> {
+    // A problem is a sweep with one of its head_dims.
+    let mut problems: BTreeMap<Key, BTreeMap<(&str, usize), Times>> = BTreeMap::new();
     for Sweep { name, document } in sweeps {
         for row in &document.rows {
             let Some(seconds) = row.median_s() else { continue };
@@ -116,7 +119,7 @@ fn slowdowns(sweeps: &[Sweep]) -> BTreeMap<Key, Vec<(Tile, f64)>> {
     ranked.collect()
 }
 
-fn rank(problems: impl Iterator<Item = Vec<(Tile, f64)>>) -> Vec<(Tile, f64)> {
+fn rank(problems: impl Iterator<Item = Times>) -> Times {
     let mut logarithms: BTreeMap<Tile, Vec<f64>> = BTreeMap::new();
     for rows in problems {
         let best = rows.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
@@ -179,7 +182,7 @@ fn unbuilt(sweeps: &[Sweep]) -> Vec<String> {
         let mut of_tile = rows.filter(|row| (&row.entry, row.min_blocks) == (&tile.0, tile.1));
         of_tile.next().map_or_else(|| tile.0.clone(), |row| row.line.clone())
     };
-    let of_key = |(key, ranked): (Key, Vec<(Tile, f64)>)| {
+    let of_key = |(key, ranked): (Key, Times)| {
         let (fastest, _) = ranked.first()?;
         let best_built = ranked.iter().find(|(tile, _)| listed(tile).is_some());
         let gain = match best_built {

@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use fa_kernels::config::Limits;
 use fa_kernels::variant::Variant;
-use flash_attention::{BackendKind, Element, Kernel, Problem};
+use flash_attention::{BackendKind, Element, Error, Kernel, Problem};
 
 pub use built::{Builder, Module, Tools};
 pub use document::{Document, Row};
@@ -121,6 +121,7 @@ pub fn run(args: &Args, builder: &dyn Builder, results: &Path) -> Result<bool> {
     let space = args.space()?;
     if args.dry_run || args.build_only.is_some() {
         let candidates = space.candidates(&Limits::of(args.arch))?;
+        check_target(&candidates, args.arch, "--arch")?;
         problems(args, &space)?;
         report::candidates(&screen, &candidates)?;
         report::summary(&screen, &candidates, &format!("sm_{}", args.arch))?;
@@ -154,6 +155,15 @@ impl Args {
     }
 }
 
+/// Refuses a kernel that an architecture lacks, before anything is built.
+fn check_target(candidates: &[Candidate], found: u32, device: &str) -> flash_attention::Result<()> {
+    let lacking = candidates.iter().find(|candidate| candidate.variant.target() > found);
+    lacking.map_or(Ok(()), |Candidate { variant, .. }| {
+        let kernel = variant.config.algorithm().family();
+        Err(Error::KernelNeedsDevice { kernel, needed: variant.target(), device: device.to_owned(), found })
+    })
+}
+
 /// The problem of each head_dim, once.
 fn problems(args: &Args, space: &Space) -> flash_attention::Result<Vec<Problem>> {
     let mut head_dims = space.head_dims.clone();
@@ -181,6 +191,7 @@ fn execute(
     let session = Session::open(&BackendArgs { backend: Some(BackendKind::Cuda), device: args.device })?;
     problems.iter().try_for_each(|problem| session.check_tensors(problem))?;
     let candidates = space.candidates(&session.device().limits())?;
+    check_target(&candidates, session.device().compute_capability, &session.device().name)?;
     session.header(screen)?;
     report::summary(screen, &candidates, &session.device().name)?;
     let built = build(&candidates)?;
@@ -280,9 +291,14 @@ fn go_on() -> Result<bool> {
     if !arguments.iter().any(|argument| argument == "--continued") {
         arguments.push("--continued".into());
     }
-    let status = Command::new(&program).args(arguments).status();
-    let status = status.with_context(|| format!("cannot run {}", program.display()))?;
-    Ok(status.success())
+    let mut command = Command::new(&program);
+    command.args(arguments);
+    // In place of this process, so that the driver takes back all that it held.
+    #[cfg(unix)]
+    let status = Err(std::os::unix::process::CommandExt::exec(&mut command));
+    #[cfg(not(unix))]
+    let status = command.status().map(|status| status.success());
+    status.with_context(|| format!("cannot run {}", program.display()))
 }
 
 #[cfg(test)]

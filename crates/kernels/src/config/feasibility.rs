@@ -246,7 +246,10 @@ mod tests {
     #[test]
     fn each_reason_names_value_and_limit() {
         let simt = |block_m, block_n, head_dim, limits| {
-            SimtConfig { block_m, block_n, head_dim }.check(2, &limits).unwrap_err().to_string()
+            SimtConfig { block_m, block_n, head_dim }
+                .check(2, &limits)
+                .expect_err("it is infeasible")
+                .to_string()
         };
         let cases = [
             (mma(100, 64, 64, 4, 2), "BLOCK_M is 100; a positive multiple of 64 is needed"),
@@ -269,7 +272,7 @@ mod tests {
             ),
         ];
         for (result, message) in cases {
-            assert_eq!(result.unwrap_err().to_string(), message);
+            assert_eq!(result.expect_err("it is infeasible").to_string(), message);
         }
         assert_eq!(mma(128, 64, 96, 8, 2), Ok(()), "112 registers of 128");
         assert_eq!(simt(60, 32, 64, HOPPER), "BLOCK_M is 60; a positive multiple of 8 is needed");
