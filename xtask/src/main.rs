@@ -46,7 +46,10 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Kernels(task) => task.run(&workspace).map(|()| ExitCode::SUCCESS),
         Task::Bench(task) => Ok(match task.run(&workspace)? {
             true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+            false => {
+                eprintln!("error: at least one tile that was built does not run or is wrong");
+                ExitCode::FAILURE
+            }
         }),
         Task::Ci(task) => task.run(&workspace),
     }

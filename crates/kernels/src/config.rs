@@ -51,7 +51,7 @@ impl SimtConfig {
 
     /// Bytes of shared memory: Q, then K and V in turn in one buffer, then P, all fp32.
     pub const fn shared_bytes(&self) -> u32 {
-        4 * ((self.block_m + self.block_n) * self.row_stride() + self.block_m * self.p_stride())
+        self.shared_needed() as u32
     }
 
     /// [`Self::shared_bytes`] for sizes that nobody has checked yet.
@@ -129,7 +129,7 @@ impl MmaConfig {
 
     /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
-        (self.block_m + 4 * self.block_n) * (2 * self.head_dim + 16)
+        self.shared_needed() as u32
     }
 
     /// [`Self::shared_bytes`] for sizes that nobody has checked yet.

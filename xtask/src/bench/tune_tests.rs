@@ -31,6 +31,7 @@ fn write(results: &Path, folder: &str, device: &str, causal: bool, rows: &[Value
             "memory_bytes": 1
         },
         "kernel": "forward_simt", "dtype": "f32",
+        "tools": { "source_sha256": "00", "compiler": "rustc", "ptxas": "13.0.88" },
         "shape": {
             "batch": 4, "heads": 16, "kv_heads": 16, "seq": 4096, "kv_seq": 4096, "layout": "bshd",
             "causal": causal, "softmax_scale": null
@@ -143,6 +144,28 @@ fn a_faster_tile_that_is_not_listed_is_named_with_its_line() {
           as forward_simt_f32_m32_n32_d128)"
         ]
     );
+}
+
+#[test]
+fn a_stale_table_fails_the_check_until_it_is_made_again() {
+    let (checkout, _) = fixture();
+    let root = checkout.path();
+    let table = root.join(TABLE);
+    fs::create_dir_all(table.parent().unwrap()).unwrap();
+    fs::create_dir(root.join("results")).unwrap();
+    fs::rename(root.join("test"), root.join("results/test")).unwrap();
+    fs::copy(workspace().root().join("rustfmt.toml"), root.join("rustfmt.toml")).unwrap();
+    fs::write(&table, "// stale\n").unwrap();
+    let workspace = Workspace::new(root);
+    let error = Tune { check: true }.run(&workspace).unwrap_err().to_string();
+    assert!(
+        error.contains("is not what the 2 sweeps under results/ give; run `cargo xtask bench tune`"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&table).unwrap(), "// stale\n");
+    Tune { check: false }.run(&workspace).unwrap();
+    assert!(fs::read_to_string(&table).unwrap().contains("results/:\n//! * test/sweep-"));
+    Tune { check: true }.run(&workspace).unwrap();
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Document {
     pub kernel: String,
     /// The storage type's name.
     pub dtype: String,
+    /// What built the tiles of the last run.
+    pub(super) tools: Tools,
     pub(super) shape: Shape,
     /// One per tile and head_dim, those of the last run behind those that were kept.
     pub rows: Vec<Row>,

@@ -100,6 +100,7 @@ pub(super) fn document() -> Document {
         header,
         kernel: "forward_simt".to_owned(),
         dtype: "f32".to_owned(),
+        tools: built().tools,
         shape: Shape::new(&problem(64), Layout::Bshd, None),
         rows: Vec::new(),
         rejected: candidates().iter().filter_map(super::Rejected::of).collect(),

@@ -38,7 +38,8 @@ const ITERATIONS: usize = 50;
 /// Tile sizes and other numbers of the kernel's own parameters.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=1 << 16;
 
-/// Every feasible tile of a kernel, built, verified and timed: rows go to results/<device>/sweep-….json
+/// Every feasible tile of a kernel, built, verified and timed, on B=4 H=32 S=2048 unless given otherwise; rows
+/// go to results/<device>/sweep-….json
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The kernel whose tile is swept
@@ -79,10 +80,20 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["build_only", "built"])]
     dry_run: bool,
     /// Build into a folder that --built takes on a machine with a GPU
-    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "target/sweep/out", conflicts_with = "built")]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        num_args = 0..=1,
+        default_missing_value = "target/sweep/out",
+        conflicts_with = "built"
+    )]
     build_only: Option<PathBuf>,
     /// Run what --build-only built; needs no toolchain
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["kernel", "block_m", "block_n", "warps", "min_blocks", "dim"])]
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["kernel", "block_m", "block_n", "warps", "min_blocks", "dim"]
+    )]
     built: Option<PathBuf>,
     /// With --dry-run or --build-only: the architecture whose limits count, as in 90 for sm_90
     #[arg(long, value_name = "SM", default_value_t = 90)]
@@ -103,8 +114,7 @@ fn sizes() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 /// Runs the sweep, and gives false if a tile that was built does not run or is wrong: one that spills or
-/// does not compile is a result like others. `results` is where results
-/// go if the arguments do not say.
+/// does not compile is a result like others. `results` is where results go if the arguments do not say.
 ///
 /// # Errors
 /// When the arguments are at fault, nothing can be built, there is no GPU, or the results cannot be written.
@@ -241,6 +251,7 @@ impl Sweep<'_> {
             header,
             kernel: self.space.kernel.name().to_owned(),
             dtype: self.space.dtype.name().to_owned(),
+            tools: self.built.tools.clone(),
             // The list of head_dims is not empty: the parser sees to it.
             shape: Shape::new(&self.problems[0], layout, softmax_scale),
             rows: Vec::new(),
