@@ -13,12 +13,13 @@ use fa_ptx_builder::Workspace;
 pub(crate) struct Ci {}
 
 /// The steps, as arguments of cargo.
-const STEPS: [&[&str]; 5] = [
+const STEPS: [&[&str]; 6] = [
     &["fmt", "--all", "--check"],
     &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     &["test", "--workspace"],
     // Every kernel entry in the simulator, each case under eight thread schedules.
     &["run", "-p", "fa-bench", "--", "verify", "--backend", "sim"],
+    &["xtask", "bench", "tune", "--check"],
     &["xtask", "kernels", "--check", "--install"],
 ];
 

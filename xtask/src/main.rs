@@ -3,6 +3,7 @@
 //! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `ci` ends with the code of
 //! the step that failed.
 
+mod bench;
 mod ci;
 mod kernels;
 mod toolchain;
@@ -26,16 +27,14 @@ struct Arguments {
 enum Task {
     Toolchain(toolchain::Toolchain),
     Kernels(kernels::Kernels),
+    Bench(bench::Bench),
     Ci(ci::Ci),
 }
 
 fn main() -> ExitCode {
     match run(&Arguments::parse().task) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fa_bench::failure::report(&error),
     }
 }
 
@@ -45,6 +44,13 @@ fn run(task: &Task) -> Result<ExitCode> {
     match task {
         Task::Toolchain(task) => task.run(&workspace).map(|()| ExitCode::SUCCESS),
         Task::Kernels(task) => task.run(&workspace).map(|()| ExitCode::SUCCESS),
+        Task::Bench(task) => Ok(match task.run(&workspace)? {
+            true => ExitCode::SUCCESS,
+            false => {
+                eprintln!("error: at least one tile that was built does not run or is wrong");
+                ExitCode::FAILURE
+            }
+        }),
         Task::Ci(task) => task.run(&workspace),
     }
 }

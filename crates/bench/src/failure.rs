@@ -27,7 +27,7 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
 }
 
 /// Says on stderr what went wrong, and which exit code that is: 2 for usage, 1 for the rest.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         // Whoever read stdout has had enough. 128 + SIGPIPE is what a program has that this signal ends.
         return ExitCode::from(141);

@@ -41,8 +41,7 @@ impl Destination {
 
     /// Writes the document and a newline: to a file as a whole or not at all.
     pub(crate) fn write(&self, document: &impl Serialize) -> anyhow::Result<()> {
-        let mut text = serde_json::to_vec_pretty(document)?;
-        text.push(b'\n');
+        let text = text(document)?;
         match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();
@@ -53,6 +52,17 @@ impl Destination {
                 .with_context(|| format!("--json {}: cannot be written", path.display())),
         }
     }
+}
+
+/// Writes a document as a file, as a whole or not at all.
+pub(crate) fn write(path: &Path, document: &impl Serialize) -> anyhow::Result<()> {
+    write_file(path, &text(document)?).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn text(document: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(document)?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// How a path is written to.

@@ -15,6 +15,11 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
+    /// All of stdout.
+    pub(crate) const fn stdout() -> Self {
+        Self { enabled: true }
+    }
+
     pub(crate) fn line(&self, text: impl Display) -> io::Result<()> {
         if !self.enabled {
             return Ok(());

@@ -1,26 +1,28 @@
 //! The JSON document: what was measured, on what, and how. `README.md` describes it.
 
+use std::borrow::Cow;
+
 use flash_attention::{Device, Plan, Problem};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::measure::Measurement;
 use crate::problem::Layout;
 use crate::session::{REVISION, Session, VERSION, ptx_compiler};
 
 /// Version of the document; a field that changes its meaning or goes away raises it.
-const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// What every document begins with.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
-    schema: u32,
-    experiment: &'static str,
-    fa_bench: &'static str,
-    revision: &'static str,
-    ptx_compiler: Option<&'static str>,
-    backend: &'static str,
+    pub(crate) schema: u32,
+    experiment: Cow<'static, str>,
+    fa_bench: Cow<'static, str>,
+    revision: Cow<'static, str>,
+    pub(crate) ptx_compiler: Option<Cow<'static, str>>,
+    backend: Cow<'static, str>,
     backend_reason: String,
-    device: DeviceRecord,
+    pub(crate) device: DeviceRecord,
     seed: u64,
 }
 
@@ -28,11 +30,11 @@ impl Header {
     pub(crate) fn new(experiment: &'static str, session: &Session, seed: u64) -> Self {
         Self {
             schema: SCHEMA,
-            experiment,
-            fa_bench: VERSION,
-            revision: REVISION,
-            ptx_compiler: ptx_compiler().ok(),
-            backend: session.kind().name(),
+            experiment: experiment.into(),
+            fa_bench: VERSION.into(),
+            revision: REVISION.into(),
+            ptx_compiler: ptx_compiler().ok().map(Cow::from),
+            backend: session.kind().name().into(),
             backend_reason: session.backend.reason().to_owned(),
             device: DeviceRecord::new(session.device()),
             seed,
@@ -40,14 +42,14 @@ impl Header {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct DeviceRecord {
-    name: String,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceRecord {
+    pub(crate) name: String,
     driver: String,
     compute_capability: u32,
     multiprocessors: u32,
     /// None where there is no limit: in the simulator.
-    memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 impl DeviceRecord {
@@ -138,13 +140,13 @@ impl PlanRecord {
 }
 
 /// What one kernel did, in seconds and bytes.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MeasurementRecord {
     warmup_runs: usize,
     times_s: Vec<f64>,
     pub(crate) median_s: f64,
-    p20_s: f64,
-    p80_s: f64,
+    pub(crate) p20_s: f64,
+    pub(crate) p80_s: f64,
     min_s: f64,
     max_s: f64,
     pub(crate) tflops: f64,

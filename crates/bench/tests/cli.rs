@@ -118,6 +118,15 @@ fn a_kernel_and_a_tile_can_be_asked_for() {
 }
 
 #[test]
+fn a_tile_without_a_kernel_goes_to_the_one_that_has_it() {
+    let text = stdout("--seq 40 --dim 64 --heads 1 --backend sim --block-m 32 --block-n 32");
+    let reason =
+        "plan: forward_simt: forward_sm80, which would be faster, has no such tile for this problem; ";
+    assert!(text.contains(reason), "{text}");
+    assert!(text.contains("forward_sm80 was not run: BLOCK_M = 32, BLOCK_N = 32 is not built"), "{text}");
+}
+
+#[test]
 fn alignment_compares_two_head_dims() {
     let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
     assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));

@@ -57,6 +57,14 @@ impl Backend {
         }
     }
 
+    /// The CUDA device, where it is one.
+    pub const fn as_cuda(&self) -> Option<&Cuda> {
+        match &self.driver {
+            Driver::Cuda(cuda) => Some(cuda),
+            Driver::Cpu(_) | Driver::Sim(_) => None,
+        }
+    }
+
     /// Why this backend: it was asked for, or what decided.
     pub fn reason(&self) -> &str {
         &self.reason

@@ -1,5 +1,7 @@
 //! What a plan needs to know of the device that it is for.
 
+use fa_kernels::config::Limits;
+
 use crate::{Error, Result};
 
 /// Where attention runs.
@@ -71,6 +73,12 @@ impl Device {
                 format!("{} ({} bytes of shared memory per block)", self.name, self.shared_per_block)
             }
         }
+    }
+
+    /// What it leaves a block of a GPU kernel.
+    pub fn limits(&self) -> Limits {
+        let bytes = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Limits::with_shared(bytes(self.shared_per_block), bytes(self.shared_per_multiprocessor))
     }
 
     /// A zeroed vector in host memory for `what`.

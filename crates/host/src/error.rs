@@ -138,7 +138,7 @@ pub enum Error {
         /// The head_dim that the tile is for.
         head_dim: usize,
         /// Bytes needed.
-        needed: usize,
+        needed: u64,
         /// Bytes available.
         available: usize,
         /// The device's name.
@@ -159,6 +159,14 @@ pub enum Error {
         head_dim: usize,
         /// The tiles that exist, as `MxN`.
         available: String,
+    },
+    /// An entry that was given does not take the problem, or has no code for the backend.
+    #[error("entry {entry} cannot be run: {reason}")]
+    UnfitEntry {
+        /// The entry.
+        entry: &'static str,
+        /// Why not.
+        reason: String,
     },
     /// A kernel does not run on this backend.
     #[error("kernel {kernel} does not run on backend {backend}; it has {available}")]

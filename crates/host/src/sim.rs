@@ -3,7 +3,7 @@
 use fa_sim::{Buffer, Launch, Schedule};
 
 use crate::launch::{Addresses, params};
-use crate::{BackendKind, Device, Element, Plan, Problem, Result};
+use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED_PER_BLOCK: usize = 227 * 1024;
@@ -74,6 +74,10 @@ impl Sim {
         );
         let mut traffic = Traffic::default();
         for step in &plan.steps {
+            let run = step.entry.run.ok_or_else(|| Error::UnfitEntry {
+                entry: step.entry.name,
+                reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
+            })?;
             let launch = Launch {
                 name: step.entry.name,
                 grid: step.grid,
@@ -84,7 +88,7 @@ impl Sim {
             };
             // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
             // sizes were checked, and the simulator refuses any access outside of them.
-            let report = fa_sim::launch(&launch, &|| unsafe { (step.entry.run)(&params) })?;
+            let report = fa_sim::launch(&launch, &|| unsafe { run(&params) })?;
             traffic.bytes_read += report.global_bytes_read;
             traffic.bytes_written += report.global_bytes_written;
             traffic.barrier_sites.push(report.barrier_sites);

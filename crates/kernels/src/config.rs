@@ -1,5 +1,13 @@
 //! Tile configurations as data: printable, enumerable, and rejected with a reason before anything
 //! is compiled or launched. Shared by kernels, planner and sweeps.
+//!
+//! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
+
+mod feasibility;
+
+pub use feasibility::{Demand, Infeasible, Limits, check_shared};
+
+use feasibility::{all, check_multiple};
 
 /// Lanes that share a row of a SIMT tile: half a warp, so that its reductions are shuffles.
 pub const ROW_LANES: u32 = 16;
@@ -10,6 +18,9 @@ pub const THREAD_ROWS: u32 = 4;
 /// Floats of padding behind each shared row: 16-byte loads stay aligned, and consecutive rows
 /// start four banks apart, so that the lanes of a quarter-warp hit different banks.
 pub const ROW_PADDING: u32 = 4;
+
+/// Threads of a block, on every device (CUDA C++ Programming Guide, technical specifications).
+const MAX_THREADS: u32 = 1024;
 
 /// Tile of a SIMT attention kernel: `block_m` query rows against `block_n` key rows of `head_dim` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,32 +51,59 @@ impl SimtConfig {
 
     /// Bytes of shared memory: Q, then K and V in turn in one buffer, then P, all fp32.
     pub const fn shared_bytes(&self) -> u32 {
-        4 * ((self.block_m + self.block_n) * self.row_stride() + self.block_m * self.p_stride())
+        self.shared_needed() as u32
     }
 
-    /// [`Self::shared_bytes`] for sizes that nobody has checked yet; `None` where they overflow.
-    pub const fn checked_shared_bytes(&self) -> Option<u64> {
-        if self.block_m > 1 << 20 || self.block_n > 1 << 20 || self.head_dim > 1 << 10 {
-            return None;
-        }
-        let (m, n, row) = (self.block_m as u64, self.block_n as u64, self.row_stride() as u64);
-        Some(4 * ((m + n) * row + m * self.p_stride() as u64))
+    /// [`Self::shared_bytes`] for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        let (m, n) = (self.block_m as u64, self.block_n as u64);
+        let row = self.head_dim as u64 + ROW_PADDING as u64;
+        let tiles = (m + n).saturating_mul(row);
+        tiles.saturating_add(m.saturating_mul(n + ROW_PADDING as u64)).saturating_mul(4)
     }
 
     /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
-    pub const fn accumulators(&self) -> u32 {
-        THREAD_ROWS * (self.block_n + self.head_dim) / ROW_LANES
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        THREAD_ROWS as u64 * (self.block_n as u64 + self.head_dim as u64) / ROW_LANES as u64
     }
 
     /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
+    #[inline]
     pub const fn is_well_formed(&self) -> bool {
-        self.block_m.is_multiple_of(8)
-            && self.block_m > 0
-            && self.threads() <= 1024
-            && self.block_n.is_multiple_of(ROW_LANES)
-            && self.block_n > 0
-            && self.head_dim.is_multiple_of(2 * ROW_LANES)
-            && self.head_dim > 0
+        self.check_shape().is_ok()
+    }
+
+    /// As [`Self::is_well_formed`].
+    ///
+    /// # Errors
+    /// The size that it cannot be instantiated with.
+    #[inline]
+    pub const fn check_shape(&self) -> Result<(), Infeasible> {
+        let sizes = all([
+            check_multiple("BLOCK_M", self.block_m, 8),
+            check_multiple("BLOCK_N", self.block_n, ROW_LANES),
+            check_multiple("HEAD_DIM", self.head_dim, 2 * ROW_LANES),
+        ]);
+        if sizes.is_ok() && self.block_m / THREAD_ROWS > MAX_THREADS / ROW_LANES {
+            let needed = (self.block_m / THREAD_ROWS).saturating_mul(ROW_LANES);
+            return Err(Infeasible::Threads { needed, limit: MAX_THREADS });
+        }
+        sizes
+    }
+
+    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        let (threads, accumulators) = (self.threads(), self.accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
     }
 }
 
@@ -91,32 +129,55 @@ impl MmaConfig {
 
     /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
-        (self.block_m + 4 * self.block_n) * (2 * self.head_dim + 16)
+        self.shared_needed() as u32
     }
 
-    /// [`Self::shared_bytes`] for sizes that nobody has checked yet; `None` where they overflow.
-    pub const fn checked_shared_bytes(block_m: u32, block_n: u32, head_dim: u32) -> Option<u64> {
-        if block_m > 1 << 20 || block_n > 1 << 20 || head_dim > 1 << 10 {
-            return None;
-        }
-        Some((block_m as u64 + 4 * block_n as u64) * (2 * head_dim as u64 + 16))
+    /// [`Self::shared_bytes`] for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        (self.block_m as u64 + 4 * self.block_n as u64).saturating_mul(2 * self.head_dim as u64 + 16)
     }
 
     /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
-    pub const fn accumulators(&self) -> u32 {
-        self.block_m / self.warps * (self.block_n + self.head_dim) / 32
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        ((self.block_m / self.warps) as u64).saturating_mul(self.block_n as u64 + self.head_dim as u64) / 32
     }
 
     /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
+    #[inline]
     pub const fn is_well_formed(&self) -> bool {
-        self.warps > 0
-            && self.warps <= 32
-            && self.block_m.is_multiple_of(16 * self.warps)
-            && self.block_m > 0
-            && self.block_n.is_multiple_of(16)
-            && self.block_n > 0
-            && self.head_dim.is_multiple_of(16)
-            && self.head_dim > 0
+        self.check_shape().is_ok()
+    }
+
+    /// As [`Self::is_well_formed`].
+    ///
+    /// # Errors
+    /// The size that it cannot be instantiated with.
+    #[inline]
+    pub const fn check_shape(&self) -> Result<(), Infeasible> {
+        if self.warps == 0 || self.warps > MAX_THREADS / 32 {
+            let needed = self.warps.saturating_mul(32);
+            return Err(Infeasible::Threads { needed, limit: MAX_THREADS });
+        }
+        all([
+            check_multiple("BLOCK_M", self.block_m, 16 * self.warps),
+            check_multiple("BLOCK_N", self.block_n, 16),
+            check_multiple("HEAD_DIM", self.head_dim, 16),
+        ])
+    }
+
+    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        let (threads, accumulators) = (self.threads(), self.accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
     }
 }
 

@@ -79,10 +79,10 @@ mod host {
         pub shared_bytes: u32,
         /// Barriers in its source: the built PTX must have exactly these.
         pub barriers: u32,
-        /// The kernel itself, for the simulator.
+        /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone.
         ///
         /// Safe to call only inside a launch of `fa-sim` with this entry's threads and shared memory.
-        pub run: unsafe fn(&AttentionParams),
+        pub run: Option<unsafe fn(&AttentionParams)>,
     }
 }
 
@@ -117,7 +117,7 @@ macro_rules! entry {
             min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
             barriers: $barriers,
-            run: $body,
+            run: Some($body),
         }
     };
 }
@@ -256,6 +256,11 @@ macro_rules! entries {
     };
 }
 
+// A sweep builds one tile at a time, which is in none of the lists below.
+#[cfg(fa_variants)]
+include!(env!("FA_VARIANTS"));
+
+#[cfg(not(fa_variants))]
 entries! { sm_75;
     standard("f32", f32);
     standard("f16", F16);
@@ -287,6 +292,7 @@ entries! { sm_75;
 }
 
 // Kernels with asynchronous copies and the tensor cores' m16n8k16.
+#[cfg(not(fa_variants))]
 entries! { sm_80;
     // (BLOCK_M, BLOCK_N, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for);
     // of each HEAD_DIM the fastest first, as measured on an H200. Four warps of 32 rows load each row of

@@ -26,6 +26,8 @@ pub mod tile;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod shipped;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod variant;
 
 /// A kernel has nowhere to unwind to: a panic stops the grid, and the driver reports the fault.
 #[cfg(target_arch = "nvptx64")]

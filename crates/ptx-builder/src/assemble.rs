@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use fa_kernels::shipped::Resources;
 
+use crate::parallel;
 use crate::process;
 use crate::toolchain::Ptxas;
 
@@ -84,24 +83,7 @@ pub struct Job<'a> {
 /// When ptxas rejects an entry: the line names it.
 pub fn all(ptxas: &Ptxas, jobs: &[Job<'_>], folder: &Path) -> Result<Vec<Assembled>> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(at) else { return done };
-            done.push((at, one(ptxas, job, folder)));
-        }
-    };
-    let mut results = thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let joined: Result<Vec<_>, _> = workers.into_iter().map(|worker| worker.join()).collect();
-        joined.map(|parts| parts.into_iter().flatten().collect::<Vec<_>>())
-    })
-    .map_err(|_| anyhow!("a thread that runs ptxas panicked"))?;
-    results.sort_by_key(|&(at, _)| at);
-    results.into_iter().map(|(_, result)| result).collect()
+    parallel::map(jobs, |job| one(ptxas, job, folder))?.into_iter().collect()
 }
 
 fn one(ptxas: &Ptxas, job: &Job<'_>, folder: &Path) -> Result<Assembled> {

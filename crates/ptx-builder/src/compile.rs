@@ -1,11 +1,13 @@
 //! From the kernels' sources to one PTX text.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::device_core;
+use crate::process;
 use crate::toolchain::{Compiler, TARGET};
 use crate::workspace::Workspace;
 
@@ -38,6 +40,39 @@ pub fn kernels(workspace: &Workspace, compiler: &Compiler, target: &str) -> Resu
     let folder = workspace.device().join("build");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{target}.ptx"));
+    let mut command = command(workspace, compiler, target, core.as_deref(), &path);
+    let status = command.status().with_context(|| format!("cannot run {}", compiler.rustc.display()))?;
+    if !status.success() {
+        bail!("the kernels do not compile for {target}");
+    }
+    Ok((read(&path)?, path))
+}
+
+/// The PTX of an `entries!` list that stands in the file `list`, in place of the lists of the sources.
+/// `core` is [`device_core::folder`]; several of these may run at once, each with files of its own.
+///
+/// # Errors
+/// When it does not compile: one line of the compiler's messages.
+pub fn variant(
+    workspace: &Workspace,
+    compiler: &Compiler,
+    target: &str,
+    core: Option<&Path>,
+    list: &Path,
+) -> Result<String> {
+    let path = list.with_extension("ptx");
+    let mut command = command(workspace, compiler, target, core, &path);
+    process::output(command.args(["--cfg", "fa_variants"]).env("FA_VARIANTS", list))?;
+    read(&path)
+}
+
+fn command(
+    workspace: &Workspace,
+    compiler: &Compiler,
+    target: &str,
+    core: Option<&Path>,
+    path: &Path,
+) -> Command {
     let mut command = compiler.command();
     command.args(FLAGS).args(["--crate-name", "fa_kernels", "--crate-type", "lib", "--emit=asm"]);
     command.args(["--target", TARGET, "-C", &format!("target-cpu={target}")]);
@@ -45,11 +80,10 @@ pub fn kernels(workspace: &Workspace, compiler: &Compiler, target: &str) -> Resu
     if let Some(core) = core {
         command.arg("-L").arg(core);
     }
-    command.arg(workspace.kernel_sources().join("lib.rs")).arg("-o").arg(&path);
-    let status = command.status().with_context(|| format!("cannot run {}", compiler.rustc.display()))?;
-    if !status.success() {
-        bail!("the kernels do not compile for {target}");
-    }
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok((text, path))
+    command.arg(workspace.kernel_sources().join("lib.rs")).arg("-o").arg(path);
+    command
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

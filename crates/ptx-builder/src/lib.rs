@@ -4,8 +4,8 @@
 //! * [`device_core`] builds `core` for the GPU where the compiler has none ready-made.
 //! * [`compile`] makes one PTX text per target, [`ptx`] takes it apart into entries.
 //! * [`assemble`] runs ptxas over each entry; [`gate`] rejects what must never ship.
-//! * [`pipeline`] is all of these in order; [`archive`] writes and reads the result, [`check`] compares
-//!   it with the list of entries.
+//! * [`pipeline`] is all of these in order; [`variant`] is the same for one tile beside the list, for sweeps.
+//! * [`archive`] writes and reads the result, [`check`] compares it with the list of entries.
 
 pub mod archive;
 pub mod assemble;
@@ -19,8 +19,10 @@ pub mod ptx;
 pub mod source;
 pub mod spec;
 pub mod toolchain;
+pub mod variant;
 pub mod workspace;
 
+mod parallel;
 mod process;
 
 pub use spec::EntrySpec;

@@ -64,21 +64,32 @@ fn compile_all<'a>(
     for target in targets {
         let (text, path) = compile::kernels(workspace, &toolchain.compiler, target)?;
         let module = Module::parse(&text).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut violations = gate::module(&module, specs);
-        for spec in specs.iter().filter(|spec| spec.target == target) {
-            let entry = module.entries.iter().find(|entry| entry.name == spec.name);
-            violations.extend(entry.map(|entry| gate::entry(entry, spec)).unwrap_or_default());
-        }
+        let violations = violations(&module, specs);
         refuse(&violations).with_context(|| format!("the gates refuse {}", path.display()))?;
         modules.insert(target, module);
     }
     let built = specs.iter().map(|spec| {
         let module = &modules[&*spec.target];
-        let entry = module.entries.iter().find(|entry| entry.name == spec.name);
-        let entry = entry.with_context(|| format!("{} is not in the PTX", spec.name))?;
-        Ok(Built { spec, ptx_version: module.version.clone(), text: module.standalone(entry, spec) })
+        Ok(Built { spec, ptx_version: module.version.clone(), text: standalone(module, spec)? })
     });
     built.collect()
+}
+
+/// What the gates have against a module and its entries.
+pub(crate) fn violations(module: &Module, specs: &[EntrySpec]) -> Vec<Violation> {
+    let mut violations = gate::module(module, specs);
+    for spec in specs.iter().filter(|spec| spec.target == module.target) {
+        let entry = module.entries.iter().find(|entry| entry.name == spec.name);
+        violations.extend(entry.map(|entry| gate::entry(entry, spec)).unwrap_or_default());
+    }
+    violations
+}
+
+/// An entry of a module as a module of its own.
+pub(crate) fn standalone(module: &Module, spec: &EntrySpec) -> Result<String> {
+    let entry = module.entries.iter().find(|entry| entry.name == spec.name);
+    let entry = entry.with_context(|| format!("{} is not in the PTX", spec.name))?;
+    Ok(module.standalone(entry, spec))
 }
 
 /// Assembles each entry for its architectures and gates the reports.

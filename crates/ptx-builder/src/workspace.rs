@@ -38,6 +38,11 @@ impl Workspace {
         self.root.join("target/device-toolchain")
     }
 
+    /// Where variants that a sweep built are kept.
+    pub fn sweep(&self) -> PathBuf {
+        self.root.join("target/sweep")
+    }
+
     /// Holds [`Self::device`] for this process until the returned file is dropped.
     ///
     /// # Errors

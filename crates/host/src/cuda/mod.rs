@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use fa_kernels::entries::Entry;
+
 pub use cudarc::driver::sys::CUstream;
 pub use resident::Resident;
 
@@ -72,6 +74,18 @@ impl Cuda {
     pub fn load(&self, plan: &Plan) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
         plan.steps.iter().try_for_each(|step| self.modules.function(step.entry).map(drop))
+    }
+
+    /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded under its name.
+    ///
+    /// # Errors
+    /// When the driver refuses it; the error carries its compiler's log.
+    ///
+    /// # Safety
+    /// The PTX is a module whose entry is `entry` in name, parameters, and what it computes.
+    pub unsafe fn load_ptx(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.modules.load(entry, ptx)
     }
 
     /// Enqueues a plan's launches on `stream` and returns; O and lse are there once the stream gets so far.

@@ -32,15 +32,23 @@ impl Modules {
         if let Some(function) = functions.get(entry.name) {
             return Ok(function.0);
         }
-        let function = load(entry)?;
+        let function = load(entry, &crate::shipped::ptx(entry.name)?)?;
         functions.insert(entry.name, Function(function));
         Ok(function)
     }
+
+    /// Loads `ptx` as the entry's, in place of what was loaded under its name.
+    pub(super) fn load(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
+        let function = load(entry, ptx)?;
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.insert(entry.name, Function(function));
+        Ok(())
+    }
 }
 
-fn load(entry: &Entry) -> Result<sys::CUfunction> {
-    let ptx = CString::new(crate::shipped::ptx(entry.name)?)
-        .map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;
+fn load(entry: &Entry, ptx: &str) -> Result<sys::CUfunction> {
+    let ptx =
+        CString::new(ptx).map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;
     let module = compile(entry.name, &ptx)?;
     let name = CString::new(entry.name)
         .map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;

@@ -1,10 +1,15 @@
 //! Problem → kernel and tile: a pure function, with its reasons written beside each choice.
 
+mod order;
+mod tile;
+mod tuned;
+
 use fa_kernels::attention::standard;
-use fa_kernels::config::{MmaConfig, SimtConfig};
-use fa_kernels::entries::{Algorithm, Entry, Tile, entries};
+use fa_kernels::entries::{Algorithm, Entry, entries};
 
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
+
+pub use tile::plan_entry;
 
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +35,15 @@ impl Kernel {
             Self::ForwardSimt => "forward_simt",
             Self::ForwardCpu => "forward_cpu",
             Self::Standard => "standard",
+        }
+    }
+
+    /// What its one launch runs, where that has tiles to choose from.
+    pub const fn tiled(self) -> Option<Algorithm> {
+        match self {
+            Self::ForwardSm80 => Some(Algorithm::ForwardSm80),
+            Self::ForwardSimt => Some(Algorithm::ForwardSimt),
+            Self::ForwardCpu | Self::Standard => None,
         }
     }
 
@@ -115,14 +129,28 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device),
     };
-    match (kernel, device.backend) {
-        (Kernel::ForwardCpu, _) | (Kernel::Standard, BackendKind::Cpu) => {
-            crate::cpu::backend::plan(problem, kernel, request)
+    match (kernel.tiled(), device.backend) {
+        (None, BackendKind::Cpu) => crate::cpu::backend::plan(problem, kernel, request),
+        (None, _) => standard(problem, request),
+        (Some(algorithm), _) => {
+            let planned = tile::plan(problem, device, request, kernel, algorithm, why);
+            match planned {
+                Err(Error::NoSuchTile { .. } | Error::TileTooLarge { .. }) if request.kernel.is_none() => {
+                    next_with_tile(problem, device, request, kernel).map_or(planned, Ok)
+                }
+                planned => planned,
+            }
         }
-        (Kernel::ForwardSimt, _) => fused(problem, device, request, kernel, Algorithm::ForwardSimt, why),
-        (Kernel::ForwardSm80, _) => fused(problem, device, request, kernel, Algorithm::ForwardSm80, why),
-        (Kernel::Standard, _) => standard(problem, request),
     }
+}
+
+/// The next kernel of the backend that has the tile asked for, where `first`, the fastest, has not.
+fn next_with_tile(problem: &Problem, device: &Device, request: &Request, first: Kernel) -> Option<Plan> {
+    let slower = Kernel::of_backend(device.backend).iter().skip_while(|&&kernel| kernel != first).skip(1);
+    slower.copied().find_map(|kernel| {
+        let why = format!("{kernel}: {first}, which would be faster, has no such tile for this problem");
+        tile::plan(problem, device, request, kernel, kernel.tiled()?, why).ok()
+    })
 }
 
 /// The fastest kernel that takes the problem on the device, and why.
@@ -146,72 +174,6 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
 
 /// The first architecture with `mma.sync.m16n8k16` and `cp.async`.
 const SM80: u32 = 80;
-
-/// Plans a kernel that is one launch over tiles of queries.
-fn fused(
-    problem: &Problem,
-    device: &Device,
-    request: &Request,
-    kernel: Kernel,
-    algorithm: Algorithm,
-    why: String,
-) -> Result<Plan> {
-    let columns = built_for(algorithm, problem.dtype())
-        .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.head_dim())
-        .min()
-        .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
-    let built: Vec<_> =
-        built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
-    if let Some(entry) = built.iter().find(|entry| entry.target > device.compute_capability) {
-        return Err(Error::KernelNeedsDevice {
-            kernel: kernel.name(),
-            needed: entry.target,
-            device: device.name.clone(),
-            found: device.compute_capability,
-        });
-    }
-    let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
-    let asked_for: Vec<_> = built
-        .iter()
-        .copied()
-        .filter(|entry| {
-            matches(request.block_m, entry.tile.block_m) && matches(request.block_n, entry.tile.block_n)
-        })
-        .collect();
-    if asked_for.is_empty() {
-        return Err(no_such_tile(problem, device, request, kernel, &built));
-    }
-    // The list of entries has the fastest tile of each HEAD_DIM first.
-    let fits = |entry: &&&Entry| entry.shared_bytes as usize <= device.shared_per_block;
-    let Some(entry) = asked_for.iter().find(fits).copied() else {
-        // The list is not empty, so it has a smallest tile; that one does not fit either.
-        let smallest =
-            asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes).unwrap_or(asked_for[0]);
-        return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
-    };
-    let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
-    let asked = request.block_m.is_some() || request.block_n.is_some();
-    let reasons = vec![
-        why,
-        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()),
-        format!(
-            "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
-            entry.tile.block_m,
-            entry.tile.block_n,
-            if asked { "asked for," } else { "the fastest tile measured on an H200" },
-            entry.shared_bytes,
-            device.shared_per_block
-        ),
-    ];
-    Ok(Plan {
-        kernel,
-        tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
-        workspace_bytes: 0,
-        reasons,
-    })
-}
 
 fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     if let Some(block) = request.block_m.or(request.block_n) {
@@ -275,48 +237,6 @@ fn checked_grid(blocks: u128) -> Result<u32> {
 fn unsupported_dtype(kernel: Kernel, algorithm: Algorithm, dtype: DType) -> Error {
     let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
     Error::UnsupportedDType { kernel: kernel.name(), dtype, available: join(available.map(DType::name)) }
-}
-
-/// A tile that was not built: if it could not fit either, the bytes are the better answer.
-fn no_such_tile(
-    problem: &Problem,
-    device: &Device,
-    request: &Request,
-    kernel: Kernel,
-    built: &[&Entry],
-) -> Error {
-    if let (Some(Ok(block_m)), Some(Ok(block_n))) =
-        (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
-        && let Some(entry) = built.first()
-    {
-        let tile = Tile { block_m, block_n, head_dim: entry.tile.head_dim };
-        let bytes = match kernel {
-            Kernel::ForwardSm80 => MmaConfig::checked_shared_bytes(block_m, block_n, tile.head_dim),
-            _ => SimtConfig { block_m, block_n, head_dim: tile.head_dim }.checked_shared_bytes(),
-        };
-        if let Some(bytes) = bytes.filter(|&bytes| bytes > device.shared_per_block as u64) {
-            return tile_too_large(problem, device, &tile, bytes);
-        }
-    }
-    let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
-    Error::NoSuchTile {
-        kernel: kernel.name(),
-        block_m: name(request.block_m),
-        block_n: name(request.block_n),
-        head_dim: problem.head_dim(),
-        available: join(built.iter().map(|entry| format!("{}x{}", entry.tile.block_m, entry.tile.block_n))),
-    }
-}
-
-fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
-    Error::TileTooLarge {
-        block_m: tile.block_m as usize,
-        block_n: tile.block_n as usize,
-        head_dim: problem.head_dim(),
-        needed: needed as usize,
-        available: device.shared_per_block,
-        device: device.name.clone(),
-    }
 }
 
 fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
@@ -407,6 +327,48 @@ mod tests {
             message(32, 16),
             "BLOCK_M = 32, BLOCK_N = 16 is not built for forward_simt at head_dim 128; built: 64x64, 64x32, 32x32"
         );
+    }
+
+    #[test]
+    fn a_tile_that_the_fastest_kernel_lacks_comes_from_the_next_that_has_it() {
+        let planned = |request, shared| plan(&problem(DType::F16, 64), &device(shared), &request);
+        let blocks = |block_m, block_n| Request { kernel: None, block_m, block_n };
+        let chosen = planned(blocks(Some(32), Some(32)), 227 << 10).unwrap();
+        assert_eq!((chosen.kernel, chosen.tile), (Kernel::ForwardSimt, Some((32, 32))));
+        assert_eq!(
+            chosen.reasons[0],
+            "forward_simt: forward_sm80, which would be faster, has no such tile for this problem"
+        );
+        assert_eq!(planned(blocks(Some(128), None), 227 << 10).unwrap().kernel, Kernel::ForwardSm80);
+        // No kernel has it: the answer is that of the fastest.
+        let error = planned(blocks(Some(48), None), 227 << 10).unwrap_err().to_string();
+        assert!(error.contains("is not built for forward_sm80 at head_dim 64"), "{error}");
+        // A kernel asked for is the only one.
+        let only = Request { kernel: Some(Kernel::ForwardSm80), ..blocks(Some(32), Some(32)) };
+        assert!(matches!(planned(only, 227 << 10), Err(Error::NoSuchTile { .. })));
+    }
+
+    #[test]
+    fn one_entry_is_planned_if_it_takes_the_problem() {
+        let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
+        let planned =
+            |name, dtype, head_dim| plan_entry(&problem(dtype, head_dim), &device(64 << 10), of(name));
+        let plan = planned("forward_simt_f32_m32_n32_d128", DType::F32, 100).unwrap();
+        assert_eq!((plan.kernel, plan.tile, plan.steps[0].grid), (Kernel::ForwardSimt, Some((32, 32)), 8));
+        let message = |name, dtype, head_dim| planned(name, dtype, head_dim).unwrap_err().to_string();
+        assert_eq!(
+            message("forward_simt_f32_m32_n32_d128", DType::F16, 100),
+            "entry forward_simt_f32_m32_n32_d128 cannot be run: it is for f32, the problem is f16"
+        );
+        assert_eq!(
+            message("forward_simt_f32_m32_n32_d64", DType::F32, 65),
+            "entry forward_simt_f32_m32_n32_d64 cannot be run: its HEAD_DIM is 64, the problem's head_dim 65"
+        );
+        assert_eq!(
+            message("standard_scores_f32", DType::F32, 64),
+            "entry standard_scores_f32 cannot be run: it is one of several launches"
+        );
+        assert!(message("forward_simt_f32_m64_n64_d128", DType::F32, 128).contains("84992 bytes"));
     }
 
     #[test]

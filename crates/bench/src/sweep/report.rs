@@ -1,0 +1,178 @@
+//! What a sweep says to people.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use flash_attention::Problem;
+
+use super::built::Built;
+use super::document::{Document, Row};
+use super::space::Candidate;
+use crate::output::Screen;
+use crate::table::{seconds, significant, table};
+
+/// Lists the candidates: what will be built, and what will not and why.
+pub(super) fn candidates(screen: &Screen, candidates: &[Candidate]) -> io::Result<()> {
+    let rows = candidates.iter().map(|candidate| {
+        let config = &candidate.variant.config;
+        let tile = config.tile();
+        vec![
+            format!("{}x{}", tile.block_m, tile.block_n),
+            config.warps().to_string(),
+            candidate.variant.min_blocks.to_string(),
+            tile.head_dim.to_string(),
+            list(&candidate.head_dims),
+            config.shared_needed().to_string(),
+            match &candidate.verdict {
+                Ok(()) => "feasible".to_owned(),
+                Err(reason) => format!("rejected: {reason}"),
+            },
+        ]
+    });
+    let titles = ["tile", "warps", "blocks", "HEAD_DIM", "head_dim", "shared bytes", "verdict"];
+    screen.line(table(&titles, rows.collect()))
+}
+
+/// Says how many there are.
+pub(super) fn summary(screen: &Screen, candidates: &[Candidate], device: &str) -> io::Result<()> {
+    let feasible = candidates.iter().filter(|candidate| candidate.verdict.is_ok()).count();
+    let rejected = candidates.len() - feasible;
+    screen.line(format!("{feasible} tiles are feasible on {device}, {rejected} are not"))
+}
+
+/// Says what was built where, and what was not.
+pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result<()> {
+    let mut failed = 0;
+    for (id, result) in &built.variants {
+        if let Err(reason) = result {
+            screen.line(format!("{id}: {reason}"))?;
+            failed += 1;
+        }
+    }
+    let count = built.variants.len() - failed;
+    screen.line(format!(
+        "{count} variants built into {}, {failed} not, by {} and ptxas {}",
+        folder.display(),
+        built.tools.compiler,
+        built.tools.ptxas
+    ))
+}
+
+/// The table, the tile that is the fastest for each head_dim, and what unaligned head_dims cost.
+pub(super) fn results(screen: &Screen, document: &Document, problems: &[Problem]) -> io::Result<()> {
+    let mut rows: Vec<&Row> = document.rows.iter().collect();
+    let latency = |row: &Row| row.median_s().unwrap_or(f64::INFINITY);
+    rows.sort_by(|a, b| a.head_dim.cmp(&b.head_dim).then(latency(a).total_cmp(&latency(b))));
+    let references = references(&rows);
+    let titles = [
+        "head_dim",
+        "tile",
+        "warps",
+        "blocks",
+        "registers",
+        "shared bytes",
+        "latency",
+        "p20-p80",
+        "TFLOP/s",
+        "vs aligned",
+        "check",
+    ];
+    screen.line("")?;
+    screen.line(format!("{} {} {}", document.kernel, document.dtype, document.shape))?;
+    let cells = rows.iter().map(|row| cells(row, &rows, &references));
+    screen.line(table(&titles, cells.collect()))?;
+    for problem in problems {
+        let best = |head_dim| rows.iter().find(|row| row.head_dim == head_dim && row.median_s().is_some());
+        let Some(row) = best(problem.head_dim()) else { continue };
+        screen.line(format!("head_dim {}: the fastest is {}", row.head_dim, of_row(row)))?;
+        if let Some(aligned) = references.get(&row.head_dim).and_then(|&aligned| best(aligned)) {
+            screen.line(format!(
+                "head_dim {} against {}, which is aligned: {:.2} times the latency, each with its fastest tile",
+                row.head_dim,
+                aligned.head_dim,
+                latency(row) / latency(aligned)
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+fn cells(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Vec<String> {
+    let registers = row.registers.map_or("-".to_owned(), |registers| registers.to_string());
+    let mut cells = vec![
+        row.head_dim.to_string(),
+        format!("{}x{}", row.block_m, row.block_n),
+        row.warps.to_string(),
+        row.min_blocks.to_string(),
+        registers,
+        row.shared_bytes.to_string(),
+    ];
+    match &row.measurement {
+        Some(measured) => cells.extend([
+            seconds(measured.median_s),
+            format!("{} - {}", seconds(measured.p20_s), seconds(measured.p80_s)),
+            significant(measured.tflops),
+            ratio(row, rows, references).map_or("-".to_owned(), |ratio| format!("{ratio:.2}x")),
+            "pass".to_owned(),
+        ]),
+        None => {
+            cells.extend(["-"; 4].map(str::to_owned));
+            cells.push(row.error.clone().unwrap_or_default());
+        }
+    }
+    cells
+}
+
+/// Of each head_dim whose rows do not start on 16 bytes in 16-bit types, the largest smaller one whose rows do.
+fn references(rows: &[&Row]) -> BTreeMap<usize, usize> {
+    let aligned = |head_dim: usize| head_dim.is_multiple_of(8);
+    let reference = |row: &&Row| {
+        let smaller = rows.iter().map(|other| other.head_dim).filter(|&d| d < row.head_dim && aligned(d));
+        Some((row.head_dim, smaller.max()?))
+    };
+    rows.iter().filter(|row| !aligned(row.head_dim)).filter_map(reference).collect()
+}
+
+/// How many times as long as the same tile takes with an aligned head_dim.
+fn ratio(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Option<f64> {
+    let place = |row: &Row| (row.block_m, row.block_n, row.warps, row.min_blocks);
+    let aligned = references.get(&row.head_dim)?;
+    let same = rows.iter().find(|other| other.head_dim == *aligned && place(other) == place(row))?;
+    Some(row.median_s()? / same.median_s()?)
+}
+
+fn of_row(row: &Row) -> String {
+    let time = row.median_s().map_or("-".to_owned(), seconds);
+    format!("{}x{}, {} warps, {} blocks: {time}", row.block_m, row.block_n, row.warps, row.min_blocks)
+}
+
+fn list(values: &[usize]) -> String {
+    values.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::fixture::{BROKEN, FASTEST, WRONG, row_of};
+
+    #[test]
+    fn unaligned_rows_are_set_beside_the_same_tile_on_aligned_ones() {
+        let rows = [
+            row_of(FASTEST, 56, Some(1e-3)),
+            row_of(WRONG, 56, Some(4e-3)),
+            row_of(FASTEST, 60, Some(3e-3)),
+            row_of(WRONG, 60, Some(5e-3)),
+            row_of(BROKEN, 60, None),
+        ];
+        let rows: Vec<&Row> = rows.iter().collect();
+        let references = references(&rows);
+        assert_eq!(references, [(60, 56)].into());
+        let ratios: Vec<_> = rows.iter().map(|row| ratio(row, &rows, &references)).collect();
+        assert_eq!(ratios, [None, None, Some(3.0), Some(1.25), None]);
+        let text = cells(rows[2], &rows, &references).join(" ");
+        assert_eq!(text, "60 32x32 4 2 100 22016 3.00 ms 3.00 ms - 3.00 ms 2.18e-5 3.00x pass");
+        let text = cells(rows[4], &rows, &references).join(" ");
+        assert!(text.ends_with("- - - - not built: the gates refuse it: spill"), "{text}");
+    }
+}

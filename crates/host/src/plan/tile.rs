@@ -1,0 +1,149 @@
+//! The tile of a kernel that is one launch over tiles of queries.
+
+use fa_kernels::config::check_shared;
+use fa_kernels::entries::{Algorithm, Entry, Tile};
+use fa_kernels::variant::Config;
+
+use super::order::fastest_first;
+use super::tuned::TUNED;
+use super::{Kernel, Plan, Request, Step, built_for, grid, join, unsupported_dtype};
+use crate::{Device, Error, Problem, Result};
+
+/// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
+pub(super) fn plan(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    kernel: Kernel,
+    algorithm: Algorithm,
+    why: String,
+) -> Result<Plan> {
+    let columns = built_for(algorithm, problem.dtype())
+        .map(|entry| entry.tile.head_dim)
+        .filter(|&columns| columns as usize >= problem.head_dim())
+        .min()
+        .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
+    let built: Vec<_> =
+        built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
+    built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
+    let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
+    let asked_for: Vec<_> = built
+        .iter()
+        .copied()
+        .filter(|entry| {
+            matches(request.block_m, entry.tile.block_m) && matches(request.block_n, entry.tile.block_n)
+        })
+        .collect();
+    // Where nothing was built as asked, there is no smallest tile either.
+    let Some(smallest) = asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes) else {
+        return Err(no_such_tile(problem, device, request, kernel, &built));
+    };
+    let (ordered, order) = fastest_first(asked_for, problem.causal(), &device.name, TUNED);
+    let entry = ordered.into_iter().find(|entry| check_fits(entry, problem, device).is_ok());
+    let Some(entry) = entry else {
+        return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
+    };
+    let asked = request.block_m.is_some() || request.block_n.is_some();
+    let reasons = vec![
+        why,
+        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()),
+        format!(
+            "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
+            entry.tile.block_m,
+            entry.tile.block_n,
+            if asked { "asked for," } else { &order },
+            entry.shared_bytes,
+            device.shared_per_block
+        ),
+    ];
+    of_entry(problem, kernel, entry, reasons)
+}
+
+/// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
+///
+/// # Errors
+/// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does not
+/// run on the device.
+pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Plan> {
+    let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
+    let kernel = Kernel::ALL.into_iter().find(|kernel| kernel.tiled() == Some(entry.algorithm));
+    let kernel = kernel.ok_or_else(|| unfit("it is one of several launches".to_owned()))?;
+    if entry.dtype != problem.dtype().name() {
+        return Err(unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype())));
+    }
+    if (entry.tile.head_dim as usize) < problem.head_dim() {
+        let (holds, wanted) = (entry.tile.head_dim, problem.head_dim());
+        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
+    }
+    check_target(entry, device, kernel)?;
+    check_fits(entry, problem, device)?;
+    of_entry(problem, kernel, entry, vec![format!("{} was asked for", entry.name)])
+}
+
+/// The plan that is one launch of `entry`.
+fn of_entry(problem: &Problem, kernel: Kernel, entry: &'static Entry, reasons: Vec<String>) -> Result<Plan> {
+    let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
+    Ok(Plan {
+        kernel,
+        tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
+        steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
+        workspace_bytes: 0,
+        reasons,
+    })
+}
+
+fn check_target(entry: &Entry, device: &Device, kernel: Kernel) -> Result<()> {
+    if entry.target <= device.compute_capability {
+        return Ok(());
+    }
+    Err(Error::KernelNeedsDevice {
+        kernel: kernel.name(),
+        needed: entry.target,
+        device: device.name.clone(),
+        found: device.compute_capability,
+    })
+}
+
+fn check_fits(entry: &Entry, problem: &Problem, device: &Device) -> Result<()> {
+    let needed = entry.shared_bytes.into();
+    check_shared(needed, &device.limits()).map_err(|_| tile_too_large(problem, device, &entry.tile, needed))
+}
+
+/// A tile that was not built: if it could not fit either, the bytes are the better answer.
+fn no_such_tile(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    kernel: Kernel,
+    built: &[&Entry],
+) -> Error {
+    if let (Some(Ok(block_m)), Some(Ok(block_n))) =
+        (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
+        && let Some(entry) = built.first()
+        && let tile = (Tile { block_m, block_n, head_dim: entry.tile.head_dim })
+        && let Some(config) =
+            Config::new(entry.algorithm, block_m, block_n, tile.head_dim, entry.threads / 32)
+        && check_shared(config.shared_needed(), &device.limits()).is_err()
+    {
+        return tile_too_large(problem, device, &tile, config.shared_needed());
+    }
+    let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
+    Error::NoSuchTile {
+        kernel: kernel.name(),
+        block_m: name(request.block_m),
+        block_n: name(request.block_n),
+        head_dim: problem.head_dim(),
+        available: join(built.iter().map(|entry| format!("{}x{}", entry.tile.block_m, entry.tile.block_n))),
+    }
+}
+
+fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
+    Error::TileTooLarge {
+        block_m: tile.block_m as usize,
+        block_n: tile.block_n as usize,
+        head_dim: problem.head_dim(),
+        needed,
+        available: device.shared_per_block,
+        device: device.name.clone(),
+    }
+}

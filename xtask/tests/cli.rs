@@ -1,0 +1,92 @@
+//! The tuning loop as a user runs it, with no GPU and no toolchain.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn xtask(line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(line.split_whitespace()).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(line: &str) -> String {
+    let output = xtask(line);
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The last cell of the row that begins with these cells.
+fn verdict(text: &str, first: &[&str]) -> String {
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let row =
+        text.lines().map(cells).find(|cells| cells.get(1..=first.len()).is_some_and(|row| row == first));
+    let row = row.unwrap_or_else(|| panic!("no row {first:?} in\n{text}"));
+    row[row.len() - 2].clone()
+}
+
+fn fails(line: &str, code: i32, message: &str) {
+    let output = xtask(line);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{line}: {stderr}");
+    assert!(stderr.contains(message), "{line}: {stderr}");
+}
+
+#[test]
+fn a_dry_run_lists_what_is_feasible_and_why_the_rest_is_not() {
+    let text = stdout(
+        "bench sweep --kernel forward_sm80 --block-m 64,128 --block-n 32,64,128 --warps 4,8 --dim 64,128,129 \
+         --dry-run",
+    );
+    assert_eq!(verdict(&text, &["128x32", "4", "2", "128", "128"]), "feasible");
+    assert_eq!(verdict(&text, &["128x32", "4", "2", "144", "129"]), "feasible");
+    assert_eq!(
+        verdict(&text, &["64x32", "8", "2", "64", "64"]),
+        "rejected: BLOCK_M is 64; a positive multiple of 128 is needed"
+    );
+    assert_eq!(
+        verdict(&text, &["128x128", "4", "1", "128", "128"]),
+        "rejected: at least 288 registers (256 of them S and O); a thread of 1 x 128 has 255"
+    );
+    assert_eq!(
+        verdict(&text, &["128x128", "8", "2", "144", "129"]),
+        "rejected: 391168 bytes of shared memory for 2 blocks; a multiprocessor has 233472"
+    );
+    assert!(text.lines().last().unwrap().contains(" tiles are feasible on sm_90, "), "{text}");
+}
+
+#[test]
+fn the_limits_are_those_of_the_architecture() {
+    let line = "bench sweep --kernel forward_simt --block-m 64 --block-n 64 --dim 128 --dtype f32 --dry-run";
+    assert_eq!(verdict(&stdout(line), &["64x64", "8", "2", "128", "128"]), "feasible");
+    assert_eq!(
+        verdict(&stdout(&format!("{line} --arch 75")), &["64x64", "8", "2", "128", "128"]),
+        "rejected: 84992 bytes of shared memory; a block has 65536"
+    );
+}
+
+#[test]
+fn bad_arguments_are_usage_errors() {
+    let sweep = "bench sweep --dry-run --kernel";
+    fails(&format!("{sweep} standard"), 2, "--kernel standard: its tile cannot be chosen");
+    fails(&format!("{sweep} forward_simt --warps 4"), 2, "--warps: a tile of forward_simt says itself");
+    fails(&format!("{sweep} forward_sm80 --dim 300"), 2, "head_dim is 300; kernels take 1 to 256");
+    fails(&format!("{sweep} forward_sm80 --block-m 0"), 2, "--block-m");
+    fails(&format!("{sweep} forward_sm80 --arch 75"), 2, "kernel forward_sm80 needs sm_80; --arch is sm_75");
+    fails("bench sweep --dry-run", 2, "--kernel");
+    fails("bench sweep --built nowhere --kernel forward_simt", 2, "--built");
+    fails("bench sweep --built nowhere", 1, "--built nowhere: no index.json");
+}
+
+#[test]
+fn without_a_gpu_a_sweep_says_so_before_it_builds() {
+    if Path::new("/dev/nvidia0").exists() {
+        return;
+    }
+    fails("bench sweep --kernel forward_simt --dim 64", 1, "no CUDA device: ");
+}
+
+#[test]
+fn the_committed_table_is_what_the_committed_sweeps_give() {
+    let text = stdout("bench tune --check");
+    assert!(text.contains("crates/host/src/plan/tuned.rs is what "), "{text}");
+}
