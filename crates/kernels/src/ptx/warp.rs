@@ -1,4 +1,4 @@
-//! Data exchange within a warp (PTX ISA, `shfl.sync`, `vote.sync`).
+//! Data exchange within a warp (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`).
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -6,6 +6,8 @@ unsafe extern "unadjusted" {
     fn shfl_bfly(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(mask: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: u32);
 }
 
 /// All 32 lanes.
@@ -41,5 +43,22 @@ pub unsafe fn vote_any(predicate: bool) -> bool {
             unsafe { vote_any_sync(FULL_WARP, predicate) }
         }
         _ => { fa_sim::warp::vote_any(predicate) }
+    }
+}
+
+/// Waits for all lanes of the warp, and orders their shared-memory accesses before it against those
+/// after it (`bar.warp.sync`).
+///
+/// # Safety
+/// All 32 lanes of the warp execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn sync() {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { bar_warp_sync(FULL_WARP) }
+        }
+        _ => { fa_sim::warp::sync() }
     }
 }
