@@ -160,7 +160,7 @@ fn fused(
         .map(|entry| entry.tile.head_dim)
         .filter(|&columns| columns as usize >= problem.head_dim())
         .min()
-        .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
+        .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
     let built: Vec<_> =
         built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
     if let Some(entry) = built.iter().find(|entry| entry.target > device.compute_capability) {
@@ -226,7 +226,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     let entry = |algorithm| {
         built_for(algorithm, problem.dtype())
             .next()
-            .ok_or_else(|| unsupported_dtype(Kernel::Standard, algorithm, problem.dtype()))
+            .ok_or_else(|| unsupported_dtype(Kernel::Standard.name(), algorithm, problem.dtype()))
     };
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
@@ -255,7 +255,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
 }
 
 /// Entries of `algorithm` for `dtype`.
-fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Item = &'static Entry> {
+pub(crate) fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Item = &'static Entry> {
     entries().filter(move |entry| entry.algorithm == algorithm && entry.dtype == dtype.name())
 }
 
@@ -265,16 +265,16 @@ fn grid(problem: &Problem, tiles: &[usize]) -> Result<u32> {
     checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks * tiles as u128))
 }
 
-fn checked_grid(blocks: u128) -> Result<u32> {
+pub(crate) fn checked_grid(blocks: u128) -> Result<u32> {
     u32::try_from(blocks)
         .ok()
         .filter(|&blocks| blocks <= MAX_GRID)
         .ok_or(Error::GridTooLarge { blocks, limit: MAX_GRID })
 }
 
-fn unsupported_dtype(kernel: Kernel, algorithm: Algorithm, dtype: DType) -> Error {
+pub(crate) fn unsupported_dtype(kernel: &'static str, algorithm: Algorithm, dtype: DType) -> Error {
     let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
-    Error::UnsupportedDType { kernel: kernel.name(), dtype, available: join(available.map(DType::name)) }
+    Error::UnsupportedDType { kernel, dtype, available: join(available.map(DType::name)) }
 }
 
 /// A tile that was not built: if it could not fit either, the bytes are the better answer.
@@ -308,7 +308,7 @@ fn no_such_tile(
     }
 }
 
-fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
+pub(crate) fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
     Error::TileTooLarge {
         block_m: tile.block_m as usize,
         block_n: tile.block_n as usize,
