@@ -5,6 +5,7 @@
 
 mod check;
 mod cli;
+mod decode;
 mod experiments;
 mod failure;
 mod inputs;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let passed = match &cli.experiment {
         None => experiments::single::run(&cli.single),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args),
+        Some(Experiment::Decode(args)) => experiments::decode::run(args),
         Some(Experiment::Verify(args)) => experiments::verify::run(args),
     };
     match passed {

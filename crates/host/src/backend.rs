@@ -102,7 +102,7 @@ impl Backend {
     ) -> Result<State<'a, T>> {
         let o = self.device().allocate("o", problem.tensors().o.span())?;
         let lse = self.device().allocate("lse", problem.lse_len())?;
-        Ok(State::Host { driver, call, o, lse, extra_bytes: 0 })
+        Ok(State::Host { driver, call: Box::new(call), o, lse, extra_bytes: 0 })
     }
 
     /// A copy of `bytes` bytes within the device's memory, where it has one of its own: `None` on the CPU and in
@@ -195,7 +195,7 @@ pub struct Prepared<'a, T> {
 
 enum State<'a, T> {
     Cuda(Box<cuda::Resident<T>>),
-    Host { driver: &'a Driver, call: HostCall<'a, T>, o: Vec<T>, lse: Vec<f32>, extra_bytes: u64 },
+    Host { driver: &'a Driver, call: Box<HostCall<'a, T>>, o: Vec<T>, lse: Vec<f32>, extra_bytes: u64 },
 }
 
 /// What runs in host memory.

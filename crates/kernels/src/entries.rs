@@ -115,9 +115,10 @@ mod host {
         /// # Panics
         /// When `params` are another kernel's.
         pub unsafe fn call(self, params: &Params) {
-            // SAFETY: the caller's contract.
             match (self, params) {
+                // SAFETY: the caller's contract.
                 (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
+                // SAFETY: the caller's contract.
                 (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
                 _ => panic!("the parameters are another kernel's"),
             }

@@ -105,16 +105,18 @@ impl<T: Element> Resident<T> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let stream = self.cuda.stream();
-        // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
-        // stream's work because reading and dropping them synchronises. Lengths and pages were checked.
         match &self.call {
-            Call::Forward(problem, plan) => unsafe {
-                self.cuda.forward(problem, plan, &Addresses { q, k, v, o, lse, workspace }, stream)
-            },
+            Call::Forward(problem, plan) => {
+                let addresses = Addresses { q, k, v, o, lse, workspace };
+                // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
+                // stream's work because reading and dropping them synchronises.
+                unsafe { self.cuda.forward(problem, plan, &addresses, stream) }
+            }
             Call::Decode { problem, plan, seqused_k, page_table } => {
                 let [seqused_k, page_table] =
                     [seqused_k, page_table].map(|buffer| buffer.as_ref().map(Buffer::address));
                 let addresses = DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace };
+                // SAFETY: as above; lengths and pages were checked before they were copied.
                 unsafe { self.cuda.decode(problem, plan, &addresses, stream) }
             }
         }

@@ -127,7 +127,10 @@ impl DecodeProblem {
     }
 
     /// Element index of the first column of a key in `cache`, which is the layout of K or of V.
-    pub(super) fn row<T>(
+    ///
+    /// # Panics
+    /// When the page table is shorter than the sequence.
+    pub fn row<T>(
         &self,
         cache: &TensorLayout,
         inputs: &DecodeInputs<'_, T>,
