@@ -1,7 +1,7 @@
 //! Few queries against a long K/V cache: bytes of K and V per second, beside what a plain copy reaches.
 
 use anyhow::Result;
-use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element};
+use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element, Error};
 use serde::Serialize;
 
 use crate::check::Expected;
@@ -173,7 +173,14 @@ impl Args {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
         };
-        shape.problem()
+        let problem = shape.problem()?;
+        // Refused before the inputs are made, which can take long.
+        match self.seqused_k {
+            Some(value) if usize::try_from(value).map_or(true, |used| used > problem.dense().seqlen_k()) => {
+                Err(Error::SeqUsed { batch: 0, value, limit: problem.dense().seqlen_k() })
+            }
+            _ => Ok(problem),
+        }
     }
 }
 
@@ -188,7 +195,6 @@ fn run_in<T: Element>(
     let seed = args.report.seed;
     let used = args.seqused_k.map(|used| vec![used; args.batch]);
     let cache = Cache::<T>::random(problem, used, seed);
-    // It also checks the lengths, which the reference relies on.
     let prepared = session.backend.prepare_decode(problem, plan, cache.inputs())?;
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, seed);
     let judge = |o: &[T], lse: &[f32]| expected.judge(problem.dense(), DType::F32, o, lse);

@@ -99,12 +99,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let cases = cases(session.kind());
     session.header(&screen)?;
     let count = names(&targets).count() + decode_targets.len();
-    screen.line(match session.kind() {
-        BackendKind::Sim => {
-            format!("{count} entries, each on {} cases in {} schedules", cases.len(), args.schedules)
-        }
-        BackendKind::Cuda | BackendKind::Cpu => format!("{count} entries, each on {} cases", cases.len()),
-    })?;
+    let schedules = match session.kind() {
+        BackendKind::Sim => format!(" in {} schedules", args.schedules),
+        BackendKind::Cuda | BackendKind::Cpu => String::new(),
+    };
+    let of_decode = decode::cases(session.kind()).len();
+    screen
+        .line(format!("{count} entries, each on {} cases (decode: {of_decode}){schedules}", cases.len()))?;
     let start = Instant::now();
     let mut entries = Vec::new();
     let mut runs = 0;

@@ -18,7 +18,7 @@ use crate::session::Session;
 
 /// One problem, but for storage type and head_dim.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+pub(super) struct Case {
     seq_q: usize,
     group: usize,
     seq_k: usize,
@@ -63,7 +63,8 @@ const fn case(
     Case { seq_q, group, seq_k, num_splits, page_size, causal, used }
 }
 
-fn cases(backend: BackendKind) -> Vec<Case> {
+/// The cases of a backend.
+pub(super) fn cases(backend: BackendKind) -> Vec<Case> {
     if backend == BackendKind::Sim {
         return SIM_CASES.to_vec();
     }
