@@ -145,6 +145,29 @@ impl Backend {
         Ok(Prepared { o_len, lse_len, launches: plan.steps.len(), state })
     }
 
+    /// [`Self::forward`] of a decode problem.
+    ///
+    /// # Errors
+    /// When a buffer is too small, an input out of range, the device's memory too small, or the device fails.
+    pub fn decode<T: Element>(
+        &self,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        inputs: DecodeInputs<'_, T>,
+        o: &mut [T],
+        lse: Option<&mut [f32]>,
+    ) -> Result<()> {
+        problem.check(&inputs, o.len(), lse.as_ref().map(|lse| lse.len()))?;
+        let mut prepared = self.prepare_decode(problem, plan, inputs)?;
+        prepared.time()?;
+        let (span, all_lse) = prepared.outputs()?;
+        copy_view(&problem.dense().tensors().o, &span, o);
+        if let Some(lse) = lse {
+            lse[..all_lse.len()].copy_from_slice(&all_lse);
+        }
+        Ok(())
+    }
+
     /// Computes O, and lse where it is wanted, over host tensors: once, with copies where the
     /// device has a memory of its own.
     ///

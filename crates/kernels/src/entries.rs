@@ -315,7 +315,7 @@ macro_rules! decode_combine {
             {
                 tile: standard_tile(1, 0),
                 threads: combine::THREADS,
-                min_blocks: 8,
+                min_blocks: 4,
                 shared_bytes: 0,
                 barriers: 0,
             },

@@ -17,7 +17,7 @@ use crate::softmax::reduce;
 pub const THREADS: u32 = 128;
 
 /// Splits whose values a thread loads before it adds the first: enough to hide the latency of L2.
-const LOADS_IN_FLIGHT: usize = 8;
+const LOADS_IN_FLIGHT: usize = 16;
 
 /// Splits that each lane of a warp looks at.
 const LANE_SPLITS: usize = (MAX_SPLITS / 32) as usize;
