@@ -166,6 +166,7 @@ fn decode_names_argument_value_and_limit() {
         ("--seq-k 0", "k: axis seqlen has length 0"),
         ("--seqused-k 300", "seqused_k[0] is 300; a sequence has room for 256 keys"),
         ("--num-splits 129", "num_splits is 129; 1 to 128 are possible here"),
+        ("--entry decode_f16_m16_d64_w4_s5", "is not built, or not for f16 at head_dim 128"),
         ("--dtype f32", "kernel decode has no f32 entry; it has f16, bf16"),
         ("--dim 257", "head_dim is 257; kernels take 1 to 256"),
         ("--num-splits many", "'many' for '--num-splits <COUNT>'"),

@@ -22,6 +22,7 @@ struct Case {
     /// Keys of each sequence, in hundredths of Sk; more sequences than B has.
     used: Option<[usize; 3]>,
     causal: bool,
+    softmax_scale: Option<f32>,
     num_splits: usize,
     /// Elements between the rows of K, V and O.
     gap: usize,
@@ -51,7 +52,8 @@ impl Case {
         };
         let row = d + self.gap;
         let cache = TensorLayout::strided([outer, rows, h, d], [rows * h * row, h * row, row, 1]);
-        let options = DecodeOptions { causal: self.causal, softmax_scale: None, max_pages };
+        let Self { causal, softmax_scale, .. } = *self;
+        let options = DecodeOptions { causal, softmax_scale, max_pages };
         let tensors = Tensors { q, k: cache, v: cache, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();
@@ -145,19 +147,25 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
 fn case() -> impl Strategy<Value = Case> {
     let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
     let page_size = prop::option::of(prop::sample::select(vec![1_usize, 5, 16, 64, 100]));
+    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
     let used = prop::option::of([0..=100_usize, 0..=100, 0..=100]);
     (
         (1..=3_usize, 1..=16_usize, 1..3_usize, 1..=8_usize, head_dim),
-        (1..300_usize, page_size, used, any::<bool>()),
+        (1..300_usize, page_size, used, any::<bool>(), scale),
         (1..=6_usize, 0..3_usize, any::<u64>()),
     )
         .prop_map(
-            |((b, sq, h, group, d), (seqlen_k, page_size, used, causal), (num_splits, gap, seed))| Case {
+            |(
+                (b, sq, h, group, d),
+                (seqlen_k, page_size, used, causal, softmax_scale),
+                (num_splits, gap, seed),
+            )| Case {
                 shape: [b, sq, h, group, d],
                 seqlen_k,
                 page_size,
                 used,
                 causal,
+                softmax_scale,
                 num_splits,
                 gap: 4 * gap,
                 seed,
@@ -191,7 +199,17 @@ proptest! {
 /// A problem of eight query heads to a key/value head.
 fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
     let shape = [2, 2, 2, 8, 128];
-    Case { shape, seqlen_k: 640, page_size, used: None, causal: false, num_splits, gap: 0, seed: 5 }
+    Case {
+        shape,
+        seqlen_k: 640,
+        page_size,
+        used: None,
+        causal: false,
+        softmax_scale: None,
+        num_splits,
+        gap: 0,
+        seed: 5,
+    }
 }
 
 #[test]

@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Parts that each sequence's keys are split into [default: the planner's choice]
     #[arg(long, value_name = "COUNT")]
     num_splits: Option<usize>,
+    /// The kernel's entry, as in decode_f16_m16_d128_w4_s3 [default: the planner's choice]
+    #[arg(long, value_name = "NAME")]
+    entry: Option<String>,
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     dtype: DType,
@@ -120,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let session = Session::open(&args.backend)?;
     let problem = args.problem(session.kind())?;
     session.check_tensors(problem.dense())?;
-    let request = DecodeRequest { num_splits: args.num_splits, ..DecodeRequest::default() };
+    let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
     let plan = session.backend.plan_decode(&problem, &request)?;
     let effort = session.effort(&args.measure, ITERATIONS);
     session.check_patience(problem.dense(), 1, &effort, &args.measure)?;

@@ -21,12 +21,12 @@ const GOOD_ENOUGH: f64 = 0.9;
 const RESERVED_SHARED: usize = 1024;
 
 /// What the caller leaves open, the planner chooses.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
     /// The entry, by its name.
-    pub entry: Option<&'static str>,
+    pub entry: Option<String>,
 }
 
 /// How a decode problem will be computed.
@@ -89,7 +89,11 @@ pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeReq
         format!(
             "BLOCK_M {block_m}: {} for {} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {} bytes \
              of shared memory, {} blocks per multiprocessor",
-            if block_m >= problem.packed_rows() { "the smallest" } else { "the largest" },
+            match &request.entry {
+                Some(_) => "asked for,",
+                None if block_m >= problem.packed_rows() => "the smallest",
+                None => "the largest",
+            },
             problem.packed_rows(),
             entry.threads / 32,
             entry.shared_bytes,
@@ -106,10 +110,10 @@ fn choose_entry(problem: &DecodeProblem, device: &Device, request: &DecodeReques
     let built = || {
         built_for(Algorithm::Decode, dtype)
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
-            .filter(|entry| request.entry.is_none_or(|name| name == entry.name))
+            .filter(|entry| request.entry.as_ref().is_none_or(|name| name == entry.name))
     };
-    let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match request.entry {
-        Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },
+    let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match &request.entry {
+        Some(name) => Error::NoSuchEntry { name: name.clone(), dtype, head_dim },
         None => unsupported_dtype(KERNEL, Algorithm::Decode, dtype),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
@@ -266,6 +270,11 @@ mod tests {
         let none = DecodeRequest::default();
         assert_eq!(refused(DType::F32, &sim, &none), "kernel decode has no f32 entry; it has f16, bf16");
         assert_eq!(refused(DType::F16, &sim, &splits(0)), "num_splits is 0; 1 to 128 are possible here");
+        let entry = DecodeRequest { entry: Some("decode_f16".to_owned()), ..DecodeRequest::default() };
+        assert_eq!(
+            refused(DType::F16, &sim, &entry),
+            "entry decode_f16 is not built, or not for f16 at head_dim 64"
+        );
         assert_eq!(refused(DType::F16, &sim, &splits(129)), "num_splits is 129; 1 to 128 are possible here");
         let old = Device { compute_capability: 75, ..sim.clone() };
         assert_eq!(refused(DType::F16, &old, &none), "kernel decode needs sm_80; simulated GPU is sm_75");

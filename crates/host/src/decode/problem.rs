@@ -21,6 +21,33 @@ pub struct DecodeOptions {
 /// Q and O are [B, Sq, H, D]. K and V are [B, Sk, Hkv, D]; or pages, [num_pages, page_size, Hkv, D] (the
 /// layout's batch and seqlen): then Sk = max_pages·page_size, and key j of sequence b is row j mod page_size of page
 /// `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
+///
+/// ```
+/// use flash_attention::{
+///     Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, TensorLayout, Tensors,
+/// };
+///
+/// let q = TensorLayout::bshd(2, 1, 8, 64); // two sequences, one query row each, 8 heads
+/// let pages = TensorLayout::bshd(10, 16, 2, 64); // 10 pages of 16 keys, 2 key/value heads
+/// let tensors = Tensors { q, k: pages, v: pages, o: q };
+/// let options = DecodeOptions { max_pages: Some(4), ..DecodeOptions::default() };
+/// let problem = DecodeProblem::new(tensors, DType::F32, options)?;
+///
+/// let backend = Backend::open(Some(BackendKind::Cpu))?;
+/// let plan = backend.plan_decode(&problem, &DecodeRequest::default())?;
+/// let cache = vec![0.25_f32; pages.span()];
+/// let inputs = DecodeInputs {
+///     q: &cache[..q.span()],
+///     k: &cache,
+///     v: &cache,
+///     seqused_k: Some(&[50, 3]),
+///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
+/// };
+/// let mut o = vec![0.0; q.span()];
+/// backend.decode(&problem, &plan, inputs, &mut o, None)?;
+/// assert!((o[0] - 0.25).abs() < 1e-6);
+/// # Ok::<(), flash_attention::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeProblem {
     /// The same as if each sequence's pages were contiguous.

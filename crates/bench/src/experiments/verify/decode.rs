@@ -220,7 +220,7 @@ impl<T: Element> Trial<T> {
         backend: &Backend,
         entry: &'static Entry,
     ) -> flash_attention::Result<Result<Verdict, String>> {
-        let request = DecodeRequest { num_splits: Some(self.num_splits), entry: Some(entry.name) };
+        let request = DecodeRequest { num_splits: Some(self.num_splits), entry: Some(entry.name.to_owned()) };
         let plan = backend.plan_decode(&self.problem, &request)?;
         let mut prepared = backend.prepare_decode(&self.problem, &plan, self.cache.inputs())?;
         prepared.poison()?;
