@@ -2,7 +2,7 @@
 
 use flash_attention::accuracy::Accuracy;
 use flash_attention::reference::{self, Reference, Row};
-use flash_attention::{Element, Plan, Problem};
+use flash_attention::{DType, DecodeInputs, DecodeProblem, Element, Problem};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use rayon::prelude::*;
@@ -42,8 +42,20 @@ impl<T: Element> Expected<T> {
         Self { rows, exact, standard }
     }
 
-    /// Judges what `plan` made of O, which is contiguous, and of lse.
-    pub(crate) fn judge(&self, problem: &Problem, plan: &Plan, o: &[T], lse: &[f32]) -> Verdict {
+    /// As [`Self::new`], for a decode problem.
+    pub(crate) fn of_decode(
+        problem: &DecodeProblem,
+        inputs: &DecodeInputs<'_, T>,
+        count: usize,
+        seed: u64,
+    ) -> Self {
+        let rows = sample(problem.dense(), count, seed);
+        let (exact, standard) = problem.reference(inputs, &rows);
+        Self { rows, exact, standard }
+    }
+
+    /// Judges O, which is contiguous, and lse, made from scores kept in `scores`.
+    pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T], lse: &[f32]) -> Verdict {
         let lse_of_rows: Vec<_> =
             self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
         let not_finite = o.par_iter().filter(|value| !value.to_f32().is_finite()).count();
@@ -53,7 +65,7 @@ impl<T: Element> Expected<T> {
                 &self.exact,
                 &self.standard,
             ),
-            lse: Accuracy::of_lse(&lse_of_rows, &self.exact, plan.score_dtype(problem)),
+            lse: Accuracy::of_lse(&lse_of_rows, &self.exact, scores),
             unwritten: not_finite + lse.par_iter().filter(|value| value.is_nan()).count(),
             rows: self.rows.len(),
         }
@@ -94,7 +106,7 @@ fn mask_boundary(problem: &Problem) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_attention::{Backend, BackendKind, DType, Options, Request, TensorLayout, Tensors};
+    use flash_attention::{Options, TensorLayout, Tensors};
 
     fn problem(sq: usize, sk: usize, causal: bool) -> Problem {
         let q = TensorLayout::bshd(2, sq, 3, 4);
@@ -135,14 +147,12 @@ mod tests {
             .collect();
         let exact = reference::forward(&problem, q, k, v);
         let lse: Vec<_> = exact.lse.iter().map(|&lse| lse as f32).collect();
-        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
-        let plan = backend.plan(&problem, &Request::default()).unwrap();
-        let verdict = expected.judge(&problem, &plan, &o, &lse);
+        let verdict = expected.judge(&problem, DType::F32, &o, &lse);
         assert!(verdict.passed(), "{verdict:?}");
         assert_eq!(verdict.rows, 30);
         o[17] += 1e-3;
-        assert!(!expected.judge(&problem, &plan, &o, &lse).passed());
+        assert!(!expected.judge(&problem, DType::F32, &o, &lse).passed());
         o[17] = f32::NAN;
-        assert_eq!(expected.judge(&problem, &plan, &o, &lse).unwritten, 1);
+        assert_eq!(expected.judge(&problem, DType::F32, &o, &lse).unwritten, 1);
     }
 }

@@ -4,7 +4,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
-use crate::experiments::{alignment, single, verify};
+use crate::experiments::{alignment, decode, single, verify};
 use crate::json::Destination;
 use crate::problem::Layout;
 
@@ -29,6 +29,8 @@ pub(crate) struct Cli {
 pub(crate) enum Experiment {
     /// head_dim 128 against 129: what an unaligned head_dim costs
     Alignment(alignment::Args),
+    /// Few queries against a long K/V cache, contiguous or paged: bandwidth beside that of a copy
+    Decode(decode::Args),
     /// Checks every built kernel against the f64 reference over awkward shapes
     Verify(verify::Args),
 }

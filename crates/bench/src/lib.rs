@@ -6,6 +6,7 @@
 
 mod check;
 mod cli;
+mod decode;
 mod experiments;
 pub mod failure;
 mod inputs;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
     let passed = match &cli.experiment {
         None => experiments::single::run(&cli.single),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args),
+        Some(Experiment::Decode(args)) => experiments::decode::run(args),
         Some(Experiment::Verify(args)) => experiments::verify::run(args),
     };
     match passed {

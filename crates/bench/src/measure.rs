@@ -1,6 +1,6 @@
 //! One kernel on one problem: run, checked, timed.
 
-use flash_attention::{Element, Plan, Problem, Result};
+use flash_attention::{Element, Plan, Prepared, Problem, Result};
 
 use crate::check::{Expected, Verdict};
 use crate::inputs::Inputs;
@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::timer::{Effort, Times};
 
 /// Rows that are compared with the f64 reference.
-const CHECKED_ROWS: usize = 64;
+pub(crate) const CHECKED_ROWS: usize = 64;
 
 /// A problem with its inputs and what must come out.
 pub(crate) struct Subject<T> {
@@ -47,19 +47,34 @@ impl<T: Element> Subject<T> {
         progress: &Progress,
     ) -> Result<Measurement> {
         session.check_workspace(&self.problem, plan)?;
-        let mut prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
-        prepared.poison()?;
-        prepared.time()?;
-        let (o, lse) = prepared.outputs()?;
-        let verdict = self.expected.judge(&self.problem, plan, &o, &lse);
-        drop((o, lse));
-        let run = || {
-            prepared.flush_cache()?;
-            prepared.time()
-        };
-        let times = effort.time(run, || progress.step())?;
-        Ok(Measurement { times, verdict, extra_bytes: prepared.extra_bytes(), launches: prepared.launches() })
+        let prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
+        let scores = plan.score_dtype(&self.problem);
+        let judge = |o: &[T], lse: &[f32]| self.expected.judge(&self.problem, scores, o, lse);
+        measure(prepared, judge, effort, progress)
     }
+}
+
+/// Runs what is prepared once over poisoned outputs, checks them, and then times it.
+///
+/// # Errors
+/// When the device or a kernel fails.
+pub(crate) fn measure<T: Element>(
+    mut prepared: Prepared<'_, T>,
+    judge: impl FnOnce(&[T], &[f32]) -> Verdict,
+    effort: &Effort,
+    progress: &Progress,
+) -> Result<Measurement> {
+    prepared.poison()?;
+    prepared.time()?;
+    let (o, lse) = prepared.outputs()?;
+    let verdict = judge(&o, &lse);
+    drop((o, lse));
+    let run = || {
+        prepared.flush_cache()?;
+        prepared.time()
+    };
+    let times = effort.time(run, || progress.step())?;
+    Ok(Measurement { times, verdict, extra_bytes: prepared.extra_bytes(), launches: prepared.launches() })
 }
 
 /// Calls a function that is generic over the storage type with the type that `dtype` names.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flash_attention::{Device, Plan, Problem};
+use flash_attention::{DecodePlan, Device, Plan, Problem, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measurement;
@@ -124,18 +124,26 @@ struct StepRecord {
 
 impl PlanRecord {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let step = |step: &flash_attention::Step| StepRecord {
+        Self::from_parts(plan.kernel.name(), plan.tile, &plan.steps, &plan.reasons)
+    }
+
+    pub(crate) fn of_decode(plan: &DecodePlan) -> Self {
+        Self::from_parts("decode", plan.tile, &plan.steps, &plan.reasons)
+    }
+
+    fn from_parts(
+        kernel: &'static str,
+        tile: Option<(usize, usize)>,
+        steps: &[Step],
+        reasons: &[String],
+    ) -> Self {
+        let step = |step: &Step| StepRecord {
             entry: step.entry.name,
             grid: step.grid,
             threads: step.entry.threads,
             shared_bytes: step.entry.shared_bytes,
         };
-        Self {
-            kernel: plan.kernel.name(),
-            tile: plan.tile,
-            steps: plan.steps.iter().map(step).collect(),
-            reasons: plan.reasons.clone(),
-        }
+        Self { kernel, tile, steps: steps.iter().map(step).collect(), reasons: reasons.to_vec() }
     }
 }
 

@@ -141,6 +141,51 @@ fn alignment_compares_two_head_dims() {
 }
 
 #[test]
+fn decode_reports_the_bandwidth_of_the_cache() {
+    let line = "decode --batch 2 --heads 8 --kv-heads 2 --dim 40 --seq-q 3 --seq-k 100 --page-size 16 --seqused-k 70 --causal";
+    let document = json(&format!("{line} --backend sim --num-splits 3 --json"));
+    let launched: Vec<_> =
+        document["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
+    assert_eq!(launched, ["decode_f16_m16_d64_w4_s5", "decode_combine_f16"]);
+    assert_eq!((&document["num_splits"], &document["page_size"]), (&3.into(), &16.into()));
+    // Sk is rounded up to whole pages; K and V of 70 keys of 2 heads in 2 sequences.
+    assert_eq!(
+        (&document["problem"]["kv_seq"], &document["cache_bytes"]),
+        (&112.into(), &(2 * 2 * 70 * 2 * 40 * 2).into())
+    );
+    let rate =
+        document["cache_bytes"].as_f64().unwrap() / document["measurement"]["median_s"].as_f64().unwrap();
+    assert!((document["cache_bytes_per_s"].as_f64().unwrap() - rate).abs() <= 1e-9 * rate);
+    assert!(document["copy"].is_null() && document["percent_of_copy"].is_null());
+    assert_eq!(document["passed"], true);
+    let text = stdout(&format!("{line} --backend cpu --dtype f32 --iterations 2"));
+    assert!(text.starts_with("decode: Sk=112\n") && text.contains("pages of 16 causal mask"), "{text}");
+    assert!(
+        stdout("decode --backend cpu --iterations 1 --heads 2 --kv-heads 1 --dim 8")
+            .starts_with("decode: Sk=2048 (default for cpu")
+    );
+}
+
+#[test]
+fn decode_names_argument_value_and_limit() {
+    let cases = [
+        ("--seq-q 17", "q: seqlen is 17; the limit is 16"),
+        ("--kv-heads 3", "kv_heads is 3, which does not divide heads = 32"),
+        ("--page-size 0", "k: axis seqlen has length 0"),
+        ("--seq-k 0", "k: axis seqlen has length 0"),
+        ("--seqused-k 300", "seqused_k[0] is 300; a sequence has room for 256 keys"),
+        ("--num-splits 129", "num_splits is 129; 1 to 128 are possible here"),
+        ("--entry decode_f16_m16_d64_w4_s5", "is not built, or not for f16 at head_dim 128"),
+        ("--dtype f32", "kernel decode has no f32 entry; it has f16, bf16"),
+        ("--dim 257", "head_dim is 257; kernels take 1 to 256"),
+        ("--num-splits many", "'many' for '--num-splits <COUNT>'"),
+    ];
+    for (arguments, message) in cases {
+        fails(&format!("decode --backend sim {arguments}"), 2, message);
+    }
+}
+
+#[test]
 fn smaller_defaults_are_said_on_the_first_line() {
     let text = stdout("alignment --backend cpu --seq 16 --iterations 1");
     let first = text.lines().next().unwrap();
@@ -297,7 +342,7 @@ fn a_closed_pipe_ends_it_quietly() {
 #[test]
 fn help_names_every_experiment_and_its_arguments() {
     let help = stdout("--help");
-    for word in ["alignment", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"] {
+    for word in ["alignment", "decode", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"] {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout("verify --help").contains("--schedules"));

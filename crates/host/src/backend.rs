@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::{self, Cuda};
 use crate::sim::Sim;
-use crate::{BackendKind, Device, Element, Plan, Problem, Request, Result, cpu};
+use crate::{
+    BackendKind, DecodeInputs, DecodePlan, DecodeProblem, DecodeRequest, Device, Element, Plan, Problem,
+    Request, Result, cpu, decode,
+};
 
 /// Where attention runs, opened and ready.
 pub struct Backend {
@@ -93,15 +96,84 @@ impl Backend {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         let state = match &self.driver {
             Driver::Cuda(cuda) => State::Cuda(Box::new(cuda.upload(problem, plan, inputs)?)),
-            driver => State::Host {
-                driver,
-                inputs,
-                o: self.device().allocate("o", o_len)?,
-                lse: self.device().allocate("lse", problem.lse_len())?,
-                extra_bytes: 0,
-            },
+            driver => self.on_host(driver, HostCall::Forward(*problem, plan.clone(), inputs), problem)?,
         };
-        Ok(Prepared { problem: *problem, plan: plan.clone(), state })
+        Ok(Prepared { o_len, lse_len: problem.lse_len(), launches: plan.steps.len(), state })
+    }
+
+    /// Outputs in host memory for a call on `driver`; `problem` says how large they are.
+    fn on_host<'a, T: Element>(
+        &'a self,
+        driver: &'a Driver,
+        call: HostCall<'a, T>,
+        problem: &Problem,
+    ) -> Result<State<'a, T>> {
+        let o = self.device().allocate("o", problem.tensors().o.span())?;
+        let lse = self.device().allocate("lse", problem.lse_len())?;
+        Ok(State::Host { driver, call: Box::new(call), o, lse, extra_bytes: 0 })
+    }
+
+    /// A copy of `bytes` bytes within the device's memory, where it has one of its own: `None` on the CPU and in
+    /// the simulator.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn device_copy(&self, bytes: usize) -> Result<Option<cuda::DeviceCopy>> {
+        match &self.driver {
+            Driver::Cuda(cuda) => cuda.device_copy(bytes).map(Some),
+            Driver::Cpu(_) | Driver::Sim(_) => Ok(None),
+        }
+    }
+
+    /// [`crate::plan_decode`] for this backend's device.
+    ///
+    /// # Errors
+    /// As [`crate::plan_decode`].
+    pub fn plan_decode(&self, problem: &DecodeProblem, request: &DecodeRequest) -> Result<DecodePlan> {
+        crate::plan_decode(problem, self.device(), request)
+    }
+
+    /// [`Self::prepare`] for a decode problem.
+    ///
+    /// # Errors
+    /// When a buffer is too small, an input out of range, or the device's memory too small.
+    pub fn prepare_decode<'a, T: Element>(
+        &'a self,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        inputs: DecodeInputs<'a, T>,
+    ) -> Result<Prepared<'a, T>> {
+        let dense = problem.dense();
+        let (o_len, lse_len) = (dense.tensors().o.span(), dense.lse_len());
+        problem.check(&inputs, o_len, None)?;
+        let state = match &self.driver {
+            Driver::Cuda(cuda) => State::Cuda(Box::new(cuda.upload_decode(problem, plan, &inputs)?)),
+            driver => self.on_host(driver, HostCall::Decode(*problem, plan.clone(), inputs), dense)?,
+        };
+        Ok(Prepared { o_len, lse_len, launches: plan.steps.len(), state })
+    }
+
+    /// [`Self::forward`] of a decode problem.
+    ///
+    /// # Errors
+    /// When a buffer is too small, an input out of range, the device's memory too small, or the device fails.
+    pub fn decode<T: Element>(
+        &self,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        inputs: DecodeInputs<'_, T>,
+        o: &mut [T],
+        lse: Option<&mut [f32]>,
+    ) -> Result<()> {
+        problem.check(&inputs, o.len(), lse.as_ref().map(|lse| lse.len()))?;
+        let mut prepared = self.prepare_decode(problem, plan, inputs)?;
+        prepared.time()?;
+        let (span, all_lse) = prepared.outputs()?;
+        copy_view(&problem.dense().tensors().o, &span, o);
+        if let Some(lse) = lse {
+            lse[..all_lse.len()].copy_from_slice(&all_lse);
+        }
+        Ok(())
     }
 
     /// Computes O, and lse where it is wanted, over host tensors: once, with copies where the
@@ -144,22 +216,45 @@ impl Backend {
     }
 }
 
-/// A problem readied by [`Backend::prepare`].
+/// A problem readied by [`Backend::prepare`] or [`Backend::prepare_decode`].
 pub struct Prepared<'a, T> {
-    problem: Problem,
-    plan: Plan,
+    o_len: usize,
+    lse_len: usize,
+    launches: usize,
     state: State<'a, T>,
 }
 
 enum State<'a, T> {
     Cuda(Box<cuda::Resident<T>>),
-    Host {
-        driver: &'a Driver,
-        inputs: (&'a [T], &'a [T], &'a [T]),
-        o: Vec<T>,
-        lse: Vec<f32>,
-        extra_bytes: u64,
-    },
+    Host { driver: &'a Driver, call: Box<HostCall<'a, T>>, o: Vec<T>, lse: Vec<f32>, extra_bytes: u64 },
+}
+
+/// What runs in host memory.
+enum HostCall<'a, T> {
+    Forward(Problem, Plan, (&'a [T], &'a [T], &'a [T])),
+    Decode(DecodeProblem, DecodePlan, DecodeInputs<'a, T>),
+}
+
+impl<T: Element> HostCall<'_, T> {
+    /// Runs once and returns the bytes of memory taken beside inputs and outputs.
+    fn run(&self, driver: &Driver, o: &mut [T], lse: &mut [f32]) -> Result<u64> {
+        match (self, driver) {
+            (Self::Forward(problem, plan, inputs), Driver::Sim(sim)) => {
+                sim.forward(problem, plan, *inputs, o, Some(lse))?;
+                Ok(plan.workspace_bytes)
+            }
+            (Self::Forward(problem, plan, inputs), Driver::Cpu(_) | Driver::Cuda(_)) => {
+                Ok(cpu::backend::run(problem, plan, *inputs, o, Some(lse))?.extra_bytes as u64)
+            }
+            (Self::Decode(problem, plan, inputs), Driver::Sim(sim)) => {
+                sim.decode(problem, plan, inputs, o, Some(lse))?;
+                Ok(plan.workspace_bytes)
+            }
+            (Self::Decode(problem, _, inputs), Driver::Cpu(_) | Driver::Cuda(_)) => {
+                decode::run_on_cpu(problem, inputs, o, lse)
+            }
+        }
+    }
 }
 
 impl<T: Element> Prepared<'_, T> {
@@ -195,20 +290,11 @@ impl<T: Element> Prepared<'_, T> {
     /// # Errors
     /// When the device fails, or the simulator finds a fault in a kernel.
     pub fn time(&mut self) -> Result<Duration> {
-        let (problem, plan) = (&self.problem, &self.plan);
         match &mut self.state {
             State::Cuda(resident) => resident.time(),
-            State::Host { driver, inputs, o, lse, extra_bytes } => {
+            State::Host { driver, call, o, lse, extra_bytes } => {
                 let start = Instant::now();
-                *extra_bytes = match driver {
-                    Driver::Sim(sim) => {
-                        sim.forward(problem, plan, *inputs, o, Some(lse))?;
-                        plan.workspace_bytes
-                    }
-                    Driver::Cpu(_) | Driver::Cuda(_) => {
-                        cpu::backend::run(problem, plan, *inputs, o, Some(lse))?.extra_bytes as u64
-                    }
-                };
+                *extra_bytes = call.run(driver, o, lse)?;
                 Ok(start.elapsed())
             }
         }
@@ -221,8 +307,8 @@ impl<T: Element> Prepared<'_, T> {
     pub fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
         match &self.state {
             State::Cuda(resident) => {
-                let mut o = vec![T::default(); self.problem.tensors().o.span()];
-                let mut lse = vec![0.0; self.problem.lse_len()];
+                let mut o = vec![T::default(); self.o_len];
+                let mut lse = vec![0.0; self.lse_len];
                 resident.read(&mut o, &mut lse)?;
                 Ok((o, lse))
             }
@@ -240,7 +326,7 @@ impl<T: Element> Prepared<'_, T> {
 
     /// GPU kernels that one run launches; on the CPU, 0.
     pub const fn launches(&self) -> usize {
-        self.plan.steps.len()
+        self.launches
     }
 }
 

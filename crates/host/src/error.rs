@@ -190,6 +190,52 @@ pub enum Error {
         /// The device's compute capability.
         found: u32,
     },
+    /// The number of splits is not one that the kernel takes.
+    #[error("num_splits is {value}; 1 to {limit} are possible here")]
+    NumSplits {
+        /// The number asked for.
+        value: usize,
+        /// The largest possible.
+        limit: usize,
+    },
+    /// No entry of that name takes the problem.
+    #[error("entry {name} is not built, or not for {dtype} at head_dim {head_dim}")]
+    NoSuchEntry {
+        /// The name asked for.
+        name: String,
+        /// The problem's storage type.
+        dtype: DType,
+        /// The problem's head_dim.
+        head_dim: usize,
+    },
+    /// A page table where K and V are contiguous, or none where they are pages.
+    #[error("page_table is {}", if *.paged { "missing: K and V are pages" } else { "given, but K and V are contiguous" })]
+    PageTablePresence {
+        /// Whether K and V are pages.
+        paged: bool,
+    },
+    /// An entry of the page table names no page.
+    #[error("page_table[{batch}][{index}] is {value}; there are {pages} pages")]
+    PageIndex {
+        /// The sequence.
+        batch: usize,
+        /// Which of its entries.
+        index: usize,
+        /// The page that it names.
+        value: i32,
+        /// Number of pages.
+        pages: usize,
+    },
+    /// A sequence uses more keys than there is room for, or fewer than none.
+    #[error("seqused_k[{batch}] is {value}; a sequence has room for {limit} keys")]
+    SeqUsed {
+        /// The sequence.
+        batch: usize,
+        /// Its number of keys.
+        value: i32,
+        /// Keys that it has room for.
+        limit: usize,
+    },
     /// The grid would be larger than a launch allows.
     #[error("the launch needs {blocks} blocks; the limit is {limit}")]
     GridTooLarge {

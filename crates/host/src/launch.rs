@@ -50,7 +50,8 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParam
     }
 }
 
-fn strides(layout: &TensorLayout) -> Strides {
+/// A view's strides, as kernels take them.
+pub(crate) fn strides(layout: &TensorLayout) -> Strides {
     Strides {
         batch: layout.stride_batch as u64,
         row: layout.stride_seq as u64,

@@ -28,6 +28,7 @@ pub mod accuracy;
 mod backend;
 pub mod cpu;
 pub mod cuda;
+mod decode;
 mod device;
 mod element;
 mod error;
@@ -40,6 +41,10 @@ pub mod shipped;
 mod sim;
 
 pub use backend::{Backend, Prepared};
+pub use decode::{
+    DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+    MAX_DECODE_SEQLEN_Q, plan_decode,
+};
 pub use device::{BackendKind, Device};
 pub use element::{DType, Element};
 pub use error::{Error, Result};

@@ -1,9 +1,10 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
+use fa_kernels::entries::Params;
 use fa_sim::{Buffer, Launch, Schedule};
 
 use crate::launch::{Addresses, params};
-use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result};
+use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED_PER_BLOCK: usize = 227 * 1024;
@@ -72,8 +73,13 @@ impl Sim {
                 lse: lse.is_some().then(|| address(5)),
             },
         );
+        self.launch(&plan.steps, &Params::Attention(params), &buffers)
+    }
+
+    /// Runs launches one after another over `buffers`, whose addresses `params` hold.
+    pub(crate) fn launch(&self, steps: &[Step], params: &Params, buffers: &[Buffer]) -> Result<Traffic> {
         let mut traffic = Traffic::default();
-        for step in &plan.steps {
+        for step in steps {
             let run = step.entry.run.ok_or_else(|| Error::UnfitEntry {
                 entry: step.entry.name,
                 reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
@@ -84,11 +90,11 @@ impl Sim {
                 block: step.entry.threads,
                 shared_bytes: step.entry.shared_bytes,
                 schedule: Schedule::from_seed(self.seed),
-                buffers: &buffers,
+                buffers,
             };
             // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
             // sizes were checked, and the simulator refuses any access outside of them.
-            let report = fa_sim::launch(&launch, &|| unsafe { run(&params) })?;
+            let report = fa_sim::launch(&launch, &|| unsafe { run.call(params) })?;
             traffic.bytes_read += report.global_bytes_read;
             traffic.bytes_written += report.global_bytes_written;
             traffic.barrier_sites.push(report.barrier_sites);

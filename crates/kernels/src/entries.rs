@@ -10,16 +10,16 @@
 )]
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
-use crate::attention::forward_sm80;
+use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use host::{Algorithm, Entry, Tile};
+pub use host::{Algorithm, Entry, Params, Run, Tile};
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod host {
-    use crate::params::AttentionParams;
+    use crate::params::{AttentionParams, DecodeParams};
 
     /// What an entry computes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +34,10 @@ mod host {
         ForwardSimt,
         /// `attention::forward_sm80`.
         ForwardSm80,
+        /// `attention::decode`.
+        Decode,
+        /// `attention::combine`, which merges the splits of [`Self::Decode`].
+        DecodeCombine,
     }
 
     impl Algorithm {
@@ -43,6 +47,7 @@ mod host {
                 Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
                 Self::ForwardSimt => "forward_simt",
                 Self::ForwardSm80 => "forward_sm80",
+                Self::Decode | Self::DecodeCombine => "decode",
             }
         }
     }
@@ -80,9 +85,44 @@ mod host {
         /// Barriers in its source: the built PTX must have exactly these.
         pub barriers: u32,
         /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone.
+        pub run: Option<Run>,
+    }
+
+    /// A kernel, by the parameters that it takes.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Run {
+        /// [`AttentionParams`].
+        Attention(unsafe fn(&AttentionParams)),
+        /// [`DecodeParams`].
+        Decode(unsafe fn(&DecodeParams)),
+    }
+
+    /// The parameters of a launch.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub enum Params {
+        /// For [`Run::Attention`].
+        Attention(AttentionParams),
+        /// For [`Run::Decode`].
+        Decode(DecodeParams),
+    }
+
+    impl Run {
+        /// Runs the kernel for one thread.
         ///
-        /// Safe to call only inside a launch of `fa-sim` with this entry's threads and shared memory.
-        pub run: Option<unsafe fn(&AttentionParams)>,
+        /// # Safety
+        /// Inside a launch of `fa-sim` with the entry's threads and shared memory; `params` are what the kernel asks for.
+        ///
+        /// # Panics
+        /// When `params` are another kernel's.
+        pub unsafe fn call(self, params: &Params) {
+            match (self, params) {
+                // SAFETY: the caller's contract.
+                (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
+                // SAFETY: the caller's contract.
+                (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+                _ => panic!("the parameters are another kernel's"),
+            }
+        }
     }
 }
 
@@ -90,9 +130,12 @@ mod host {
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
+        entry! { $name, $algorithm, $dtype, $facts, $body, Attention, crate::params::AttentionParams }
+    };
+    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr, $run:ident, $params:ty) => {
         const _: () = {
             #[unsafe(export_name = $name)]
-            unsafe extern "ptx-kernel" fn entry(params: crate::params::AttentionParams) {
+            unsafe extern "ptx-kernel" fn entry(params: $params) {
                 // SAFETY: the host launches an entry as its row of the list says.
                 unsafe { $body(&params) }
             }
@@ -103,9 +146,12 @@ macro_rules! entry {
 /// One entry: a row of the list on the host.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entry {
+    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
+        entry! { $name, $algorithm, $dtype, $facts, $body, Attention, crate::params::AttentionParams }
+    };
     ($name:expr, $algorithm:ident, $dtype:literal,
      { tile: $tile:expr, threads: $threads:expr, min_blocks: $min_blocks:expr, shared_bytes: $shared_bytes:expr, barriers: $barriers:expr $(,)? },
-     $body:expr) => {
+     $body:expr, $run:ident, $params:ty) => {
         Entry {
             name: $name,
             algorithm: Algorithm::$algorithm,
@@ -117,7 +163,7 @@ macro_rules! entry {
             min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
             barriers: $barriers,
-            run: Some($body),
+            run: Some(Run::$run($body)),
         }
     };
 }
@@ -222,6 +268,64 @@ macro_rules! forward_sm80 {
     };
 }
 
+/// One tile of `decode` in each storage type that tensor cores take.
+macro_rules! decode {
+    ($m:literal, $d:literal, $warps:literal, $stages:literal, $blocks:literal) => {
+        group! {
+            decode { "f16", F16, $m, $d, $warps, $stages, $blocks }
+            decode { "bf16", Bf16, $m, $d, $warps, $stages, $blocks }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $d:literal, $warps:literal, $stages:literal, $blocks:literal) => {
+        entry! {
+            concat!("decode_", $dtype, "_m", $m, "_d", $d, "_w", $warps, "_s", $stages),
+            Decode,
+            $dtype,
+            {
+                tile: Tile {
+                    block_m: $m,
+                    block_n: decode_config($m, $d, $warps, $stages).block_n(),
+                    head_dim: $d,
+                },
+                threads: decode_config($m, $d, $warps, $stages).threads(),
+                min_blocks: $blocks,
+                shared_bytes: decode_config($m, $d, $warps, $stages).shared_bytes(),
+                barriers: decode::BARRIERS,
+            },
+            decode::decode::<$element, $m, $d, $warps, { $stages - 1 }, { $m / 8 }, { $d / 4 }>,
+            Decode,
+            crate::params::DecodeParams
+        }
+    };
+}
+
+/// The kernel that merges the splits of `decode`, in each storage type.
+macro_rules! decode_combine {
+    () => {
+        group! {
+            decode_combine { "f16", F16 }
+            decode_combine { "bf16", Bf16 }
+        }
+    };
+    ($dtype:literal, $element:ty) => {
+        entry! {
+            concat!("decode_combine_", $dtype),
+            DecodeCombine,
+            $dtype,
+            {
+                tile: standard_tile(1, 0),
+                threads: combine::THREADS,
+                min_blocks: 4,
+                shared_bytes: 0,
+                barriers: 0,
+            },
+            combine::combine::<$element>,
+            Decode,
+            crate::params::DecodeParams
+        }
+    };
+}
+
 /// Several entries: items on the device, an array on the host.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! group {
@@ -307,6 +411,22 @@ entries! { sm_80;
     forward_sm80(64, 32, 192, 4, 2);
     forward_sm80(128, 64, 256, 8, 1);
     forward_sm80(64, 32, 256, 4, 2);
+    // (BLOCK_M, HEAD_DIM, warps, stages, blocks per multiprocessor that registers and Hopper's shared memory
+    // leave room for). Of each HEAD_DIM and BLOCK_M the ring with the most bytes in flight stands first, and
+    // each HEAD_DIM has one that fits the 99 KiB of the smallest devices since sm_80.
+    decode(16, 64, 4, 5, 2);
+    decode(32, 64, 4, 5, 2);
+    decode(64, 64, 4, 5, 2);
+    decode(16, 96, 4, 3, 2);
+    decode(32, 96, 4, 3, 2);
+    decode(16, 128, 4, 3, 2);
+    decode(16, 128, 4, 2, 2);
+    decode(32, 128, 4, 3, 2);
+    decode(16, 192, 4, 2, 2);
+    decode(16, 192, 2, 3, 2);
+    decode(16, 256, 2, 3, 2);
+    decode(16, 256, 2, 2, 2);
+    decode_combine();
 }
 
 /// All entries.
@@ -329,6 +449,11 @@ const fn for_target<const N: usize>(target: u32, mut entries: [Entry; N]) -> [En
 #[cfg(not(target_arch = "nvptx64"))]
 const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtConfig {
     crate::config::SimtConfig { block_m, block_n, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn decode_config(block_m: u32, head_dim: u32, warps: u32, stages: u32) -> crate::config::DecodeConfig {
+    crate::config::DecodeConfig { block_m, head_dim, warps, stages }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -1,6 +1,11 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
-//! One `#[repr(C)]` value is passed to every attention entry as its single parameter.
+//! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`], or
+//! [`DecodeParams`] to those of the `decode` family.
+
+mod decode;
+
+pub use decode::{DecodeParams, MAX_SPLITS};
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]

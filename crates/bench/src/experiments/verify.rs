@@ -1,12 +1,14 @@
 //! Every built kernel against the f64 reference, over shapes that break careless ones.
 
 mod cases;
+mod decode;
 mod targets;
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use fa_kernels::entries::Entry;
 use flash_attention::{Backend, BackendKind, DType, Element, Error, Kernel, Problem};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -22,7 +24,7 @@ use crate::record::Header;
 use crate::session::Session;
 use crate::table::judgement;
 use cases::{Case, cases};
-use targets::{Target, targets};
+use targets::{Target, refusal, targets};
 
 /// Rows of a case that are compared with the reference; the simulator's cases have fewer.
 const CHECKED_ROWS: usize = 144;
@@ -93,16 +95,17 @@ struct Outcome {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
-    let (targets, skipped) = chosen(&session, args)?;
+    let (targets, decode_targets, skipped) = chosen(&session, args)?;
     let cases = cases(session.kind());
     session.header(&screen)?;
-    let count = names(&targets).count();
-    screen.line(match session.kind() {
-        BackendKind::Sim => {
-            format!("{count} entries, each on {} cases in {} schedules", cases.len(), args.schedules)
-        }
-        BackendKind::Cuda | BackendKind::Cpu => format!("{count} entries, each on {} cases", cases.len()),
-    })?;
+    let count = names(&targets).count() + decode_targets.len();
+    let schedules = match session.kind() {
+        BackendKind::Sim => format!(" in {} schedules", args.schedules),
+        BackendKind::Cuda | BackendKind::Cpu => String::new(),
+    };
+    let of_decode = decode::cases(session.kind()).len();
+    screen
+        .line(format!("{count} entries, each on {} cases (decode: {of_decode}){schedules}", cases.len()))?;
     let start = Instant::now();
     let mut entries = Vec::new();
     let mut runs = 0;
@@ -111,6 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         runs += records.iter().map(|of_target| of_target[0].runs).sum::<usize>();
         entries.extend(records.into_iter().flatten());
     }
+    runs += decode::verify(&session, args, &decode_targets, &screen, &mut entries)?;
     for SkippedRecord { entry, reason } in &skipped {
         screen.line(format!("skip {entry}: {reason}"))?;
     }
@@ -128,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 /// The targets that the arguments select and the device can run, and the entries that it cannot.
-fn chosen(session: &Session, args: &Args) -> Result<(Vec<Target>, Vec<SkippedRecord>)> {
+fn chosen(session: &Session, args: &Args) -> Result<(Vec<Target>, Vec<&'static Entry>, Vec<SkippedRecord>)> {
     let available = Kernel::of_backend(session.kind());
     if let Some(kernel) = args.kernel.filter(|kernel| !available.contains(kernel)) {
         return Err(Error::KernelNotOnBackend {
@@ -138,15 +142,23 @@ fn chosen(session: &Session, args: &Args) -> Result<(Vec<Target>, Vec<SkippedRec
         }
         .into());
     }
-    let named = |target: &Target| {
-        args.entry.as_ref().is_none_or(|text| target.names.iter().any(|name| name.contains(text)))
-    };
-    let all: Vec<_> = targets(session.kind(), args.kernel).into_iter().filter(named).collect();
-    if all.is_empty() {
+    let named = |name: &str| args.entry.as_ref().is_none_or(|text| name.contains(text));
+    let any_named = |target: &Target| target.names.iter().any(|name| named(name));
+    let all: Vec<_> = targets(session.kind(), args.kernel).into_iter().filter(any_named).collect();
+    let of_decode = decode::targets(session.kind(), args.kernel).filter(|entry| named(entry.name));
+    let (decode_targets, refused): (Vec<_>, Vec<_>) =
+        of_decode.partition(|entry| refusal(entry, session.device()).is_none());
+    if all.is_empty() && decode_targets.is_empty() && refused.is_empty() {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));
     }
-    let mut skipped = Vec::new();
+    let mut skipped: Vec<_> = refused
+        .into_iter()
+        .filter_map(|entry| {
+            let reason = refusal(entry, session.device())?;
+            Some(SkippedRecord { entry: entry.name.to_owned(), reason })
+        })
+        .collect();
     let mut chosen = Vec::new();
     for target in all {
         // The limits of GPUs are no limits of the CPU's kernels, which have no entries.
@@ -157,7 +169,7 @@ fn chosen(session: &Session, args: &Args) -> Result<(Vec<Target>, Vec<SkippedRec
             ),
         }
     }
-    Ok((chosen, skipped))
+    Ok((chosen, decode_targets, skipped))
 }
 
 /// Targets that share inputs and references: of one storage type and one range of head_dims.
@@ -206,7 +218,11 @@ fn verify<T: Element>(
                 .map(|trial| trial.run(&session.backend, target, ""))
                 .collect::<Result<Vec<_>>>()?,
         };
-        let of_target: Vec<_> = target.names.iter().map(|name| record(name, target, &outcomes)).collect();
+        let of_target: Vec<_> = target
+            .names
+            .iter()
+            .map(|name| record(name, target.dtype, &target.head_dims, outcomes.iter()))
+            .collect();
         of_target.iter().try_for_each(|record| print(screen, record))?;
         records.push(of_target);
     }
@@ -227,12 +243,7 @@ impl<T: Element> Trial<T> {
     /// What speaks against the machine.
     fn run(&self, backend: &Backend, target: &Target, conditions: &str) -> Result<Outcome> {
         let what = format!("{conditions}{}", self.name);
-        let result = match self.verdict(backend, target) {
-            Ok(result) => result,
-            Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
-            Err(error) => return Err(error).with_context(|| format!("{}, {what}", target.names.join(" + "))),
-        };
-        Ok(Outcome { what, result })
+        Outcome::new(what, self.verdict(backend, target)).with_context(|| target.names.join(" + "))
     }
 
     fn verdict(
@@ -248,19 +259,37 @@ impl<T: Element> Trial<T> {
         prepared.poison()?;
         prepared.time()?;
         let (o, lse) = prepared.outputs()?;
-        Ok(Ok(self.expected.judge(&self.problem, &plan, &o, &lse)))
+        Ok(Ok(self.expected.judge(&self.problem, plan.score_dtype(&self.problem), &o, &lse)))
     }
 }
 
-fn record(name: &str, target: &Target, outcomes: &[Outcome]) -> EntryRecord {
+impl Outcome {
+    /// # Errors
+    /// What speaks against the machine; what speaks against the kernel is part of the outcome.
+    fn new(what: String, result: flash_attention::Result<Result<Verdict, String>>) -> Result<Self> {
+        let result = match result {
+            Ok(result) => result,
+            Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
+            Err(error) => return Err(error).context(what),
+        };
+        Ok(Self { what, result })
+    }
+}
+
+fn record<'a>(
+    name: &str,
+    dtype: DType,
+    head_dims: &RangeInclusive<usize>,
+    outcomes: impl Iterator<Item = &'a Outcome> + Clone,
+) -> EntryRecord {
     let share = |verdict: &&Verdict| verdict.output.max_error / verdict.output.bound.max(f64::MIN_POSITIVE);
     let worst = outcomes
-        .iter()
+        .clone()
         .filter_map(|outcome| outcome.result.as_ref().ok())
         .max_by(|a, b| share(a).total_cmp(&share(b)))
         .map(|verdict| verdict.output);
     let failures: Vec<_> = outcomes
-        .iter()
+        .clone()
         .filter_map(|Outcome { what, result }| match result {
             Ok(verdict) if verdict.passed() => None,
             Ok(verdict) => {
@@ -272,9 +301,9 @@ fn record(name: &str, target: &Target, outcomes: &[Outcome]) -> EntryRecord {
         .collect();
     EntryRecord {
         entry: name.to_owned(),
-        dtype: target.dtype.name(),
-        head_dims: (*target.head_dims.start(), *target.head_dims.end()),
-        runs: outcomes.len(),
+        dtype: dtype.name(),
+        head_dims: (*head_dims.start(), *head_dims.end()),
+        runs: outcomes.count(),
         max_error: worst.map_or(0.0, |output| output.max_error),
         bound: worst.map_or(0.0, |output| output.bound),
         passed: failures.is_empty(),

@@ -4,21 +4,28 @@
 //! pointers and a stream in, launches enqueued, nothing allocated and nothing synchronised.
 
 mod buffer;
+mod copy;
 mod driver;
 mod modules;
 mod resident;
+mod timer;
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use fa_kernels::entries::{Entry, Params};
 
-use fa_kernels::entries::Entry;
-
+pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
 pub use resident::Resident;
 
 use crate::launch::{Addresses, params};
-use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result};
+use crate::{
+    BackendKind, DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Error, Plan,
+    Problem, Result, Step, decode,
+};
+use buffer::Buffer;
 use driver::{attribute, check};
 use modules::Modules;
 
@@ -67,13 +74,37 @@ impl Cuda {
         self.stream.cu_stream()
     }
 
+    /// Device memory for `what`.
+    fn buffer(&self, what: &'static str, bytes: usize) -> Result<Buffer> {
+        Buffer::new(&self.context, &self.device.name, what, bytes)
+    }
+
+    /// Device memory with a copy of `values`.
+    fn buffer_of<T: Copy>(&self, what: &'static str, values: &[T]) -> Result<Buffer> {
+        let buffer = self.buffer(what, size_of_val(values))?;
+        buffer.write(values)?;
+        Ok(buffer)
+    }
+
     /// Loads a plan's kernels, so that the first [`Self::forward`] does not pay for the driver's compiler.
     ///
     /// # Errors
     /// When the driver refuses a kernel; the error carries its compiler's log.
     pub fn load(&self, plan: &Plan) -> Result<()> {
+        self.load_steps(&plan.steps)
+    }
+
+    /// As [`Self::load`], for [`Self::decode`].
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_decode(&self, plan: &DecodePlan) -> Result<()> {
+        self.load_steps(&plan.steps)
+    }
+
+    fn load_steps(&self, steps: &[Step]) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        plan.steps.iter().try_for_each(|step| self.modules.function(step.entry).map(drop))
+        steps.iter().try_for_each(|step| self.modules.function(step.entry).map(drop))
     }
 
     /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded under its name.
@@ -107,11 +138,44 @@ impl Cuda {
         addresses: &Addresses,
         stream: CUstream,
     ) -> Result<()> {
+        let params = Params::Attention(params(problem, addresses));
+        // SAFETY: the caller's contract.
+        unsafe { self.launch(&plan.steps, &params, stream) }
+    }
+
+    /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count
+    /// as all of it.
+    ///
+    /// # Errors
+    /// When the driver refuses a kernel or a launch.
+    ///
+    /// # Safety
+    /// As [`Self::forward`]; and the page table's entries that hold a sequence's keys name pages of K and V.
+    pub unsafe fn decode(
+        &self,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        addresses: &DecodeAddresses,
+        stream: CUstream,
+    ) -> Result<()> {
+        let params = Params::Decode(decode::params(problem, plan, addresses));
+        // SAFETY: the caller's contract.
+        unsafe { self.launch(&plan.steps, &params, stream) }
+    }
+
+    /// Enqueues launches that share their parameters.
+    ///
+    /// # Safety
+    /// The parameters are those that the steps' entries take, and describe memory as [`Self::forward`] says.
+    unsafe fn launch(&self, steps: &[Step], params: &Params, stream: CUstream) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let mut params = params(problem, addresses);
-        for step in &plan.steps {
+        let params: *const c_void = match params {
+            Params::Attention(params) => (&raw const *params).cast(),
+            Params::Decode(params) => (&raw const *params).cast(),
+        };
+        for step in steps {
             let function = self.modules.function(step.entry)?;
-            let mut arguments = [(&raw mut params).cast()];
+            let mut arguments = [params.cast_mut()];
             // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the
             // call; its memory is the caller's promise.
             let launched = unsafe {
@@ -139,7 +203,20 @@ impl Cuda {
         plan: &Plan,
         (q, k, v): (&[T], &[T], &[T]),
     ) -> Result<Resident<T>> {
-        Resident::new(self, problem, plan, (q, k, v))
+        Resident::forward(self, problem, plan, (q, k, v))
+    }
+
+    /// As [`Self::upload`], of a decode problem.
+    ///
+    /// # Errors
+    /// When a buffer is too small, an input out of range, or the device's memory too small.
+    pub fn upload_decode<T: Element>(
+        &self,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        inputs: &DecodeInputs<'_, T>,
+    ) -> Result<Resident<T>> {
+        Resident::decode(self, problem, plan, inputs)
     }
 }
 

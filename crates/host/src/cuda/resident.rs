@@ -3,31 +3,36 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use cudarc::driver::{CudaEvent, sys};
-
 use super::Cuda;
 use super::buffer::Buffer;
 use super::driver::check;
+use super::timer::Timer;
 use crate::launch::Addresses;
-use crate::{Element, Plan, Problem, Result};
+use crate::{DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Element, Plan, Problem, Result};
 
 /// A problem with its inputs, outputs and workspace in device memory.
 pub struct Resident<T> {
     cuda: Cuda,
-    problem: Problem,
-    plan: Plan,
+    call: Call,
+    /// Q, K and V.
     inputs: [Buffer; 3],
     o: Buffer,
     lse: Buffer,
     workspace: Buffer,
     /// Larger than the L2 cache: writing it evicts the tensors.
     eviction: Option<Buffer>,
-    events: [CudaEvent; 2],
+    timer: Timer,
     element: PhantomData<T>,
 }
 
+/// What is computed.
+enum Call {
+    Forward(Problem, Plan),
+    Decode { problem: DecodeProblem, plan: DecodePlan, seqused_k: Option<Buffer>, page_table: Option<Buffer> },
+}
+
 impl<T: Element> Resident<T> {
-    pub(super) fn new(
+    pub(super) fn forward(
         cuda: &Cuda,
         problem: &Problem,
         plan: &Plan,
@@ -36,24 +41,48 @@ impl<T: Element> Resident<T> {
         let o_len = problem.tensors().o.span();
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         cuda.load(plan)?;
-        let allocate = |what, bytes| Buffer::new(&cuda.context, &cuda.device.name, what, bytes);
-        let upload = |what, values: &[T]| {
-            let buffer = allocate(what, size_of_val(values))?;
-            buffer.write(values)?;
-            Ok::<_, crate::Error>(buffer)
-        };
-        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || check("cuEventCreate", cuda.context.new_event(flags));
-        Ok(Self {
-            inputs: [upload("q", q)?, upload("k", k)?, upload("v", v)?],
-            o: allocate("o", o_len * T::DTYPE.bytes())?,
-            lse: allocate("lse", 4 * problem.lse_len())?,
-            workspace: allocate("the score matrix", plan.workspace_bytes as usize)?,
-            eviction: None,
-            events: [event()?, event()?],
-            cuda: cuda.clone(),
+        let call = Call::Forward(*problem, plan.clone());
+        Self::new(cuda, problem, (q, k, v), ("the score matrix", plan.workspace_bytes), call)
+    }
+
+    pub(super) fn decode(
+        cuda: &Cuda,
+        problem: &DecodeProblem,
+        plan: &DecodePlan,
+        inputs: &DecodeInputs<'_, T>,
+    ) -> Result<Self> {
+        let dense = problem.dense();
+        problem.check(inputs, dense.tensors().o.span(), None)?;
+        cuda.load_decode(plan)?;
+        let numbers =
+            |what, values: Option<&[i32]>| values.map(|values| cuda.buffer_of(what, values)).transpose();
+        let call = Call::Decode {
             problem: *problem,
             plan: plan.clone(),
+            seqused_k: numbers("seqused_k", inputs.seqused_k)?,
+            page_table: numbers("page_table", inputs.page_table)?,
+        };
+        let workspace = ("the splits' results", plan.workspace_bytes);
+        Self::new(cuda, dense, (inputs.q, inputs.k, inputs.v), workspace, call)
+    }
+
+    /// Allocates and copies what every call has; `problem` says how large O and lse are.
+    fn new(
+        cuda: &Cuda,
+        problem: &Problem,
+        (q, k, v): (&[T], &[T], &[T]),
+        (what, workspace_bytes): (&'static str, u64),
+        call: Call,
+    ) -> Result<Self> {
+        Ok(Self {
+            inputs: [cuda.buffer_of("q", q)?, cuda.buffer_of("k", k)?, cuda.buffer_of("v", v)?],
+            o: cuda.buffer("o", problem.tensors().o.span() * T::DTYPE.bytes())?,
+            lse: cuda.buffer("lse", 4 * problem.lse_len())?,
+            workspace: cuda.buffer(what, workspace_bytes as usize)?,
+            eviction: None,
+            timer: Timer::new(cuda)?,
+            cuda: cuda.clone(),
+            call,
             element: PhantomData,
         })
     }
@@ -75,10 +104,22 @@ impl<T: Element> Resident<T> {
     pub fn run(&mut self) -> Result<()> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
-        let addresses = Addresses { q, k, v, o, lse, workspace };
-        // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
-        // stream's work because reading and dropping them synchronises.
-        unsafe { self.cuda.forward(&self.problem, &self.plan, &addresses, self.cuda.stream()) }
+        let stream = self.cuda.stream();
+        match &self.call {
+            Call::Forward(problem, plan) => {
+                let addresses = Addresses { q, k, v, o, lse, workspace };
+                // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
+                // stream's work because reading and dropping them synchronises.
+                unsafe { self.cuda.forward(problem, plan, &addresses, stream) }
+            }
+            Call::Decode { problem, plan, seqused_k, page_table } => {
+                let [seqused_k, page_table] =
+                    [seqused_k, page_table].map(|buffer| buffer.as_ref().map(Buffer::address));
+                let addresses = DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace };
+                // SAFETY: as above; lengths and pages were checked before they were copied.
+                unsafe { self.cuda.decode(problem, plan, &addresses, stream) }
+            }
+        }
     }
 
     /// Runs once between two device events and returns the time between them.
@@ -86,11 +127,9 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.
     pub fn time(&mut self) -> Result<Duration> {
-        self.record(0)?;
+        self.timer.begin(&self.cuda)?;
         self.run()?;
-        self.record(1)?;
-        let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(&self.events[1]))?;
-        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+        self.timer.end(&self.cuda)
     }
 
     /// Evicts the tensors from the L2 cache.
@@ -99,8 +138,7 @@ impl<T: Element> Resident<T> {
     /// When the device has no memory left for a buffer of twice its L2 cache.
     pub fn flush_cache(&mut self) -> Result<()> {
         if self.eviction.is_none() {
-            let (cuda, bytes) = (&self.cuda, 2 * self.cuda.l2_bytes);
-            self.eviction = Some(Buffer::new(&cuda.context, &cuda.device.name, "the L2 flush", bytes)?);
+            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * self.cuda.l2_bytes)?);
         }
         let Some(eviction) = &self.eviction else { return Ok(()) };
         eviction.fill(0, self.cuda.stream())
@@ -120,10 +158,6 @@ impl<T: Element> Resident<T> {
     pub fn extra_bytes(&self) -> u64 {
         // An empty workspace is one byte to the driver, and none to the caller.
         self.workspace.bytes() as u64
-    }
-
-    fn record(&self, event: usize) -> Result<()> {
-        check("cuEventRecord", self.events[event].record(&self.cuda.stream))
     }
 }
 

@@ -10,6 +10,7 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
 pub use tile::plan_entry;
+pub(crate) use tile::tile_too_large;
 
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,7 +189,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     let entry = |algorithm| {
         built_for(algorithm, problem.dtype())
             .next()
-            .ok_or_else(|| unsupported_dtype(Kernel::Standard, algorithm, problem.dtype()))
+            .ok_or_else(|| unsupported_dtype(Kernel::Standard.name(), algorithm, problem.dtype()))
     };
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
@@ -217,7 +218,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
 }
 
 /// Entries of `algorithm` for `dtype`.
-fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Item = &'static Entry> {
+pub(crate) fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Item = &'static Entry> {
     entries().filter(move |entry| entry.algorithm == algorithm && entry.dtype == dtype.name())
 }
 
@@ -227,16 +228,16 @@ fn grid(problem: &Problem, tiles: &[usize]) -> Result<u32> {
     checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks * tiles as u128))
 }
 
-fn checked_grid(blocks: u128) -> Result<u32> {
+pub(crate) fn checked_grid(blocks: u128) -> Result<u32> {
     u32::try_from(blocks)
         .ok()
         .filter(|&blocks| blocks <= MAX_GRID)
         .ok_or(Error::GridTooLarge { blocks, limit: MAX_GRID })
 }
 
-fn unsupported_dtype(kernel: Kernel, algorithm: Algorithm, dtype: DType) -> Error {
+pub(crate) fn unsupported_dtype(kernel: &'static str, algorithm: Algorithm, dtype: DType) -> Error {
     let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
-    Error::UnsupportedDType { kernel: kernel.name(), dtype, available: join(available.map(DType::name)) }
+    Error::UnsupportedDType { kernel, dtype, available: join(available.map(DType::name)) }
 }
 
 fn join(items: impl Iterator<Item = impl Into<String>>) -> String {

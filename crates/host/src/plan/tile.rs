@@ -22,7 +22,7 @@ pub(super) fn plan(
         .map(|entry| entry.tile.head_dim)
         .filter(|&columns| columns as usize >= problem.head_dim())
         .min()
-        .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
+        .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
     let built: Vec<_> =
         built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
     built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
@@ -137,7 +137,7 @@ fn no_such_tile(
     }
 }
 
-fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
+pub(crate) fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) -> Error {
     Error::TileTooLarge {
         block_m: tile.block_m as usize,
         block_n: tile.block_n as usize,

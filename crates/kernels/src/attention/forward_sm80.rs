@@ -172,13 +172,13 @@ fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
 
 /// What a lane holds of its warp's products: rows and columns as `tile::mma` says.
 #[derive(Clone, Copy)]
-struct Lane {
+pub(super) struct Lane {
     /// First row of the warp.
-    warp_row: u32,
+    pub(super) warp_row: u32,
     /// g: row within each block of eight.
-    group: u32,
+    pub(super) group: u32,
     /// t: pair of columns within each block of eight.
-    pair: u32,
+    pub(super) pair: u32,
 }
 
 impl Lane {
@@ -190,13 +190,13 @@ impl Lane {
 
     /// Row of the block's tile that the lane's row `i` is.
     #[inline(always)]
-    fn row(self, i: usize) -> u32 {
+    pub(super) fn row(self, i: usize) -> u32 {
         self.warp_row + 8 * i as u32 + self.group
     }
 
     /// Column of the product that the lane's column `j` is.
     #[inline(always)]
-    fn column(self, j: usize) -> u32 {
+    pub(super) fn column(self, j: usize) -> u32 {
         8 * (j / 2) as u32 + 2 * self.pair + (j % 2) as u32
     }
 }
@@ -230,7 +230,7 @@ fn apply_mask<const ROWS: usize, const COLS: usize>(
 
 /// Whether any row's max grew.
 #[inline(always)]
-fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
+pub(super) fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
     let mut grew = false;
     let mut i = 0;
     while i < ROWS {
@@ -242,7 +242,10 @@ fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
 
 /// Brings what was accumulated so far to the new running max.
 #[inline(always)]
-fn rescale_output<const ROWS: usize, const OUT: usize>(acc: &mut [[f32; OUT]; ROWS], rescale: &[f32; ROWS]) {
+pub(super) fn rescale_output<const ROWS: usize, const OUT: usize>(
+    acc: &mut [[f32; OUT]; ROWS],
+    rescale: &[f32; ROWS],
+) {
     let mut i = 0;
     while i < ROWS {
         let mut j = 0;

@@ -1,5 +1,9 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod combine;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod decode;
 pub mod forward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod forward_sm80;

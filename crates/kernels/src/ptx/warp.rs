@@ -4,10 +4,10 @@
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
     fn shfl_bfly(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
-    #[link_name = "llvm.nvvm.bar.warp.sync"]
-    fn bar_warp_sync(mask: u32);
     #[link_name = "llvm.nvvm.vote.any.sync"]
     fn vote_any_sync(mask: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: u32);
 }
 
 /// All 32 lanes.
@@ -46,7 +46,8 @@ pub unsafe fn vote_any(predicate: bool) -> bool {
     }
 }
 
-/// Waits for all lanes of the warp and orders their accesses to memory (`bar.warp.sync`).
+/// Waits for all lanes of the warp, and orders their shared-memory accesses before it against those
+/// after it (`bar.warp.sync`).
 ///
 /// # Safety
 /// All 32 lanes of the warp execute this call together.

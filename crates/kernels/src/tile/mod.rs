@@ -1,6 +1,10 @@
 //! Moving and multiplying tiles in shared memory.
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod chunk;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod kv_cache;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod mma;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod mma_copy;

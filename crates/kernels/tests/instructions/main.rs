@@ -78,6 +78,31 @@ fn a_vote_sees_every_lane_of_its_own_warp() {
 }
 
 #[test]
+fn a_warp_barrier_orders_its_own_lanes_and_no_others() {
+    let exchange = |partner: fn(u32) -> u32| {
+        move |base: u64| {
+            let thread = index::thread();
+            // SAFETY: one element per thread; where the partner is in the same warp, a barrier is before the read.
+            unsafe {
+                shared::store(shared::base() + 4 * thread, thread as f32);
+                warp::sync();
+                let value = shared::load(shared::base() + 4 * partner(thread));
+                global::store_b32(base + 4 * u64::from(thread), value as u32);
+            }
+        }
+    };
+    let mut out = [0; 64];
+    run(1, &mut out, exchange(|thread| thread ^ 5));
+    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32 ^ 5));
+    let buffers = [Buffer::read_write("out", &mut out)];
+    let (address, other_warp) = (buffers[0].address, exchange(|thread| thread ^ 32));
+    for seed in SEEDS {
+        let error = launch(&Launch { buffers: &buffers, ..one_block(64, seed) }, &|| other_warp(address));
+        assert!(matches!(error, Err(fa_sim::Error::Race { .. })), "{error:?}");
+    }
+}
+
+#[test]
 fn wide_shared_loads_see_what_narrow_stores_wrote() {
     let mut out = [0; 64];
     run(1, &mut out, |base| {

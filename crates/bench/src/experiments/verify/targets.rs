@@ -26,19 +26,19 @@ impl Target {
 
     /// Why `device` cannot run the entries, if it cannot.
     pub(crate) fn refused_by(&self, device: &Device) -> Option<String> {
-        self.entries.iter().find_map(|entry| {
-            if entry.target > device.compute_capability {
-                return Some(format!(
-                    "needs sm_{}, the device is sm_{}",
-                    entry.target, device.compute_capability
-                ));
-            }
-            (entry.shared_bytes as usize > device.shared_per_block).then(|| {
-                let (needed, available) = (entry.shared_bytes, device.shared_per_block);
-                format!("needs {needed} bytes of shared memory, a block of the device has {available}")
-            })
-        })
+        self.entries.iter().find_map(|entry| refusal(entry, device))
     }
+}
+
+/// Why `device` cannot run `entry`, if it cannot.
+pub(crate) fn refusal(entry: &Entry, device: &Device) -> Option<String> {
+    if entry.target > device.compute_capability {
+        return Some(format!("needs sm_{}, the device is sm_{}", entry.target, device.compute_capability));
+    }
+    (entry.shared_bytes as usize > device.shared_per_block).then(|| {
+        let (needed, available) = (entry.shared_bytes, device.shared_per_block);
+        format!("needs {needed} bytes of shared memory, a block of the device has {available}")
+    })
 }
 
 /// Everything that a backend runs, or what of it belongs to `kernel`.
@@ -64,6 +64,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
+        // Their problems are others: `decode.rs` has them.
+        Algorithm::Decode | Algorithm::DecodeCombine => None,
         Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
         Algorithm::ForwardSm80 => Some(fused(Kernel::ForwardSm80, dtype, entry)),
     };
@@ -83,7 +85,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
 }
 
 /// The head_dims for which `entry` has the least sufficient number of columns.
-fn bucket(entry: &Entry) -> RangeInclusive<usize> {
+pub(crate) fn bucket(entry: &Entry) -> RangeInclusive<usize> {
     let columns = entry.tile.head_dim;
     let like = entries().filter(|other| other.algorithm == entry.algorithm && other.dtype == entry.dtype);
     let below = like.map(|other| other.tile.head_dim).filter(|&other| other < columns).max().unwrap_or(0);
@@ -119,12 +121,14 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::decode;
     use super::*;
 
     #[test]
     fn every_entry_has_a_target() {
         let mut named: Vec<_> =
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
+        named.extend(decode::targets(BackendKind::Sim, None).map(|entry| entry.name.to_owned()));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
         named.sort();
         built.sort();

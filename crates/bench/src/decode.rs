@@ -1,0 +1,156 @@
+//! Decode problems: their caches, lengths and pages.
+
+use flash_attention::{
+    DType, DecodeInputs, DecodeOptions, DecodeProblem, Element, Result, TensorLayout, Tensors,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use crate::inputs::normal;
+
+/// A decode problem in the order B, S, H, D, as data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) seq_q: usize,
+    pub(crate) seq_k: usize,
+    /// Rows of a page; with pages, Sk is rounded up to whole ones.
+    pub(crate) page_size: Option<usize>,
+    pub(crate) dtype: DType,
+    pub(crate) causal: bool,
+    pub(crate) softmax_scale: Option<f32>,
+}
+
+impl Shape {
+    /// The problem, with as many pages as the sequences have room for.
+    pub(crate) fn problem(&self) -> Result<DecodeProblem> {
+        let q = TensorLayout::bshd(self.batch, self.seq_q, self.heads, self.head_dim);
+        // A page size of 0 stays one, and is refused as an empty axis.
+        let max_pages = self.page_size.map(|size| self.seq_k.div_ceil(size.max(1)));
+        let (outer, rows) = match (self.page_size, max_pages) {
+            (Some(size), Some(pages)) => (self.batch.saturating_mul(pages), size),
+            _ => (self.batch, self.seq_k),
+        };
+        let cache = TensorLayout::bshd(outer, rows, self.kv_heads, self.head_dim);
+        let options = DecodeOptions { causal: self.causal, softmax_scale: self.softmax_scale, max_pages };
+        DecodeProblem::new(Tensors { q, k: cache, v: cache, o: q }, self.dtype, options)
+    }
+}
+
+/// Inputs of a decode problem.
+pub(crate) struct Cache<T> {
+    q: Vec<T>,
+    k: Vec<T>,
+    v: Vec<T>,
+    seqused_k: Option<Vec<i32>>,
+    page_table: Option<Vec<i32>>,
+}
+
+impl<T: Element> Cache<T> {
+    /// Elements drawn from N(0, 1), and pages in an order drawn by chance.
+    pub(crate) fn random(problem: &DecodeProblem, seqused_k: Option<Vec<i32>>, seed: u64) -> Self {
+        Self {
+            q: normal(seed, 0, problem.dense().tensors().q.span()),
+            k: normal(seed, 1, problem.k().span()),
+            v: normal(seed, 2, problem.v().span()),
+            seqused_k,
+            page_table: problem.max_pages().map(|_| shuffled(problem.k().batch, seed)),
+        }
+    }
+
+    /// The tensors, as the library takes them.
+    pub(crate) fn inputs(&self) -> DecodeInputs<'_, T> {
+        DecodeInputs {
+            q: &self.q,
+            k: &self.k,
+            v: &self.v,
+            seqused_k: self.seqused_k.as_deref(),
+            page_table: self.page_table.as_deref(),
+        }
+    }
+
+    /// Fills what no sequence uses with NaN, so that a kernel that lets it through shows.
+    pub(crate) fn poison_unused(&mut self, problem: &DecodeProblem) {
+        for value in [false, true] {
+            let layout = if value { *problem.v() } else { *problem.k() };
+            let inputs = self.inputs();
+            let mut used = vec![false; layout.span()];
+            for batch in 0..problem.dense().batch() {
+                for key in 0..problem.used(&inputs, batch) {
+                    (0..layout.heads)
+                        .for_each(|head| used[problem.row(&layout, &inputs, batch, key, head)] = true);
+                }
+            }
+            let data = if value { &mut self.v } else { &mut self.k };
+            let rows = data.chunks_exact_mut(layout.head_dim).zip(used.chunks_exact(layout.head_dim));
+            rows.filter(|(_, used)| !used[0]).for_each(|(row, _)| row.fill(T::from_f32(f32::NAN)));
+        }
+    }
+}
+
+/// The numbers below `count` in an order that the seed names (Fisher and Yates).
+fn shuffled(count: usize, seed: u64) -> Vec<i32> {
+    let mut numbers: Vec<i32> = (0..count as i32).collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for last in (1..numbers.len()).rev() {
+        numbers.swap(last, (rng.next_u64() % (last as u64 + 1)) as usize);
+    }
+    numbers
+}
+
+/// The problem in one line.
+pub(crate) fn describe(problem: &DecodeProblem) -> String {
+    let dense = problem.dense();
+    format!(
+        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} mask softmax_scale={}",
+        dense.batch(),
+        dense.heads(),
+        dense.kv_heads(),
+        dense.seqlen_q(),
+        dense.seqlen_k(),
+        dense.head_dim(),
+        dense.dtype(),
+        problem.max_pages().map_or("contiguous".to_owned(), |_| format!("pages of {}", problem.k().seqlen)),
+        if dense.causal() { "causal" } else { "full" },
+        dense.softmax_scale(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_shuffled_and_each_stands_once() {
+        let mut numbers = shuffled(100, 3);
+        assert_ne!(numbers, shuffled(100, 4));
+        assert!(numbers.iter().enumerate().any(|(index, &page)| index as i32 != page));
+        numbers.sort_unstable();
+        assert!(numbers.iter().enumerate().all(|(index, &page)| index as i32 == page));
+    }
+
+    #[test]
+    fn what_no_sequence_uses_is_nan() {
+        let shape = Shape {
+            batch: 2,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 3,
+            seq_q: 1,
+            seq_k: 10,
+            page_size: Some(4),
+            dtype: DType::F32,
+            causal: false,
+            softmax_scale: None,
+        };
+        let problem = shape.problem().unwrap();
+        assert_eq!(problem.dense().seqlen_k(), 12);
+        let mut cache = Cache::<f32>::random(&problem, Some(vec![5, 0]), 1);
+        cache.poison_unused(&problem);
+        let numbers = |data: &[f32]| data.iter().filter(|value| !value.is_nan()).count();
+        assert_eq!((numbers(&cache.k), numbers(&cache.v)), (5 * 6, 5 * 6));
+    }
+}

@@ -1,0 +1,231 @@
+//! The decode kernels: query heads that share keys, lengths that fill nothing, splits without keys, pages in
+//! random order, and NaN wherever no sequence has a key.
+
+use std::ops::RangeInclusive;
+
+use anyhow::{Context as _, Result};
+use fa_kernels::entries::{Algorithm, Entry, entries};
+use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest, Element, Kernel};
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::targets::bucket;
+use super::{Args, CHECKED_ROWS, EntryRecord, Outcome, print, record};
+use crate::check::{Expected, Verdict};
+use crate::decode::{Cache, Shape, describe};
+use crate::output::Screen;
+use crate::session::Session;
+
+/// One problem, but for storage type and head_dim.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    seq_q: usize,
+    group: usize,
+    seq_k: usize,
+    num_splits: usize,
+    page_size: Option<usize>,
+    causal: bool,
+    /// Keys of each sequence, whose number this is; all keys of one sequence where there is none.
+    used: &'static [i32],
+}
+
+/// Small problems for the simulator: few key blocks, and both one and several of everything.
+const SIM_CASES: [Case; 8] = [
+    case(1, 1, 70, 1, None, false, &[]),
+    case(3, 4, 75, 2, Some(16), true, &[75, 0]),
+    case(16, 1, 150, 5, Some(1), true, &[]),
+    case(1, 8, 333, 5, None, false, &[]),
+    case(3, 8, 65, 1, Some(64), false, &[37]),
+    case(1, 4, 130, 2, Some(64), true, &[66]),
+    case(16, 4, 20, 1, None, true, &[20, 11]),
+    case(1, 8, 200, 2, Some(5), false, &[0, 131]),
+];
+
+/// (Sk, splits, page size) on a GPU; each meets three of the nine pairs of Sq and group.
+const CACHES: [(usize, usize, Option<usize>); 6] = [
+    (1, 1, None),
+    (130, 2, Some(64)),
+    (1025, 5, Some(1)),
+    (4096, 1, Some(16)),
+    (4224, 7, None),
+    (10_000, 128, Some(100)),
+];
+
+const fn case(
+    seq_q: usize,
+    group: usize,
+    seq_k: usize,
+    num_splits: usize,
+    page_size: Option<usize>,
+    causal: bool,
+    used: &'static [i32],
+) -> Case {
+    Case { seq_q, group, seq_k, num_splits, page_size, causal, used }
+}
+
+/// The cases of a backend.
+pub(super) fn cases(backend: BackendKind) -> Vec<Case> {
+    if backend == BackendKind::Sim {
+        return SIM_CASES.to_vec();
+    }
+    let queries = [1, 3, 16].into_iter().flat_map(|seq_q| [1, 4, 8].map(|group| (seq_q, group)));
+    let of_queries = |(index, (seq_q, group)): (usize, (usize, usize))| {
+        [index, index + 3].map(|cache| {
+            let (seq_k, num_splits, page_size) = CACHES[cache % CACHES.len()];
+            let used: &[i32] = if seq_k > 1000 && index % 2 == 0 { &[1, 1000, 0] } else { &[] };
+            case(seq_q, group, seq_k, num_splits, page_size, index % 3 != 0, used)
+        })
+    };
+    queries.enumerate().flat_map(of_queries).collect()
+}
+
+/// The decode entries of a backend; none where a kernel is asked for, which is another then.
+pub(super) fn targets(backend: BackendKind, kernel: Option<Kernel>) -> impl Iterator<Item = &'static Entry> {
+    let any = backend != BackendKind::Cpu && kernel.is_none();
+    entries().filter(move |entry| any && entry.algorithm.family() == "decode")
+}
+
+/// Verifies the targets, adds their records, and returns the number of runs.
+pub(super) fn verify(
+    session: &Session,
+    args: &Args,
+    targets: &[&'static Entry],
+    screen: &Screen,
+    records: &mut Vec<EntryRecord>,
+) -> Result<usize> {
+    let of_f16 = verify_type::<f16>(session, args, targets, screen, records)?;
+    Ok(of_f16 + verify_type::<bf16>(session, args, targets, screen, records)?)
+}
+
+/// A case made concrete.
+struct Trial<T> {
+    problem: DecodeProblem,
+    cache: Cache<T>,
+    expected: Expected<T>,
+    num_splits: usize,
+    name: String,
+}
+
+fn verify_type<T: Element>(
+    session: &Session,
+    args: &Args,
+    targets: &[&'static Entry],
+    screen: &Screen,
+    records: &mut Vec<EntryRecord>,
+) -> Result<usize> {
+    let of_dtype = |algorithm: Algorithm| {
+        move |entry: &&Entry| entry.algorithm == algorithm && entry.dtype == T::DTYPE.name()
+    };
+    let targets: Vec<_> = targets.iter().copied().filter(|entry| entry.dtype == T::DTYPE.name()).collect();
+    let combine = targets.iter().copied().find(of_dtype(Algorithm::DecodeCombine));
+    let mut kernels: Vec<_> = targets.iter().copied().filter(of_dtype(Algorithm::Decode)).collect();
+    if kernels.is_empty() && combine.is_some() {
+        // Asked for alone, it still needs splits to merge.
+        kernels.extend(entries().find(of_dtype(Algorithm::Decode)));
+    }
+    let (mut merged, mut runs) = (Vec::new(), 0);
+    while let Some(head_dims) = kernels.first().map(|entry| bucket(entry)) {
+        // Entries of one range of head_dims share inputs and references.
+        let trials = trials::<T>(session, &head_dims, args.report.seed)?;
+        let of_range = kernels.iter().take_while(|entry| bucket(entry) == head_dims).count();
+        for entry in kernels.drain(..of_range) {
+            let outcomes = outcomes(session, args, entry, &trials)?;
+            runs += outcomes.len();
+            if targets.iter().any(|target| std::ptr::eq(*target, entry)) {
+                let of_entry = outcomes.iter().map(|(_, outcome)| outcome);
+                records.push(record(entry.name, T::DTYPE, &head_dims, of_entry));
+                records.last().map_or(Ok(()), |record| print(screen, record))?;
+            }
+            merged.extend(outcomes.into_iter().filter(|(num_splits, _)| *num_splits > 1));
+        }
+    }
+    if let Some(entry) = combine {
+        let of_splits = merged.iter().map(|(_, outcome)| outcome);
+        records.push(record(entry.name, T::DTYPE, &(1..=flash_attention::MAX_HEAD_DIM), of_splits));
+        records.last().map_or(Ok(()), |record| print(screen, record))?;
+    }
+    Ok(runs)
+}
+
+/// The cases of a backend for a range of head_dims.
+fn trials<T: Element>(
+    session: &Session,
+    head_dims: &RangeInclusive<usize>,
+    seed: u64,
+) -> Result<Vec<Trial<T>>> {
+    let cases = cases(session.kind());
+    let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed + index as u64);
+    cases.iter().enumerate().map(trial).collect()
+}
+
+/// Runs an entry on all cases, and gives the number of splits with each outcome.
+fn outcomes<T: Element>(
+    session: &Session,
+    args: &Args,
+    entry: &'static Entry,
+    trials: &[Trial<T>],
+) -> Result<Vec<(usize, Outcome)>> {
+    let run = |trial: &Trial<T>, backend: &Backend, conditions: String| {
+        let outcome = Outcome::new(format!("{conditions}{}", trial.name), trial.verdict(backend, entry));
+        Ok((trial.num_splits, outcome.context(entry.name)?))
+    };
+    match session.kind() {
+        BackendKind::Sim => trials
+            .par_iter()
+            .flat_map(|trial| (0..args.schedules).into_par_iter().map(move |seed| (trial, seed)))
+            .map(|(trial, seed)| run(trial, &Backend::simulator(seed), format!("schedule {seed}, ")))
+            .collect(),
+        BackendKind::Cuda | BackendKind::Cpu => {
+            trials.iter().map(|trial| run(trial, &session.backend, String::new())).collect()
+        }
+    }
+}
+
+impl Case {
+    fn trial<T: Element>(
+        &self,
+        head_dims: &RangeInclusive<usize>,
+        index: usize,
+        seed: u64,
+    ) -> Result<Trial<T>> {
+        let (smallest, largest) = (*head_dims.start(), *head_dims.end());
+        // An odd one has no row but the first on a 16-byte boundary.
+        let odd = (usize::midpoint(smallest, largest) | 1).min(largest);
+        let kv_heads = 1 + index % 2;
+        let shape = Shape {
+            batch: self.used.len().max(1),
+            heads: kv_heads * self.group,
+            kv_heads,
+            head_dim: [largest, odd, largest - 8, smallest][index % 4],
+            seq_q: self.seq_q,
+            seq_k: self.seq_k,
+            page_size: self.page_size,
+            dtype: T::DTYPE,
+            causal: self.causal,
+            softmax_scale: None,
+        };
+        let problem = shape.problem()?;
+        let used = (!self.used.is_empty()).then(|| self.used.to_vec());
+        let mut cache = Cache::random(&problem, used, seed);
+        cache.poison_unused(&problem);
+        let expected = Expected::of_decode(&problem, &cache.inputs(), CHECKED_ROWS, seed);
+        let name = format!("{} splits={} seqused_k={:?}", describe(&problem), self.num_splits, self.used);
+        Ok(Trial { problem, cache, expected, num_splits: self.num_splits, name })
+    }
+}
+
+impl<T: Element> Trial<T> {
+    fn verdict(
+        &self,
+        backend: &Backend,
+        entry: &'static Entry,
+    ) -> flash_attention::Result<Result<Verdict, String>> {
+        let request = DecodeRequest { num_splits: Some(self.num_splits), entry: Some(entry.name.to_owned()) };
+        let plan = backend.plan_decode(&self.problem, &request)?;
+        let mut prepared = backend.prepare_decode(&self.problem, &plan, self.cache.inputs())?;
+        prepared.poison()?;
+        prepared.time()?;
+        let (o, lse) = prepared.outputs()?;
+        Ok(Ok(self.expected.judge(self.problem.dense(), DType::F32, &o, &lse)))
+    }
+}

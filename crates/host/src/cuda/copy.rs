@@ -1,0 +1,53 @@
+//! A plain copy from device memory to device memory: what bandwidth the device has.
+
+use std::time::Duration;
+
+use cudarc::driver::result;
+
+use super::Cuda;
+use super::buffer::Buffer;
+use super::driver::check;
+use super::timer::Timer;
+use crate::Result;
+
+/// Two buffers, and the copy of one to the other.
+pub struct DeviceCopy {
+    cuda: Cuda,
+    from: Buffer,
+    to: Buffer,
+    timer: Timer,
+}
+
+impl Cuda {
+    /// A copy of `bytes` bytes.
+    ///
+    /// # Errors
+    /// When the device's memory cannot be had.
+    pub fn device_copy(&self, bytes: usize) -> Result<DeviceCopy> {
+        let from = self.buffer("the source of a copy", bytes)?;
+        from.fill(0, self.stream())?;
+        let to = self.buffer("the target of a copy", bytes)?;
+        Ok(DeviceCopy { cuda: self.clone(), from, to, timer: Timer::new(self)? })
+    }
+}
+
+impl DeviceCopy {
+    /// Bytes that one copy reads and writes.
+    pub const fn traffic(&self) -> usize {
+        2 * self.from.bytes()
+    }
+
+    /// Copies once between two device events and returns the time between them.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn time(&mut self) -> Result<Duration> {
+        self.timer.begin(&self.cuda)?;
+        let (to, from, bytes) = (self.to.address(), self.from.address(), self.from.bytes());
+        // SAFETY: both buffers are this object's own and as long; it outlives the copy, because `end`
+        // waits for it.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.cuda.stream()) };
+        check("cuMemcpyDtoDAsync", copied)?;
+        self.timer.end(&self.cuda)
+    }
+}

@@ -1,0 +1,70 @@
+//! Decode problems on the CPU backend: its forward pass, on one sequence after another.
+
+use super::{DecodeInputs, DecodeProblem};
+use crate::cpu::{self, Config};
+use crate::{Element, Options, Problem, Result, TensorLayout, Tensors};
+
+/// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside them.
+pub(crate) fn run<T: Element>(
+    problem: &DecodeProblem,
+    inputs: &DecodeInputs<'_, T>,
+    o: &mut [T],
+    lse: &mut [f32],
+) -> Result<u64> {
+    let rows = problem.dense().heads() * problem.dense().seqlen_q();
+    let mut most = 0;
+    for (batch, lse) in lse.chunks_exact_mut(rows).enumerate().take(problem.dense().batch()) {
+        most = most.max(run_sequence(problem, inputs, batch, o, lse)?);
+    }
+    Ok(most)
+}
+
+/// One sequence; `lse` is its own.
+fn run_sequence<T: Element>(
+    problem: &DecodeProblem,
+    inputs: &DecodeInputs<'_, T>,
+    batch: usize,
+    o: &mut [T],
+    lse: &mut [f32],
+) -> Result<u64> {
+    let dense = problem.dense();
+    let Tensors { q, o: out, .. } = *dense.tensors();
+    let used = problem.used(inputs, batch);
+    let o = &mut o[out.row(batch, 0, 0)..];
+    if used == 0 {
+        lse.fill(f32::NEG_INFINITY);
+        for (row, head) in (0..out.seqlen).flat_map(|row| (0..out.heads).map(move |head| (row, head))) {
+            o[out.row(0, row, head)..][..out.head_dim].fill(T::from_f32(0.0));
+        }
+        return Ok(0);
+    }
+    let gathered = problem.max_pages().map(|_| {
+        [(problem.k(), inputs.k), (problem.v(), inputs.v)].map(|(cache, data)| {
+            let rows = (0..used).flat_map(|key| (0..cache.heads).map(move |head| (key, head)));
+            rows.flat_map(|(key, head)| {
+                &data[problem.row(cache, inputs, batch, key, head)..][..cache.head_dim]
+            })
+            .copied()
+            .collect::<Vec<T>>()
+        })
+    });
+    let (k, v, k_layout, v_layout) = match &gathered {
+        Some([k, v]) => {
+            let layout = TensorLayout::bshd(1, used, dense.kv_heads(), dense.head_dim());
+            (&k[..], &v[..], layout, layout)
+        }
+        None => {
+            let (k, v) = (problem.k(), problem.v());
+            let one = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: used, ..*layout };
+            (&inputs.k[k.row(batch, 0, 0)..], &inputs.v[v.row(batch, 0, 0)..], one(k), one(v))
+        }
+    };
+    let one = |layout: TensorLayout| TensorLayout { batch: 1, ..layout };
+    let tensors = Tensors { q: one(q), k: k_layout, v: v_layout, o: one(out) };
+    let options = Options { causal: dense.causal(), softmax_scale: Some(dense.softmax_scale()) };
+    let sequence = Problem::new(tensors, dense.dtype(), options)?;
+    let q = &inputs.q[q.row(batch, 0, 0)..];
+    let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;
+    let copies: usize = gathered.iter().flatten().map(|copy| size_of_val(&copy[..])).sum();
+    Ok((stats.extra_bytes + copies) as u64)
+}

@@ -1,0 +1,66 @@
+//! From a plan and addresses to the decode kernels' parameters.
+
+use fa_kernels::params::DecodeParams;
+
+use super::{DecodePlan, DecodeProblem};
+use crate::launch::strides;
+
+/// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeAddresses {
+    /// Queries.
+    pub q: u64,
+    /// Keys: the first element of sequence 0 or of page 0.
+    pub k: u64,
+    /// Values, as keys.
+    pub v: u64,
+    /// Output.
+    pub o: u64,
+    /// Log-sum-exp, fp32 [B, H, Sq] contiguous; `None` where it is not wanted.
+    pub lse: Option<u64>,
+    /// Keys of each sequence, int32 [B]; `None` where all have Sk.
+    pub seqused_k: Option<u64>,
+    /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
+    pub page_table: Option<u64>,
+    /// [`DecodePlan::workspace_bytes`] of memory, aligned to 16 bytes; unused where that is 0.
+    pub workspace: u64,
+}
+
+/// The parameters that every entry of a plan for `problem` takes.
+pub(crate) fn params(
+    problem: &DecodeProblem,
+    plan: &DecodePlan,
+    addresses: &DecodeAddresses,
+) -> DecodeParams {
+    let dense = problem.dense();
+    let tensors = dense.tensors();
+    let rows = dense.lse_len() as u64;
+    // `DecodeProblem::new` bounds sequences and head_dim, `plan_decode` the splits, and the grid check heads
+    // and rows, so these casts keep their values.
+    DecodeParams {
+        q: addresses.q,
+        k: addresses.k,
+        v: addresses.v,
+        o: addresses.o,
+        lse: addresses.lse.unwrap_or(0),
+        seqused_k: addresses.seqused_k.unwrap_or(0),
+        page_table: addresses.page_table.unwrap_or(0),
+        partial_o: addresses.workspace,
+        partial_lse: addresses.workspace + 4 * plan.num_splits as u64 * rows * dense.head_dim() as u64,
+        q_strides: strides(&tensors.q),
+        k_strides: strides(problem.k()),
+        v_strides: strides(problem.v()),
+        o_strides: strides(&tensors.o),
+        rows,
+        page_size: problem.k().seqlen as u32,
+        max_pages: problem.max_pages().unwrap_or(0) as u32,
+        seqlen_q: dense.seqlen_q() as u32,
+        seqlen_k: dense.seqlen_k() as u32,
+        heads: dense.heads() as u32,
+        group: dense.group() as u32,
+        head_dim: dense.head_dim() as u32,
+        causal: dense.causal().into(),
+        num_splits: plan.num_splits as u32,
+        softmax_scale: dense.softmax_scale(),
+    }
+}

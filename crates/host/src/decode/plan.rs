@@ -1,0 +1,286 @@
+//! Decode problem → entry and number of splits: a pure function, with its reasons written beside each choice.
+
+use fa_kernels::entries::{Algorithm, Entry};
+use fa_kernels::params::MAX_SPLITS;
+
+use super::DecodeProblem;
+use crate::plan::{built_for, checked_grid, tile_too_large, unsupported_dtype};
+use crate::{BackendKind, Device, Error, Result, Step};
+
+/// The kernel's name in messages.
+const KERNEL: &str = "decode";
+
+/// Key blocks that each split has at least: a shorter one costs more to merge than it saves.
+const LEAST_BLOCKS: usize = 4;
+
+/// Share of the best efficiency that a smaller number of splits may give up.
+const GOOD_ENOUGH: f64 = 0.9;
+
+/// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability 8.0
+/// and later).
+const RESERVED_SHARED: usize = 1024;
+
+/// What the caller leaves open, the planner chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodeRequest {
+    /// Parts that each sequence's keys are split into, 1 to 128.
+    pub num_splits: Option<usize>,
+    /// The entry, by its name.
+    pub entry: Option<String>,
+}
+
+/// How a decode problem will be computed.
+#[derive(Clone, Debug)]
+pub struct DecodePlan {
+    /// Parts that each sequence's keys are split into.
+    pub num_splits: usize,
+    /// (BLOCK_M, BLOCK_N); none on the CPU.
+    pub tile: Option<(usize, usize)>,
+    /// The launches in order; empty on the CPU.
+    pub steps: Vec<Step>,
+    /// Bytes of device memory for the splits' results.
+    pub workspace_bytes: u64,
+    /// Why, one sentence per choice.
+    pub reasons: Vec<String>,
+}
+
+/// Chooses entry and number of splits for `problem` on `device`.
+///
+/// # Errors
+/// When there is no entry for the storage type, the device is too old or its shared memory too small,
+/// the splits asked for are none or too many, or the grid would be too large.
+pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeRequest) -> Result<DecodePlan> {
+    let limit = if device.backend == BackendKind::Cpu { 1 } else { MAX_SPLITS as usize };
+    if let Some(value) = request.num_splits.filter(|value| !(1..=limit).contains(value)) {
+        return Err(Error::NumSplits { value, limit });
+    }
+    if device.backend == BackendKind::Cpu {
+        let reason = "forward_cpu on each sequence: its tasks fill the cores without splits";
+        let reasons = vec![reason.to_owned()];
+        return Ok(DecodePlan { num_splits: 1, tile: None, steps: Vec::new(), workspace_bytes: 0, reasons });
+    }
+    let dense = problem.dense();
+    let entry = choose_entry(problem, device, request)?;
+    let shape = Shape::new(problem, device, entry);
+    let (num_splits, why) = match request.num_splits {
+        Some(num_splits) => (num_splits, format!("{num_splits} splits: asked for")),
+        None => shape.choose_splits(),
+    };
+    let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
+    let mut steps = vec![Step { entry, grid: checked_grid(shape.tiles as u128 * num_splits as u128)? }];
+    let mut workspace_bytes = 0;
+    if num_splits > 1 {
+        let rows = dense.lse_len() as u128;
+        let combine = built_for(Algorithm::DecodeCombine, dense.dtype())
+            .next()
+            .ok_or_else(|| unsupported_dtype(KERNEL, Algorithm::DecodeCombine, dense.dtype()))?;
+        steps.push(Step { entry: combine, grid: checked_grid(rows)? });
+        // The grid bounds the rows, so this fits.
+        workspace_bytes = (4 * rows * num_splits as u128 * (dense.head_dim() as u128 + 1)) as u64;
+    }
+    let reasons = vec![
+        format!(
+            "decode on tensor cores: the {} query heads of a key/value head times Sq {} are the rows of one tile, \
+             so that K and V are read once",
+            dense.group(),
+            dense.seqlen_q()
+        ),
+        format!("HEAD_DIM {}: holds head_dim {}", entry.tile.head_dim, dense.head_dim()),
+        format!(
+            "BLOCK_M {block_m}: {} for {} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {} bytes \
+             of shared memory, {} blocks per multiprocessor",
+            match &request.entry {
+                Some(_) => "asked for,",
+                None if block_m >= problem.packed_rows() => "the smallest",
+                None => "the largest",
+            },
+            problem.packed_rows(),
+            entry.threads / 32,
+            entry.shared_bytes,
+            shape.blocks_per_multiprocessor
+        ),
+        why,
+    ];
+    Ok(DecodePlan { num_splits, tile: Some((block_m, block_n)), steps, workspace_bytes, reasons })
+}
+
+/// The entry asked for, or of the smallest HEAD_DIM that fits the one that wastes the fewest rows.
+fn choose_entry(problem: &DecodeProblem, device: &Device, request: &DecodeRequest) -> Result<&'static Entry> {
+    let (dtype, head_dim) = (problem.dense().dtype(), problem.dense().head_dim());
+    let built = || {
+        built_for(Algorithm::Decode, dtype)
+            .filter(|entry| entry.tile.head_dim as usize >= head_dim)
+            .filter(|entry| request.entry.as_ref().is_none_or(|name| name == entry.name))
+    };
+    let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match &request.entry {
+        Some(name) => Error::NoSuchEntry { name: name.clone(), dtype, head_dim },
+        None => unsupported_dtype(KERNEL, Algorithm::Decode, dtype),
+    })?;
+    let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
+    if let Some(entry) = candidates.iter().find(|entry| entry.target > device.compute_capability) {
+        return Err(Error::KernelNeedsDevice {
+            kernel: KERNEL,
+            needed: entry.target,
+            device: device.name.clone(),
+            found: device.compute_capability,
+        });
+    }
+    let fitting: Vec<_> = candidates
+        .iter()
+        .copied()
+        .filter(|entry| entry.shared_bytes as usize <= device.shared_per_block)
+        .collect();
+    let rows = problem.packed_rows();
+    let sufficient = fitting.iter().map(|entry| entry.tile.block_m).filter(|&m| m as usize >= rows).min();
+    let block_m = sufficient.or_else(|| fitting.iter().map(|entry| entry.tile.block_m).max());
+    // Of a tile the list has the deepest ring first.
+    fitting.iter().copied().find(|entry| Some(entry.tile.block_m) == block_m).ok_or_else(|| {
+        let smallest = candidates.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&candidates[0]);
+        tile_too_large(problem.dense(), device, &smallest.tile, smallest.shared_bytes.into())
+    })
+}
+
+/// What the number of splits depends on.
+struct Shape {
+    /// Blocks of an unsplit launch.
+    tiles: usize,
+    /// Steps over the keys of a sequence.
+    key_blocks: usize,
+    blocks_per_multiprocessor: usize,
+    /// Blocks that run at a time.
+    slots: usize,
+}
+
+impl Shape {
+    fn new(problem: &DecodeProblem, device: &Device, entry: &Entry) -> Self {
+        let dense = problem.dense();
+        let row_tiles = problem.packed_rows().div_ceil(entry.tile.block_m as usize);
+        let of_shared = device.shared_per_multiprocessor / (entry.shared_bytes as usize + RESERVED_SHARED);
+        let blocks_per_multiprocessor = of_shared.clamp(1, entry.min_blocks as usize);
+        Self {
+            tiles: dense.batch() * dense.kv_heads() * row_tiles,
+            key_blocks: dense.seqlen_k().div_ceil(entry.tile.block_n as usize),
+            blocks_per_multiprocessor,
+            slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
+        }
+    }
+
+    /// Share of the slots' time that is work: the waves of blocks each last as long as the longest split.
+    fn efficiency(&self, num_splits: usize) -> f64 {
+        let waves = (self.tiles * num_splits).div_ceil(self.slots);
+        let longest = self.key_blocks.div_ceil(num_splits);
+        (self.tiles * self.key_blocks) as f64 / (self.slots * waves * longest) as f64
+    }
+
+    /// The smallest number of splits that is nearly as efficient as the best, and why.
+    fn choose_splits(&self) -> (usize, String) {
+        let most = (self.key_blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS as usize);
+        let best = (1..=most).map(|splits| self.efficiency(splits)).fold(0.0, f64::max);
+        let chosen = (1..=most).find(|&splits| self.efficiency(splits) >= GOOD_ENOUGH * best).unwrap_or(1);
+        let why = format!(
+            "{chosen} split{}: {} blocks in {} wave{} of {} keep the multiprocessors busy {:.0} % of the time, and no \
+             number up to {most} (at least {LEAST_BLOCKS} key blocks each) more than {:.0} %",
+            if chosen == 1 { "" } else { "s" },
+            self.tiles * chosen,
+            (self.tiles * chosen).div_ceil(self.slots),
+            if self.tiles * chosen <= self.slots { "" } else { "s" },
+            self.slots,
+            100.0 * self.efficiency(chosen),
+            100.0 * best
+        );
+        (chosen, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, DecodeOptions, Sim, TensorLayout, Tensors};
+
+    fn problem(
+        batch: usize,
+        heads: [usize; 2],
+        sq: usize,
+        sk: usize,
+        head_dim: usize,
+        dtype: DType,
+    ) -> DecodeProblem {
+        let q = TensorLayout::bshd(batch, sq, heads[0], head_dim);
+        let k = TensorLayout::bshd(batch, sk, heads[1], head_dim);
+        DecodeProblem::new(Tensors { q, k, v: k, o: q }, dtype, DecodeOptions::default()).unwrap()
+    }
+
+    fn plan(problem: &DecodeProblem) -> DecodePlan {
+        plan_decode(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap()
+    }
+
+    #[test]
+    fn splits_fill_the_multiprocessors_and_no_more() {
+        let splits = |batch, sk| plan(&problem(batch, [32, 8], 1, sk, 128, DType::F16)).num_splits;
+        // 8, 128 and 512 tiles for 264 slots.
+        assert!((30..=33).contains(&splits(1, 131_072)), "{}", splits(1, 131_072));
+        assert_eq!(splits(16, 8192), 2);
+        assert_eq!(splits(64, 4096), 1);
+        // No split has fewer than four key blocks.
+        assert_eq!(splits(1, 64), 1);
+        assert!(splits(1, 1024) <= 4);
+    }
+
+    #[test]
+    fn one_split_needs_neither_workspace_nor_a_second_launch() {
+        let one = plan(&problem(64, [32, 8], 1, 4096, 128, DType::Bf16));
+        assert_eq!((one.steps.len(), one.workspace_bytes), (1, 0));
+        let two = plan(&problem(16, [32, 8], 1, 8192, 128, DType::Bf16));
+        assert_eq!((two.steps.len(), two.workspace_bytes), (2, 4 * 2 * 16 * 32 * 129));
+        assert_eq!(two.steps[1].grid, 16 * 32);
+    }
+
+    #[test]
+    fn the_tile_holds_the_packed_rows_where_one_is_large_enough() {
+        let tile =
+            |heads, sq, head_dim| plan(&problem(1, heads, sq, 100, head_dim, DType::F16)).steps[0].entry.name;
+        assert_eq!(tile([8, 1], 1, 128), "decode_f16_m16_d128_w4_s3");
+        assert_eq!(tile([8, 1], 4, 128), "decode_f16_m32_d128_w4_s3");
+        assert_eq!(tile([8, 1], 16, 128), "decode_f16_m32_d128_w4_s3");
+        assert_eq!(tile([4, 1], 16, 33), "decode_f16_m64_d64_w4_s5");
+        assert_eq!(tile([8, 1], 16, 130), "decode_f16_m16_d192_w4_s2");
+    }
+
+    #[test]
+    fn every_head_dim_has_an_entry_on_the_smallest_device() {
+        let device = crate::Device {
+            shared_per_block: 99 << 10,
+            compute_capability: 86,
+            ..Sim::new(0).device().clone()
+        };
+        for head_dim in 1..=crate::MAX_HEAD_DIM {
+            let problem = problem(1, [8, 1], 1, 1000, head_dim, DType::Bf16);
+            let plan = plan_decode(&problem, &device, &DecodeRequest::default()).unwrap();
+            assert!(plan.steps[0].entry.shared_bytes <= 99 << 10);
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_in_one_line() {
+        let refused = |dtype, device: &Device, request: &DecodeRequest| {
+            plan_decode(&problem(1, [8, 1], 1, 100, 64, dtype), device, request).unwrap_err().to_string()
+        };
+        let sim = Sim::new(0).device().clone();
+        let splits = |num_splits| DecodeRequest { num_splits: Some(num_splits), ..DecodeRequest::default() };
+        let none = DecodeRequest::default();
+        assert_eq!(refused(DType::F32, &sim, &none), "kernel decode has no f32 entry; it has f16, bf16");
+        assert_eq!(refused(DType::F16, &sim, &splits(0)), "num_splits is 0; 1 to 128 are possible here");
+        let entry = DecodeRequest { entry: Some("decode_f16".to_owned()), ..DecodeRequest::default() };
+        assert_eq!(
+            refused(DType::F16, &sim, &entry),
+            "entry decode_f16 is not built, or not for f16 at head_dim 64"
+        );
+        assert_eq!(refused(DType::F16, &sim, &splits(129)), "num_splits is 129; 1 to 128 are possible here");
+        let old = Device { compute_capability: 75, ..sim.clone() };
+        assert_eq!(refused(DType::F16, &old, &none), "kernel decode needs sm_80; simulated GPU is sm_75");
+        let small = Device { shared_per_block: 48 << 10, ..sim };
+        assert!(
+            refused(DType::F16, &small, &none).contains("bytes of shared memory; simulated GPU has 49152")
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! One decode problem: validated once here, trusted by everything after.
+
+use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
+
+/// The most query rows of a sequence: more are better served by the forward kernels.
+pub const MAX_DECODE_SEQLEN_Q: usize = 16;
+
+/// What is computed, beside the shapes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodeOptions {
+    /// Row i of a sequence with n keys sees key j only if j ≤ i + n − Sq: aligned bottom-right.
+    pub causal: bool,
+    /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
+    pub softmax_scale: Option<f32>,
+    /// Entries of each sequence in the page table; `None` where K and V are contiguous.
+    pub max_pages: Option<usize>,
+}
+
+/// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V cache.
+///
+/// Q and O are [B, Sq, H, D]. K and V are [B, Sk, Hkv, D]; or pages, [num_pages, page_size, Hkv, D] (the
+/// layout's batch and seqlen): then Sk = max_pages·page_size, and key j of sequence b is row j mod page_size of page
+/// `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
+///
+/// ```
+/// use flash_attention::{
+///     Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, TensorLayout, Tensors,
+/// };
+///
+/// let q = TensorLayout::bshd(2, 1, 8, 64); // two sequences, one query row each, 8 heads
+/// let pages = TensorLayout::bshd(10, 16, 2, 64); // 10 pages of 16 keys, 2 key/value heads
+/// let tensors = Tensors { q, k: pages, v: pages, o: q };
+/// let options = DecodeOptions { max_pages: Some(4), ..DecodeOptions::default() };
+/// let problem = DecodeProblem::new(tensors, DType::F32, options)?;
+///
+/// let backend = Backend::open(Some(BackendKind::Cpu))?;
+/// let plan = backend.plan_decode(&problem, &DecodeRequest::default())?;
+/// let cache = vec![0.25_f32; pages.span()];
+/// let inputs = DecodeInputs {
+///     q: &cache[..q.span()],
+///     k: &cache,
+///     v: &cache,
+///     seqused_k: Some(&[50, 3]),
+///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
+/// };
+/// let mut o = vec![0.0; q.span()];
+/// backend.decode(&problem, &plan, inputs, &mut o, None)?;
+/// assert!((o[0] - 0.25).abs() < 1e-6);
+/// # Ok::<(), flash_attention::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeProblem {
+    /// The same as if each sequence's pages were contiguous.
+    dense: Problem,
+    /// Layouts of K and V as they are.
+    cache: [TensorLayout; 2],
+    max_pages: Option<usize>,
+}
+
+/// Host tensors of a decode problem.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeInputs<'a, T> {
+    /// Queries.
+    pub q: &'a [T],
+    /// Keys.
+    pub k: &'a [T],
+    /// Values.
+    pub v: &'a [T],
+    /// Keys of each sequence, [B], 0 to Sk; `None` where all have Sk. What lies behind them is not read, or
+    /// read and not used: it may be NaN.
+    pub seqused_k: Option<&'a [i32]>,
+    /// Pages of each sequence, [B, max_pages]; `None` where K and V are contiguous. Entries behind
+    /// those that hold a sequence's keys may be anything.
+    pub page_table: Option<&'a [i32]>,
+}
+
+impl DecodeProblem {
+    /// Validates shapes, strides and options.
+    ///
+    /// # Errors
+    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows.
+    pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
+        let Tensors { q, k, v, .. } = tensors;
+        let mut dense = tensors;
+        if let Some(max_pages) = options.max_pages {
+            k.check("k")?;
+            v.check("v")?;
+            if max_pages == 0 {
+                return Err(Error::EmptyAxis { tensor: "page_table", axis: "max_pages" });
+            }
+            if v.batch != k.batch {
+                let (value, expected) = (v.batch, k.batch);
+                return Err(Error::ShapeMismatch {
+                    tensor: "v",
+                    axis: "num_pages",
+                    value,
+                    other: "k",
+                    expected,
+                });
+            }
+            let contiguous = |pages: TensorLayout| {
+                TensorLayout::bshd(
+                    q.batch,
+                    pages.seqlen.saturating_mul(max_pages),
+                    pages.heads,
+                    pages.head_dim,
+                )
+            };
+            (dense.k, dense.v) = (contiguous(k), contiguous(v));
+        }
+        let of_dense = Options { causal: options.causal, softmax_scale: options.softmax_scale };
+        let dense = Problem::new(dense, dtype, of_dense)?;
+        if q.seqlen > MAX_DECODE_SEQLEN_Q {
+            return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
+        }
+        Ok(Self { dense, cache: [k, v], max_pages: options.max_pages })
+    }
+
+    /// The same problem with each sequence's keys contiguous and all of them used: shapes, type, mask and
+    /// scale, Q and O. Its K and V have the strides of this problem only where that is not paged.
+    pub const fn dense(&self) -> &Problem {
+        &self.dense
+    }
+
+    /// Layout of K: [B, Sk, Hkv, D] or [num_pages, page_size, Hkv, D].
+    pub const fn k(&self) -> &TensorLayout {
+        &self.cache[0]
+    }
+
+    /// Layout of V, as that of K.
+    pub const fn v(&self) -> &TensorLayout {
+        &self.cache[1]
+    }
+
+    /// Entries of each sequence in the page table, where K and V are pages.
+    pub const fn max_pages(&self) -> Option<usize> {
+        self.max_pages
+    }
+
+    /// Packed rows: query rows of a sequence that share a key/value head.
+    pub const fn packed_rows(&self) -> usize {
+        self.dense.seqlen_q() * self.dense.group()
+    }
+
+    /// Keys of a sequence.
+    pub fn used<T>(&self, inputs: &DecodeInputs<'_, T>, batch: usize) -> usize {
+        inputs.seqused_k.map_or(self.dense.seqlen_k(), |used| used[batch] as usize)
+    }
+
+    /// Bytes of K and V that the sequences use: what any kernel must read at least.
+    pub fn cache_bytes<T>(&self, inputs: &DecodeInputs<'_, T>) -> u64 {
+        let keys: usize = (0..self.dense.batch()).map(|batch| self.used(inputs, batch)).sum();
+        2 * (keys * self.dense.kv_heads() * self.dense.head_dim() * self.dense.dtype().bytes()) as u64
+    }
+
+    /// Element index of the first column of a key in `cache`, which is the layout of K or of V.
+    ///
+    /// # Panics
+    /// When the page table is shorter than the sequence.
+    pub fn row<T>(
+        &self,
+        cache: &TensorLayout,
+        inputs: &DecodeInputs<'_, T>,
+        batch: usize,
+        key: usize,
+        kv_head: usize,
+    ) -> usize {
+        match (self.max_pages, inputs.page_table) {
+            (Some(max_pages), Some(table)) => {
+                let page = table[batch * max_pages + key / cache.seqlen] as usize;
+                cache.row(page, key % cache.seqlen, kv_head)
+            }
+            _ => cache.row(batch, key, kv_head),
+        }
+    }
+
+    /// Checks host buffers: their type and lengths, the keys that are used and the pages that hold them.
+    pub(crate) fn check<T: Element>(
+        &self,
+        inputs: &DecodeInputs<'_, T>,
+        o: usize,
+        lse: Option<usize>,
+    ) -> Result<()> {
+        let dense = &self.dense;
+        // The dense K and V are not what lies in memory, so they are checked below.
+        let (dense_k, dense_v) = (dense.tensors().k.span(), dense.tensors().v.span());
+        dense.check_buffers::<T>(inputs.q.len(), dense_k, dense_v, o, lse)?;
+        let [k, v] = self.cache.map(|layout| layout.span());
+        let batch = dense.batch();
+        let table =
+            inputs.page_table.map(|table| ("page_table", table.len(), self.max_pages.unwrap_or(0) * batch));
+        let used = inputs.seqused_k.map(|used| ("seqused_k", used.len(), batch));
+        let lengths = [Some(("k", inputs.k.len(), k)), Some(("v", inputs.v.len(), v)), table, used];
+        for (tensor, len, needed) in lengths.into_iter().flatten() {
+            if len < needed {
+                return Err(Error::BufferTooSmall { tensor, len, needed });
+            }
+        }
+        if inputs.page_table.is_some() != self.max_pages.is_some() {
+            return Err(Error::PageTablePresence { paged: self.max_pages.is_some() });
+        }
+        for (batch, &value) in inputs.seqused_k.unwrap_or_default().iter().enumerate().take(batch) {
+            let limit = dense.seqlen_k();
+            if usize::try_from(value).is_ok_and(|value| value <= limit) {
+                continue;
+            }
+            return Err(Error::SeqUsed { batch, value, limit });
+        }
+        self.check_pages(inputs)
+    }
+
+    /// Checks the page table's entries that hold keys.
+    fn check_pages<T>(&self, inputs: &DecodeInputs<'_, T>) -> Result<()> {
+        let (Some(max_pages), Some(table)) = (self.max_pages, inputs.page_table) else { return Ok(()) };
+        let [k, _] = self.cache;
+        for (batch, row) in table.chunks_exact(max_pages).enumerate().take(self.dense.batch()) {
+            let pages = self.used(inputs, batch).div_ceil(k.seqlen);
+            for (index, &value) in row.iter().enumerate().take(pages) {
+                if !usize::try_from(value).is_ok_and(|page| page < k.batch) {
+                    return Err(Error::PageIndex { batch, index, value, pages: k.batch });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensors(sq: usize, k: TensorLayout) -> Tensors {
+        let q = TensorLayout::bshd(2, sq, 4, 8);
+        Tensors { q, k, v: k, o: q }
+    }
+
+    fn paged(max_pages: usize) -> Result<DecodeProblem> {
+        let options = DecodeOptions { max_pages: Some(max_pages), ..DecodeOptions::default() };
+        DecodeProblem::new(tensors(1, TensorLayout::bshd(5, 16, 2, 8)), DType::F32, options)
+    }
+
+    fn message(seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> String {
+        let problem = paged(3).unwrap();
+        let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
+        let inputs = DecodeInputs { q: &q, k: &kv, v: &kv, seqused_k, page_table };
+        problem.check(&inputs, 64, None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn pages_make_up_the_sequence() {
+        let problem = paged(3).unwrap();
+        assert_eq!((problem.dense().seqlen_k(), problem.dense().batch()), (48, 2));
+        assert_eq!(problem.packed_rows(), 2);
+    }
+
+    #[test]
+    fn each_refusal_names_argument_value_and_limit() {
+        let long = tensors(17, TensorLayout::bshd(2, 40, 2, 8));
+        let error = DecodeProblem::new(long, DType::F16, DecodeOptions::default()).unwrap_err().to_string();
+        assert_eq!(error, "q: seqlen is 17; the limit is 16");
+        let error = paged(0).unwrap_err().to_string();
+        assert_eq!(error, "page_table: axis max_pages has length 0; at least 1 is needed");
+        let error = paged(usize::MAX).unwrap_err().to_string();
+        assert!(error.contains("exceeds the address space"), "{error}");
+        let table = [0, 1, 2, 3, 4, 5];
+        assert_eq!(message(None, None), "page_table is missing: K and V are pages");
+        assert_eq!(
+            message(None, Some(&table[..5])),
+            "page_table: buffer has 5 elements; its shape and strides reach 6"
+        );
+        assert_eq!(message(None, Some(&table)), "page_table[1][2] is 5; there are 5 pages");
+        assert_eq!(
+            message(Some(&[48, 49]), Some(&table)),
+            "seqused_k[1] is 49; a sequence has room for 48 keys"
+        );
+        assert_eq!(
+            message(Some(&[-1, 0]), Some(&table)),
+            "seqused_k[0] is -1; a sequence has room for 48 keys"
+        );
+        assert_eq!(
+            message(Some(&[48, 33]), Some(&[0, 1, -1, 0, 0, 0])),
+            "page_table[0][2] is -1; there are 5 pages"
+        );
+    }
+
+    #[test]
+    fn entries_behind_the_keys_may_be_anything() {
+        let problem = paged(3).unwrap();
+        let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
+        let inputs = DecodeInputs {
+            q: &q,
+            k: &kv,
+            v: &kv,
+            seqused_k: Some(&[32, 0]),
+            page_table: Some(&[4, 0, -7, 99, 99, 99]),
+        };
+        problem.check(&inputs, 64, Some(8)).unwrap();
+        assert_eq!(problem.cache_bytes(&inputs), 2 * 32 * 2 * 8 * 4);
+    }
+}

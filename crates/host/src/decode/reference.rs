@@ -1,0 +1,88 @@
+//! What is right: each row against its own keys, gathered from wherever they lie.
+
+use rayon::prelude::*;
+
+use super::{DecodeInputs, DecodeProblem};
+use crate::reference::{self, Reference, Row};
+use crate::{Element, Options, Problem, TensorLayout, Tensors};
+
+impl DecodeProblem {
+    /// Keys that a row of a sequence with `used` keys sees.
+    const fn visible_keys(&self, used: usize, row: usize) -> usize {
+        let dense = self.dense();
+        if !dense.causal() {
+            return used;
+        }
+        let visible = (row + 1 + used).saturating_sub(dense.seqlen_q());
+        if visible < used { visible } else { used }
+    }
+
+    /// Attention in f64 of the given rows, and the plain computation beside it ([`reference::standard_rows`]).
+    ///
+    /// # Panics
+    /// When a buffer is shorter than its view, or a page does not exist.
+    pub fn reference<T: Element>(&self, inputs: &DecodeInputs<'_, T>, rows: &[Row]) -> (Reference, Vec<T>) {
+        let of_rows: Vec<_> = rows.par_iter().map(|&at| self.reference_row(inputs, at)).collect();
+        let largest =
+            |part: fn(&Reference) -> f64| of_rows.iter().map(|(row, _)| part(row)).fold(0.0, f64::max);
+        let reference = Reference {
+            output_rounding: largest(|row| row.output_rounding),
+            lse_rounding: largest(|row| row.lse_rounding),
+            o: of_rows.iter().flat_map(|(row, _)| row.o.iter().copied()).collect(),
+            lse: of_rows.iter().flat_map(|(row, _)| row.lse.iter().copied()).collect(),
+        };
+        (reference, of_rows.into_iter().flat_map(|(_, standard)| standard).collect())
+    }
+
+    fn reference_row<T: Element>(&self, inputs: &DecodeInputs<'_, T>, at: Row) -> (Reference, Vec<T>) {
+        let dense = self.dense();
+        let head_dim = dense.head_dim();
+        let visible = self.visible_keys(self.used(inputs, at.batch), at.row);
+        let kv_head = at.head / dense.group();
+        let gather = |cache: &TensorLayout, data: &[T]| -> Vec<T> {
+            let row = |key| &data[self.row(cache, inputs, at.batch, key, kv_head)..][..head_dim];
+            (0..visible).flat_map(|key| row(key).iter().copied()).collect()
+        };
+        let one = TensorLayout::bshd(1, 1, 1, head_dim);
+        let keys = TensorLayout::bshd(1, visible, 1, head_dim);
+        let tensors = Tensors { q: one, k: keys, v: keys, o: one };
+        let options = Options { causal: false, softmax_scale: Some(dense.softmax_scale()) };
+        let Ok(problem) = Problem::new(tensors, dense.dtype(), options) else {
+            // The one way in which a valid problem's row is none: it sees no key.
+            let (o, lse) = (vec![0.0; head_dim], vec![f64::NEG_INFINITY]);
+            let empty = Reference { o, lse, output_rounding: 0.0, lse_rounding: 0.0 };
+            return (empty, vec![T::from_f32(0.0); head_dim]);
+        };
+        let q = &inputs.q[dense.tensors().q.row(at.batch, at.row, at.head)..][..head_dim];
+        let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));
+        (reference::forward(&problem, q, &k, &v), reference::standard(&problem, q, &k, &v))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, DecodeOptions};
+
+    #[test]
+    fn pages_and_lengths_are_followed() {
+        // Two pages of two keys, in reverse; the second sequence has no key, the first three.
+        let q = TensorLayout::bshd(2, 2, 1, 1);
+        let pages = TensorLayout::bshd(2, 2, 1, 1);
+        let options = DecodeOptions { causal: true, softmax_scale: Some(0.0), max_pages: Some(2) };
+        let problem =
+            DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::F32, options).unwrap();
+        let v = [6.0, f32::NAN, 1.0, 2.0];
+        let inputs = DecodeInputs {
+            q: &[1.0; 4],
+            k: &[0.0; 4],
+            v: &v,
+            seqused_k: Some(&[3, 0]),
+            page_table: Some(&[1, 0, 9, 9]),
+        };
+        let (reference, standard) = problem.reference(&inputs, &reference::all(problem.dense()));
+        assert_eq!(standard, [1.5, 3.0, 0.0, 0.0]);
+        assert!((reference.o[1] - 3.0).abs() < 1e-12);
+        assert_eq!(reference.lse[2..], [f64::NEG_INFINITY; 2]);
+    }
+}

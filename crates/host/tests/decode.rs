@@ -1,0 +1,244 @@
+//! Decode in the simulator and on the CPU against the f64 reference, under FlashAttention's accuracy rule.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Order, for_each_element, tensor, untouched_outside};
+use flash_attention::accuracy::Accuracy;
+use flash_attention::{
+    Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+    Element, Sim, TensorLayout, Tensors, reference,
+};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+/// A problem with its lengths and pages, as data that prints when a test fails.
+#[derive(Clone, Debug)]
+struct Case {
+    /// B, Sq, Hkv, query heads per key/value head, D.
+    shape: [usize; 5],
+    seqlen_k: usize,
+    page_size: Option<usize>,
+    /// Keys of each sequence, in hundredths of Sk; more sequences than B has.
+    used: Option<[usize; 3]>,
+    causal: bool,
+    softmax_scale: Option<f32>,
+    num_splits: usize,
+    /// Elements between the rows of K, V and O.
+    gap: usize,
+    seed: u64,
+}
+
+/// Everything that a run needs, in one type.
+struct Made<T> {
+    problem: DecodeProblem,
+    q: Vec<T>,
+    k: Vec<T>,
+    v: Vec<T>,
+    used: Option<Vec<i32>>,
+    table: Option<Vec<i32>>,
+}
+
+impl Case {
+    fn make<T: Element>(&self) -> Made<T> {
+        let [b, sq, h, group, d] = self.shape;
+        let (q, o) =
+            (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, d));
+        // Pages lie scattered among as many that nobody uses.
+        let max_pages = self.page_size.map(|size| self.seqlen_k.div_ceil(size));
+        let (outer, rows) = match (self.page_size, max_pages) {
+            (Some(size), Some(max_pages)) => (2 * b * max_pages, size),
+            _ => (b, self.seqlen_k),
+        };
+        let row = d + self.gap;
+        let cache = TensorLayout::strided([outer, rows, h, d], [rows * h * row, h * row, row, 1]);
+        let Self { causal, softmax_scale, .. } = *self;
+        let options = DecodeOptions { causal, softmax_scale, max_pages };
+        let tensors = Tensors { q, k: cache, v: cache, o };
+        let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
+        let limit = problem.dense().seqlen_k();
+        let used: Option<Vec<_>> = self
+            .used
+            .map(|used| used[..b].iter().map(|hundredths| (limit * hundredths / 100) as i32).collect());
+        // A stride that is prime to the number of pages visits each once.
+        let table = max_pages.map(|max_pages| {
+            let stride = (0..).map(|i| 7 + 2 * i).find(|stride| gcd(*stride, outer) == 1).unwrap();
+            (0..b * max_pages).map(|index| ((index * stride + 3) % outer) as i32).collect()
+        });
+        let values = |salt: u64| tensor::<T>(&cache, self.seed.wrapping_mul(2 * salt + 1));
+        let mut made = Made { problem, q: tensor(&q, self.seed), k: values(2), v: values(3), used, table };
+        made.poison_unused();
+        made
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl<T: Element> Made<T> {
+    fn inputs(&self) -> DecodeInputs<'_, T> {
+        DecodeInputs {
+            q: &self.q,
+            k: &self.k,
+            v: &self.v,
+            seqused_k: self.used.as_deref(),
+            page_table: self.table.as_deref(),
+        }
+    }
+
+    /// NaN wherever no sequence has a key, and page numbers out of range behind the last page in use.
+    fn poison_unused(&mut self) {
+        let (cache, dense) = (*self.problem.k(), *self.problem.dense());
+        let mut in_use = vec![false; self.k.len()];
+        for batch in 0..dense.batch() {
+            let used = self.problem.used(&self.inputs(), batch);
+            for key in 0..used {
+                let (outer, row) = match (&self.table, self.problem.max_pages()) {
+                    (Some(table), Some(max_pages)) => {
+                        (table[batch * max_pages + key / cache.seqlen] as usize, key % cache.seqlen)
+                    }
+                    _ => (batch, key),
+                };
+                for head in 0..cache.heads {
+                    in_use[cache.row(outer, row, head)..][..cache.head_dim].fill(true);
+                }
+            }
+            if let (Some(table), Some(max_pages)) = (&mut self.table, self.problem.max_pages()) {
+                table[batch * max_pages..][..max_pages][used.div_ceil(cache.seqlen)..].fill(i32::MAX);
+            }
+        }
+        for data in [&mut self.k, &mut self.v] {
+            for_each_element(&cache, |at| {
+                if !in_use[at] {
+                    data[at] = T::from_f32(f32::NAN);
+                }
+            });
+        }
+    }
+
+    fn check(&self, backend: &Backend, plan: &DecodePlan) -> Result<(), TestCaseError> {
+        let inputs = self.inputs();
+        let dense = self.problem.dense();
+        let mut o = vec![T::from_f32(-77.0); dense.tensors().o.span() + 3];
+        let mut lse = vec![-77.0; dense.lse_len()];
+        let ran = backend.decode(&self.problem, plan, inputs, &mut o, Some(&mut lse));
+        prop_assert!(ran.is_ok(), "{}", ran.unwrap_err());
+        prop_assert!(untouched_outside(&dense.tensors().o, &o, -77.0), "wrote outside the view");
+        let rows = reference::all(dense);
+        let (exact, standard) = self.problem.reference(&inputs, &rows);
+        let lse: Vec<_> = rows.iter().map(|at| lse[dense.lse_index(at.batch, at.head, at.row)]).collect();
+        let of_output = Accuracy::of_output(&reference::gather(dense, &o, &rows), &exact, &standard);
+        let of_lse = Accuracy::of_lse(&lse, &exact, DType::F32);
+        prop_assert!(of_output.passed(), "o {of_output}; {:?}", plan.reasons);
+        prop_assert!(of_lse.passed(), "lse {of_lse}; {:?}", plan.reasons);
+        Ok(())
+    }
+}
+
+fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
+    let made = case.make::<T>();
+    let backend = Backend::simulator(schedule);
+    let request = DecodeRequest { num_splits: Some(case.num_splits), ..DecodeRequest::default() };
+    let plan = backend.plan_decode(&made.problem, &request).unwrap();
+    made.check(&backend, &plan)
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
+    let page_size = prop::option::of(prop::sample::select(vec![1_usize, 5, 16, 64, 100]));
+    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
+    let used = prop::option::of([0..=100_usize, 0..=100, 0..=100]);
+    (
+        (1..=3_usize, 1..=16_usize, 1..3_usize, 1..=8_usize, head_dim),
+        (1..300_usize, page_size, used, any::<bool>(), scale),
+        (1..=6_usize, 0..3_usize, any::<u64>()),
+    )
+        .prop_map(
+            |(
+                (b, sq, h, group, d),
+                (seqlen_k, page_size, used, causal, softmax_scale),
+                (num_splits, gap, seed),
+            )| Case {
+                shape: [b, sq, h, group, d],
+                seqlen_k,
+                page_size,
+                used,
+                causal,
+                softmax_scale,
+                num_splits,
+                gap: 4 * gap,
+                seed,
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random shapes, lengths, pages, masks, splits and thread schedules, with NaN wherever no key is.
+    #[test]
+    fn matches_the_reference(case in case(), half in any::<bool>(), schedule in any::<u64>()) {
+        if half { run::<f16>(&case, schedule)? } else { run::<bf16>(&case, schedule)? }
+    }
+
+    #[test]
+    fn the_cpu_backend_takes_the_same_problems(case in case(), single in any::<bool>()) {
+        let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+        let request = DecodeRequest::default();
+        if single {
+            let made = case.make::<f32>();
+            made.check(&backend, &backend.plan_decode(&made.problem, &request).unwrap())?;
+        } else {
+            let made = case.make::<bf16>();
+            made.check(&backend, &backend.plan_decode(&made.problem, &request).unwrap())?;
+        }
+    }
+}
+
+/// A problem of eight query heads to a key/value head.
+fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
+    let shape = [2, 2, 2, 8, 128];
+    Case {
+        shape,
+        seqlen_k: 640,
+        page_size,
+        used: None,
+        causal: false,
+        softmax_scale: None,
+        num_splits,
+        gap: 0,
+        seed: 5,
+    }
+}
+
+#[test]
+fn each_key_is_read_once_whatever_the_heads_and_splits() {
+    let sim = Sim::new(1);
+    for (num_splits, page_size) in [(1, None), (5, None), (3, Some(64)), (3, Some(1))] {
+        let made = grouped(num_splits, page_size).make::<f16>();
+        let request = DecodeRequest { num_splits: Some(num_splits), ..DecodeRequest::default() };
+        let plan = flash_attention::plan_decode(&made.problem, sim.device(), &request).unwrap();
+        let dense = made.problem.dense();
+        let (mut o, mut lse) = (vec![f16::ZERO; dense.tensors().o.span()], vec![0.0; dense.lse_len()]);
+        let inputs = made.inputs();
+        let traffic = sim.decode(&made.problem, &plan, &inputs, &mut o, Some(&mut lse)).unwrap();
+        let cache = made.problem.cache_bytes(&inputs);
+        let queries = (num_splits * 2 * dense.tensors().q.elements()) as u64;
+        let partials = if num_splits == 1 { 0 } else { plan.workspace_bytes };
+        // What is looked up beside: page numbers, and each log-sum-exp once for each warp and column.
+        let beside = traffic.bytes_read - cache - queries - partials;
+        if num_splits == 1 {
+            assert_eq!(beside, 0);
+        }
+        let lookups = (dense.lse_len() * num_splits * 4 * (4 + 128)) as u64;
+        let pages = if page_size.is_some() { cache / 256 * 8 * 4 } else { 0 };
+        assert!(beside <= lookups + pages, "{beside} of {lookups} + {pages}");
+        assert_eq!(
+            traffic.bytes_written,
+            2 * dense.tensors().o.elements() as u64 + 4 * lse.len() as u64 + partials
+        );
+        let declared: Vec<_> = plan.steps.iter().map(|step| step.entry.barriers as usize).collect();
+        assert_eq!(traffic.barrier_sites, declared);
+    }
+}

@@ -1,0 +1,166 @@
+//! Merging partial results of attention over parts of the keys (Flash-Decoding; Dao 2023,
+//! arXiv:2307.08691, section 3.1 has the algebra).
+//!
+//! A part gives its own normalised output Oᵢ and log-sum-exp lseᵢ. With m = max lseᵢ, the whole is
+//! O = Σ 2^(lseᵢ − m)·Oᵢ / Σ 2^(lseᵢ − m), here with the natural exponential. A part without keys has
+//! lseᵢ = −∞ and no weight; where all are empty, O is 0 and the lse −∞.
+
+use core::f32::consts::{LN_2, LOG2_E};
+use core::hint::assert_unchecked;
+
+use crate::element::Element;
+use crate::params::{DecodeParams, MAX_SPLITS};
+use crate::ptx::{index, math};
+use crate::softmax::reduce;
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Splits whose values a thread loads before it adds the first: enough to hide the latency of L2.
+const LOADS_IN_FLIGHT: usize = 16;
+
+/// Splits that each lane of a warp looks at.
+const LANE_SPLITS: usize = (MAX_SPLITS / 32) as usize;
+
+/// Weights of partial results by their log-sum-exp.
+#[derive(Clone, Copy)]
+pub(super) struct Weights {
+    /// The largest log-sum-exp, or 0 where there is none: −∞ − (−∞) would be NaN.
+    shift: f32,
+}
+
+impl Weights {
+    /// For parts of which the largest log-sum-exp is `max`.
+    #[inline(always)]
+    pub(super) fn new(max: f32) -> Self {
+        Self { shift: if max == f32::NEG_INFINITY { 0.0 } else { max } }
+    }
+
+    /// The weight of a part, before division by the sum of all.
+    #[inline(always)]
+    pub(super) fn of(self, lse: f32) -> f32 {
+        math::exp2((lse - self.shift) * LOG2_E)
+    }
+
+    /// The factor 1/sum, and the log-sum-exp of the whole: 0 and −∞ where no part has a key.
+    #[inline(always)]
+    pub(super) fn finish(self, sum: f32) -> (f32, f32) {
+        if sum == 0.0 {
+            return (0.0, f32::NEG_INFINITY);
+        }
+        (math::reciprocal(sum), math::fma(math::log2(sum), LN_2, self.shift))
+    }
+}
+
+/// O and lse of one row from those of its splits.
+///
+/// Launch: B·H·Sq blocks of [`THREADS`] threads, without shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, `attention::decode` has run before with the same, and the
+/// launch is as above.
+#[inline(always)]
+pub unsafe fn combine<E: Element>(params: &DecodeParams) {
+    let row = index::block() as u64;
+    // SAFETY: valid parameters have no empty axis.
+    let (batch, head, position) = unsafe {
+        assert_unchecked(params.seqlen_q > 0 && params.heads > 0);
+        let sequence_head = index::block() / params.seqlen_q;
+        (sequence_head / params.heads, sequence_head % params.heads, index::block() % params.seqlen_q)
+    };
+    // SAFETY: the splits' log-sum-exps are written; whole warps run this alike.
+    let (weights, inverse_sum, lse) = unsafe { weigh(params, row) };
+    let o = &params.o_strides;
+    let first = batch as u64 * o.batch + position as u64 * o.row + head as u64 * o.head;
+    let mut column = index::thread();
+    while column < params.head_dim {
+        // SAFETY: the column exists; each is one thread's.
+        unsafe {
+            let value = weighted_sum(params, row, column, weights);
+            E::store(params.o + E::BYTES * (first + column as u64), value * inverse_sum);
+        }
+        column += THREADS;
+    }
+    if params.lse != 0 && index::thread() == 0 {
+        // SAFETY: the entry is this block's own.
+        unsafe { f32::store(params.lse + 4 * row, lse) };
+    }
+}
+
+/// Address of the log-sum-exp of a row in a split.
+#[inline(always)]
+pub(super) fn partial_lse(params: &DecodeParams, split: u32, row: u64) -> u64 {
+    params.partial_lse + 4 * (split as u64 * params.rows + row)
+}
+
+/// Address of an element of a row in a split.
+#[inline(always)]
+pub(super) fn partial_o(params: &DecodeParams, split: u32, row: u64, column: u32) -> u64 {
+    let row = split as u64 * params.rows + row;
+    params.partial_o + 4 * (row * params.head_dim as u64 + column as u64)
+}
+
+/// The weights of a row's splits, 1/sum of them, and the log-sum-exp of the whole.
+///
+/// # Safety
+/// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
+#[inline(always)]
+unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, f32, f32) {
+    let lane = index::thread() % 32;
+    let mut lses = [f32::NEG_INFINITY; LANE_SPLITS];
+    let mut max = f32::NEG_INFINITY;
+    let mut i = 0;
+    while i < LANE_SPLITS {
+        let split = lane + 32 * i as u32;
+        if split < params.num_splits {
+            // SAFETY: the caller's contract.
+            lses[i] = unsafe { f32::load(partial_lse(params, split, row)) };
+        }
+        max = math::max(max, lses[i]);
+        i += 1;
+    }
+    // SAFETY: the caller's contract.
+    let weights = Weights::new(unsafe { reduce::<32>(max, math::max) });
+    let mut sum = 0.0;
+    let mut i = 0;
+    while i < LANE_SPLITS {
+        sum += weights.of(lses[i]);
+        i += 1;
+    }
+    // SAFETY: the caller's contract.
+    let (inverse_sum, lse) = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
+    (weights, inverse_sum, lse)
+}
+
+/// Σ weight·O of one column over a row's splits.
+///
+/// # Safety
+/// The splits' results are readable and the column exists.
+#[inline(always)]
+unsafe fn weighted_sum(params: &DecodeParams, row: u64, column: u32, weights: Weights) -> f32 {
+    let mut sum = 0.0;
+    let mut first = 0;
+    while first < params.num_splits {
+        let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
+        let mut values = [0.0; LOADS_IN_FLIGHT];
+        let mut i = 0;
+        while i < LOADS_IN_FLIGHT {
+            let split = first + i as u32;
+            let exists = split < params.num_splits;
+            // SAFETY: the caller's contract; an element is loaded only where it exists.
+            unsafe {
+                let lse = f32::load_if(exists, partial_lse(params, split, row));
+                lses[i] = if exists { lse } else { f32::NEG_INFINITY };
+                values[i] = f32::load_if(exists, partial_o(params, split, row, column));
+            }
+            i += 1;
+        }
+        let mut i = 0;
+        while i < LOADS_IN_FLIGHT {
+            sum = math::fma(weights.of(lses[i]), values[i], sum);
+            i += 1;
+        }
+        first += LOADS_IN_FLIGHT as u32;
+    }
+    sum
+}

@@ -1,0 +1,241 @@
+//! Attention of few queries against a long K/V cache: Flash-Decoding (split K/V; Dao et al. 2023,
+//! https://crfm.stanford.edu/2023/10/12/flashdecoding.html) on tensor cores.
+//!
+//! The work is bound by the bytes of K and V, so each is read once: the query heads that share a
+//! key/value head are, with the rows of the sequence, the rows of one tile. Each sequence's keys are
+//! split over several blocks, and within a block over its warps: all of them hold the same
+//! rows, each with a running max, sum and output of its own, and each copies the keys that it will read
+//! itself. So no warp waits for another until the end, when their results are merged.
+//!
+//! Runs on every NVIDIA GPU since sm_80.
+
+mod merge;
+mod work;
+
+use crate::attention::forward_sm80::{Lane, grew, rescale_output};
+use crate::config::{DecodeConfig, WARP_KEYS};
+use crate::element::Element;
+use crate::params::DecodeParams;
+use crate::ptx::{barrier, cp_async, index, shared, warp};
+use crate::softmax::OnlineSoftmax;
+use crate::tile::chunk::load_chunk;
+use crate::tile::kv_cache::{KvCache, Rows};
+use crate::tile::mma::{self, CHUNK, MmaElement, MmaTile, QUAD};
+
+use merge::Partials;
+use work::{Keys, QueryRow, Work, packed_rows, used_keys, visible_keys};
+
+/// Barriers in the source below; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 2;
+
+/// Columns of a warp's step of S that a lane holds.
+const COLS: usize = (WARP_KEYS / QUAD) as usize;
+
+/// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` packed query rows and
+/// one split of the keys; with several splits into `partial_o` and `partial_lse`.
+///
+/// Packed row r of a key/value head is row r / `group` of query head r mod `group` of its group. `AHEAD` is
+/// [`DecodeConfig::stages`] − 1: the tiles that are being copied while one is worked on. `ROWS` =
+/// BLOCK_M / 8 and `OUT` = HEAD_DIM / 4 are a lane's rows and its columns of O.
+/// Launch: ⌈Sq·group / BLOCK_M⌉·Hkv·`num_splits`·B blocks of [`DecodeConfig::threads`] threads with
+/// [`DecodeConfig::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, and the launch is as above.
+#[inline(always)]
+pub unsafe fn decode<
+    E: MmaElement,
+    const BLOCK_M: u32,
+    const HEAD_DIM: u32,
+    const WARPS: usize,
+    const AHEAD: usize,
+    const ROWS: usize,
+    const OUT: usize,
+>(
+    params: &DecodeParams,
+) {
+    let config = const {
+        let config = config(BLOCK_M, HEAD_DIM, WARPS, AHEAD);
+        assert!(config.is_well_formed());
+        assert!(ROWS as u32 * 8 == BLOCK_M && OUT as u32 * QUAD == HEAD_DIM);
+        config
+    };
+    // SAFETY: valid parameters have no empty axis.
+    let work = unsafe { Work::of_block::<BLOCK_M>(params) };
+    // SAFETY: valid parameters.
+    let used = unsafe { used_keys(params, work.batch) };
+    let last_row = (work.first_row + BLOCK_M).min(packed_rows(params)) - 1;
+    let keys = work.keys(params, visible_keys(params, used, last_row), config.block_n());
+    let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
+    let rings = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
+    let warp = index::thread() / 32;
+    // SAFETY: a warp's ring is its own: it fills a stage after the `sync` that follows its last reads of
+    // it, and reads it after it has waited for the copies and a `sync`. Q is read behind a barrier.
+    unsafe {
+        let mut ring =
+            Ring::<HEAD_DIM>::new(params, &work, keys, rings + warp * config.ring_bytes(), config.block_n());
+        let mut ahead = 0;
+        while ahead < AHEAD as u32 {
+            ring.fill::<E>(ahead, ahead);
+            ahead += 1;
+        }
+        fill_queries::<E, BLOCK_M, HEAD_DIM>(params, &work, q_shared, config.threads());
+        barrier::sync(0, config.threads());
+
+        let lane = Lane { warp_row: 0, group: index::thread() % 32 / QUAD, pair: index::thread() % QUAD };
+        let mut visible = [0; ROWS];
+        let mut i = 0;
+        while i < ROWS {
+            visible[i] = visible_keys(params, used, work.first_row + lane.row(i));
+            i += 1;
+        }
+        // The tile's first row sees the fewest keys; up to there nothing is masked.
+        let unmasked = visible_keys(params, used, work.first_row);
+        let mut acc = [[0.0; OUT]; ROWS];
+        let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
+        let (mut step, mut stage) = (0, 0);
+        while step < keys.steps {
+            // The stage that the last step has read is the one before this.
+            ring.fill::<E>(step + AHEAD as u32, if stage == 0 { AHEAD as u32 } else { stage - 1 });
+            cp_async::wait_group::<AHEAD>();
+            warp::sync();
+            let mut s = [[0.0; COLS]; ROWS];
+            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, 0, ring.k_tile(stage));
+            softmax.prescale(&mut s);
+            let first_key = keys.first + step * config.block_n();
+            if first_key + WARP_KEYS > unmasked.min(keys.end) {
+                apply_mask(&mut s, &visible, keys.end, first_key, lane);
+            }
+            let rescale = softmax.step(&mut s);
+            if warp::vote_any(grew(&rescale)) {
+                rescale_output(&mut acc, &rescale);
+            }
+            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, ring.v_tile(stage));
+            warp::sync();
+            stage = if stage == AHEAD as u32 { 0 } else { stage + 1 };
+            step += 1;
+        }
+        let partials = Partials::<HEAD_DIM, WARPS> { config, address: rings };
+        partials.write(warp, lane, &acc, &softmax);
+        barrier::sync(0, config.threads());
+        partials.merge::<E>(params, &work, last_row);
+    }
+}
+
+const fn config(block_m: u32, head_dim: u32, warps: usize, ahead: usize) -> DecodeConfig {
+    DecodeConfig { block_m, head_dim, warps: warps as u32, stages: ahead as u32 + 1 }
+}
+
+/// A warp's tiles of K and V in shared memory, filled in turn.
+struct Ring<'a, const HEAD_DIM: u32> {
+    k: KvCache<'a>,
+    v: KvCache<'a>,
+    /// Of the first stage.
+    address: u32,
+    keys: Keys,
+    /// Keys from one of the warp's steps to the next.
+    block_n: u32,
+    /// Where the next step's rows lie, looked up one step ahead.
+    rows: Rows,
+}
+
+impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
+    /// A ring at `address` for the warp's `keys`.
+    ///
+    /// # Safety
+    /// `params` describes valid device memory.
+    #[inline(always)]
+    unsafe fn new(params: &'a DecodeParams, work: &Work, keys: Keys, address: u32, block_n: u32) -> Self {
+        let k = KvCache::new(params, params.k, &params.k_strides, work.batch, work.kv_head);
+        let v = KvCache::new(params, params.v, &params.v_strides, work.batch, work.kv_head);
+        // SAFETY: the caller's contract.
+        let rows = unsafe { k.locate(keys.first, keys.end) };
+        Self { k, v, address, keys, block_n, rows }
+    }
+
+    /// The tile of K in a stage.
+    #[inline(always)]
+    fn k_tile(&self, stage: u32) -> MmaTile<HEAD_DIM> {
+        MmaTile { address: self.address + stage * const { 2 * MmaTile::<HEAD_DIM>::bytes(WARP_KEYS) } }
+    }
+
+    /// The tile of V in a stage.
+    #[inline(always)]
+    fn v_tile(&self, stage: u32) -> MmaTile<HEAD_DIM> {
+        MmaTile { address: self.k_tile(stage).address + const { MmaTile::<HEAD_DIM>::bytes(WARP_KEYS) } }
+    }
+
+    /// Begins to copy the keys of `step`, the one after that of the last call, to `stage`, and closes a
+    /// group of copies; past the last step the group is empty.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together, and none still reads the stage.
+    #[inline(always)]
+    unsafe fn fill<E: Element>(&mut self, step: u32, stage: u32) {
+        if step < self.keys.steps {
+            let (first, end) = (self.keys.first + step * self.block_n, self.keys.end);
+            // SAFETY: the caller's contract; keys below `end` are the sequence's.
+            unsafe {
+                self.k.fill::<E, HEAD_DIM>(self.k_tile(stage), &self.rows, first, end);
+                self.v.fill::<E, HEAD_DIM>(self.v_tile(stage), &self.rows, first, end);
+                self.rows = self.k.locate(first + self.block_n, end);
+            }
+        }
+        cp_async::commit_group();
+    }
+}
+
+/// Sets the scores of keys that a row does not see, or that are the next block's, to −∞.
+#[inline(always)]
+fn apply_mask<const ROWS: usize>(
+    s: &mut [[f32; COLS]; ROWS],
+    visible: &[u32; ROWS],
+    end: u32,
+    first_key: u32,
+    lane: Lane,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let visible = visible[i].min(end);
+        let mut j = 0;
+        while j < COLS {
+            if first_key + lane.column(j) >= visible {
+                s[i][j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Writes the tile's rows of Q to shared memory, 0 where there are none.
+///
+/// # Safety
+/// Q is readable; all `threads` threads of the block call this together, and a barrier follows.
+#[inline(always)]
+unsafe fn fill_queries<E: MmaElement, const BLOCK_M: u32, const HEAD_DIM: u32>(
+    params: &DecodeParams,
+    work: &Work,
+    tile: MmaTile<HEAD_DIM>,
+    threads: u32,
+) {
+    let chunks = HEAD_DIM * 2 / CHUNK;
+    let mut chunk = index::thread();
+    while chunk < BLOCK_M * chunks {
+        let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
+        let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
+        let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
+        let QueryRow { position, head } = work.query_row(params, work.first_row + row);
+        let strides = &params.q_strides;
+        let element = work.batch as u64 * strides.batch
+            + position as u64 * strides.row
+            + head as u64 * strides.head
+            + column as u64;
+        // SAFETY: the caller's contract; elements are loaded only where they exist.
+        unsafe {
+            let words = load_chunk(params.q + E::BYTES * element, elements);
+            shared::store4(tile.address + row * MmaTile::<HEAD_DIM>::STRIDE + 2 * column, words);
+        }
+        chunk += threads;
+    }
+}

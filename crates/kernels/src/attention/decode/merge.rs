@@ -1,0 +1,182 @@
+//! Merging the results of a block's warps, and where they go.
+
+use crate::attention::combine::{Weights, partial_lse, partial_o};
+use crate::attention::decode::work::{QueryRow, Work};
+use crate::attention::forward_sm80::Lane;
+use crate::config::DecodeConfig;
+use crate::element::Element;
+use crate::params::DecodeParams;
+use crate::ptx::{index, math, shared};
+use crate::softmax::OnlineSoftmax;
+use crate::tile::mma::QUAD;
+
+/// The warps' normalised O and their log-sum-exps, fp32, each where the warp's ring was.
+pub(super) struct Partials<const HEAD_DIM: u32, const WARPS: usize> {
+    pub(super) config: DecodeConfig,
+    /// Of the first warp.
+    pub(super) address: u32,
+}
+
+impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
+    /// Address of an element of a warp's O.
+    #[inline(always)]
+    fn o(&self, warp: u32, row: u32, column: u32) -> u32 {
+        self.address + warp * self.config.ring_bytes() + 4 * (row * self.config.partial_stride() + column)
+    }
+
+    /// Address of a warp's log-sum-exp of a row.
+    #[inline(always)]
+    fn lse(&self, warp: u32, row: u32) -> u32 {
+        self.o(warp, self.config.block_m, row)
+    }
+
+    /// Writes this warp's result.
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp call this together, its copies have arrived and its tiles have been read.
+    #[inline(always)]
+    pub(super) unsafe fn write<const ROWS: usize, const OUT: usize>(
+        &self,
+        warp: u32,
+        lane: Lane,
+        acc: &[[f32; OUT]; ROWS],
+        softmax: &OnlineSoftmax<ROWS, QUAD>,
+    ) {
+        let mut i = 0;
+        while i < ROWS {
+            let row = lane.row(i);
+            // SAFETY: the caller's contract; each element is one lane's.
+            unsafe {
+                let (inverse_sum, lse) = softmax.finish(i);
+                let mut j = 0;
+                while j < OUT {
+                    shared::store(self.o(warp, row, lane.column(j)), acc[i][j] * inverse_sum);
+                    j += 1;
+                }
+                if lane.pair == 0 {
+                    shared::store(self.lse(warp, row), lse);
+                }
+            }
+            i += 1;
+        }
+    }
+
+    /// Merges the warps' results and stores the rows that exist: as O and lse, or as those of a split.
+    ///
+    /// # Safety
+    /// All threads of the block call this together, behind a barrier after [`Self::write`].
+    #[inline(always)]
+    pub(super) unsafe fn merge<E: Element>(&self, params: &DecodeParams, work: &Work, last_row: u32) {
+        let lane = index::thread() % 32;
+        let mut row = index::thread() / 32;
+        while work.first_row + row <= last_row {
+            // SAFETY: the caller's contract.
+            let (shares, lse) = unsafe { self.shares(row) };
+            let at = work.query_row(params, work.first_row + row);
+            let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
+            let target =
+                Target { work, at: &at, row: sequence_head * params.seqlen_q as u64 + at.position as u64 };
+            let mut column = lane;
+            let mut part = 0;
+            while part < HEAD_DIM / 32 {
+                let mut value = 0.0;
+                let mut warp = 0;
+                while warp < WARPS {
+                    // SAFETY: the caller's contract.
+                    let share = unsafe { shared::load(self.o(warp as u32, row, column)) };
+                    value = math::fma(shares[warp], share, value);
+                    warp += 1;
+                }
+                if column < params.head_dim {
+                    // SAFETY: the element exists and is this lane's.
+                    unsafe { target.store_o::<E>(params, column, value) };
+                }
+                column += 32;
+                part += 1;
+            }
+            if lane == 0 {
+                // SAFETY: the row exists and is this warp's.
+                unsafe { target.store_lse(params, lse) };
+            }
+            row += WARPS as u32;
+        }
+    }
+
+    /// The warps' shares in a row, and its log-sum-exp.
+    ///
+    /// # Safety
+    /// As [`Self::merge`].
+    #[inline(always)]
+    unsafe fn shares(&self, row: u32) -> ([f32; WARPS], f32) {
+        let mut shares = [0.0; WARPS];
+        let mut max = f32::NEG_INFINITY;
+        let mut warp = 0;
+        while warp < WARPS {
+            // SAFETY: the caller's contract.
+            shares[warp] = unsafe { shared::load(self.lse(warp as u32, row)) };
+            max = math::max(max, shares[warp]);
+            warp += 1;
+        }
+        let weights = Weights::new(max);
+        let mut sum = 0.0;
+        let mut warp = 0;
+        while warp < WARPS {
+            shares[warp] = weights.of(shares[warp]);
+            sum += shares[warp];
+            warp += 1;
+        }
+        let (inverse_sum, lse) = weights.finish(sum);
+        let mut warp = 0;
+        while warp < WARPS {
+            shares[warp] *= inverse_sum;
+            warp += 1;
+        }
+        (shares, lse)
+    }
+}
+
+/// Where a row of the result goes.
+struct Target<'a> {
+    work: &'a Work,
+    at: &'a QueryRow,
+    /// Index of the row in lse, [B, H, Sq].
+    row: u64,
+}
+
+impl Target<'_> {
+    /// Stores one element.
+    ///
+    /// # Safety
+    /// It exists, and no other thread stores it.
+    #[inline(always)]
+    unsafe fn store_o<E: Element>(&self, params: &DecodeParams, column: u32, value: f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if params.num_splits > 1 {
+                return f32::store(partial_o(params, self.work.split, self.row, column), value);
+            }
+            let strides = &params.o_strides;
+            let element = self.work.batch as u64 * strides.batch
+                + self.at.position as u64 * strides.row
+                + self.at.head as u64 * strides.head
+                + column as u64;
+            E::store(params.o + E::BYTES * element, value);
+        }
+    }
+
+    /// Stores the log-sum-exp, where it is wanted.
+    ///
+    /// # Safety
+    /// As [`Self::store_o`].
+    #[inline(always)]
+    unsafe fn store_lse(&self, params: &DecodeParams, lse: f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if params.num_splits > 1 {
+                f32::store(partial_lse(params, self.work.split, self.row), lse);
+            } else if params.lse != 0 {
+                f32::store(params.lse + 4 * self.row, lse);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Launch parameters of the decode kernels.
+
+use super::Strides;
+
+/// The most splits of a sequence's keys: four for each lane of a warp that merges them.
+pub const MAX_SPLITS: u32 = 128;
+
+/// Parameters of `attention::decode` and `attention::combine`.
+///
+/// Addresses are device addresses (in the simulator, host addresses). Q and O are [B, Sq, H, D]. K and V
+/// are [B, Sk, H / `group`, D], or with a page table [num_pages, page_size, H / `group`, D]: then key j
+/// of sequence b is row j mod `page_size` of page `page_table[b][j / page_size]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodeParams {
+    /// First element of Q.
+    pub q: u64,
+    /// First element of K.
+    pub k: u64,
+    /// First element of V.
+    pub v: u64,
+    /// First element of O.
+    pub o: u64,
+    /// fp32 [B, H, Sq] contiguous, or 0 where it is not wanted.
+    pub lse: u64,
+    /// Keys of each sequence, int32 [B], or 0 where all have `seqlen_k`; more count as `seqlen_k`.
+    pub seqused_k: u64,
+    /// Pages of each sequence, int32 [B, `max_pages`], or 0 where K and V are contiguous. What lies
+    /// behind the pages that hold a sequence's keys is not read.
+    pub page_table: u64,
+    /// Normalised O of each split, fp32 [`num_splits`, B, H, Sq, D]; unused with one split.
+    pub partial_o: u64,
+    /// Log-sum-exp of each split, fp32 [`num_splits`, B, H, Sq]; unused with one split.
+    pub partial_lse: u64,
+    /// Strides of Q.
+    pub q_strides: Strides,
+    /// Strides of K; with a page table, `batch` is from one page to the next.
+    pub k_strides: Strides,
+    /// Strides of V; with a page table, `batch` is from one page to the next.
+    pub v_strides: Strides,
+    /// Strides of O.
+    pub o_strides: Strides,
+    /// B·H·Sq, the rows of O.
+    pub rows: u64,
+    /// Rows of a page, at least 1.
+    pub page_size: u32,
+    /// Entries of a sequence in the page table.
+    pub max_pages: u32,
+    /// Query rows of each sequence, at least 1.
+    pub seqlen_q: u32,
+    /// Key rows that a sequence has room for, at least 1.
+    pub seqlen_k: u32,
+    /// Query heads, at least 1.
+    pub heads: u32,
+    /// Query heads that share one key/value head, at least 1.
+    pub group: u32,
+    /// Columns of each row, 1 to the entry's HEAD_DIM.
+    pub head_dim: u32,
+    /// 1 for the causal mask aligned bottom-right, 0 for none.
+    pub causal: u32,
+    /// Parts that each sequence's keys are split into, 1 to [`MAX_SPLITS`].
+    pub num_splits: u32,
+    /// Factor on Q·Kᵀ.
+    pub softmax_scale: f32,
+}
