@@ -13,7 +13,12 @@
 use crate::attention::forward_sm80;
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
+// `entry!` names the parameters of the list that it stands in.
+#[cfg(target_arch = "nvptx64")]
+use crate::params::AttentionParams as Params;
 
+#[cfg(not(target_arch = "nvptx64"))]
+pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use host::{Algorithm, Entry, Tile};
 
@@ -58,17 +63,17 @@ mod host {
         pub head_dim: u32,
     }
 
-    /// One PTX entry.
+    /// One PTX entry; of attention, unless it says otherwise.
     #[derive(Debug)]
-    pub struct Entry {
+    pub struct Entry<A = Algorithm, T = Tile, P = AttentionParams> {
         /// Its name in the PTX.
         pub name: &'static str,
         /// What it computes.
-        pub algorithm: Algorithm,
+        pub algorithm: A,
         /// Its storage type: `f32`, `f16` or `bf16`.
         pub dtype: &'static str,
         /// Its tile.
-        pub tile: Tile,
+        pub tile: T,
         /// Least PTX target, as in `sm_75`.
         pub target: u32,
         /// Threads of a block; the PTX declares it as `.maxntid`.
@@ -82,7 +87,7 @@ mod host {
         /// The kernel itself, for the simulator.
         ///
         /// Safe to call only inside a launch of `fa-sim` with this entry's threads and shared memory.
-        pub run: unsafe fn(&AttentionParams),
+        pub run: unsafe fn(&P),
     }
 }
 
@@ -92,7 +97,7 @@ macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
         const _: () = {
             #[unsafe(export_name = $name)]
-            unsafe extern "ptx-kernel" fn entry(params: crate::params::AttentionParams) {
+            unsafe extern "ptx-kernel" fn entry(params: Params) {
                 // SAFETY: the host launches an entry as its row of the list says.
                 unsafe { $body(&params) }
             }
@@ -304,7 +309,10 @@ entries! { sm_80;
     forward_sm80(64, 32, 256, 4, 2);
 }
 
-/// All entries.
+// Behind the macros that it lists its entries with.
+mod gemm;
+
+/// All entries of attention.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     [SM_75, SM_80].into_iter().flatten().copied().flatten()
@@ -312,7 +320,10 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 
 /// The entries of one line, as rows of a target's list.
 #[cfg(not(target_arch = "nvptx64"))]
-const fn for_target<const N: usize>(target: u32, mut entries: [Entry; N]) -> [Entry; N] {
+const fn for_target<A: Copy, T: Copy, P: Copy, const N: usize>(
+    target: u32,
+    mut entries: [Entry<A, T, P>; N],
+) -> [Entry<A, T, P>; N] {
     let mut index = 0;
     while index < N {
         entries[index].target = target;

@@ -179,7 +179,7 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
 /// The elements are readable.
 #[inline(always)]
 #[track_caller]
-unsafe fn load_chunk(address: u64, elements: u32) -> [u32; 4] {
+pub(crate) unsafe fn load_chunk(address: u64, elements: u32) -> [u32; 4] {
     // SAFETY: the caller's contract; each load stays inside the elements.
     unsafe {
         if address.is_multiple_of(4) {

@@ -98,6 +98,20 @@ fn wide_shared_loads_see_what_narrow_stores_wrote() {
 }
 
 #[test]
+fn wide_global_stores_write_four_words_in_order() {
+    #[repr(align(16))]
+    struct Aligned([u32; 256]);
+    let Aligned(out) = &mut Aligned([0; 256]);
+    run(1, out, |base| {
+        let thread = index::thread();
+        let words = [4 * thread, 4 * thread + 1, 4 * thread + 2, 4 * thread + 3];
+        // SAFETY: 16 aligned bytes per thread.
+        unsafe { global::store4(base + 16 * u64::from(thread), words) };
+    });
+    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+}
+
+#[test]
 fn narrow_global_accesses_leave_their_neighbours_alone() {
     let mut out = [0; 32];
     run(1, &mut out, |base| {

@@ -1,0 +1,373 @@
+//! Matrix multiplication on tensor cores with `mma.sync`, for every NVIDIA GPU since sm_80.
+//!
+//! One block owns one tile of C in registers; steps of A and B stream past through a ring in shared memory,
+//! copied asynchronously. The fragments of the next sixteen of K are loaded before the products of these are
+//! issued, across the border of two steps too, and one barrier a step frees the oldest stage of the ring.
+
+use core::marker::PhantomData;
+
+use crate::config::GemmConfig;
+use crate::gemm::tile_of_block;
+use crate::params::GemmParams;
+use crate::ptx::{barrier, cp_async, global, index, shared};
+use crate::tile::mma::{MmaElement, QUAD};
+use crate::tile::mma_block::{Cursor, Feeder, Fragments, Operand, Panel, transpose_quad};
+
+/// Barriers in the source below, counting both instances of the step; the build fails when the PTX has
+/// another number.
+pub const BARRIERS: u32 = 3;
+
+/// C = A·B for one tile of `A::SPAN` rows and `B::SPAN` columns.
+///
+/// With `ALIGNED`, rows of A, B and C start at multiples of 16 bytes, and those of A and B that run along the
+/// span have a multiple of eight elements; without, they may start at any element and pass through registers.
+///
+/// `BLOCKS` = BLOCK_M / WARPS_M / 16 and `PAIRS` = BLOCK_N / WARPS_N / 16 are a warp's blocks of C,
+/// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because array
+/// lengths cannot be computed from other ones.
+/// Launch: ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmConfig::threads`] threads with
+/// [`GemmConfig::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, and the launch is as above.
+#[inline(always)]
+pub unsafe fn gemm_sm80<
+    E: MmaElement,
+    A: Panel,
+    B: Panel,
+    const WARPS_N: u32,
+    const STAGES: u32,
+    const THREADS: u32,
+    const BLOCKS: usize,
+    const PAIRS: usize,
+    const A_CHUNKS: usize,
+    const B_CHUNKS: usize,
+    const ALIGNED: bool,
+>(
+    params: &GemmParams,
+) {
+    let warps_m = const {
+        let warps_m = THREADS / 32 / WARPS_N;
+        let (block_m, block_n, block_k) = (A::SPAN, B::SPAN, A::DEPTH);
+        let config = GemmConfig { block_m, block_n, block_k, warps_m, warps_n: WARPS_N, stages: STAGES };
+        assert!(config.is_well_formed() && THREADS == config.threads() && B::DEPTH == A::DEPTH);
+        assert!(BLOCKS as u32 * 16 * warps_m == block_m && PAIRS as u32 * 16 * WARPS_N == block_n);
+        warps_m
+    };
+    // SAFETY: the caller's contract.
+    let (first_m, first_n) = unsafe { tile_of_block(params, A::SPAN, B::SPAN) };
+    let warp = index::thread() / 32;
+    let (warp_m, warp_n) = (warp % warps_m * (16 * BLOCKS as u32), warp / warps_m * (16 * PAIRS as u32));
+    let a = Operand { address: params.a, leading: params.lda, span: params.m, depth: params.k };
+    let b = Operand { address: params.b, leading: params.ldb, span: params.n, depth: params.k };
+    let mut ring = Ring::<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>::new(
+        Feeder::new(a, first_m),
+        Feeder::new(b, first_n),
+    );
+    let mut tile = WarpTile::<E, A, B, BLOCKS, PAIRS>::new(warp_m, warp_n);
+    let steps = params.k.div_ceil(A::DEPTH);
+    // SAFETY: a stage is read after its copies were waited for and a barrier, and filled again after the
+    // barrier that follows its last reads; all threads run this alike.
+    unsafe {
+        ring.fill(steps);
+        wait_for_oldest::<STAGES>();
+        barrier::sync(0, THREADS);
+        tile.load(0, ring.read, 0);
+        let mut done = 0;
+        while done + (STAGES - 1) < steps {
+            step::<true, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(
+                &mut tile, &mut ring,
+            );
+            done += 1;
+        }
+        while done < steps {
+            step::<false, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(
+                &mut tile, &mut ring,
+            );
+            done += 1;
+        }
+        cp_async::wait_group::<0>();
+        tile.store::<ALIGNED>(params, first_m + warp_m, first_n + warp_n);
+    }
+}
+
+/// The products of one step, and with `REFILL` the copies of another into the stage that is free.
+///
+/// # Safety
+/// The fragments of the step's first sixteen of K are loaded, and all threads of the block call this together.
+#[inline(always)]
+unsafe fn step<
+    const REFILL: bool,
+    E: MmaElement,
+    A: Panel,
+    B: Panel,
+    const STAGES: u32,
+    const THREADS: u32,
+    const BLOCKS: usize,
+    const PAIRS: usize,
+    const A_CHUNKS: usize,
+    const B_CHUNKS: usize,
+    const ALIGNED: bool,
+>(
+    tile: &mut WarpTile<E, A, B, BLOCKS, PAIRS>,
+    ring: &mut Ring<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>,
+) {
+    let parts = A::DEPTH as usize / 16;
+    let mut part = 0;
+    // SAFETY: the caller's contract.
+    unsafe {
+        while part < parts {
+            if part + 1 == parts {
+                cp_async::commit_group();
+                wait_for_oldest::<STAGES>();
+                barrier::sync(0, THREADS); // The next stage is there, and all reads of this one are over.
+                ring.rotate();
+            }
+            tile.load((part + 1) % 2, ring.read, (part + 1) % parts);
+            if REFILL && part + 1 < parts {
+                ring.refill(part, parts - 1);
+            }
+            tile.multiply(part % 2);
+            part += 1;
+        }
+    }
+}
+
+/// Waits until of this thread's `STAGES` − 1 youngest groups of copies the oldest has landed.
+#[inline(always)]
+fn wait_for_oldest<const STAGES: u32>() {
+    match STAGES {
+        2 => cp_async::wait_group::<0>(),
+        3 => cp_async::wait_group::<1>(),
+        _ => cp_async::wait_group::<2>(),
+    }
+}
+
+/// The stages of A and B in shared memory, and the way of this thread's chunks into them.
+struct Ring<
+    A,
+    B,
+    const STAGES: u32,
+    const THREADS: u32,
+    const A_CHUNKS: usize,
+    const B_CHUNKS: usize,
+    const ALIGNED: bool,
+> {
+    a: Feeder<A, THREADS, A_CHUNKS>,
+    b: Feeder<B, THREADS, B_CHUNKS>,
+    a_source: Cursor<A_CHUNKS>,
+    b_source: Cursor<B_CHUNKS>,
+    /// First of K of the panels at the cursors.
+    k: u32,
+    /// Addresses of the stage that is read and of the one that is filled.
+    read: u32,
+    write: u32,
+}
+
+impl<
+    A: Panel,
+    B: Panel,
+    const STAGES: u32,
+    const THREADS: u32,
+    const A_CHUNKS: usize,
+    const B_CHUNKS: usize,
+    const ALIGNED: bool,
+> Ring<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>
+{
+    /// Bytes of a stage: a panel of A, and one of B behind it.
+    const STAGE_BYTES: u32 = A::BYTES + B::BYTES;
+
+    #[inline(always)]
+    fn new(a: Feeder<A, THREADS, A_CHUNKS>, b: Feeder<B, THREADS, B_CHUNKS>) -> Self {
+        const { assert!(STAGES >= 2 && STAGES <= 4, "`wait_for_oldest` knows these") };
+        // The first stage has the last step of K, as `fill` says.
+        let k = (STAGES - 2) * A::DEPTH;
+        let read = shared::base();
+        let write = read + (STAGES - 1) * Self::STAGE_BYTES;
+        Self { a_source: a.cursor(k), b_source: b.cursor(k), a, b, k, read, write }
+    }
+
+    /// Begins to fill all stages but one. The last of the `steps`, of which a part may exist, comes first,
+    /// so that all steps of the main loop are whole; stages beyond the steps get it too, because they are read.
+    ///
+    /// # Safety
+    /// Nobody has used the ring yet.
+    #[inline(always)]
+    unsafe fn fill(&self, steps: u32) {
+        let mut stage = 0;
+        while stage < STAGES - 1 {
+            let step = if stage == 0 || stage >= steps { steps - 1 } else { stage - 1 };
+            let (k, address) = (step * A::DEPTH, self.read + stage * Self::STAGE_BYTES);
+            // SAFETY: the step exists; the rest is the caller's contract and the kernel's.
+            unsafe {
+                if ALIGNED {
+                    self.a.copy_to_end(k, address);
+                    self.b.copy_to_end(k, address + A::BYTES);
+                } else {
+                    self.a.realign(k, address);
+                    self.b.realign(k, address + A::BYTES);
+                }
+            }
+            cp_async::commit_group();
+            stage += 1;
+        }
+    }
+
+    /// Issues the `part`-th of `parts` of the copies into the free stage.
+    ///
+    /// # Safety
+    /// The whole step at the cursors exists, and nobody still reads the stage.
+    #[inline(always)]
+    unsafe fn refill(&mut self, part: usize, parts: usize) {
+        let share = |count: usize| (count * part / parts, count * (part + 1) / parts);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if ALIGNED {
+                self.a.copy(&self.a_source, self.write, share(A_CHUNKS));
+                self.b.copy(&self.b_source, self.write + A::BYTES, share(B_CHUNKS));
+            } else if part == 0 {
+                self.a.realign(self.k, self.write);
+                self.b.realign(self.k, self.write + A::BYTES);
+            }
+        }
+        if part + 1 == parts {
+            self.a_source.advance();
+            self.b_source.advance();
+            self.k += A::DEPTH;
+        }
+    }
+
+    /// On to the next stage.
+    #[inline(always)]
+    fn rotate(&mut self) {
+        self.write = self.read;
+        let next = self.read + Self::STAGE_BYTES;
+        self.read = if next == shared::base() + STAGES * Self::STAGE_BYTES { shared::base() } else { next };
+    }
+}
+
+/// Fragments of A and of B for sixteen of K.
+type Loaded<const BLOCKS: usize, const PAIRS: usize> = ([[u32; 4]; BLOCKS], [[u32; 4]; PAIRS]);
+
+/// A warp's part of C: `BLOCKS` × `PAIRS` blocks of 16 × 16, each two products of `mma`.
+struct WarpTile<E, A, B, const BLOCKS: usize, const PAIRS: usize> {
+    a: Fragments<A>,
+    b: Fragments<B>,
+    loaded: [Loaded<BLOCKS, PAIRS>; 2],
+    acc: [[[[f32; 4]; 2]; PAIRS]; BLOCKS],
+    element: PhantomData<E>,
+}
+
+impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
+    WarpTile<E, A, B, BLOCKS, PAIRS>
+{
+    /// For the warp whose part begins at row `m` and column `n` of the block's tile.
+    #[inline(always)]
+    fn new(m: u32, n: u32) -> Self {
+        Self {
+            a: Fragments::of_a(m),
+            b: Fragments::of_b(n),
+            loaded: [([[0; 4]; BLOCKS], [[0; 4]; PAIRS]); 2],
+            acc: [[[[0.0; 4]; 2]; PAIRS]; BLOCKS],
+            element: PhantomData,
+        }
+    }
+
+    /// Loads the `part`-th sixteen of K of the stage at `stage` into buffer `buffer`.
+    ///
+    /// # Safety
+    /// As [`Fragments::load`].
+    #[inline(always)]
+    unsafe fn load(&mut self, buffer: usize, stage: u32, part: usize) {
+        let mut i = 0;
+        while i < PAIRS {
+            // SAFETY: the caller's contract.
+            self.loaded[buffer].1[i] = unsafe { self.b.load(stage + A::BYTES, i as u32, part as u32) };
+            i += 1;
+        }
+        let mut i = 0;
+        while i < BLOCKS {
+            // SAFETY: the caller's contract.
+            self.loaded[buffer].0[i] = unsafe { self.a.load(stage, i as u32, part as u32) };
+            i += 1;
+        }
+    }
+
+    /// Adds the products of what buffer `buffer` holds.
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp call this together.
+    #[inline(always)]
+    unsafe fn multiply(&mut self, buffer: usize) {
+        let (a, b) = self.loaded[buffer];
+        let mut i = 0;
+        while i < BLOCKS {
+            let mut j = 0;
+            while j < PAIRS {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    E::mma(&mut self.acc[i][j][0], a[i], [b[j][0], b[j][1]]);
+                    E::mma(&mut self.acc[i][j][1], a[i], [b[j][2], b[j][3]]);
+                }
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+
+    /// Rounds and stores what exists of the warp's part, which begins at row `m` and column `n` of C.
+    ///
+    /// # Safety
+    /// C is writable, and all 32 lanes of the warp call this together.
+    #[inline(always)]
+    unsafe fn store<const ALIGNED: bool>(&self, params: &GemmParams, m: u32, n: u32) {
+        let lane = index::thread() % 32;
+        let (group, pair) = (lane / QUAD, lane % QUAD);
+        let mut i = 0;
+        while i < 2 * BLOCKS {
+            let row = m + 8 * i as u32 + group;
+            let row_address = params.c + 2 * row as u64 * params.ldc as u64;
+            let mut j = 0;
+            while j < PAIRS {
+                let word = |j: usize, half: usize| {
+                    let block = &self.acc[i / 2][j][half];
+                    E::pack(block[2 * (i % 2)], block[2 * (i % 2) + 1])
+                };
+                let words = [word(j, 0), word(j, 1), word(j + 1, 0), word(j + 1, 1)];
+                // The quad's columns of four products are neighbours; now each lane gets eight that are.
+                // SAFETY: the caller's contract; what is stored exists, and belongs to this lane.
+                unsafe {
+                    let words = transpose_quad(words);
+                    let column = n + 16 * j as u32 + 8 * pair;
+                    let address = row_address + 2 * column as u64;
+                    if row < params.m {
+                        if ALIGNED && column + 8 <= params.n {
+                            global::store4(address, words);
+                        } else {
+                            store_elements(address, words, params.n.saturating_sub(column));
+                        }
+                    }
+                }
+                j += 2;
+            }
+            i += 1;
+        }
+    }
+}
+
+/// Stores the first `elements` of eight 16-bit elements, one by one.
+///
+/// # Safety
+/// They exist at `address`, and no other thread accesses them.
+#[inline(always)]
+unsafe fn store_elements(address: u64, words: [u32; 4], elements: u32) {
+    let mut i = 0;
+    while i < 8 {
+        if (i as u32) < elements {
+            let half = (words[i / 2] >> (16 * (i % 2))) as u16;
+            // SAFETY: the caller's contract.
+            unsafe { global::store_b16(address + 2 * i as u64, half) };
+        }
+        i += 1;
+    }
+}
