@@ -12,7 +12,7 @@ pub struct Backend {
     reason: String,
 }
 
-enum Driver {
+pub(crate) enum Driver {
     Cuda(Cuda),
     Cpu(Device),
     Sim(Sim),
@@ -46,6 +46,18 @@ impl Backend {
     /// A CUDA device opened by the caller.
     pub fn cuda(cuda: Cuda) -> Self {
         Self { driver: Driver::Cuda(cuda), reason: "asked for".to_owned() }
+    }
+
+    pub(crate) const fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The GPU, where this backend drives one.
+    pub const fn as_cuda(&self) -> Option<&Cuda> {
+        match &self.driver {
+            Driver::Cuda(cuda) => Some(cuda),
+            Driver::Cpu(_) | Driver::Sim(_) => None,
+        }
     }
 
     /// The device.

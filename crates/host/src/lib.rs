@@ -31,6 +31,7 @@ pub mod cuda;
 mod device;
 mod element;
 mod error;
+pub mod gemm;
 mod launch;
 mod layout;
 mod plan;

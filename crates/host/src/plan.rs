@@ -265,7 +265,7 @@ fn grid(problem: &Problem, tiles: &[usize]) -> Result<u32> {
     checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks * tiles as u128))
 }
 
-fn checked_grid(blocks: u128) -> Result<u32> {
+pub(crate) fn checked_grid(blocks: u128) -> Result<u32> {
     u32::try_from(blocks)
         .ok()
         .filter(|&blocks| blocks <= MAX_GRID)
@@ -319,7 +319,7 @@ fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) 
     }
 }
 
-fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
+pub(crate) fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
     items.map(Into::into).collect::<Vec<_>>().join(", ")
 }
 

@@ -1,7 +1,9 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
+use fa_kernels::entries::Entry;
 use fa_sim::{Buffer, Launch, Schedule};
 
+use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem};
 use crate::launch::{Addresses, params};
 use crate::{BackendKind, Device, Element, Plan, Problem, Result};
 
@@ -74,22 +76,58 @@ impl Sim {
         );
         let mut traffic = Traffic::default();
         for step in &plan.steps {
-            let launch = Launch {
-                name: step.entry.name,
-                grid: step.grid,
-                block: step.entry.threads,
-                shared_bytes: step.entry.shared_bytes,
-                schedule: Schedule::from_seed(self.seed),
-                buffers: &buffers,
-            };
-            // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
-            // sizes were checked, and the simulator refuses any access outside of them.
-            let report = fa_sim::launch(&launch, &|| unsafe { (step.entry.run)(&params) })?;
-            traffic.bytes_read += report.global_bytes_read;
-            traffic.bytes_written += report.global_bytes_written;
-            traffic.barrier_sites.push(report.barrier_sites);
+            self.launch(step.entry, step.grid, &params, &buffers, &mut traffic)?;
         }
         Ok(traffic)
+    }
+
+    /// Multiplies host matrices and returns the bytes of global memory that were read and written.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn gemm<T: Element>(
+        &self,
+        problem: &GemmProblem,
+        plan: &GemmPlan,
+        (a, b): (&[T], &[T]),
+        c: &mut [T],
+    ) -> Result<Traffic> {
+        problem.check_buffers::<T>(a.len(), b.len(), c.len())?;
+        let buffers = [Buffer::read("a", a), Buffer::read("b", b), Buffer::read_write("c", c)];
+        let [a, b, c] = buffers.each_ref().map(|buffer| buffer.address);
+        let addresses = GemmAddresses { a, b, c };
+        let mut traffic = Traffic::default();
+        if let Some(step) = plan.step_at(&addresses) {
+            let params = crate::gemm::params(problem, &addresses);
+            self.launch(step.entry, step.grid, &params, &buffers, &mut traffic)?;
+        }
+        Ok(traffic)
+    }
+
+    /// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
+    fn launch<A: Sync, T: Sync, P: Sync>(
+        &self,
+        entry: &Entry<A, T, P>,
+        grid: u32,
+        params: &P,
+        buffers: &[Buffer],
+        traffic: &mut Traffic,
+    ) -> Result<()> {
+        let launch = Launch {
+            name: entry.name,
+            grid,
+            block: entry.threads,
+            shared_bytes: entry.shared_bytes,
+            schedule: Schedule::from_seed(self.seed),
+            buffers,
+        };
+        // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
+        // sizes were checked, and the simulator refuses any access outside of them.
+        let report = fa_sim::launch(&launch, &|| unsafe { (entry.run)(params) })?;
+        traffic.bytes_read += report.global_bytes_read;
+        traffic.bytes_written += report.global_bytes_written;
+        traffic.barrier_sites.push(report.barrier_sites);
+        Ok(())
     }
 }
 

@@ -4,15 +4,19 @@
 //! pointers and a stream in, launches enqueued, nothing allocated and nothing synchronised.
 
 mod buffer;
+mod clock;
 mod driver;
+mod gemm;
 mod modules;
 mod resident;
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use fa_kernels::entries::Entry;
 
 pub use cudarc::driver::sys::CUstream;
+pub use gemm::{MmaPeak, ResidentGemm};
 pub use resident::Resident;
 
 use crate::launch::{Addresses, params};
@@ -94,25 +98,40 @@ impl Cuda {
         stream: CUstream,
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let mut params = params(problem, addresses);
+        let params = params(problem, addresses);
         for step in &plan.steps {
-            let function = self.modules.function(step.entry)?;
-            let mut arguments = [(&raw mut params).cast()];
-            // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the
-            // call; its memory is the caller's promise.
-            let launched = unsafe {
-                result::launch_kernel(
-                    function,
-                    (step.grid, 1, 1),
-                    (step.entry.threads, 1, 1),
-                    step.entry.shared_bytes,
-                    stream,
-                    &mut arguments,
-                )
-            };
-            check(&format!("cuLaunchKernel({})", step.entry.name), launched)?;
+            // SAFETY: the caller's contract; every entry of a plan takes these parameters.
+            unsafe { self.launch(step.entry, step.grid, params, stream)? };
         }
         Ok(())
+    }
+
+    /// Enqueues one launch of an entry in the current context.
+    ///
+    /// # Safety
+    /// `params` describes device memory that the entry may use until the launch is over.
+    unsafe fn launch<A, T, P>(
+        &self,
+        entry: &'static Entry<A, T, P>,
+        grid: u32,
+        mut params: P,
+        stream: CUstream,
+    ) -> Result<()> {
+        let function = self.modules.function(entry)?;
+        let mut arguments = [(&raw mut params).cast()];
+        // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
+        // memory is the caller's promise.
+        let launched = unsafe {
+            result::launch_kernel(
+                function,
+                (grid, 1, 1),
+                (entry.threads, 1, 1),
+                entry.shared_bytes,
+                stream,
+                &mut arguments,
+            )
+        };
+        check(&format!("cuLaunchKernel({})", entry.name), launched)
     }
 
     /// Copies host tensors to the device, where the problem can be run as often as one likes.

@@ -3,10 +3,9 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use cudarc::driver::{CudaEvent, sys};
-
 use super::Cuda;
 use super::buffer::Buffer;
+use super::clock::Clock;
 use super::driver::check;
 use crate::launch::Addresses;
 use crate::{Element, Plan, Problem, Result};
@@ -20,9 +19,7 @@ pub struct Resident<T> {
     o: Buffer,
     lse: Buffer,
     workspace: Buffer,
-    /// Larger than the L2 cache: writing it evicts the tensors.
-    eviction: Option<Buffer>,
-    events: [CudaEvent; 2],
+    clock: Clock,
     element: PhantomData<T>,
 }
 
@@ -42,15 +39,12 @@ impl<T: Element> Resident<T> {
             buffer.write(values)?;
             Ok::<_, crate::Error>(buffer)
         };
-        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || check("cuEventCreate", cuda.context.new_event(flags));
         Ok(Self {
             inputs: [upload("q", q)?, upload("k", k)?, upload("v", v)?],
             o: allocate("o", o_len * T::DTYPE.bytes())?,
             lse: allocate("lse", 4 * problem.lse_len())?,
             workspace: allocate("the score matrix", plan.workspace_bytes as usize)?,
-            eviction: None,
-            events: [event()?, event()?],
+            clock: Clock::new(cuda)?,
             cuda: cuda.clone(),
             problem: *problem,
             plan: plan.clone(),
@@ -73,6 +67,10 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the driver refuses a launch.
     pub fn run(&mut self) -> Result<()> {
+        self.enqueue()
+    }
+
+    fn enqueue(&self) -> Result<()> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let addresses = Addresses { q, k, v, o, lse, workspace };
@@ -86,11 +84,7 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.
     pub fn time(&mut self) -> Result<Duration> {
-        self.record(0)?;
-        self.run()?;
-        self.record(1)?;
-        let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(&self.events[1]))?;
-        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+        self.clock.time(|| self.enqueue())
     }
 
     /// Evicts the tensors from the L2 cache.
@@ -98,12 +92,7 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the device has no memory left for a buffer of twice its L2 cache.
     pub fn flush_cache(&mut self) -> Result<()> {
-        if self.eviction.is_none() {
-            let (cuda, bytes) = (&self.cuda, 2 * self.cuda.l2_bytes);
-            self.eviction = Some(Buffer::new(&cuda.context, &cuda.device.name, "the L2 flush", bytes)?);
-        }
-        let Some(eviction) = &self.eviction else { return Ok(()) };
-        eviction.fill(0, self.cuda.stream())
+        self.clock.flush_cache()
     }
 
     /// Waits for the runs so far and copies O (its whole span) and lse back.
@@ -120,10 +109,6 @@ impl<T: Element> Resident<T> {
     pub fn extra_bytes(&self) -> u64 {
         // An empty workspace is one byte to the driver, and none to the caller.
         self.workspace.bytes() as u64
-    }
-
-    fn record(&self, event: usize) -> Result<()> {
-        check("cuEventRecord", self.events[event].record(&self.cuda.stream))
     }
 }
 

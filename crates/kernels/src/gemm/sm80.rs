@@ -10,17 +10,17 @@ use crate::config::GemmConfig;
 use crate::gemm::tile_of_block;
 use crate::params::GemmParams;
 use crate::ptx::{barrier, cp_async, global, index, shared};
-use crate::tile::mma::{MmaElement, QUAD};
+use crate::tile::mma::{CHUNK, MmaElement, QUAD};
 use crate::tile::mma_block::{Cursor, Feeder, Fragments, Operand, Panel, transpose_quad};
 
-/// Barriers in the source below, counting both instances of the step; the build fails when the PTX has
-/// another number.
+/// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 3;
 
 /// C = A·B for one tile of `A::SPAN` rows and `B::SPAN` columns.
 ///
-/// With `ALIGNED`, rows of A, B and C start at multiples of 16 bytes, and those of A and B that run along the
-/// span have a multiple of eight elements; without, they may start at any element and pass through registers.
+/// With `ALIGNED`, rows of A and B start at multiples of 16 bytes, those that run along the span have a multiple
+/// of eight elements, and none has a leading dimension beyond `MAX_LEADING`; without, they may start at any element and
+/// pass through registers.
 ///
 /// `BLOCKS` = BLOCK_M / WARPS_M / 16 and `PAIRS` = BLOCK_N / WARPS_N / 16 are a warp's blocks of C,
 /// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because array
@@ -80,22 +80,24 @@ pub unsafe fn gemm_sm80<
             );
             done += 1;
         }
-        while done < steps {
+        while done + 1 < steps {
             step::<false, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(
                 &mut tile, &mut ring,
             );
             done += 1;
         }
-        cp_async::wait_group::<0>();
-        tile.store::<ALIGNED>(params, first_m + warp_m, first_n + warp_n);
+        tile.finish(ring.read, A::DEPTH as usize / 16);
+        tile.store(params, first_m + warp_m, first_n + warp_n);
     }
 }
 
-/// The products of one step, and with `REFILL` the copies of another into the stage that is free.
+/// The products of one step that is not the last, and with `REFILL` the copies of another into the stage that is
+/// free.
 ///
 /// # Safety
 /// The fragments of the step's first sixteen of K are loaded, and all threads of the block call this together.
 #[inline(always)]
+#[track_caller] // Each instance has a barrier of its own.
 unsafe fn step<
     const REFILL: bool,
     E: MmaElement,
@@ -187,16 +189,16 @@ impl<
         Self { a_source: a.cursor(k), b_source: b.cursor(k), a, b, k, read, write }
     }
 
-    /// Begins to fill all stages but one. The last of the `steps`, of which a part may exist, comes first,
-    /// so that all steps of the main loop are whole; stages beyond the steps get it too, because they are read.
+    /// Begins to fill all stages but one. The last of the `steps`, of which a part may exist, comes first, so that
+    /// all steps of the main loop are whole.
     ///
     /// # Safety
     /// Nobody has used the ring yet.
     #[inline(always)]
     unsafe fn fill(&self, steps: u32) {
         let mut stage = 0;
-        while stage < STAGES - 1 {
-            let step = if stage == 0 || stage >= steps { steps - 1 } else { stage - 1 };
+        while stage < STAGES - 1 && stage < steps {
+            let step = if stage == 0 { steps - 1 } else { stage - 1 };
             let (k, address) = (step * A::DEPTH, self.read + stage * Self::STAGE_BYTES);
             // SAFETY: the step exists; the rest is the caller's contract and the kernel's.
             unsafe {
@@ -208,6 +210,11 @@ impl<
                     self.b.realign(k, address + A::BYTES);
                 }
             }
+            cp_async::commit_group();
+            stage += 1;
+        }
+        // Groups are counted from the youngest: stages that no step needs have an empty one.
+        while stage < STAGES - 1 {
             cp_async::commit_group();
             stage += 1;
         }
@@ -315,14 +322,34 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
         }
     }
 
+    /// Adds the products of the last step, in `parts` times sixteen of K, whose first fragments are loaded.
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    #[inline(always)]
+    unsafe fn finish(&mut self, stage: u32, parts: usize) {
+        let mut part = 0;
+        while part < parts {
+            // SAFETY: the caller's contract.
+            unsafe {
+                if part + 1 < parts {
+                    self.load((part + 1) % 2, stage, part + 1);
+                }
+                self.multiply(part % 2);
+            }
+            part += 1;
+        }
+    }
+
     /// Rounds and stores what exists of the warp's part, which begins at row `m` and column `n` of C.
     ///
     /// # Safety
     /// C is writable, and all 32 lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn store<const ALIGNED: bool>(&self, params: &GemmParams, m: u32, n: u32) {
+    unsafe fn store(&self, params: &GemmParams, m: u32, n: u32) {
         let lane = index::thread() % 32;
         let (group, pair) = (lane / QUAD, lane % QUAD);
+        let in_chunks = (params.c | (2 * params.ldc as u64)).is_multiple_of(CHUNK as u64);
         let mut i = 0;
         while i < 2 * BLOCKS {
             let row = m + 8 * i as u32 + group;
@@ -341,7 +368,7 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
                     let column = n + 16 * j as u32 + 8 * pair;
                     let address = row_address + 2 * column as u64;
                     if row < params.m {
-                        if ALIGNED && column + 8 <= params.n {
+                        if in_chunks && column + 8 <= params.n {
                             global::store4(address, words);
                         } else {
                             store_elements(address, words, params.n.saturating_sub(column));
