@@ -33,7 +33,7 @@ impl<T: Element> Inputs<T> {
 }
 
 /// `len` normal numbers; `tensor` keeps the streams of different tensors apart.
-fn normal<T: Element>(seed: u64, tensor: u64, len: usize) -> Vec<T> {
+pub(crate) fn normal<T: Element>(seed: u64, tensor: u64, len: usize) -> Vec<T> {
     let mut values = vec![T::default(); len];
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod output;
 mod problem;
+mod product;
 mod record;
 mod session;
 mod table;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let passed = match &cli.experiment {
         None => experiments::single::run(&cli.single),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args),
+        Some(Experiment::Matmul(args)) => experiments::matmul::run(args),
         Some(Experiment::Verify(args)) => experiments::verify::run(args),
     };
     match passed {

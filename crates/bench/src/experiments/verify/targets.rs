@@ -26,19 +26,19 @@ impl Target {
 
     /// Why `device` cannot run the entries, if it cannot.
     pub(crate) fn refused_by(&self, device: &Device) -> Option<String> {
-        self.entries.iter().find_map(|entry| {
-            if entry.target > device.compute_capability {
-                return Some(format!(
-                    "needs sm_{}, the device is sm_{}",
-                    entry.target, device.compute_capability
-                ));
-            }
-            (entry.shared_bytes as usize > device.shared_per_block).then(|| {
-                let (needed, available) = (entry.shared_bytes, device.shared_per_block);
-                format!("needs {needed} bytes of shared memory, a block of the device has {available}")
-            })
-        })
+        self.entries.iter().find_map(|entry| refusal(entry, device))
     }
+}
+
+/// Why `device` cannot run `entry`, if it cannot.
+pub(super) fn refusal<A, T, P>(entry: &Entry<A, T, P>, device: &Device) -> Option<String> {
+    if entry.target > device.compute_capability {
+        return Some(format!("needs sm_{}, the device is sm_{}", entry.target, device.compute_capability));
+    }
+    (entry.shared_bytes as usize > device.shared_per_block).then(|| {
+        let (needed, available) = (entry.shared_bytes, device.shared_per_block);
+        format!("needs {needed} bytes of shared memory, a block of the device has {available}")
+    })
 }
 
 /// Everything that a backend runs, or what of it belongs to `kernel`.
