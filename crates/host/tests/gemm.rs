@@ -4,7 +4,7 @@
 
 use flash_attention::gemm::reference::Expected;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
-use flash_attention::{Backend, BackendKind, DType, Element, Sim};
+use flash_attention::{Backend, BackendKind, DType, Device, Element, Sim};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -104,8 +104,8 @@ fn every_tile_reaches_each_of_its_barriers() {
         let orders = entry.tile.along_k.unwrap_or((true, true));
         let order = |row_major: bool| if row_major { Order::RowMajor } else { Order::ColumnMajor };
         let orders = [order(orders.0), order(!orders.1), Order::RowMajor];
-        // More steps than stages, and the last of them a part.
-        let case = Case { shape: [72, 72, 5 * entry.tile.block_k as usize + 24], orders, gaps: [0; 3] };
+        // More tiles than blocks, more steps than stages, and the last of them a part.
+        let case = Case { shape: [136, 264, 5 * entry.tile.block_k as usize + 24], orders, gaps: [0; 3] };
         let request = GemmRequest {
             kernel: Some(if entry.target == 75 { GemmKernel::GemmSimt } else { GemmKernel::GemmSm80 }),
             block_m: Some(entry.tile.block_m as usize),
@@ -126,7 +126,8 @@ fn reaches<T: Element>(case: &Case, request: GemmRequest, entry: &fa_kernels::en
     let (a, b) = (matrix::<T>(la, 1, 0), matrix::<T>(lb, 2, 0));
     let mut c = vec![T::default(); lc.span()];
     let sim = Sim::new(3);
-    let plan = flash_attention::gemm::gemm_plan(&problem, sim.device(), &request).unwrap();
+    let device = Device { multiprocessors: 1, ..sim.device().clone() };
+    let plan = flash_attention::gemm::gemm_plan(&problem, &device, &request).unwrap();
     assert_eq!(plan.step.unwrap().entry.name, entry.name);
     let traffic = sim.gemm(&problem, &plan, (&a, &b), &mut c).unwrap();
     assert_eq!(traffic.barrier_sites, [entry.barriers as usize], "{}", entry.name);

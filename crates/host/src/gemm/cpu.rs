@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, MatrixLayout};
 use crate::{DType, Device, Element, Error, Result};
 
-/// Rows of C that a thread makes at a time: enough that packing B again for each band costs little.
+/// Most rows of C that a thread makes at a time: enough that packing B again for each band costs little.
 const BAND: usize = 256;
 
 /// Plans the one kernel that there is.
@@ -14,7 +14,8 @@ pub(super) fn plan(problem: &GemmProblem, why: String, request: &GemmRequest) ->
     if request.block_m.is_some() || request.block_n.is_some() {
         return Err(Error::FixedTile { kernel: kernel.name(), tile: request.tile() });
     }
-    let mut reasons = vec![why, format!("bands of {BAND} rows of C, products in fp32 by matrixmultiply")];
+    let mut reasons =
+        vec![why, format!("bands of at most {BAND} rows of C, products in fp32 by matrixmultiply")];
     if problem.dtype() != DType::F32 {
         reasons.push(format!("A and B are converted from {} to fp32 once", problem.dtype()));
     }
@@ -36,10 +37,11 @@ pub(super) fn run<T: Element>(
     let a = widened(device, "A in fp32", &a[..la.span()])?;
     let b = widened(device, "B in fp32", &b[..lb.span()])?;
     let mut product: Vec<f32> = device.allocate("C in fp32", lc.elements())?;
-    let bands = product.par_chunks_mut(BAND * lc.columns).zip(c.par_chunks_mut(BAND * lc.leading_dimension));
-    bands.enumerate().for_each(|(band, (product, c))| {
+    let band = lc.rows.div_ceil(rayon::current_num_threads()).min(BAND);
+    let bands = product.par_chunks_mut(band * lc.columns).zip(c.par_chunks_mut(band * lc.leading_dimension));
+    bands.enumerate().for_each(|(index, (product, c))| {
         let rows = product.len() / lc.columns;
-        multiply((&la, &a), (&lb, &b), band * BAND, rows, product);
+        multiply((&la, &a), (&lb, &b), index * band, rows, product);
         for (from, to) in product.chunks_exact(lc.columns).zip(c.chunks_mut(lc.leading_dimension)) {
             to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
         }

@@ -239,7 +239,7 @@ impl Candidates<'_> {
             (asked || !exact) && entry.shared_bytes as usize <= self.device.shared_per_block
         });
         let rounds =
-            |entry: &GemmEntry| self.blocks(entry).div_ceil(self.device.multiprocessors.max(1).into());
+            |entry: &GemmEntry| self.tiles(entry).div_ceil(self.device.multiprocessors.max(1).into());
         let best = fitting.min_by(|a, b| time(a, rounds(a)).total_cmp(&time(b, rounds(b))));
         let Some(entry) = best else {
             return Err(Error::NoSuchGemmTile {
@@ -252,10 +252,10 @@ impl Candidates<'_> {
                 shared: self.device.shared_per_block,
             });
         };
-        let blocks = self.blocks(entry);
+        let tiles = self.tiles(entry);
         let asked = if block_m.is_some() || block_n.is_some() { "asked for; " } else { "" };
         let why = format!(
-            "BLOCK_M {} x BLOCK_N {} x BLOCK_K {}: {asked}{blocks} blocks give each of {} multiprocessors at most {}{}",
+            "BLOCK_M {} x BLOCK_N {} x BLOCK_K {}: {asked}{tiles} tiles give each of {} multiprocessors at most {}{}",
             entry.tile.block_m,
             entry.tile.block_n,
             entry.tile.block_k,
@@ -263,11 +263,24 @@ impl Candidates<'_> {
             rounds(entry),
             if built.len() > 1 { ", the least time with their loads of the tiles built" } else { "" },
         );
-        Ok((GemmStep { entry, grid: checked_grid(blocks)? }, why))
+        Ok((GemmStep { entry, grid: self.grid(entry, checked_grid(tiles)?) }, why))
+    }
+
+    /// Blocks for `tiles` tiles: on tensor cores no more than run at a time, because a block that goes on to its next
+    /// tile has begun to load it while it stores the last one.
+    fn grid(&self, entry: &GemmEntry, tiles: u32) -> u32 {
+        match self.kernel {
+            GemmKernel::GemmSm80 => {
+                // A multiprocessor keeps 1 KiB of its shared memory for each block.
+                let fitting = self.device.shared_per_multiprocessor as u32 / (entry.shared_bytes + 1024);
+                tiles.min(entry.min_blocks.min(fitting).max(1) * self.device.multiprocessors.max(1))
+            }
+            GemmKernel::GemmSimt | GemmKernel::GemmCpu => tiles,
+        }
     }
 
     /// Tiles of C.
-    fn blocks(&self, entry: &GemmEntry) -> u128 {
+    fn tiles(&self, entry: &GemmEntry) -> u128 {
         let (matrices, _) = self.problem.row_major();
         matrices.c.rows.div_ceil(entry.tile.block_m as usize) as u128
             * matrices.c.columns.div_ceil(entry.tile.block_n as usize) as u128
@@ -278,8 +291,8 @@ impl Candidates<'_> {
 /// element of C with each of them: what a tile saves by being larger.
 const LOAD_COST: f64 = 32.0;
 
-/// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` blocks, and their
-/// loads, of which each element of a block is part of one for each of the other side's.
+/// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` tiles, and their
+/// loads, which grow with the sides alone.
 fn time(entry: &GemmEntry, rounds: u128) -> f64 {
     let (m, n) = (f64::from(entry.tile.block_m), f64::from(entry.tile.block_n));
     rounds as f64 * (m * n + LOAD_COST * (m + n))

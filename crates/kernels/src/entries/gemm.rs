@@ -178,9 +178,9 @@ entries! { sm_75;
 entries! { sm_80;
     // The larger a warp's part, the fewer bytes of shared memory for each product; the largest first.
     gemm_sm80(128, 256, 64, 2, 4, 3, 1, aligned);
-    gemm_sm80(128, 128, 64, 2, 2, 3, 2, aligned);
+    gemm_sm80(128, 128, 32, 2, 2, 4, 2, aligned);
     gemm_sm80(64, 64, 64, 2, 2, 3, 4, aligned);
-    gemm_sm80(128, 128, 32, 2, 2, 3, 2, unaligned);
+    gemm_sm80(128, 128, 32, 4, 2, 3, 1, unaligned);
     mma_peak("f16", F16);
     mma_peak("bf16", Bf16);
 }

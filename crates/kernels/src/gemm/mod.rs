@@ -9,29 +9,38 @@ pub mod sm80;
 use core::hint::assert_unchecked;
 
 use crate::params::GemmParams;
-use crate::ptx::index;
 
-/// Rows of tiles that blocks go through together.
+/// Rows of tiles that are gone through together.
 const GROUP: u32 = 8;
 
-/// First row and column of C of this block's tile of `block_m` × `block_n`.
+/// Number of tiles of `block_m` × `block_n` of C.
+#[inline(always)]
+#[cfg_attr(
+    target_arch = "nvptx64",
+    allow(dead_code, reason = "only kernels for sm_80 go through several tiles")
+)]
+fn tiles(params: &GemmParams, block_m: u32, block_n: u32) -> u32 {
+    params.m.div_ceil(block_m) * params.n.div_ceil(block_n)
+}
+
+/// First row and column of C of the `tile`-th tile of `block_m` × `block_n`.
 ///
-/// Consecutive blocks go down [`GROUP`] rows of tiles before they go on to the next column, so that those which
+/// Consecutive tiles go down [`GROUP`] rows of tiles before they go on to the next column, so that blocks which
 /// run at the same time share rows of A and columns of B in L2.
 ///
 /// # Safety
-/// No dimension of the problem is 0, and the grid has one block for each tile.
+/// No dimension of the problem is 0, and the tile exists.
 #[inline(always)]
-unsafe fn tile_of_block(params: &GemmParams, block_m: u32, block_n: u32) -> (u32, u32) {
+unsafe fn corner(params: &GemmParams, tile: u32, block_m: u32, block_n: u32) -> (u32, u32) {
     let (tiles_m, tiles_n) = (params.m.div_ceil(block_m), params.n.div_ceil(block_n));
-    let group_blocks = GROUP * tiles_n;
+    let group_tiles = GROUP * tiles_n;
     // SAFETY: dimensions are at least 1. Without it the divisions would carry a call to the panic for a
     // zero divisor, which a kernel cannot link.
-    unsafe { assert_unchecked(group_blocks > 0) };
-    let (group, block) = (index::block() / group_blocks, index::block() % group_blocks);
+    unsafe { assert_unchecked(group_tiles > 0) };
+    let (group, tile) = (tile / group_tiles, tile % group_tiles);
     let first = group * GROUP;
     let rows = (tiles_m - first).min(GROUP);
-    // SAFETY: the block's group has at least one row of tiles.
+    // SAFETY: the tile's group has at least one row of tiles.
     unsafe { assert_unchecked(rows > 0) };
-    ((first + block % rows) * block_m, block / rows * block_n)
+    ((first + tile % rows) * block_m, tile / rows * block_n)
 }

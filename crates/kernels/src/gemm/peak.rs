@@ -1,6 +1,6 @@
 //! What `mma.sync` reaches at best: products of registers alone, as many as keep the tensor cores busy.
 
-use crate::gemm::GemmParams;
+use crate::params::GemmParams;
 use crate::ptx::{global, index};
 use crate::tile::mma::MmaElement;
 

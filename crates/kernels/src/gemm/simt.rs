@@ -6,7 +6,7 @@
 
 use crate::config::GemmSimtConfig;
 use crate::element::Element;
-use crate::gemm::tile_of_block;
+use crate::gemm::corner;
 use crate::params::GemmParams;
 use crate::ptx::{barrier, index, math, shared};
 
@@ -44,7 +44,7 @@ pub unsafe fn gemm_simt<
         assert!(THREADS == config.threads());
     }
     // SAFETY: the caller's contract.
-    let (first_m, first_n) = unsafe { tile_of_block(params, BLOCK_M, BLOCK_N) };
+    let (first_m, first_n) = unsafe { corner(params, index::block(), BLOCK_M, BLOCK_N) };
     let mut a = Loader::<BLOCK_M, THREADS, A_LOADS>::new::<E>(
         (params.a, params.lda, params.a_along_k == 1),
         (first_m, params.m),

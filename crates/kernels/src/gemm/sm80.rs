@@ -1,22 +1,23 @@
 //! Matrix multiplication on tensor cores with `mma.sync`, for every NVIDIA GPU since sm_80.
 //!
-//! One block owns one tile of C in registers; steps of A and B stream past through a ring in shared memory,
+//! A block owns one tile of C at a time, in registers; steps of A and B stream past through a ring in shared memory,
 //! copied asynchronously. The fragments of the next sixteen of K are loaded before the products of these are
-//! issued, across the border of two steps too, and one barrier a step frees the oldest stage of the ring.
+//! issued, across the border of two steps too, and one barrier a step frees the oldest stage of the ring. Blocks
+//! stay for further tiles, whose first copies are in flight while the last one is stored.
 
 use core::marker::PhantomData;
 
 use crate::config::GemmConfig;
-use crate::gemm::tile_of_block;
+use crate::gemm::{corner, tiles};
 use crate::params::GemmParams;
 use crate::ptx::{barrier, cp_async, global, index, shared};
 use crate::tile::mma::{CHUNK, MmaElement, QUAD};
 use crate::tile::mma_block::{Cursor, Feeder, Fragments, Operand, Panel, transpose_quad};
 
 /// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 3;
+pub const BARRIERS: u32 = 4;
 
-/// C = A·B for one tile of `A::SPAN` rows and `B::SPAN` columns.
+/// C = A·B in tiles of `A::SPAN` rows and `B::SPAN` columns.
 ///
 /// With `ALIGNED`, rows of A and B start at multiples of 16 bytes, those that run along the span have a multiple
 /// of eight elements, and none has a leading dimension beyond `MAX_LEADING`; without, they may start at any element and
@@ -25,7 +26,7 @@ pub const BARRIERS: u32 = 3;
 /// `BLOCKS` = BLOCK_M / WARPS_M / 16 and `PAIRS` = BLOCK_N / WARPS_N / 16 are a warp's blocks of C,
 /// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because array
 /// lengths cannot be computed from other ones.
-/// Launch: ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmConfig::threads`] threads with
+/// Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmConfig::threads`] threads with
 /// [`GemmConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
@@ -54,40 +55,75 @@ pub unsafe fn gemm_sm80<
         assert!(BLOCKS as u32 * 16 * warps_m == block_m && PAIRS as u32 * 16 * WARPS_N == block_n);
         warps_m
     };
-    // SAFETY: the caller's contract.
-    let (first_m, first_n) = unsafe { tile_of_block(params, A::SPAN, B::SPAN) };
     let warp = index::thread() / 32;
     let (warp_m, warp_n) = (warp % warps_m * (16 * BLOCKS as u32), warp / warps_m * (16 * PAIRS as u32));
     let a = Operand { address: params.a, leading: params.lda, span: params.m, depth: params.k };
     let b = Operand { address: params.b, leading: params.ldb, span: params.n, depth: params.k };
-    let mut ring = Ring::<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>::new(
-        Feeder::new(a, first_m),
-        Feeder::new(b, first_n),
-    );
-    let mut tile = WarpTile::<E, A, B, BLOCKS, PAIRS>::new(warp_m, warp_n);
-    let steps = params.k.div_ceil(A::DEPTH);
-    // SAFETY: a stage is read after its copies were waited for and a barrier, and filled again after the
-    // barrier that follows its last reads; all threads run this alike.
+    let (tiles, steps) = (tiles(params, A::SPAN, B::SPAN), params.k.div_ceil(A::DEPTH));
+    let mut warp_tile = WarpTile::<E, A, B, BLOCKS, PAIRS>::new(warp_m, warp_n);
+    let mut tile = index::block();
+    // SAFETY: the grid has at most one block for each tile; a stage is read after its copies were waited for
+    // and a barrier, and filled again after the barrier that follows its last reads; all threads run this alike.
     unsafe {
+        let mut first = corner(params, tile, A::SPAN, B::SPAN);
+        let mut ring = Ring::<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>::new(a, b, first);
         ring.fill(steps);
+        loop {
+            warp_tile.acc = [[[[0.0; 4]; 2]; PAIRS]; BLOCKS];
+            multiply(&mut warp_tile, &mut ring, steps);
+            let (m, n) = (first.0 + warp_m, first.1 + warp_n);
+            tile += index::blocks();
+            if tile < tiles {
+                // The next tile's first steps are under way while this one is stored.
+                barrier::sync(0, THREADS);
+                first = corner(params, tile, A::SPAN, B::SPAN);
+                ring = Ring::new(a, b, first);
+                ring.fill(steps);
+            }
+            warp_tile.store(params, m, n);
+            if tile >= tiles {
+                break;
+            }
+        }
+    }
+}
+
+/// All `steps` of a tile whose first ones are under way.
+///
+/// # Safety
+/// All threads of the block call this together.
+#[inline(always)]
+unsafe fn multiply<
+    E: MmaElement,
+    A: Panel,
+    B: Panel,
+    const STAGES: u32,
+    const THREADS: u32,
+    const BLOCKS: usize,
+    const PAIRS: usize,
+    const A_CHUNKS: usize,
+    const B_CHUNKS: usize,
+    const ALIGNED: bool,
+>(
+    tile: &mut WarpTile<E, A, B, BLOCKS, PAIRS>,
+    ring: &mut Ring<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>,
+    steps: u32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
         wait_for_oldest::<STAGES>();
         barrier::sync(0, THREADS);
         tile.load(0, ring.read, 0);
         let mut done = 0;
         while done + (STAGES - 1) < steps {
-            step::<true, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(
-                &mut tile, &mut ring,
-            );
+            step::<true, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(tile, ring);
             done += 1;
         }
         while done + 1 < steps {
-            step::<false, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(
-                &mut tile, &mut ring,
-            );
+            step::<false, E, A, B, STAGES, THREADS, BLOCKS, PAIRS, A_CHUNKS, B_CHUNKS, ALIGNED>(tile, ring);
             done += 1;
         }
         tile.finish(ring.read, A::DEPTH as usize / 16);
-        tile.store(params, first_m + warp_m, first_n + warp_n);
     }
 }
 
@@ -179,9 +215,11 @@ impl<
     /// Bytes of a stage: a panel of A, and one of B behind it.
     const STAGE_BYTES: u32 = A::BYTES + B::BYTES;
 
+    /// For the tile whose first row and column of C these are.
     #[inline(always)]
-    fn new(a: Feeder<A, THREADS, A_CHUNKS>, b: Feeder<B, THREADS, B_CHUNKS>) -> Self {
+    fn new(a: Operand, b: Operand, (first_m, first_n): (u32, u32)) -> Self {
         const { assert!(STAGES >= 2 && STAGES <= 4, "`wait_for_oldest` knows these") };
+        let (a, b) = (Feeder::new(a, first_m), Feeder::new(b, first_n));
         // The first stage has the last step of K, as `fill` says.
         let k = (STAGES - 2) * A::DEPTH;
         let read = shared::base();

@@ -40,9 +40,9 @@ fn indices_cover_the_grid_once() {
     run(3, &mut out, |base| {
         let element = 64 * index::block() + index::thread();
         // SAFETY: one element per thread of the grid.
-        unsafe { global::store_b32(base + 4 * u64::from(element), element) };
+        unsafe { global::store_b32(base + 4 * u64::from(element), element + 1000 * index::blocks()) };
     });
-    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+    assert!(out.iter().enumerate().all(|(i, &value)| value == 3000 + i as u32));
 }
 
 #[test]

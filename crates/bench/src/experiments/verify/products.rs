@@ -18,7 +18,7 @@ const CHECKED_ROWS: usize = 144;
 const SIM_SHAPES: [[usize; 3]; 5] = [[1, 17, 64], [17, 129, 1], [129, 64, 200], [200, 1, 129], [64, 200, 17]];
 
 /// What other backends get beside these.
-const LARGER_SHAPES: [[usize; 3]; 3] = [[1000, 1024, 2048], [2056, 520, 776], [333, 4099, 1031]];
+const LARGER_SHAPES: [[usize; 3]; 3] = [[1000, 1024, 2048], [4104, 1032, 200], [333, 4099, 1031]];
 
 /// An entry, or the CPU's kernel for a storage type, with the request that makes the planner choose it.
 #[derive(Clone, Debug)]
