@@ -5,14 +5,14 @@
 //! issued, across the border of two steps too, and one barrier a step frees the oldest stage of the ring. Blocks
 //! stay for further tiles, whose first copies are in flight while the last one is stored.
 
-use core::marker::PhantomData;
-
 use crate::config::GemmConfig;
 use crate::gemm::{corner, tiles};
 use crate::params::GemmParams;
-use crate::ptx::{barrier, cp_async, global, index, shared};
-use crate::tile::mma::{CHUNK, MmaElement, QUAD};
-use crate::tile::mma_block::{Cursor, Feeder, Fragments, Operand, Panel, transpose_quad};
+use crate::ptx::{barrier, cp_async, index, shared};
+use crate::tile::mma::MmaElement;
+use crate::tile::mma_block::{Cursor, Feeder, Operand, Panel};
+use crate::tile::simt::GlobalTile;
+use crate::tile::warp_tile::WarpTile;
 
 /// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 4;
@@ -59,6 +59,7 @@ pub unsafe fn gemm_sm80<
     let (warp_m, warp_n) = (warp % warps_m * (16 * BLOCKS as u32), warp / warps_m * (16 * PAIRS as u32));
     let a = Operand { address: params.a, leading: params.lda, span: params.m, depth: params.k };
     let b = Operand { address: params.b, leading: params.ldb, span: params.n, depth: params.k };
+    let c = GlobalTile { address: params.c, stride: params.ldc as u64, rows: params.m, columns: params.n };
     let (tiles, steps) = (tiles(params, A::SPAN, B::SPAN), params.k.div_ceil(A::DEPTH));
     let mut warp_tile = WarpTile::<E, A, B, BLOCKS, PAIRS>::new(warp_m, warp_n);
     let mut tile = index::block();
@@ -69,7 +70,7 @@ pub unsafe fn gemm_sm80<
         let mut ring = Ring::<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>::new(a, b, first);
         ring.fill(steps);
         loop {
-            warp_tile.acc = [[[[0.0; 4]; 2]; PAIRS]; BLOCKS];
+            warp_tile.clear();
             multiply(&mut warp_tile, &mut ring, steps);
             let (m, n) = (first.0 + warp_m, first.1 + warp_n);
             tile += index::blocks();
@@ -80,7 +81,7 @@ pub unsafe fn gemm_sm80<
                 ring = Ring::new(a, b, first);
                 ring.fill(steps);
             }
-            warp_tile.store(params, m, n);
+            warp_tile.store(&c, m, n);
             if tile >= tiles {
                 break;
             }
@@ -288,151 +289,5 @@ impl<
         self.write = self.read;
         let next = self.read + Self::STAGE_BYTES;
         self.read = if next == shared::base() + STAGES * Self::STAGE_BYTES { shared::base() } else { next };
-    }
-}
-
-/// Fragments of A and of B for sixteen of K.
-type Loaded<const BLOCKS: usize, const PAIRS: usize> = ([[u32; 4]; BLOCKS], [[u32; 4]; PAIRS]);
-
-/// A warp's part of C: `BLOCKS` × `PAIRS` blocks of 16 × 16, each two products of `mma`.
-struct WarpTile<E, A, B, const BLOCKS: usize, const PAIRS: usize> {
-    a: Fragments<A>,
-    b: Fragments<B>,
-    loaded: [Loaded<BLOCKS, PAIRS>; 2],
-    acc: [[[[f32; 4]; 2]; PAIRS]; BLOCKS],
-    element: PhantomData<E>,
-}
-
-impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
-    WarpTile<E, A, B, BLOCKS, PAIRS>
-{
-    /// For the warp whose part begins at row `m` and column `n` of the block's tile.
-    #[inline(always)]
-    fn new(m: u32, n: u32) -> Self {
-        Self {
-            a: Fragments::of_a(m),
-            b: Fragments::of_b(n),
-            loaded: [([[0; 4]; BLOCKS], [[0; 4]; PAIRS]); 2],
-            acc: [[[[0.0; 4]; 2]; PAIRS]; BLOCKS],
-            element: PhantomData,
-        }
-    }
-
-    /// Loads the `part`-th sixteen of K of the stage at `stage` into buffer `buffer`.
-    ///
-    /// # Safety
-    /// As [`Fragments::load`].
-    #[inline(always)]
-    unsafe fn load(&mut self, buffer: usize, stage: u32, part: usize) {
-        let mut i = 0;
-        while i < PAIRS {
-            // SAFETY: the caller's contract.
-            self.loaded[buffer].1[i] = unsafe { self.b.load(stage + A::BYTES, i as u32, part as u32) };
-            i += 1;
-        }
-        let mut i = 0;
-        while i < BLOCKS {
-            // SAFETY: the caller's contract.
-            self.loaded[buffer].0[i] = unsafe { self.a.load(stage, i as u32, part as u32) };
-            i += 1;
-        }
-    }
-
-    /// Adds the products of what buffer `buffer` holds.
-    ///
-    /// # Safety
-    /// All 32 lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn multiply(&mut self, buffer: usize) {
-        let (a, b) = self.loaded[buffer];
-        let mut i = 0;
-        while i < BLOCKS {
-            let mut j = 0;
-            while j < PAIRS {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    E::mma(&mut self.acc[i][j][0], a[i], [b[j][0], b[j][1]]);
-                    E::mma(&mut self.acc[i][j][1], a[i], [b[j][2], b[j][3]]);
-                }
-                j += 1;
-            }
-            i += 1;
-        }
-    }
-
-    /// Adds the products of the last step, in `parts` times sixteen of K, whose first fragments are loaded.
-    ///
-    /// # Safety
-    /// As [`Self::load`].
-    #[inline(always)]
-    unsafe fn finish(&mut self, stage: u32, parts: usize) {
-        let mut part = 0;
-        while part < parts {
-            // SAFETY: the caller's contract.
-            unsafe {
-                if part + 1 < parts {
-                    self.load((part + 1) % 2, stage, part + 1);
-                }
-                self.multiply(part % 2);
-            }
-            part += 1;
-        }
-    }
-
-    /// Rounds and stores what exists of the warp's part, which begins at row `m` and column `n` of C.
-    ///
-    /// # Safety
-    /// C is writable, and all 32 lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn store(&self, params: &GemmParams, m: u32, n: u32) {
-        let lane = index::thread() % 32;
-        let (group, pair) = (lane / QUAD, lane % QUAD);
-        let in_chunks = (params.c | (2 * params.ldc as u64)).is_multiple_of(CHUNK as u64);
-        let mut i = 0;
-        while i < 2 * BLOCKS {
-            let row = m + 8 * i as u32 + group;
-            let row_address = params.c + 2 * row as u64 * params.ldc as u64;
-            let mut j = 0;
-            while j < PAIRS {
-                let word = |j: usize, half: usize| {
-                    let block = &self.acc[i / 2][j][half];
-                    E::pack(block[2 * (i % 2)], block[2 * (i % 2) + 1])
-                };
-                let words = [word(j, 0), word(j, 1), word(j + 1, 0), word(j + 1, 1)];
-                // The quad's columns of four products are neighbours; now each lane gets eight that are.
-                // SAFETY: the caller's contract; what is stored exists, and belongs to this lane.
-                unsafe {
-                    let words = transpose_quad(words);
-                    let column = n + 16 * j as u32 + 8 * pair;
-                    let address = row_address + 2 * column as u64;
-                    if row < params.m {
-                        if in_chunks && column + 8 <= params.n {
-                            global::store4(address, words);
-                        } else {
-                            store_elements(address, words, params.n.saturating_sub(column));
-                        }
-                    }
-                }
-                j += 2;
-            }
-            i += 1;
-        }
-    }
-}
-
-/// Stores the first `elements` of eight 16-bit elements, one by one.
-///
-/// # Safety
-/// They exist at `address`, and no other thread accesses them.
-#[inline(always)]
-unsafe fn store_elements(address: u64, words: [u32; 4], elements: u32) {
-    let mut i = 0;
-    while i < 8 {
-        if (i as u32) < elements {
-            let half = (words[i / 2] >> (16 * (i % 2))) as u16;
-            // SAFETY: the caller's contract.
-            unsafe { global::store_b16(address + 2 * i as u64, half) };
-        }
-        i += 1;
     }
 }

@@ -11,8 +11,8 @@
 
 use core::marker::PhantomData;
 
-use crate::ptx::{cp_async, index, ldmatrix, shared, warp};
-use crate::tile::mma::{CHUNK, QUAD, load_chunk};
+use crate::ptx::{cp_async, index, ldmatrix, shared};
+use crate::tile::mma::{CHUNK, load_chunk};
 
 /// 16-bit elements of a chunk.
 const CHUNK_ELEMENTS: u32 = CHUNK / 2;
@@ -296,22 +296,38 @@ impl<const COUNT: usize> Cursor<COUNT> {
     }
 }
 
-/// Transposes the 4×4 words that the lanes of a quad hold: lane t gets word t of each, in their order.
-///
-/// # Safety
-/// All 32 lanes of the warp call this together.
-#[inline(always)]
-#[track_caller]
-pub unsafe fn transpose_quad(words: [u32; 4]) -> [u32; 4] {
-    let lane = index::thread() % QUAD;
-    // SAFETY: the caller's contract.
-    let exchange = |word: u32, mask: u32| unsafe { warp::shuffle_xor(f32::from_bits(word), mask) }.to_bits();
-    let [a, b, c, d] = words;
-    // Blocks of 2×2 first, then the two blocks off the diagonal.
-    let odd = lane % 2 == 1;
-    let (ab, cd) = (exchange(if odd { a } else { b }, 1), exchange(if odd { c } else { d }, 1));
-    let [a, b, c, d] = if odd { [ab, b, cd, d] } else { [a, ab, c, cd] };
-    let high = lane / 2 == 1;
-    let (ac, bd) = (exchange(if high { a } else { c }, 2), exchange(if high { b } else { d }, 2));
-    if high { [ac, bd, c, d] } else { [a, b, ac, bd] }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of four banks that 16-byte accesses at these offsets touch.
+    fn bank_groups(offsets: impl Iterator<Item = u32>) -> usize {
+        let mut touched = [false; 8];
+        offsets.for_each(|offset| touched[(offset / CHUNK % 8) as usize] = true);
+        touched.into_iter().filter(|&touched| touched).count()
+    }
+
+    fn check<P: Panel>() {
+        let mut taken = [false; 2048];
+        for row in 0..P::ROWS {
+            for chunk in 0..P::ROW_CHUNKS {
+                let place = (P::chunk(row, chunk) / CHUNK) as usize;
+                assert!(!core::mem::replace(&mut taken[place], true), "two chunks in one place");
+                if row % 8 == 0 {
+                    assert_eq!(bank_groups((row..row + 8).map(|row| P::chunk(row, chunk))), 8, "ldmatrix");
+                }
+            }
+        }
+        let copied = |thread: u32| P::chunk(thread / P::ROW_CHUNKS, thread % P::ROW_CHUNKS);
+        assert!((0..64).step_by(8).all(|first| bank_groups((first..first + 8).map(copied)) == 8), "copies");
+    }
+
+    #[test]
+    fn eight_chunks_at_once_lie_in_different_banks() {
+        check::<AlongK<128, 64>>();
+        check::<AlongK<128, 32>>();
+        check::<AlongSpan<64, 64>>();
+        check::<AlongSpan<128, 32>>();
+        check::<AlongSpan<256, 64>>();
+    }
 }
