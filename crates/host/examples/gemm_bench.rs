@@ -1,8 +1,9 @@
-//! Times matrix multiplications on a GPU for `scripts/gemm_vs_torch.py`: one request on each line of stdin, one JSON
-//! object on each line of stdout.
+//! Times matrix multiplications on a GPU for `scripts/gemm_vs_torch.py`: one request on each line of stdin,
+//! one JSON object on each line of stdout.
 //!
-//! A request is `dtype m n k a_order b_order runs`, as in `f16 4096 4096 4096 row col 10`. The L2 cache is flushed
-//! before each run. A problem stays on the device for requests that repeat it; the first one runs it once untimed.
+//! A request is `dtype m n k a_order b_order runs`, as in `f16 4096 4096 4096 row col 10`. The L2 cache is
+//! flushed before each run. A problem stays on the device for requests that repeat it; the first one runs it
+//! once untimed.
 
 use std::io::{self, BufRead as _, Write as _};
 

@@ -1,5 +1,5 @@
-//! Matrix multiplication on the simulator and the CPU against the f64 reference: shapes that fill no tile, all
-//! orders, padded rows, and operands that start anywhere.
+//! Matrix multiplication on the simulator and the CPU against the f64 reference: shapes that fill no tile,
+//! all orders, padded rows, and operands that start anywhere.
 #![allow(clippy::unwrap_used)]
 
 use flash_attention::gemm::reference::Expected;
@@ -29,7 +29,8 @@ impl Case {
     }
 }
 
-/// NaN in the gaps, which no kernel may read into a result; values near 1 elsewhere. `lead` elements come first.
+/// NaN in the gaps, which no kernel may read into a result; values near 1 elsewhere. `lead` elements come
+/// first.
 fn matrix<T: Element>(layout: &MatrixLayout, seed: usize, lead: usize) -> Vec<T> {
     let mut values = vec![T::from_f32(f32::NAN); lead + layout.span()];
     for row in 0..layout.rows {

@@ -1,4 +1,5 @@
-//! C = A·B at several sizes, every kernel of the backend, beside the ceiling of `mma.sync` measured in the same run.
+//! C = A·B at several sizes, every kernel of the backend, beside the ceiling of `mma.sync` measured in the
+//! same run.
 
 use anyhow::Result;
 use flash_attention::cuda::MmaPeak;
@@ -31,7 +32,8 @@ const CHECKED_ROWS: usize = 64;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// M = N = K, as in 1024,2048 [default: 1024,2048,4096,8192; cpu: 256,512,1024; sim: 128]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = at_least_one, conflicts_with_all = ["m", "n", "k"])]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = at_least_one)]
+    #[arg(conflicts_with_all = ["m", "n", "k"])]
     size: Vec<usize>,
     /// Rows of A and C
     #[arg(long, requires_all = ["n", "k"])]

@@ -24,8 +24,8 @@ impl Cuda {
     ///
     /// # Safety
     /// `plan` was made for `problem` and this device. The addresses are device memory of this context that the
-    /// matrices stay inside of, aligned to their element type; they and `stream` stay alive until the launch is
-    /// over, nothing else writes the matrices meanwhile, and C does not overlap A and B.
+    /// matrices stay inside of, aligned to their element type; they and `stream` stay alive until the launch
+    /// is over, nothing else writes the matrices meanwhile, and C does not overlap A and B.
     pub unsafe fn gemm(
         &self,
         problem: &GemmProblem,
@@ -105,8 +105,8 @@ impl<T: Element> ResidentGemm<T> {
 
     fn enqueue(&self) -> Result<()> {
         let [a, b, c] = self.matrices.each_ref().map(Buffer::address);
-        // SAFETY: the buffers are this object's own and as long as the matrices reach; it outlives the stream's
-        // work because reading and dropping them synchronises.
+        // SAFETY: the buffers are this object's own and as long as the matrices reach; it outlives the
+        // stream's work because reading and dropping them synchronises.
         unsafe { self.cuda.gemm(&self.problem, &self.plan, &GemmAddresses { a, b, c }, self.cuda.stream()) }
     }
 
@@ -143,8 +143,8 @@ impl<T> Drop for ResidentGemm<T> {
     }
 }
 
-/// What `mma.sync` reaches on this device with no memory in the way: the ceiling of every kernel that is built
-/// on it.
+/// What `mma.sync` reaches on this device with no memory in the way: the ceiling of every kernel that is
+/// built on it.
 pub struct MmaPeak {
     cuda: Cuda,
     entry: &'static GemmEntry,
@@ -190,7 +190,8 @@ impl MmaPeak {
     pub fn time(&mut self) -> Result<Duration> {
         let params = GemmParams { c: self.sums.address(), k: Self::K, ..GemmParams::default() };
         self.clock.time(|| {
-            // SAFETY: the buffer holds one fp32 for each thread, and this object outlives the launch, which `time` waits for.
+            // SAFETY: the buffer holds one fp32 for each thread, and this object outlives the launch, which
+            // `time` waits for.
             unsafe { self.cuda.launch(self.entry, self.grid, params, self.cuda.stream()) }
         })
     }

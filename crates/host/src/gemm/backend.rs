@@ -104,7 +104,8 @@ impl<T: Element> PreparedGemm<'_, T> {
         }
     }
 
-    /// Runs once and returns the time that it took: between device events on a GPU, by a monotonic clock elsewhere.
+    /// Runs once and returns the time that it took: between device events on a GPU, by a monotonic clock
+    /// elsewhere.
     ///
     /// # Errors
     /// When the device fails, or the simulator finds a fault in a kernel.

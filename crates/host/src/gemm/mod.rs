@@ -1,7 +1,7 @@
 //! Matrix multiplication C = A·B on the three backends: what attention's products are measured against.
 //!
-//! The way through is attention's: a [`GemmProblem`] is validated once, [`gemm_plan`] chooses kernel and tile and
-//! says why, and [`Backend::gemm`](crate::Backend::gemm) runs it.
+//! The way through is attention's: a [`GemmProblem`] is validated once, [`gemm_plan`] chooses kernel and tile
+//! and says why, and [`Backend::gemm`](crate::Backend::gemm) runs it.
 //!
 //! ```
 //! use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, MatrixLayout};

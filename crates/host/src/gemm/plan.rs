@@ -93,7 +93,8 @@ pub struct GemmPlan {
     pub kernel: GemmKernel,
     /// The launch; none on the CPU.
     pub step: Option<GemmStep>,
-    /// The launch in its place where A or B turns out to start at no multiple of 16 bytes, if that one needs it.
+    /// The launch in its place where A or B turns out to start at no multiple of 16 bytes, if that one needs
+    /// it.
     pub unaligned: Option<GemmStep>,
     /// Why, one sentence per choice.
     pub reasons: Vec<String>,
@@ -253,21 +254,24 @@ impl Candidates<'_> {
             });
         };
         let tiles = self.tiles(entry);
-        let asked = if block_m.is_some() || block_n.is_some() { "asked for; " } else { "" };
+        let because = match (block_m.is_some() || block_n.is_some(), built.len()) {
+            (true, _) => ", as asked for",
+            (false, 1) => "",
+            (false, _) => ", the least time with their loads of the tiles built",
+        };
         let why = format!(
-            "BLOCK_M {} x BLOCK_N {} x BLOCK_K {}: {asked}{tiles} tiles give each of {} multiprocessors at most {}{}",
+            "BLOCK_M {} x BLOCK_N {} x BLOCK_K {}: {tiles} tiles give each of {} multiprocessors at most {}{because}",
             entry.tile.block_m,
             entry.tile.block_n,
             entry.tile.block_k,
             self.device.multiprocessors,
             rounds(entry),
-            if built.len() > 1 { ", the least time with their loads of the tiles built" } else { "" },
         );
         Ok((GemmStep { entry, grid: self.grid(entry, checked_grid(tiles)?) }, why))
     }
 
-    /// Blocks for `tiles` tiles: on tensor cores no more than run at a time, because a block that goes on to its next
-    /// tile has begun to load it while it stores the last one.
+    /// Blocks for `tiles` tiles: on tensor cores no more than run at a time, because a block that goes on to
+    /// its next tile has begun to load it while it stores the last one.
     fn grid(&self, entry: &GemmEntry, tiles: u32) -> u32 {
         match self.kernel {
             GemmKernel::GemmSm80 => {
@@ -291,8 +295,8 @@ impl Candidates<'_> {
 /// element of C with each of them: what a tile saves by being larger.
 const LOAD_COST: f64 = 32.0;
 
-/// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` tiles, and their
-/// loads, which grow with the sides alone.
+/// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` tiles, and
+/// their loads, which grow with the sides alone.
 fn time(entry: &GemmEntry, rounds: u128) -> f64 {
     let (m, n) = (f64::from(entry.tile.block_m), f64::from(entry.tile.block_n));
     rounds as f64 * (m * n + LOAD_COST * (m + n))

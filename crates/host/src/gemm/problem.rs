@@ -2,7 +2,8 @@
 
 use crate::{DType, Element, Error, Result};
 
-/// The largest M, N, K and leading dimension: kernels count elements of an axis in 32 bits, with room for a tile.
+/// The largest M, N, K and leading dimension: kernels count elements of an axis in 32 bits, with room for a
+/// tile.
 pub const MAX_EXTENT: usize = 1 << 30;
 
 /// Which elements of a matrix are neighbours in memory.

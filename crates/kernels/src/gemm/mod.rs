@@ -25,8 +25,8 @@ fn tiles(params: &GemmParams, block_m: u32, block_n: u32) -> u32 {
 
 /// First row and column of C of the `tile`-th tile of `block_m` × `block_n`.
 ///
-/// Consecutive tiles go down [`GROUP`] rows of tiles before they go on to the next column, so that blocks which
-/// run at the same time share rows of A and columns of B in L2.
+/// Consecutive tiles go down [`GROUP`] rows of tiles before they go on to the next column, so that blocks
+/// which run at the same time share rows of A and columns of B in L2.
 ///
 /// # Safety
 /// No dimension of the problem is 0, and the tile exists.

@@ -14,8 +14,8 @@ pub const PRODUCTS: u32 = 16;
 /// K of a step, once around all products.
 pub const STEP_K: u32 = 16;
 
-/// Multiplies fragments that never change, K / [`STEP_K`] times, each warp a 16 × 8·[`PRODUCTS`] product, and stores
-/// one fp32 for each thread at C, so that the products are not left out.
+/// Multiplies fragments that never change, K / [`STEP_K`] times, each warp a 16 × 8·[`PRODUCTS`] product, and
+/// stores one fp32 for each thread at C, so that the products are not left out.
 ///
 /// Launch: any number of blocks of [`THREADS`] threads without shared memory.
 ///

@@ -1,9 +1,9 @@
 //! Matrix multiplication on tensor cores with `mma.sync`, for every NVIDIA GPU since sm_80.
 //!
-//! A block owns one tile of C at a time, in registers; steps of A and B stream past through a ring in shared memory,
-//! copied asynchronously. The fragments of the next sixteen of K are loaded before the products of these are
-//! issued, across the border of two steps too, and one barrier a step frees the oldest stage of the ring. Blocks
-//! stay for further tiles, whose first copies are in flight while the last one is stored.
+//! A block owns one tile of C at a time, in registers; steps of A and B stream past through a ring in shared
+//! memory, copied asynchronously. The fragments of the next sixteen of K are loaded before the products of
+//! these are issued, across the border of two steps too, and one barrier a step frees the oldest stage of the
+//! ring. Blocks stay for further tiles, whose first copies are in flight while the last one is stored.
 
 use crate::config::GemmConfig;
 use crate::gemm::{corner, tiles};
@@ -14,14 +14,15 @@ use crate::tile::mma_block::{Cursor, Feeder, Operand, Panel};
 use crate::tile::simt::GlobalTile;
 use crate::tile::warp_tile::WarpTile;
 
-/// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another number.
+/// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another
+/// number.
 pub const BARRIERS: u32 = 4;
 
 /// C = A·B in tiles of `A::SPAN` rows and `B::SPAN` columns.
 ///
-/// With `ALIGNED`, rows of A and B start at multiples of 16 bytes, those that run along the span have a multiple
-/// of eight elements, and none has a leading dimension beyond `MAX_LEADING`; without, they may start at any element and
-/// pass through registers.
+/// With `ALIGNED`, rows of A and B start at multiples of 16 bytes, those that run along the span have a
+/// multiple of eight elements, and none has a leading dimension beyond `MAX_LEADING`; without, they may start
+/// at any element and pass through registers.
 ///
 /// `BLOCKS` = BLOCK_M / WARPS_M / 16 and `PAIRS` = BLOCK_N / WARPS_N / 16 are a warp's blocks of C,
 /// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because array
@@ -64,7 +65,8 @@ pub unsafe fn gemm_sm80<
     let mut warp_tile = WarpTile::<E, A, B, BLOCKS, PAIRS>::new(warp_m, warp_n);
     let mut tile = index::block();
     // SAFETY: the grid has at most one block for each tile; a stage is read after its copies were waited for
-    // and a barrier, and filled again after the barrier that follows its last reads; all threads run this alike.
+    // and a barrier, and filled again after the barrier that follows its last reads; all threads run this
+    // alike.
     unsafe {
         let mut first = corner(params, tile, A::SPAN, B::SPAN);
         let mut ring = Ring::<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>::new(a, b, first);
@@ -128,11 +130,12 @@ unsafe fn multiply<
     }
 }
 
-/// The products of one step that is not the last, and with `REFILL` the copies of another into the stage that is
-/// free.
+/// The products of one step that is not the last, and with `REFILL` the copies of another into the stage that
+/// is free.
 ///
 /// # Safety
-/// The fragments of the step's first sixteen of K are loaded, and all threads of the block call this together.
+/// The fragments of the step's first sixteen of K are loaded, and all threads of the block call this
+/// together.
 #[inline(always)]
 #[track_caller] // Each instance has a barrier of its own.
 unsafe fn step<
@@ -228,8 +231,8 @@ impl<
         Self { a_source: a.cursor(k), b_source: b.cursor(k), a, b, k, read, write }
     }
 
-    /// Begins to fill all stages but one. The last of the `steps`, of which a part may exist, comes first, so that
-    /// all steps of the main loop are whole.
+    /// Begins to fill all stages but one. The last of the `steps`, of which a part may exist, comes first, so
+    /// that all steps of the main loop are whole.
     ///
     /// # Safety
     /// Nobody has used the ring yet.

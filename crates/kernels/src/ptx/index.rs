@@ -18,8 +18,8 @@ pub fn thread() -> u32 {
     }
 }
 
-/// As [`thread`], read again wherever it stands: a loop does not keep in registers, from turn to turn, what can be
-/// computed from it once more.
+/// As [`thread`], read again wherever it stands: a loop does not keep in registers, from turn to turn, what
+/// can be computed from it once more.
 #[inline(always)]
 pub fn thread_again() -> u32 {
     cfg_select! {

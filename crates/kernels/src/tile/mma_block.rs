@@ -5,9 +5,9 @@
 //! elements run along K (a row-major A, a column-major B) or along the span, and they keep that order in
 //! shared memory: where they run along K, `ldmatrix` reads fragments as they are, else transposed.
 //!
-//! Shared rows have no padding; their 16-byte chunks are permuted instead. Chunk c of row r lies at c ^ key(r),
-//! so that the eight rows that `ldmatrix` reads at once, and the eight chunks that a quarter-warp copies at
-//! once, lie in different banks.
+//! Shared rows have no padding; their 16-byte chunks are permuted instead. Chunk c of row r lies at c ^
+//! key(r), so that the eight rows that `ldmatrix` reads at once, and the eight chunks that a quarter-warp
+//! copies at once, lie in different banks.
 
 use core::marker::PhantomData;
 
@@ -95,7 +95,8 @@ impl<P: Panel> Fragments<P> {
     /// Of A, for the warp whose rows begin at `first`, a multiple of their number.
     #[inline(always)]
     pub fn of_a(first: u32) -> Self {
-        // Lanes name the rows of four 8×8 matrices: rows 0–7 and 8–15 at the first half of K, then at the second.
+        // Lanes name the rows of four 8×8 matrices: rows 0–7 and 8–15 at the first half of K, then at the
+        // second.
         let lane = index::thread() % 32;
         Self::new(first, lane / 8 % 2, lane / 16)
     }
@@ -103,7 +104,8 @@ impl<P: Panel> Fragments<P> {
     /// Of B, for the warp whose columns begin at `first`, a multiple of their number.
     #[inline(always)]
     pub fn of_b(first: u32) -> Self {
-        // The two halves of K of columns 0–7, then of columns 8–15: each fragment of `mma` in neighbouring registers.
+        // The two halves of K of columns 0–7, then of columns 8–15: each fragment of `mma` in neighbouring
+        // registers.
         let lane = index::thread() % 32;
         Self::new(first, lane / 16, lane / 8 % 2)
     }
@@ -120,8 +122,8 @@ impl<P: Panel> Fragments<P> {
         Self { first, panel: PhantomData }
     }
 
-    /// The 16×16 elements at the `block`-th 16 of the warp's span and the `step`-th 16 of K, from the panel at
-    /// `panel`: one fragment A of `mma`, or two fragments B.
+    /// The 16×16 elements at the `block`-th 16 of the warp's span and the `step`-th 16 of K, from the panel
+    /// at `panel`: one fragment A of `mma`, or two fragments B.
     ///
     /// # Safety
     /// The panel is written, with a barrier between; all 32 lanes of the warp call this together.
@@ -220,8 +222,9 @@ impl<P: Panel, const THREADS: u32, const COUNT: usize> Feeder<P, THREADS, COUNT>
     /// Issues the copies of the thread's chunks `from` to below `to` into the panel at `panel`.
     ///
     /// # Safety
-    /// The panel at the cursor exists along K, and the leading dimension is at most [`MAX_LEADING`]. Rows start at multiples of 16 bytes; where they run along the
-    /// span, its length is a multiple of eight. No thread still reads the target.
+    /// The panel at the cursor exists along K, and the leading dimension is at most [`MAX_LEADING`]. Rows
+    /// start at multiples of 16 bytes; where they run along the span, its length is a multiple of eight. No
+    /// thread still reads the target.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn copy(&self, cursor: &Cursor<COUNT>, panel: u32, (from, to): (usize, usize)) {

@@ -1,5 +1,5 @@
-//! Every built kernel of matrix multiplication, over shapes that fill no tile, both orders of each matrix, and rows
-//! that start on 16-byte boundaries or on none.
+//! Every built kernel of matrix multiplication, over shapes that fill no tile, both orders of each matrix,
+//! and rows that start on 16-byte boundaries or on none.
 
 use fa_kernels::entries::{GemmAlgorithm, GemmEntry, gemm_entries};
 use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, Order};
