@@ -4,7 +4,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
-use crate::experiments::{alignment, decode, single, verify};
+use crate::experiments::{alignment, decode, matmul, single, verify};
 use crate::json::Destination;
 use crate::problem::Layout;
 
@@ -31,6 +31,8 @@ pub(crate) enum Experiment {
     Alignment(alignment::Args),
     /// Few queries against a long K/V cache, contiguous or paged: bandwidth beside that of a copy
     Decode(decode::Args),
+    /// C = A·B, every kernel of the backend, beside the ceiling of mma.sync
+    Matmul(matmul::Args),
     /// Checks every built kernel against the f64 reference over awkward shapes
     Verify(verify::Args),
 }
@@ -134,7 +136,7 @@ fn destination(text: &str) -> Result<Destination, String> {
     Destination::parse(text)
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".to_owned()),
         Ok(count) => Ok(count),

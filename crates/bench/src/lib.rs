@@ -15,6 +15,7 @@ mod measure;
 mod memory;
 mod output;
 mod problem;
+mod product;
 mod record;
 mod session;
 pub mod sweep;
@@ -45,6 +46,7 @@ pub fn main() -> ExitCode {
         None => experiments::single::run(&cli.single),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args),
         Some(Experiment::Decode(args)) => experiments::decode::run(args),
+        Some(Experiment::Matmul(args)) => experiments::matmul::run(args),
         Some(Experiment::Verify(args)) => experiments::verify::run(args),
     };
     match passed {

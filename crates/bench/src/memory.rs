@@ -1,5 +1,6 @@
 //! Whether a problem fits, found out before anything of its size is allocated.
 
+use flash_attention::gemm::{GemmProblem, Matrices};
 use flash_attention::{BackendKind, Device, Error, Plan, Problem, Result};
 
 /// Bytes of Q, K and V, and of O and lse. The lengths were validated to fit an address space.
@@ -30,6 +31,17 @@ pub(crate) fn check_workspace(problem: &Problem, plan: &Plan, device: &Device, h
         inputs + outputs + u128::from(plan.workspace_bytes),
         memory,
     )
+}
+
+/// Refuses a multiplication whose matrices the host, or the device that has a memory of its own, cannot hold.
+pub(crate) fn check_matrices(problem: &GemmProblem, device: &Device, host: &Device) -> Result<()> {
+    let Matrices { a, b, c } = problem.matrices();
+    let bytes = |elements: usize| elements as u128 * problem.dtype().bytes() as u128;
+    let (inputs, output) = (bytes(a.span()) + bytes(b.span()), bytes(c.span()));
+    if device.backend == BackendKind::Cuda {
+        fits("A, B and C", inputs + output, device)?;
+    }
+    fits("A, B and twice C", inputs + 2 * output, host)
 }
 
 fn fits(what: &'static str, needed: u128, memory: &Device) -> Result<()> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::Measurement;
 use crate::problem::Layout;
 use crate::session::{REVISION, Session, VERSION, ptx_compiler};
+use crate::timer::Times;
 
 /// Version of the document; a field that changes its meaning or goes away raises it.
 pub(crate) const SCHEMA: u32 = 1;
@@ -147,9 +148,9 @@ impl PlanRecord {
     }
 }
 
-/// What one kernel did, in seconds and bytes.
+/// The timed runs, in seconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MeasurementRecord {
+pub(crate) struct TimesRecord {
     warmup_runs: usize,
     times_s: Vec<f64>,
     pub(crate) median_s: f64,
@@ -157,6 +158,27 @@ pub(crate) struct MeasurementRecord {
     pub(crate) p80_s: f64,
     min_s: f64,
     max_s: f64,
+}
+
+impl TimesRecord {
+    pub(crate) fn new(times: &Times) -> Self {
+        Self {
+            warmup_runs: times.warmup_runs,
+            times_s: times.seconds.clone(),
+            median_s: times.median(),
+            p20_s: times.quantile(0.2),
+            p80_s: times.quantile(0.8),
+            min_s: times.quantile(0.0),
+            max_s: times.quantile(1.0),
+        }
+    }
+}
+
+/// What one kernel did, in seconds and bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MeasurementRecord {
+    #[serde(flatten)]
+    pub(crate) times: TimesRecord,
     pub(crate) tflops: f64,
     effective_bytes_per_s: f64,
     extra_bytes: u64,
@@ -175,13 +197,7 @@ impl MeasurementRecord {
         let Measurement { times, verdict, extra_bytes, launches } = measurement;
         let median = times.median();
         Self {
-            warmup_runs: times.warmup_runs,
-            times_s: times.seconds.clone(),
-            median_s: median,
-            p20_s: times.quantile(0.2),
-            p80_s: times.quantile(0.8),
-            min_s: times.quantile(0.0),
-            max_s: times.quantile(1.0),
+            times: TimesRecord::new(times),
             tflops: problem.flops() / median / 1e12,
             effective_bytes_per_s: tensor_bytes(problem) as f64 / median,
             extra_bytes: *extra_bytes,

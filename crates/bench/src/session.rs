@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use flash_attention::cuda::Cuda;
+use flash_attention::gemm::GemmProblem;
 use flash_attention::{Backend, BackendKind, Device, Plan, Problem, shipped};
 
 use crate::cli::{BackendArgs, MeasureArgs};
@@ -75,6 +76,11 @@ impl Session {
         memory::check_workspace(problem, plan, self.device(), &self.host)
     }
 
+    /// Refuses matrices that do not fit, before anything is allocated.
+    pub(crate) fn check_matrices(&self, problem: &GemmProblem) -> flash_attention::Result<()> {
+        memory::check_matrices(problem, self.device(), &self.host)
+    }
+
     /// How much measuring this backend is worth by default: `iterations` is the experiment's.
     pub(crate) fn effort(&self, args: &MeasureArgs, iterations: usize) -> Effort {
         let (warmup, iterations, least) = match self.kind() {
@@ -100,21 +106,30 @@ impl Session {
         effort: &Effort,
         args: &MeasureArgs,
     ) -> anyhow::Result<()> {
+        self.check_flops(problem.flops(), plans, effort, args)
+    }
+
+    /// [`Self::check_patience`] by the operations of one run.
+    pub(crate) fn check_flops(
+        &self,
+        flops: f64,
+        plans: usize,
+        effort: &Effort,
+        args: &MeasureArgs,
+    ) -> anyhow::Result<()> {
         if self.kind() != BackendKind::Sim || args.force {
             return Ok(());
         }
         // One checked run, and at least one timed one: what the budget does not cut.
         let runs = plans * (1 + effort.least);
-        let seconds =
-            runs as f64 * problem.flops() / (SIM_FLOPS_PER_CORE * f64::from(self.host.multiprocessors));
+        let seconds = runs as f64 * flops / (SIM_FLOPS_PER_CORE * f64::from(self.host.multiprocessors));
         if seconds <= SIM_PATIENCE {
             return Ok(());
         }
         Err(usage(format!(
-            "the simulator would need about {} for {:.1e} FLOP in {runs} runs, and the limit is {}; choose a \
+            "the simulator would need about {} for {flops:.1e} FLOP in {runs} runs, and the limit is {}; choose a \
              smaller problem, another --backend, or --force",
             patience(seconds),
-            problem.flops(),
             patience(SIM_PATIENCE),
         )))
     }

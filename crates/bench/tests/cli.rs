@@ -196,8 +196,10 @@ fn smaller_defaults_are_said_on_the_first_line() {
 fn every_built_entry_passes_on_the_simulator() {
     let document = json("verify --backend sim --schedules 1 --json");
     let entries = document["entries"].as_array().unwrap();
-    assert_eq!(entries.len(), fa_kernels::entries::entries().count());
-    assert!(entries.iter().all(|entry| entry["runs"].as_u64().unwrap() >= 8));
+    // `mma_peak` multiplies nothing that could be compared.
+    let products = fa_kernels::entries::gemm_entries().filter(|entry| entry.tile.block_m > 0).count();
+    assert_eq!(entries.len(), fa_kernels::entries::entries().count() + products);
+    assert!(entries.iter().all(|entry| entry["runs"].as_u64().unwrap() >= 5));
     assert_eq!(document["passed"], true);
 }
 
@@ -207,8 +209,48 @@ fn verify_takes_one_kernel_or_entry() {
     assert!(text.contains("pass forward_simt_f16_m32_n32_d64 "), "{text}");
     assert!(text.contains("1 entries passed, 0 failed") && text.contains(" in 8 schedules"), "{text}");
     fails("verify --backend sim --entry nonsense", 2, "--entry nonsense: no entry has this in its name");
+    let text = stdout("verify --backend sim --schedules 1 --kernel gemm_simt");
+    assert!(text.contains("pass gemm_simt_f32_m64_n64 ") && !text.contains("forward"), "{text}");
     fails("verify --backend sim --kernel forward_cpu", 2, "kernel forward_cpu does not run on backend sim");
     fails("verify --backend sim --schedules 0", 2, "'--schedules <COUNT>'");
+}
+
+#[test]
+fn matmul_runs_every_kernel_of_the_backend() {
+    let document =
+        json("matmul --backend sim --m 40 --n 70 --k 33 --b-layout col --c-layout col --gap 1 --json");
+    let runs = document["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| &run["kernel"]).collect::<Vec<_>>(), ["gemm_sm80", "gemm_simt"]);
+    assert!(
+        runs.iter()
+            .all(|run| run["passed"] == true && run["layouts"] == serde_json::json!(["row", "col", "col"]))
+    );
+    assert_eq!(runs[0]["leading_dimensions"], serde_json::json!([34, 34, 41]));
+    assert!(runs[0]["entry"].as_str().unwrap().ends_with("_unaligned"));
+    assert_eq!((&document["experiment"], &document["ceiling"]), (&"matmul".into(), &Value::Null));
+}
+
+#[test]
+fn matmul_takes_sizes_and_a_tile() {
+    let text = stdout("matmul --backend cpu --size 32,48 --dtype f32 --iterations 3");
+    assert!(text.contains("| 32x32x32 ") && text.contains("| 48x48x48 "), "{text}");
+    let document =
+        json("matmul --backend sim --size 64 --kernel gemm_sm80 --block-m 128 --block-n 256 --json");
+    assert_eq!(document["runs"][0]["tile"], serde_json::json!([128, 256, 64]));
+    let cases = [
+        ("--size 0", "at least 1 is needed"),
+        ("--m 4 --n 4", "--k <K>"),
+        ("--size 4 --m 4 --n 4 --k 4", "cannot be used with"),
+        ("--a-layout diagonal", "[possible values: row, col]"),
+        ("--size 64 --backend cpu --kernel gemm_simt", "does not run on backend cpu; it has gemm_cpu"),
+        ("--size 64 --backend sim --block-m 48", "BLOCK_M = 48, BLOCK_N = any is not built for gemm_sm80"),
+        ("--size 64 --backend sim --dtype f32 --kernel gemm_sm80", "kernel gemm_sm80 has no f32 entry"),
+        ("--m 2000000000 --n 1 --k 1 --backend cpu", "a: rows is 2000000000; the limit is 1073741824"),
+        ("--size 4096 --backend sim", "choose a smaller problem, another --backend, or --force"),
+    ];
+    for (arguments, message) in cases {
+        fails(&format!("matmul {arguments}"), 2, message);
+    }
 }
 
 #[test]
@@ -302,7 +344,7 @@ fn an_unwritable_json_path_is_refused_before_the_run() {
     let missing = folder.path().join("missing/result.json");
     for path in [missing.as_path(), folder.path()] {
         let message = format!("--json {}: cannot be written: ", path.display());
-        for experiment in ["--seq 64 --dim 64", "alignment", "verify"] {
+        for experiment in ["--seq 64 --dim 64", "alignment", "matmul", "verify"] {
             fails(&format!("{experiment} --json {}", path.display()), 1, &message);
         }
     }
@@ -342,7 +384,9 @@ fn a_closed_pipe_ends_it_quietly() {
 #[test]
 fn help_names_every_experiment_and_its_arguments() {
     let help = stdout("--help");
-    for word in ["alignment", "decode", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"] {
+    for word in
+        ["alignment", "decode", "matmul", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"]
+    {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(stdout("verify --help").contains("--schedules"));

@@ -15,7 +15,7 @@ pub struct Backend {
     reason: String,
 }
 
-enum Driver {
+pub(crate) enum Driver {
     Cuda(Cuda),
     Cpu(Device),
     Sim(Sim),
@@ -51,20 +51,24 @@ impl Backend {
         Self { driver: Driver::Cuda(cuda), reason: "asked for".to_owned() }
     }
 
+    pub(crate) const fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The GPU, where this backend drives one.
+    pub const fn as_cuda(&self) -> Option<&Cuda> {
+        match &self.driver {
+            Driver::Cuda(cuda) => Some(cuda),
+            Driver::Cpu(_) | Driver::Sim(_) => None,
+        }
+    }
+
     /// The device.
     pub const fn device(&self) -> &Device {
         match &self.driver {
             Driver::Cuda(cuda) => cuda.device(),
             Driver::Cpu(device) => device,
             Driver::Sim(sim) => sim.device(),
-        }
-    }
-
-    /// The CUDA device, where it is one.
-    pub const fn as_cuda(&self) -> Option<&Cuda> {
-        match &self.driver {
-            Driver::Cuda(cuda) => Some(cuda),
-            Driver::Cpu(_) | Driver::Sim(_) => None,
         }
     }
 

@@ -168,6 +168,53 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// No matrix multiplication was built with this tile, or none that fits.
+    #[error(
+        "{tile} is not built for {kernel}, or not in the {shared} bytes of shared memory that {device} has per \
+         block; built: {available}"
+    )]
+    NoSuchGemmTile {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// BLOCK_M and BLOCK_N asked for.
+        tile: String,
+        /// The tiles that exist, as `MxN`.
+        available: String,
+        /// The device's name.
+        device: String,
+        /// Bytes of shared memory that it has per block.
+        shared: usize,
+    },
+    /// A kernel's tile cannot be chosen.
+    #[error("{tile} was asked for, and {kernel} has no tile to choose")]
+    FixedTile {
+        /// The kernel.
+        kernel: &'static str,
+        /// BLOCK_M and BLOCK_N asked for.
+        tile: String,
+    },
+    /// A matrix is larger than element counts reach.
+    #[error("{tensor}: {what} is {value}; the limit is {limit}")]
+    Extent {
+        /// a, b or c.
+        tensor: &'static str,
+        /// Rows, columns or the leading dimension.
+        what: &'static str,
+        /// The extent asked for.
+        value: usize,
+        /// The largest supported one.
+        limit: usize,
+    },
+    /// A leading dimension is shorter than a row, or a column, of its matrix.
+    #[error("{tensor}: the leading dimension is {value}; at least {needed} is needed")]
+    LeadingDimension {
+        /// a, b or c.
+        tensor: &'static str,
+        /// The leading dimension asked for.
+        value: usize,
+        /// The elements of a row, or a column.
+        needed: usize,
+    },
     /// A kernel does not run on this backend.
     #[error("kernel {kernel} does not run on backend {backend}; it has {available}")]
     KernelNotOnBackend {

@@ -32,6 +32,7 @@ mod decode;
 mod device;
 mod element;
 mod error;
+pub mod gemm;
 mod launch;
 mod layout;
 mod plan;

@@ -1,8 +1,9 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
-use fa_kernels::entries::Params;
+use fa_kernels::entries::{Entry, Params};
 use fa_sim::{Buffer, Launch, Schedule};
 
+use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem};
 use crate::launch::{Addresses, params};
 use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step};
 
@@ -80,26 +81,62 @@ impl Sim {
     pub(crate) fn launch(&self, steps: &[Step], params: &Params, buffers: &[Buffer]) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         for step in steps {
-            let run = step.entry.run.ok_or_else(|| Error::UnfitEntry {
-                entry: step.entry.name,
-                reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
-            })?;
-            let launch = Launch {
-                name: step.entry.name,
-                grid: step.grid,
-                block: step.entry.threads,
-                shared_bytes: step.entry.shared_bytes,
-                schedule: Schedule::from_seed(self.seed),
-                buffers,
-            };
-            // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
-            // sizes were checked, and the simulator refuses any access outside of them.
-            let report = fa_sim::launch(&launch, &|| unsafe { run.call(params) })?;
-            traffic.bytes_read += report.global_bytes_read;
-            traffic.bytes_written += report.global_bytes_written;
-            traffic.barrier_sites.push(report.barrier_sites);
+            self.run(step.entry, step.grid, params, buffers, &mut traffic)?;
         }
         Ok(traffic)
+    }
+
+    /// Multiplies host matrices and returns the bytes of global memory that were read and written.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn gemm<T: Element>(
+        &self,
+        problem: &GemmProblem,
+        plan: &GemmPlan,
+        (a, b): (&[T], &[T]),
+        c: &mut [T],
+    ) -> Result<Traffic> {
+        problem.check_buffers::<T>(a.len(), b.len(), c.len())?;
+        let buffers = [Buffer::read("a", a), Buffer::read("b", b), Buffer::read_write("c", c)];
+        let [a, b, c] = buffers.each_ref().map(|buffer| buffer.address);
+        let addresses = GemmAddresses { a, b, c };
+        let mut traffic = Traffic::default();
+        if let Some(step) = plan.step_at(&addresses) {
+            let params = Params::Gemm(crate::gemm::params(problem, &addresses));
+            self.run(step.entry, step.grid, &params, &buffers, &mut traffic)?;
+        }
+        Ok(traffic)
+    }
+
+    /// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
+    fn run<A: Sync, T: Sync>(
+        &self,
+        entry: &Entry<A, T>,
+        grid: u32,
+        params: &Params,
+        buffers: &[Buffer],
+        traffic: &mut Traffic,
+    ) -> Result<()> {
+        let run = entry.run.ok_or_else(|| Error::UnfitEntry {
+            entry: entry.name,
+            reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
+        })?;
+        let launch = Launch {
+            name: entry.name,
+            grid,
+            block: entry.threads,
+            shared_bytes: entry.shared_bytes,
+            schedule: Schedule::from_seed(self.seed),
+            buffers,
+        };
+        // SAFETY: the launch is the entry's own, the parameters describe live buffers whose
+        // sizes were checked, and the simulator refuses any access outside of them.
+        let report = fa_sim::launch(&launch, &|| unsafe { run.call(params) })?;
+        traffic.bytes_read += report.global_bytes_read;
+        traffic.bytes_written += report.global_bytes_written;
+        traffic.barrier_sites.push(report.barrier_sites);
+        Ok(())
     }
 }
 

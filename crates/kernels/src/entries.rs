@@ -13,13 +13,13 @@
 use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
-
+pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use host::{Algorithm, Entry, Params, Run, Tile};
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod host {
-    use crate::params::{AttentionParams, DecodeParams};
+    use crate::params::{AttentionParams, DecodeParams, GemmParams};
 
     /// What an entry computes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,17 +63,17 @@ mod host {
         pub head_dim: u32,
     }
 
-    /// One PTX entry.
+    /// One PTX entry; of attention, unless it says otherwise.
     #[derive(Debug)]
-    pub struct Entry {
+    pub struct Entry<A = Algorithm, T = Tile> {
         /// Its name in the PTX.
         pub name: &'static str,
         /// What it computes.
-        pub algorithm: Algorithm,
+        pub algorithm: A,
         /// Its storage type: `f32`, `f16` or `bf16`.
         pub dtype: &'static str,
         /// Its tile.
-        pub tile: Tile,
+        pub tile: T,
         /// Least PTX target, as in `sm_75`.
         pub target: u32,
         /// Threads of a block; the PTX declares it as `.maxntid`.
@@ -95,6 +95,8 @@ mod host {
         Attention(unsafe fn(&AttentionParams)),
         /// [`DecodeParams`].
         Decode(unsafe fn(&DecodeParams)),
+        /// [`GemmParams`].
+        Gemm(unsafe fn(&GemmParams)),
     }
 
     /// The parameters of a launch.
@@ -104,6 +106,8 @@ mod host {
         Attention(AttentionParams),
         /// For [`Run::Decode`].
         Decode(DecodeParams),
+        /// For [`Run::Gemm`].
+        Gemm(GemmParams),
     }
 
     impl Run {
@@ -120,6 +124,8 @@ mod host {
                 (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
                 // SAFETY: the caller's contract.
                 (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+                // SAFETY: the caller's contract.
+                (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
                 _ => panic!("the parameters are another kernel's"),
             }
         }
@@ -429,7 +435,11 @@ entries! { sm_80;
     decode_combine();
 }
 
-/// All entries.
+// Behind the macros that it lists its entries with.
+#[cfg(not(fa_variants))]
+mod gemm;
+
+/// All entries of attention.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     [SM_75, SM_80].into_iter().flatten().copied().flatten()
@@ -437,7 +447,10 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 
 /// The entries of one line, as rows of a target's list.
 #[cfg(not(target_arch = "nvptx64"))]
-const fn for_target<const N: usize>(target: u32, mut entries: [Entry; N]) -> [Entry; N] {
+const fn for_target<A: Copy, T: Copy, const N: usize>(
+    target: u32,
+    mut entries: [Entry<A, T>; N],
+) -> [Entry<A, T>; N] {
     let mut index = 0;
     while index < N {
         entries[index].target = target;

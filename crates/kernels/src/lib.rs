@@ -1,9 +1,9 @@
-//! Attention kernels as ordinary Rust: written once, compiled to PTX for the GPU
+//! Attention and matrix multiplication as ordinary Rust: written once, compiled to PTX for the GPU
 //! and natively against [`fa-sim`](https://docs.rs/fa-sim) for tests.
 //!
 //! * [`ptx`] is the only layer that knows which of the two it is on: one function per instruction.
 //! * [`tile`] moves and multiplies tiles in shared memory.
-//! * [`attention`] holds the algorithms; they read like the papers they come from.
+//! * [`attention`] and [`gemm`] hold the algorithms; they read like the papers they come from.
 //! * [`params`] is the launch contract with the host, [`config`] the tile configurations.
 //! * `entries` lists every (algorithm, configuration) pair that becomes one PTX entry.
 #![no_std]
@@ -17,6 +17,7 @@ pub mod attention;
 pub mod config;
 pub mod element;
 pub mod entries;
+pub mod gemm;
 pub mod mask;
 pub mod params;
 pub mod ptx;

@@ -1,7 +1,7 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
-//! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`], or
-//! [`DecodeParams`] to those of the `decode` family.
+//! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
+//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication.
 
 mod decode;
 
@@ -62,4 +62,37 @@ pub struct AttentionParams {
     pub softmax_scale: f32,
     /// Rows of the softmax kernel, B·H·Sq, in units of one; kept here so that it needs no division.
     pub rows: u64,
+}
+
+/// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a
+/// column-major C is a row-major Cᵀ = Bᵀ·Aᵀ).
+///
+/// Addresses as in [`AttentionParams`]. A leading dimension is the distance from one row to the next, or from
+/// one column to the next where consecutive elements run along columns, in elements.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GemmParams {
+    /// First element of A.
+    pub a: u64,
+    /// First element of B.
+    pub b: u64,
+    /// First element of C.
+    pub c: u64,
+    /// Leading dimension of A.
+    pub lda: u32,
+    /// Leading dimension of B.
+    pub ldb: u32,
+    /// Leading dimension of C.
+    pub ldc: u32,
+    /// Rows of A and C, at least 1.
+    pub m: u32,
+    /// Columns of B and C, at least 1.
+    pub n: u32,
+    /// Columns of A and rows of B, at least 1.
+    pub k: u32,
+    /// 1 where consecutive elements of A run along K (row-major), 0 where they run along M. Entries that are
+    /// built for one order do not read it.
+    pub a_along_k: u32,
+    /// 1 where consecutive elements of B run along K (column-major), 0 where they run along N; as `a_along_k`.
+    pub b_along_k: u32,
 }

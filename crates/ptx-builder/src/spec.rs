@@ -1,6 +1,6 @@
 //! What the list of entries says about one entry, in the builder's terms.
 
-use fa_kernels::entries::Entry;
+use fa_kernels::entries::{Entry, GemmEntry, entries, gemm_entries};
 
 /// The facts about an entry that its PTX must bear out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +25,21 @@ pub struct EntrySpec {
 
 impl From<&Entry> for EntrySpec {
     fn from(entry: &Entry) -> Self {
+        Self::new(entry, entry.algorithm.family())
+    }
+}
+
+impl From<&GemmEntry> for EntrySpec {
+    fn from(entry: &GemmEntry) -> Self {
+        Self::new(entry, entry.algorithm.family())
+    }
+}
+
+impl EntrySpec {
+    fn new<A, T>(entry: &Entry<A, T>, family: &str) -> Self {
         Self {
             name: entry.name.to_owned(),
-            family: entry.algorithm.family().to_owned(),
+            family: family.to_owned(),
             dtype: entry.dtype.to_owned(),
             target: format!("sm_{}", entry.target),
             threads: entry.threads,
@@ -40,5 +52,5 @@ impl From<&Entry> for EntrySpec {
 
 /// The list of entries that the kernels crate gives.
 pub fn listed() -> Vec<EntrySpec> {
-    fa_kernels::entries::entries().map(EntrySpec::from).collect()
+    entries().map(EntrySpec::from).chain(gemm_entries().map(EntrySpec::from)).collect()
 }

@@ -29,6 +29,8 @@ pub(crate) struct Block {
     pub(crate) kernel: String,
     /// Index of the block in the grid.
     pub(crate) index: u32,
+    /// Blocks of the grid.
+    pub(crate) grid: u32,
     /// Index of the running thread.
     pub(crate) current: usize,
     pub(crate) threads: Vec<Thread>,
@@ -54,6 +56,7 @@ impl Block {
         Self {
             kernel: launch.name.to_owned(),
             index: 0,
+            grid: launch.grid,
             current: 0,
             threads: Vec::new(),
             runnable: Runnable::default(),

@@ -19,3 +19,12 @@ pub fn thread() -> u32 {
 pub fn block() -> u32 {
     context::with(|block| block.index)
 }
+
+/// Number of blocks of the grid (`%nctaid.x`).
+///
+/// # Panics
+/// Outside a kernel.
+#[inline]
+pub fn blocks() -> u32 {
+    context::with(|block| block.grid)
+}

@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     };
     let document = Document {
         header: Header::new("alignment", &session, args.report.seed),
-        latency_increase_percent: 100.0 * (ratio(|run| run.median_s) - 1.0),
+        latency_increase_percent: 100.0 * (ratio(|run| run.times.median_s) - 1.0),
         performance_drop_percent: 100.0 * (1.0 - ratio(|run| run.tflops)),
         passed: measured.iter().all(|measurement| measurement.verdict.passed()),
         runs: records,

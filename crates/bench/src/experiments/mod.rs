@@ -2,5 +2,6 @@
 
 pub(crate) mod alignment;
 pub(crate) mod decode;
+pub(crate) mod matmul;
 pub(crate) mod single;
 pub(crate) mod verify;

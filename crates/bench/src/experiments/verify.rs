@@ -2,6 +2,7 @@
 
 mod cases;
 mod decode;
+mod products;
 mod targets;
 
 use std::ops::RangeInclusive;
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use fa_kernels::entries::Entry;
+use flash_attention::gemm::GemmKernel;
 use flash_attention::{Backend, BackendKind, DType, Element, Error, Kernel, Problem};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -24,6 +26,7 @@ use crate::record::Header;
 use crate::session::Session;
 use crate::table::judgement;
 use cases::{Case, cases};
+use products::verify as verify_product;
 use targets::{Target, refusal, targets};
 
 /// Rows of a case that are compared with the reference; the simulator's cases have fewer.
@@ -36,8 +39,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 8, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     /// The only kernel to verify
-    #[arg(long, value_parser = named(&Kernel::ALL, Kernel::name))]
-    kernel: Option<Kernel>,
+    #[arg(long, value_parser = named(&AnyKernel::ALL, AnyKernel::name))]
+    kernel: Option<AnyKernel>,
     /// Only entries with this text in their name
     #[arg(long, value_name = "TEXT")]
     entry: Option<String>,
@@ -45,6 +48,42 @@ pub(crate) struct Args {
     backend: BackendArgs,
     #[command(flatten)]
     report: ReportArgs,
+}
+
+/// A kernel of attention or of matrix multiplication.
+#[derive(Clone, Copy, Debug)]
+enum AnyKernel {
+    Attention(Kernel),
+    Gemm(GemmKernel),
+}
+
+impl AnyKernel {
+    const ALL: [Self; Kernel::ALL.len() + GemmKernel::ALL.len()] = {
+        let mut all = [Self::Gemm(GemmKernel::ALL[0]); _];
+        let mut index = 0;
+        while index < Kernel::ALL.len() {
+            all[index] = Self::Attention(Kernel::ALL[index]);
+            index += 1;
+        }
+        while index < all.len() {
+            all[index] = Self::Gemm(GemmKernel::ALL[index - Kernel::ALL.len()]);
+            index += 1;
+        }
+        all
+    };
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Attention(kernel) => kernel.name(),
+            Self::Gemm(kernel) => kernel.name(),
+        }
+    }
+
+    /// The names of those that a backend has.
+    fn of_backend(backend: BackendKind) -> impl Iterator<Item = &'static str> {
+        let gemm = GemmKernel::of_backend(backend).iter().map(|kernel| kernel.name());
+        Kernel::of_backend(backend).iter().map(|kernel| kernel.name()).chain(gemm)
+    }
 }
 
 #[derive(Serialize)]
@@ -62,7 +101,8 @@ struct Document {
 struct EntryRecord {
     entry: String,
     dtype: &'static str,
-    head_dims: (usize, usize),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head_dims: Option<(usize, usize)>,
     runs: usize,
     /// Of the run with the largest error in terms of its bound.
     max_error: f64,
@@ -91,30 +131,60 @@ struct Outcome {
     result: Result<Verdict, String>,
 }
 
+/// A problem for a target: what a run is about.
+trait Subject: Sync {
+    /// The problem in words.
+    fn name(&self) -> String;
+
+    /// The target in words.
+    fn target(&self) -> String;
+
+    /// Runs once over poisoned outputs. What speaks against the kernel is inside, or a simulator's error.
+    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>>;
+}
+
+/// What the arguments select and the device can run.
+struct Chosen {
+    attention: Vec<Target>,
+    decode: Vec<&'static Entry>,
+    products: Vec<products::Target>,
+    skipped: Vec<SkippedRecord>,
+}
+
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
-    let (targets, decode_targets, skipped) = chosen(&session, args)?;
+    let Chosen { attention, decode, products, skipped } = chosen(&session, args)?;
     let cases = cases(session.kind());
     session.header(&screen)?;
-    let count = names(&targets).count() + decode_targets.len();
+    let count = names(&attention).count() + decode.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
     };
-    let of_decode = decode::cases(session.kind()).len();
-    screen
-        .line(format!("{count} entries, each on {} cases (decode: {of_decode}){schedules}", cases.len()))?;
+    let (of_decode, of_products) =
+        (decode::cases(session.kind()).len(), products::shapes(session.kind()).count());
+    screen.line(format!(
+        "{count} entries, each on {} cases (decode: {of_decode}, products: {of_products}){schedules}",
+        cases.len()
+    ))?;
     let start = Instant::now();
     let mut entries = Vec::new();
     let mut runs = 0;
-    for group in groups(targets) {
+    for group in groups(attention) {
         let records = with_element!(group[0].dtype, verify(&session, args, &group, &cases, &screen))?;
         runs += records.iter().map(|of_target| of_target[0].runs).sum::<usize>();
         entries.extend(records.into_iter().flatten());
     }
-    runs += decode::verify(&session, args, &decode_targets, &screen, &mut entries)?;
+    runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
+    for target in &products {
+        let (schedules, seed) = (args.schedules, args.report.seed);
+        let record = with_element!(target.dtype, verify_product(&session, target, schedules, seed))?;
+        print(&screen, &record)?;
+        runs += record.runs;
+        entries.push(record);
+    }
     for SkippedRecord { entry, reason } in &skipped {
         screen.line(format!("skip {entry}: {reason}"))?;
     }
@@ -131,45 +201,53 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(document.passed)
 }
 
-/// The targets that the arguments select and the device can run, and the entries that it cannot.
-fn chosen(session: &Session, args: &Args) -> Result<(Vec<Target>, Vec<&'static Entry>, Vec<SkippedRecord>)> {
-    let available = Kernel::of_backend(session.kind());
-    if let Some(kernel) = args.kernel.filter(|kernel| !available.contains(kernel)) {
+/// What the arguments select and the device can run, and the entries that it cannot.
+fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
+    let available: Vec<_> = AnyKernel::of_backend(session.kind()).collect();
+    if let Some(kernel) = args.kernel.filter(|kernel| !available.contains(&kernel.name())) {
         return Err(Error::KernelNotOnBackend {
             kernel: kernel.name(),
             backend: session.kind().name(),
-            available: available.iter().map(|kernel| kernel.name()).collect::<Vec<_>>().join(", "),
+            available: available.join(", "),
         }
         .into());
     }
+    let (of_attention, of_products) = match args.kernel {
+        None => (targets(session.kind(), None), products::targets(session.kind(), None)),
+        Some(AnyKernel::Attention(kernel)) => (targets(session.kind(), Some(kernel)), Vec::new()),
+        Some(AnyKernel::Gemm(kernel)) => (Vec::new(), products::targets(session.kind(), Some(kernel))),
+    };
+    let of_decode = decode::targets(session.kind()).filter(|_| args.kernel.is_none());
     let named = |name: &str| args.entry.as_ref().is_none_or(|text| name.contains(text));
-    let any_named = |target: &Target| target.names.iter().any(|name| named(name));
-    let all: Vec<_> = targets(session.kind(), args.kernel).into_iter().filter(any_named).collect();
-    let of_decode = decode::targets(session.kind(), args.kernel).filter(|entry| named(entry.name));
-    let (decode_targets, refused): (Vec<_>, Vec<_>) =
-        of_decode.partition(|entry| refusal(entry, session.device()).is_none());
-    if all.is_empty() && decode_targets.is_empty() && refused.is_empty() {
-        let text = args.entry.as_deref().unwrap_or_default();
-        return Err(usage(format!("--entry {text}: no entry has this in its name")));
-    }
-    let mut skipped: Vec<_> = refused
-        .into_iter()
-        .filter_map(|entry| {
-            let reason = refusal(entry, session.device())?;
-            Some(SkippedRecord { entry: entry.name.to_owned(), reason })
-        })
-        .collect();
-    let mut chosen = Vec::new();
-    for target in all {
-        // The limits of GPUs are no limits of the CPU's kernels, which have no entries.
+    let mut chosen =
+        Chosen { attention: Vec::new(), decode: Vec::new(), products: Vec::new(), skipped: Vec::new() };
+    // The limits of GPUs are no limits of the CPU's kernels, which have no entries.
+    for target in of_attention.into_iter().filter(|target| target.names.iter().any(|name| named(name))) {
         match target.refused_by(session.device()) {
-            None => chosen.push(target),
-            Some(reason) => skipped.extend(
+            None => chosen.attention.push(target),
+            Some(reason) => chosen.skipped.extend(
                 target.names.into_iter().map(|entry| SkippedRecord { entry, reason: reason.clone() }),
             ),
         }
     }
-    Ok((chosen, decode_targets, skipped))
+    for entry in of_decode.filter(|entry| named(entry.name)) {
+        match refusal(entry, session.device()) {
+            None => chosen.decode.push(entry),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
+        }
+    }
+    for target in of_products.into_iter().filter(|target| named(&target.name)) {
+        match target.refused_by(session.device()) {
+            None => chosen.products.push(target),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
+        }
+    }
+    let Chosen { attention, decode, products, skipped } = &chosen;
+    if attention.is_empty() && decode.is_empty() && products.is_empty() && skipped.is_empty() {
+        let text = args.entry.as_deref().unwrap_or_default();
+        return Err(usage(format!("--entry {text}: no entry has this in its name")));
+    }
+    Ok(chosen)
 }
 
 /// Targets that share inputs and references: of one storage type and one range of head_dims.
@@ -205,24 +283,10 @@ fn verify<T: Element>(
         .collect::<Result<_>>()?;
     let mut records = Vec::new();
     for target in group {
-        let outcomes = match session.kind() {
-            BackendKind::Sim => trials
-                .par_iter()
-                .flat_map(|trial| (0..args.schedules).into_par_iter().map(move |seed| (trial, seed)))
-                .map(|(trial, seed)| {
-                    trial.run(&Backend::simulator(seed), target, &format!("schedule {seed}, "))
-                })
-                .collect::<Result<Vec<_>>>()?,
-            BackendKind::Cuda | BackendKind::Cpu => trials
-                .iter()
-                .map(|trial| trial.run(&session.backend, target, ""))
-                .collect::<Result<Vec<_>>>()?,
-        };
-        let of_target: Vec<_> = target
-            .names
-            .iter()
-            .map(|name| record(name, target.dtype, &target.head_dims, outcomes.iter()))
-            .collect();
+        let subjects: Vec<_> = trials.iter().map(|trial| OnTarget { trial, target }).collect();
+        let outcomes = outcomes(session, &subjects, args.schedules)?;
+        let of_name = |name: &String| record(name, target.dtype, Some(&target.head_dims), outcomes.iter());
+        let of_target: Vec<_> = target.names.iter().map(of_name).collect();
         of_target.iter().try_for_each(|record| print(screen, record))?;
         records.push(of_target);
     }
@@ -236,50 +300,69 @@ impl<T: Element> Trial<T> {
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
         Ok(Self { problem, inputs, expected, name: describe(&problem, case.layout()) })
     }
+}
 
-    /// Runs a target once over poisoned outputs. What speaks against the kernel is part of the outcome.
-    ///
-    /// # Errors
-    /// What speaks against the machine.
-    fn run(&self, backend: &Backend, target: &Target, conditions: &str) -> Result<Outcome> {
-        let what = format!("{conditions}{}", self.name);
-        Outcome::new(what, self.verdict(backend, target)).with_context(|| target.names.join(" + "))
+/// A case made concrete, for one target.
+struct OnTarget<'a, T> {
+    trial: &'a Trial<T>,
+    target: &'a Target,
+}
+
+impl<T: Element> Subject for OnTarget<'_, T> {
+    fn name(&self) -> String {
+        self.trial.name.clone()
     }
 
-    fn verdict(
-        &self,
-        backend: &Backend,
-        target: &Target,
-    ) -> flash_attention::Result<Result<Verdict, String>> {
-        let plan = backend.plan(&self.problem, &target.request)?;
-        if let Some(entry) = target.missing_from(&plan) {
+    fn target(&self) -> String {
+        self.target.names.join(" + ")
+    }
+
+    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>> {
+        let Trial { problem, inputs, expected, .. } = self.trial;
+        let plan = backend.plan(problem, &self.target.request)?;
+        if let Some(entry) = self.target.missing_from(&plan) {
             return Ok(Err(format!("the planner does not launch {entry}")));
         }
-        let mut prepared = backend.prepare(&self.problem, &plan, self.inputs.tensors())?;
+        let mut prepared = backend.prepare(problem, &plan, inputs.tensors())?;
         prepared.poison()?;
         prepared.time()?;
         let (o, lse) = prepared.outputs()?;
-        Ok(Ok(self.expected.judge(&self.problem, plan.score_dtype(&self.problem), &o, &lse)))
+        Ok(Ok(expected.judge(problem, plan.score_dtype(problem), &o, &lse)))
     }
 }
 
-impl Outcome {
-    /// # Errors
-    /// What speaks against the machine; what speaks against the kernel is part of the outcome.
-    fn new(what: String, result: flash_attention::Result<Result<Verdict, String>>) -> Result<Self> {
-        let result = match result {
-            Ok(result) => result,
-            Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
-            Err(error) => return Err(error).context(what),
-        };
-        Ok(Self { what, result })
+/// Runs each subject: once, or on the simulator once in each schedule.
+///
+/// # Errors
+/// What speaks against the machine.
+fn outcomes(session: &Session, subjects: &[impl Subject], schedules: u64) -> Result<Vec<Outcome>> {
+    match session.kind() {
+        BackendKind::Sim => subjects
+            .par_iter()
+            .flat_map(|subject| (0..schedules).into_par_iter().map(move |seed| (subject, seed)))
+            .map(|(subject, seed)| outcome(subject, &Backend::simulator(seed), &format!("schedule {seed}, ")))
+            .collect(),
+        BackendKind::Cuda | BackendKind::Cpu => {
+            subjects.iter().map(|subject| outcome(subject, &session.backend, "")).collect()
+        }
     }
+}
+
+/// One run. What speaks against the kernel is part of the outcome.
+fn outcome(subject: &impl Subject, backend: &Backend, conditions: &str) -> Result<Outcome> {
+    let what = format!("{conditions}{}", subject.name());
+    let result = match subject.verdict(backend) {
+        Ok(result) => result,
+        Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
+        Err(error) => return Err(error).with_context(|| format!("{}, {what}", subject.target())),
+    };
+    Ok(Outcome { what, result })
 }
 
 fn record<'a>(
     name: &str,
     dtype: DType,
-    head_dims: &RangeInclusive<usize>,
+    head_dims: Option<&RangeInclusive<usize>>,
     outcomes: impl Iterator<Item = &'a Outcome> + Clone,
 ) -> EntryRecord {
     let share = |verdict: &&Verdict| verdict.output.max_error / verdict.output.bound.max(f64::MIN_POSITIVE);
@@ -302,7 +385,7 @@ fn record<'a>(
     EntryRecord {
         entry: name.to_owned(),
         dtype: dtype.name(),
-        head_dims: (*head_dims.start(), *head_dims.end()),
+        head_dims: head_dims.map(|range| (*range.start(), *range.end())),
         runs: outcomes.count(),
         max_error: worst.map_or(0.0, |output| output.max_error),
         bound: worst.map_or(0.0, |output| output.bound),
@@ -312,10 +395,11 @@ fn record<'a>(
 }
 
 fn print(screen: &Screen, record: &EntryRecord) -> std::io::Result<()> {
-    let EntryRecord { entry, runs, max_error, bound, passed, head_dims: (least, most), .. } = record;
+    let EntryRecord { entry, runs, max_error, bound, passed, head_dims, .. } = record;
     let verdict = if *passed { "pass" } else { "FAIL" };
+    let head_dims = head_dims.map_or(String::new(), |(least, most)| format!("head_dim {least}-{most}, "));
     screen.line(format!(
-        "{verdict} {entry:32} head_dim {least}-{most}, {}: max error {max_error:.2e}, bound {bound:.2e}",
+        "{verdict} {entry:32} {head_dims}{}: max error {max_error:.2e}, bound {bound:.2e}",
         if *runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
     ))?;
     record.failures.iter().try_for_each(|failure| screen.line(format!("     {failure}")))

@@ -155,7 +155,7 @@ impl Row {
 
     /// Seconds of a run, where it ran and was right.
     pub fn median_s(&self) -> Option<f64> {
-        self.measurement.as_ref().map(|measurement| measurement.median_s)
+        self.measurement.as_ref().map(|measurement| measurement.times.median_s)
     }
 
     /// Whether it was built, and then did not run or was wrong.

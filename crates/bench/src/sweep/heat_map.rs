@@ -98,10 +98,10 @@ fn cell(document: &Document, head_dim: usize, tile_head_dim: u32, place: (u32, u
     let here = |row: &&Row| row.head_dim == head_dim && (row.block_m, row.block_n) == place;
     let rows = || document.rows.iter().filter(here);
     let measured = rows().filter_map(|row| Some((row, row.measurement.as_ref()?)));
-    let best = measured.min_by(|a, b| a.1.median_s.total_cmp(&b.1.median_s));
+    let best = measured.min_by(|a, b| a.1.times.median_s.total_cmp(&b.1.times.median_s));
     if let Some((row, measured)) = best {
         let with = format!("{} warps, {} blocks", row.warps, row.min_blocks);
-        return Some(Cell::Measured { tflops: measured.tflops, seconds: measured.median_s, with });
+        return Some(Cell::Measured { tflops: measured.tflops, seconds: measured.times.median_s, with });
     }
     let failed = rows().find_map(|row| row.error.clone());
     let rejected = || {

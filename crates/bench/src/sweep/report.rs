@@ -110,8 +110,8 @@ fn cells(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Vec<S
     ];
     match &row.measurement {
         Some(measured) => cells.extend([
-            seconds(measured.median_s),
-            format!("{} - {}", seconds(measured.p20_s), seconds(measured.p80_s)),
+            seconds(measured.times.median_s),
+            format!("{} - {}", seconds(measured.times.p20_s), seconds(measured.times.p80_s)),
             significant(measured.tflops),
             ratio(row, rows, references).map_or("-".to_owned(), |ratio| format!("{ratio:.2}x")),
             "pass".to_owned(),

@@ -6,16 +6,15 @@ use cudarc::driver::result;
 
 use super::Cuda;
 use super::buffer::Buffer;
+use super::clock::Clock;
 use super::driver::check;
-use super::timer::Timer;
 use crate::Result;
 
 /// Two buffers, and the copy of one to the other.
 pub struct DeviceCopy {
-    cuda: Cuda,
     from: Buffer,
     to: Buffer,
-    timer: Timer,
+    clock: Clock,
 }
 
 impl Cuda {
@@ -27,7 +26,7 @@ impl Cuda {
         let from = self.buffer("the source of a copy", bytes)?;
         from.fill(0, self.stream())?;
         let to = self.buffer("the target of a copy", bytes)?;
-        Ok(DeviceCopy { cuda: self.clone(), from, to, timer: Timer::new(self)? })
+        Ok(DeviceCopy { from, to, clock: Clock::new(self)? })
     }
 }
 
@@ -42,12 +41,12 @@ impl DeviceCopy {
     /// # Errors
     /// When the driver fails.
     pub fn time(&mut self) -> Result<Duration> {
-        self.timer.begin(&self.cuda)?;
         let (to, from, bytes) = (self.to.address(), self.from.address(), self.from.bytes());
-        // SAFETY: both buffers are this object's own and as long; it outlives the copy, because `end`
-        // waits for it.
-        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.cuda.stream()) };
-        check("cuMemcpyDtoDAsync", copied)?;
-        self.timer.end(&self.cuda)
+        self.clock.time(|stream| {
+            // SAFETY: both buffers are this object's own and as long; it outlives the copy, because `time`
+            // waits for it.
+            let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, stream) };
+            check("cuMemcpyDtoDAsync", copied)
+        })
     }
 }

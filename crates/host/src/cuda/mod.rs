@@ -4,11 +4,12 @@
 //! pointers and a stream in, launches enqueued, nothing allocated and nothing synchronised.
 
 mod buffer;
+mod clock;
 mod copy;
 mod driver;
+mod gemm;
 mod modules;
 mod resident;
-mod timer;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use fa_kernels::entries::{Entry, Params};
 
 pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
+pub use gemm::{MmaPeak, ResidentGemm};
 pub use resident::Resident;
 
 use crate::launch::{Addresses, params};
@@ -169,28 +171,41 @@ impl Cuda {
     /// The parameters are those that the steps' entries take, and describe memory as [`Self::forward`] says.
     unsafe fn launch(&self, steps: &[Step], params: &Params, stream: CUstream) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        // SAFETY: the caller's contract.
+        steps.iter().try_for_each(|step| unsafe { self.enqueue(step.entry, step.grid, params, stream) })
+    }
+
+    /// Enqueues one launch of an entry in the current context.
+    ///
+    /// # Safety
+    /// `params` are what the entry takes, and describe device memory that it may use until the launch is over.
+    unsafe fn enqueue<A, T>(
+        &self,
+        entry: &'static Entry<A, T>,
+        grid: u32,
+        params: &Params,
+        stream: CUstream,
+    ) -> Result<()> {
+        let function = self.modules.function(entry)?;
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
+            Params::Gemm(params) => (&raw const *params).cast(),
         };
-        for step in steps {
-            let function = self.modules.function(step.entry)?;
-            let mut arguments = [params.cast_mut()];
-            // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the
-            // call; its memory is the caller's promise.
-            let launched = unsafe {
-                result::launch_kernel(
-                    function,
-                    (step.grid, 1, 1),
-                    (step.entry.threads, 1, 1),
-                    step.entry.shared_bytes,
-                    stream,
-                    &mut arguments,
-                )
-            };
-            check(&format!("cuLaunchKernel({})", step.entry.name), launched)?;
-        }
-        Ok(())
+        let mut arguments = [params.cast_mut()];
+        // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
+        // memory is the caller's promise.
+        let launched = unsafe {
+            result::launch_kernel(
+                function,
+                (grid, 1, 1),
+                (entry.threads, 1, 1),
+                entry.shared_bytes,
+                stream,
+                &mut arguments,
+            )
+        };
+        check(&format!("cuLaunchKernel({})", entry.name), launched)
     }
 
     /// Copies host tensors to the device, where the problem can be run as often as one likes.

@@ -27,7 +27,7 @@ unsafe impl Send for Function {}
 
 impl Modules {
     /// The entry's function, loaded into the current context if it is not yet.
-    pub(super) fn function(&self, entry: &'static Entry) -> Result<sys::CUfunction> {
+    pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<sys::CUfunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(entry.name) {
             return Ok(function.0);
@@ -46,7 +46,7 @@ impl Modules {
     }
 }
 
-fn load(entry: &Entry, ptx: &str) -> Result<sys::CUfunction> {
+fn load<A, T>(entry: &Entry<A, T>, ptx: &str) -> Result<sys::CUfunction> {
     let ptx =
         CString::new(ptx).map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;
     let module = compile(entry.name, &ptx)?;

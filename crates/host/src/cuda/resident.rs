@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Cuda;
 use super::buffer::Buffer;
+use super::clock::Clock;
 use super::driver::check;
-use super::timer::Timer;
 use crate::launch::Addresses;
 use crate::{DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Element, Plan, Problem, Result};
 
@@ -19,9 +19,7 @@ pub struct Resident<T> {
     o: Buffer,
     lse: Buffer,
     workspace: Buffer,
-    /// Larger than the L2 cache: writing it evicts the tensors.
-    eviction: Option<Buffer>,
-    timer: Timer,
+    clock: Clock,
     element: PhantomData<T>,
 }
 
@@ -79,8 +77,7 @@ impl<T: Element> Resident<T> {
             o: cuda.buffer("o", problem.tensors().o.span() * T::DTYPE.bytes())?,
             lse: cuda.buffer("lse", 4 * problem.lse_len())?,
             workspace: cuda.buffer(what, workspace_bytes as usize)?,
-            eviction: None,
-            timer: Timer::new(cuda)?,
+            clock: Clock::new(cuda)?,
             cuda: cuda.clone(),
             call,
             element: PhantomData,
@@ -102,6 +99,10 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the driver refuses a launch.
     pub fn run(&mut self) -> Result<()> {
+        self.enqueue()
+    }
+
+    fn enqueue(&self) -> Result<()> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let stream = self.cuda.stream();
@@ -127,9 +128,7 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.
     pub fn time(&mut self) -> Result<Duration> {
-        self.timer.begin(&self.cuda)?;
-        self.run()?;
-        self.timer.end(&self.cuda)
+        self.clock.time(|_| self.enqueue())
     }
 
     /// Evicts the tensors from the L2 cache.
@@ -137,11 +136,7 @@ impl<T: Element> Resident<T> {
     /// # Errors
     /// When the device has no memory left for a buffer of twice its L2 cache.
     pub fn flush_cache(&mut self) -> Result<()> {
-        if self.eviction.is_none() {
-            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * self.cuda.l2_bytes)?);
-        }
-        let Some(eviction) = &self.eviction else { return Ok(()) };
-        eviction.fill(0, self.cuda.stream())
+        self.clock.flush_cache()
     }
 
     /// Waits for the runs so far and copies O (its whole span) and lse back.

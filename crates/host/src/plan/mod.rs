@@ -240,7 +240,7 @@ pub(crate) fn unsupported_dtype(kernel: &'static str, algorithm: Algorithm, dtyp
     Error::UnsupportedDType { kernel, dtype, available: join(available.map(DType::name)) }
 }
 
-fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
+pub(crate) fn join(items: impl Iterator<Item = impl Into<String>>) -> String {
     items.map(Into::into).collect::<Vec<_>>().join(", ")
 }
 

@@ -82,3 +82,24 @@ pub unsafe fn store_b16(address: u64, value: u16) {
         _ => { unsafe { fa_sim::global::store::<u16>(address, value) } }
     }
 }
+
+/// Stores four consecutive 32-bit words (`st.global.v4.b32`).
+///
+/// # Safety
+/// As [`store_b32`], 16-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store4(address: u64, words: [u32; 4]) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("st.global.v4.b32 [{0}], {{{1}, {2}, {3}, {4}}};",
+                    in(reg64) address, in(reg32) words[0], in(reg32) words[1], in(reg32) words[2], in(reg32) words[3],
+                    options(nostack))
+            }
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { unsafe { fa_sim::global::store::<[u32; 4]>(address, words) } }
+    }
+}

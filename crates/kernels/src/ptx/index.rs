@@ -58,3 +58,15 @@ pub fn unknown(value: u32) -> u32 {
         _ => { value }
     }
 }
+
+/// Number of blocks of the grid (`%nctaid.x`).
+#[inline(always)]
+pub fn blocks() -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: reads a special register.
+            (unsafe { core::arch::nvptx::_grid_dim_x() }) as u32
+        }
+        _ => { fa_sim::index::blocks() }
+    }
+}

@@ -39,10 +39,11 @@ fn indices_cover_the_grid_once() {
     let mut out = [0; 192];
     run(3, &mut out, |base| {
         let element = 64 * index::block() + index::thread();
+        assert_eq!(index::thread_anew(), index::thread());
         // SAFETY: one element per thread of the grid.
-        unsafe { global::store_b32(base + 4 * u64::from(element), element) };
+        unsafe { global::store_b32(base + 4 * u64::from(element), element + 1000 * index::blocks()) };
     });
-    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+    assert!(out.iter().enumerate().all(|(i, &value)| value == 3000 + i as u32));
 }
 
 #[test]
@@ -118,6 +119,20 @@ fn wide_shared_loads_see_what_narrow_stores_wrote() {
             let agree = four[e] == one && two[pair] == one;
             global::store_b32(base + 4 * u64::from(thread), if agree { one as u32 } else { u32::MAX });
         }
+    });
+    assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
+}
+
+#[test]
+fn wide_global_stores_write_four_words_in_order() {
+    #[repr(align(16))]
+    struct Aligned([u32; 256]);
+    let Aligned(out) = &mut Aligned([0; 256]);
+    run(1, out, |base| {
+        let thread = index::thread();
+        let words = [4 * thread, 4 * thread + 1, 4 * thread + 2, 4 * thread + 3];
+        // SAFETY: 16 aligned bytes per thread.
+        unsafe { global::store4(base + 16 * u64::from(thread), words) };
     });
     assert!(out.iter().enumerate().all(|(i, &value)| value == i as u32));
 }

@@ -3,14 +3,13 @@
 
 use std::ops::RangeInclusive;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest, Element, Kernel};
+use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest, Element};
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::targets::bucket;
-use super::{Args, CHECKED_ROWS, EntryRecord, Outcome, print, record};
+use super::{Args, CHECKED_ROWS, EntryRecord, Subject, outcomes, print, record};
 use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
 use crate::output::Screen;
@@ -79,10 +78,9 @@ pub(super) fn cases(backend: BackendKind) -> Vec<Case> {
     queries.enumerate().flat_map(of_queries).collect()
 }
 
-/// The decode entries of a backend; none where a kernel is asked for, which is another then.
-pub(super) fn targets(backend: BackendKind, kernel: Option<Kernel>) -> impl Iterator<Item = &'static Entry> {
-    let any = backend != BackendKind::Cpu && kernel.is_none();
-    entries().filter(move |entry| any && entry.algorithm.family() == "decode")
+/// The decode entries of a backend.
+pub(super) fn targets(backend: BackendKind) -> impl Iterator<Item = &'static Entry> {
+    entries().filter(move |entry| backend != BackendKind::Cpu && entry.algorithm.family() == "decode")
 }
 
 /// Verifies the targets, adds their records, and returns the number of runs.
@@ -129,19 +127,21 @@ fn verify_type<T: Element>(
         let trials = trials::<T>(session, &head_dims, args.report.seed)?;
         let of_range = kernels.iter().take_while(|entry| bucket(entry) == head_dims).count();
         for entry in kernels.drain(..of_range) {
-            let outcomes = outcomes(session, args, entry, &trials)?;
-            runs += outcomes.len();
+            let (split, whole): (Vec<_>, Vec<_>) =
+                trials.iter().map(|trial| OnEntry { trial, entry }).partition(|on| on.trial.num_splits > 1);
+            let whole = outcomes(session, &whole, args.schedules)?;
+            let split = outcomes(session, &split, args.schedules)?;
+            runs += whole.len() + split.len();
             if targets.iter().any(|target| std::ptr::eq(*target, entry)) {
-                let of_entry = outcomes.iter().map(|(_, outcome)| outcome);
-                records.push(record(entry.name, T::DTYPE, &head_dims, of_entry));
+                records.push(record(entry.name, T::DTYPE, Some(&head_dims), whole.iter().chain(&split)));
                 records.last().map_or(Ok(()), |record| print(screen, record))?;
             }
-            merged.extend(outcomes.into_iter().filter(|(num_splits, _)| *num_splits > 1));
+            merged.extend(split);
         }
     }
     if let Some(entry) = combine {
-        let of_splits = merged.iter().map(|(_, outcome)| outcome);
-        records.push(record(entry.name, T::DTYPE, &(1..=flash_attention::MAX_HEAD_DIM), of_splits));
+        let head_dims = 1..=flash_attention::MAX_HEAD_DIM;
+        records.push(record(entry.name, T::DTYPE, Some(&head_dims), merged.iter()));
         records.last().map_or(Ok(()), |record| print(screen, record))?;
     }
     Ok(runs)
@@ -156,29 +156,6 @@ fn trials<T: Element>(
     let cases = cases(session.kind());
     let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed + index as u64);
     cases.iter().enumerate().map(trial).collect()
-}
-
-/// Runs an entry on all cases, and gives the number of splits with each outcome.
-fn outcomes<T: Element>(
-    session: &Session,
-    args: &Args,
-    entry: &'static Entry,
-    trials: &[Trial<T>],
-) -> Result<Vec<(usize, Outcome)>> {
-    let run = |trial: &Trial<T>, backend: &Backend, conditions: String| {
-        let outcome = Outcome::new(format!("{conditions}{}", trial.name), trial.verdict(backend, entry));
-        Ok((trial.num_splits, outcome.context(entry.name)?))
-    };
-    match session.kind() {
-        BackendKind::Sim => trials
-            .par_iter()
-            .flat_map(|trial| (0..args.schedules).into_par_iter().map(move |seed| (trial, seed)))
-            .map(|(trial, seed)| run(trial, &Backend::simulator(seed), format!("schedule {seed}, ")))
-            .collect(),
-        BackendKind::Cuda | BackendKind::Cpu => {
-            trials.iter().map(|trial| run(trial, &session.backend, String::new())).collect()
-        }
-    }
 }
 
 impl Case {
@@ -214,18 +191,30 @@ impl Case {
     }
 }
 
-impl<T: Element> Trial<T> {
-    fn verdict(
-        &self,
-        backend: &Backend,
-        entry: &'static Entry,
-    ) -> flash_attention::Result<Result<Verdict, String>> {
-        let request = DecodeRequest { num_splits: Some(self.num_splits), entry: Some(entry.name.to_owned()) };
-        let plan = backend.plan_decode(&self.problem, &request)?;
-        let mut prepared = backend.prepare_decode(&self.problem, &plan, self.cache.inputs())?;
+/// A case made concrete, for one entry.
+struct OnEntry<'a, T> {
+    trial: &'a Trial<T>,
+    entry: &'static Entry,
+}
+
+impl<T: Element> Subject for OnEntry<'_, T> {
+    fn name(&self) -> String {
+        self.trial.name.clone()
+    }
+
+    fn target(&self) -> String {
+        self.entry.name.to_owned()
+    }
+
+    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>> {
+        let Trial { problem, cache, expected, num_splits, .. } = self.trial;
+        let request =
+            DecodeRequest { num_splits: Some(*num_splits), entry: Some(self.entry.name.to_owned()) };
+        let plan = backend.plan_decode(problem, &request)?;
+        let mut prepared = backend.prepare_decode(problem, &plan, cache.inputs())?;
         prepared.poison()?;
         prepared.time()?;
         let (o, lse) = prepared.outputs()?;
-        Ok(Ok(self.expected.judge(self.problem.dense(), DType::F32, &o, &lse)))
+        Ok(Ok(expected.judge(problem.dense(), DType::F32, &o, &lse)))
     }
 }

@@ -1,0 +1,92 @@
+//! Times matrix multiplications on a GPU for `scripts/gemm_vs_torch.py`: one request on each line of stdin,
+//! one JSON object on each line of stdout.
+//!
+//! A request is `dtype m n k a_order b_order runs`, as in `f16 4096 4096 4096 row col 10`. The L2 cache is
+//! flushed before each run. A problem stays on the device for requests that repeat it; the first one runs it
+//! once untimed.
+
+use std::io::{self, BufRead as _, Write as _};
+
+use flash_attention::cuda::{Cuda, ResidentGemm};
+use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, MatrixLayout, Order, gemm_plan};
+use flash_attention::{DType, Element};
+use half::{bf16, f16};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let cuda = Cuda::new(0)?;
+    let mut resident: Option<(String, Timed)> = None;
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let (problem, runs) = line.trim().rsplit_once(' ').ok_or("a request has seven words")?;
+        if resident.as_ref().is_none_or(|(of, _)| of != problem) {
+            // The old one's memory first.
+            drop(resident.take());
+            resident = Some((problem.to_owned(), prepare(&cuda, problem)?));
+        }
+        let Some((_, timed)) = &mut resident else { continue };
+        let seconds: Vec<f64> = (0..runs.parse()?).map(|_| (timed.run)()).collect::<Result<_, _>>()?;
+        let answer =
+            serde_json::json!({ "seconds": seconds, "entry": timed.entry, "reasons": timed.reasons });
+        println!("{answer}");
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// A problem on the device.
+struct Timed {
+    entry: Option<&'static str>,
+    reasons: Vec<String>,
+    run: Box<dyn FnMut() -> flash_attention::Result<f64>>,
+}
+
+fn prepare(cuda: &Cuda, request: &str) -> Result<Timed, Failure> {
+    let words: Vec<_> = request.split_whitespace().collect();
+    let [dtype, m, n, k, a_order, b_order] = words[..] else {
+        return Err(format!("not a request: {request}").into());
+    };
+    let (m, n, k) = (m.parse()?, n.parse()?, k.parse()?);
+    let order =
+        |name| Order::ALL.into_iter().find(|order| order.name() == name).ok_or(format!("no order {name}"));
+    let matrices = Matrices {
+        a: order(a_order)?.matrix(m, k),
+        b: order(b_order)?.matrix(k, n),
+        c: MatrixLayout::row_major(m, n),
+    };
+    let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype).ok_or("no such dtype")?;
+    let problem = GemmProblem::new(matrices, dtype)?;
+    match dtype {
+        DType::F32 => timed::<f32>(cuda, &problem),
+        DType::F16 => timed::<f16>(cuda, &problem),
+        DType::Bf16 => timed::<bf16>(cuda, &problem),
+    }
+}
+
+fn timed<T: Element>(cuda: &Cuda, problem: &GemmProblem) -> Result<Timed, Failure> {
+    let plan = gemm_plan(problem, cuda.device(), &GemmRequest::default())?;
+    let matrices = problem.matrices();
+    let (a, b) = (random::<T>(matrices.a.span(), 1), random::<T>(matrices.b.span(), 2));
+    let mut resident: ResidentGemm<T> = cuda.upload_gemm(problem, &plan, (&a, &b))?;
+    resident.time()?;
+    Ok(Timed {
+        entry: plan.step.map(|step| step.entry.name),
+        reasons: plan.reasons,
+        run: Box::new(move || {
+            resident.flush_cache()?;
+            Ok(resident.time()?.as_secs_f64())
+        }),
+    })
+}
+
+/// Nearly normal numbers: the sum of four uniform ones, of variance 1.
+fn random<T: Element>(len: usize, seed: u64) -> Vec<T> {
+    let mut state = seed;
+    let mut uniform = || {
+        // Knuth's linear congruential generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..len).map(|_| T::from_f32(3.0_f32.sqrt() * (uniform() + uniform() + uniform() + uniform()))).collect()
+}

@@ -1,0 +1,48 @@
+//! Timing on the device: between two of its events, with the caches evicted where that is asked for.
+
+use std::time::Duration;
+
+use cudarc::driver::{CudaEvent, sys};
+
+use super::buffer::Buffer;
+use super::driver::check;
+use super::{CUstream, Cuda};
+use crate::Result;
+
+/// Two events of a backend's stream, and what evicts its caches.
+pub(super) struct Clock {
+    cuda: Cuda,
+    /// Larger than the L2 cache: writing it evicts everything else.
+    eviction: Option<Buffer>,
+    events: [CudaEvent; 2],
+}
+
+impl Clock {
+    pub(super) fn new(cuda: &Cuda) -> Result<Self> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let event = || check("cuEventCreate", cuda.context.new_event(flags));
+        Ok(Self { cuda: cuda.clone(), eviction: None, events: [event()?, event()?] })
+    }
+
+    /// The time that what `enqueue` puts on the backend's stream takes; waits for it.
+    pub(super) fn time(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Duration> {
+        self.record(0)?;
+        enqueue(self.cuda.stream())?;
+        self.record(1)?;
+        let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(&self.events[1]))?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+    }
+
+    /// Evicts the L2 cache.
+    pub(super) fn flush_cache(&mut self) -> Result<()> {
+        if self.eviction.is_none() {
+            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * self.cuda.l2_bytes)?);
+        }
+        let Some(eviction) = &self.eviction else { return Ok(()) };
+        eviction.fill(0, self.cuda.stream())
+    }
+
+    fn record(&self, event: usize) -> Result<()> {
+        check("cuEventRecord", self.events[event].record(&self.cuda.stream))
+    }
+}
