@@ -27,10 +27,11 @@ fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
 fn every_barrier_of_the_source_is_reached() {
     let sim = Sim::new(1);
     for kernel in KERNELS {
-        // Rows of whole 16 bytes, and others: forward_sm80 has a loop for each, and each has its own barriers.
-        for head_dim in [40, 41] {
-            let loops = if kernel == Kernel::ForwardSm80 { 2 } else { 1 };
-            let layout = TensorLayout::bshd(1, 70, 2, head_dim);
+        // Rows at multiples of 16 bytes, at one distance from them, and anywhere: forward_sm80 has a loop for each, and
+        // each has its own barrier.
+        for (heads, head_dim) in [(2, 40), (8, 41), (2, 41)] {
+            let loops = if kernel == Kernel::ForwardSm80 { 3 } else { 1 };
+            let layout = TensorLayout::bshd(1, 70, heads, head_dim);
             let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
             let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
             let inputs = [1, 2, 3].map(|seed| halves(layout.span(), seed));
@@ -109,6 +110,41 @@ fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
                 if inside[i] { value.is_finite() } else { value.to_f32() == -7.0 },
                 "{kernel}: o[{i}] = {value}"
             );
+        }
+    }
+}
+
+/// Rows of [B, S, H, D] with an odd head_dim and eight heads start at one distance from a multiple of 16 bytes in each head, and
+/// are copied with their neighbours' elements before them.
+#[test]
+fn a_head_of_nan_does_not_leak_into_its_neighbours() {
+    let (rows, heads, head_dim) = (37, 8, 33);
+    let layout = TensorLayout::bshd(1, rows, heads, head_dim);
+    let problem = Problem::new(
+        Tensors { q: layout, k: layout, v: layout, o: layout },
+        DType::F16,
+        Options { causal: true, softmax_scale: None },
+    )
+    .unwrap();
+    let clean = [1, 2, 3].map(|seed| halves(layout.span(), seed));
+    let mut tainted = clean.clone();
+    for tensor in &mut tainted {
+        for (row, head) in (0..rows).flat_map(|row| [1, 4].map(|head| (row, head))) {
+            tensor[layout.row(0, row, head)..][..head_dim].fill(f16::NAN);
+        }
+    }
+    for kernel in KERNELS {
+        let sim = Sim::new(3);
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let [o, beside_nan] = [&clean, &tainted].map(|[q, k, v]| {
+            let mut o = vec![f16::ZERO; layout.span()];
+            sim.forward(&problem, &plan, (q, k, v), &mut o, None).unwrap();
+            o
+        });
+        for (row, head) in (0..rows).flat_map(|row| [0, 2, 3, 5, 6, 7].map(|head| (row, head))) {
+            let at = layout.row(0, row, head);
+            assert_eq!(o[at..][..head_dim], beside_nan[at..][..head_dim], "{kernel}, row {row}, head {head}");
         }
     }
 }

@@ -100,7 +100,7 @@ pub unsafe fn decode<
             cp_async::wait_group::<AHEAD>();
             warp::sync();
             let mut s = [[0.0; COLS]; ROWS];
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, 0, ring.k_tile(stage));
+            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, 0, ring.k_tile(stage), !0);
             softmax.prescale(&mut s);
             let first_key = keys.first + step * config.block_n();
             if first_key + WARP_KEYS > unmasked.min(keys.end) {

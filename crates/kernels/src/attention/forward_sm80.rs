@@ -12,12 +12,12 @@ use crate::params::AttentionParams;
 use crate::ptx::{cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::softmax::OnlineSoftmax;
-use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
-use crate::tile::mma_copy::{AlignedCopy, TileCopy, WordCopy, is_aligned};
+use crate::tile::mma::{self, CHUNK, MmaElement, MmaTile, QUAD};
+use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 2;
+pub const BARRIERS: u32 = 3;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
@@ -48,36 +48,89 @@ pub unsafe fn forward_sm80<
         assert!(ROWS as u32 * 8 * config.warps == BLOCK_M);
         assert!(COLS as u32 * QUAD == BLOCK_N && OUT as u32 * QUAD == HEAD_DIM);
     }
-    let work = work_tile::<BLOCK_M>(params);
-    // SAFETY: valid parameters have no empty axis.
-    let kv_head = unsafe { work.kv_head(params) };
-    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
-    let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
-    let q = q.from::<E>(work.tile * BLOCK_M, 0);
-    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
+    let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work_tile::<BLOCK_M>(params));
+    let Operands { q, k, v, rows } = &operands;
     // SAFETY: the caller's contract; all threads take the same branch.
     let (acc, softmax) = unsafe {
-        if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
-            let q = AlignedCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(&q);
-            let kv = [&k, &v].map(AlignedCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv)
-        } else {
-            let q = WordCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(&q);
-            let kv = [&k, &v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-            attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv)
+        match rows {
+            Rows::Aligned => {
+                let q = ChunkCopy::<false, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
+                let kv = [k, v].map(ChunkCopy::<false, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, !0)
+            }
+            Rows::Alike => {
+                let keep = keep_columns(shift(k));
+                let q = ChunkCopy::<true, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
+                let kv = [k, v].map(ChunkCopy::<true, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, keep)
+            }
+            Rows::Any => {
+                let q = WordCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
+                let kv = [k, v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, !0)
+            }
         }
     };
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let work = work_tile::<BLOCK_M>(params);
+    let Operands { v, rows, .. } = &Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
+    let first_column = if let Rows::Alike = rows { shift(v) } else { 0 };
     // SAFETY: the caller's contract.
-    unsafe { store_output::<E, BLOCK_M, ROWS, OUT>(params, &work, &acc, &softmax) };
+    unsafe { store_output::<E, BLOCK_M, ROWS, OUT>(params, &work, first_column, &acc, &softmax) };
+}
+
+/// What one block reads.
+struct Operands {
+    /// From the block's first row on.
+    q: GlobalTile,
+    k: GlobalTile,
+    v: GlobalTile,
+    rows: Rows,
+}
+
+/// Where the rows of all three operands start.
+enum Rows {
+    /// At multiples of 16 bytes, and they are a multiple of 16 bytes long.
+    Aligned,
+    /// At one distance from multiples of 16 bytes in Q and K, at one in V. They are copied as they lie, from the last
+    /// such multiple on: Q·Kᵀ stays the same if Q and K come late alike, and V's shift moves the columns of O.
+    Alike,
+    /// Anywhere.
+    Any,
+}
+
+impl Operands {
+    #[inline(always)]
+    fn of<E: Element, const BLOCK_M: u32, const HEAD_DIM: u32>(
+        params: &AttentionParams,
+        work: &WorkTile,
+    ) -> Self {
+        // SAFETY: valid parameters have no empty axis.
+        let kv_head = unsafe { work.kv_head(params) };
+        let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+        let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, work, work.head, q_shape);
+        let q = q.from::<E>(work.tile * BLOCK_M, 0);
+        let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, work, kv_head, k_shape);
+        let fits = |tile: &GlobalTile| shifts_alike(tile) && shift(tile) + tile.columns <= HEAD_DIM;
+        // A tensor's first row must not be copied from before the tensor.
+        let starts = (params.q | params.k | params.v).is_multiple_of(CHUNK as u64);
+        let rows = if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
+            Rows::Aligned
+        } else if starts && fits(&q) && fits(&k) && fits(&v) && shift(&q) == shift(&k) {
+            Rows::Alike
+        } else {
+            Rows::Any
+        };
+        Self { q, k, v, rows }
+    }
 }
 
 /// Rows of Q that are copied at a time: a few, because it happens once and need not be unrolled.
 const Q_ROWS: u32 = 32;
 
 /// A thread's part of O before its rows are divided by their sums, and those sums, with one way of copying.
+/// Of this lane's two columns in the first eight of Q and K, `keep` masks those that are theirs.
 ///
 /// # Safety
 /// As [`forward_sm80`]; `q` is at the first row of this block's tile.
@@ -97,6 +150,7 @@ unsafe fn attend<
     params: &AttentionParams,
     q: Q,
     [k, v]: [KV; 2],
+    keep: u32,
 ) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
     let first_row = work_tile::<BLOCK_M>(params).tile * BLOCK_M;
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
@@ -146,7 +200,13 @@ unsafe fn attend<
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
+            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
+                &mut s,
+                q_shared,
+                lane.warp_row,
+                k_shared,
+                keep,
+            );
             if next_key > unmasked || softmax.prescales() {
                 softmax.prescale(&mut s);
                 apply_mask(&mut s, params, first_row, first_key, lane);
@@ -257,7 +317,8 @@ pub(super) fn rescale_output<const ROWS: usize, const OUT: usize>(
     }
 }
 
-/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted.
+/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted. O's columns begin at the
+/// product's `first_column`.
 ///
 /// # Safety
 /// All threads of the block call this together; O is writable, and these rows are this block's own.
@@ -265,6 +326,7 @@ pub(super) fn rescale_output<const ROWS: usize, const OUT: usize>(
 unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, const OUT: usize>(
     params: &AttentionParams,
     work: &WorkTile,
+    first_column: u32,
     acc: &[[f32; OUT]; ROWS],
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
@@ -272,7 +334,7 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
     let shape = (params.seqlen_q, params.head_dim);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
     let o = o.from::<E>(first_row, 0);
-    let in_pairs = (o.address | (2 * o.stride)).is_multiple_of(4);
+    let in_pairs = ((o.address + 2 * first_column as u64) | (2 * o.stride)).is_multiple_of(4);
     let mut i = 0;
     while i < ROWS {
         let row = lane.row(i);
@@ -282,16 +344,18 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
             if row < o.rows {
                 let mut j = 0;
                 while j < OUT {
-                    let column = lane.column(j);
+                    // What lies before the first column wraps around to beyond the last.
+                    let column = lane.column(j).wrapping_sub(first_column);
                     let (low, high) = (acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
-                    if in_pairs && column + 1 < o.columns {
+                    let next = column.wrapping_add(1);
+                    if in_pairs && column < o.columns && next < o.columns {
                         global::store_b32(o.at::<E>(row, column), E::pack(low, high));
                     } else {
                         if column < o.columns {
                             E::store(o.at::<E>(row, column), low);
                         }
-                        if column + 1 < o.columns {
-                            E::store(o.at::<E>(row, column + 1), high);
+                        if next < o.columns {
+                            E::store(o.at::<E>(row, next), high);
                         }
                     }
                     j += 2;

@@ -108,7 +108,8 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     }
 }
 
-/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first `COLS`·4 rows of `b`, over all columns.
+/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first `COLS`·4 rows of `b`, over all columns; of this
+/// lane's two in the first eight, only what the mask `keep` keeps.
 ///
 /// # Safety
 /// Both tiles are written, with a barrier between; all 32 lanes of the warp call this together.
@@ -118,6 +119,7 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
     a: MmaTile<COLUMNS>,
     first_row: u32,
     b: MmaTile<COLUMNS>,
+    keep: u32,
 ) {
     let lane = index::thread() % 32;
     // Lanes name the rows of four 8×8 matrices: of A, rows 0–7 and 8–15 of the left half, then of the
@@ -132,12 +134,21 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
             // SAFETY: the caller's contract.
             a_fragments[m] =
                 unsafe { ldmatrix::load_x4(a_first + 16 * m as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+            if k == 0 {
+                a_fragments[m][0] &= keep;
+                a_fragments[m][1] &= keep;
+            }
             m += 1;
         }
         let mut n = 0;
         while n < COLS / 2 {
             // SAFETY: the caller's contract.
-            let b = unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+            let mut b =
+                unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+            if k == 0 {
+                b[0] &= keep;
+                b[2] &= keep;
+            }
             let mut m = 0;
             while m < ROWS / 2 {
                 // SAFETY: the caller's contract.

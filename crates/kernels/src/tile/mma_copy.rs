@@ -1,12 +1,12 @@
 //! Streaming the rows of a matrix into shared memory, one tile after another, with asynchronous copies.
 //!
-//! There are two ways, and a kernel chooses one for all of its matrices, by a uniform branch outside of its loop:
-//! [`AlignedCopy`] where every row starts at a multiple of 16 bytes, [`WordCopy`] for any rows. Both
-//! leave rows as [`MmaTile`] wants them, and zeros where no row is.
+//! There are three ways, and a kernel chooses one for all of its matrices, by a uniform branch outside of its loop:
+//! [`ChunkCopy`] where every row starts at a multiple of 16 bytes; the same, `SHIFTED`, where all rows of a matrix
+//! start at the same distance from one; [`WordCopy`] for any rows. All leave zeros where no row is.
 
 use crate::element::Element;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
-use crate::tile::mma::{CHUNK, MmaTile};
+use crate::tile::mma::{CHUNK, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
 
 /// The rows of one matrix on their way into tiles of `COLUMNS` columns.
@@ -42,11 +42,26 @@ pub trait TileCopy<const COLUMNS: u32>: Sized {
 /// Whether all rows of `source` start at multiples of 16 bytes and are whole chunks.
 #[inline(always)]
 pub fn is_aligned(source: &GlobalTile) -> bool {
-    (source.address | (2 * source.stride) | (2 * source.columns as u64)).is_multiple_of(CHUNK as u64)
+    (source.address | (2 * source.columns as u64)).is_multiple_of(CHUNK as u64) && shifts_alike(source)
+}
+
+/// Whether all rows of `source` start at the same distance from a multiple of 16 bytes.
+#[inline(always)]
+pub fn shifts_alike(source: &GlobalTile) -> bool {
+    (2 * source.stride).is_multiple_of(CHUNK as u64)
+}
+
+/// Elements between the last multiple of 16 bytes and the first row of `source`.
+#[inline(always)]
+pub fn shift(source: &GlobalTile) -> u32 {
+    (source.address % CHUNK as u64) as u32 / 2
 }
 
 /// Copies of 16 bytes. Each thread stays in its column of chunks, so that its addresses advance by constants.
-pub struct AlignedCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
+///
+/// `SHIFTED`, a row's first elements are preceded by what lies before them in their 16 bytes, and all columns
+/// come [`shift`] later; what is multiplied over the columns has to leave the foreign ones out ([`keep_columns`]).
+pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
     /// Byte address of this thread's chunk in its first row of the matrix.
     source: u64,
     /// Bytes from one row to the next.
@@ -55,11 +70,28 @@ pub struct AlignedCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> 
     rows: i32,
     /// Offset of its first chunk in a tile.
     target: u32,
+    /// Bytes that there are of its chunks.
+    bytes: u32,
     /// Whether the thread copies at all.
     active: bool,
 }
 
-impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMNS, THREADS, ROWS> {
+/// Which of its two columns of the first eight of an `mma` operand this lane keeps, as a mask, if `shift` are foreign.
+#[inline(always)]
+pub fn keep_columns(shift: u32) -> u32 {
+    let column = index::thread() % QUAD * 2;
+    if column >= shift {
+        !0
+    } else if column + 1 >= shift {
+        0xffff_0000
+    } else {
+        0
+    }
+}
+
+impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32>
+    ChunkCopy<SHIFTED, COLUMNS, THREADS, ROWS>
+{
     /// Chunks of a row.
     const CHUNKS: u32 = COLUMNS * 2 / CHUNK;
 
@@ -77,7 +109,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMN
             // Only the last turn can reach behind the tile.
             if row + Self::TURN <= ROWS || self.target < (ROWS - row) * MmaTile::<COLUMNS>::STRIDE {
                 // SAFETY: the caller's contract.
-                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, source, CHUNK) };
+                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, source, self.bytes) };
             }
             source += Self::TURN as u64 * self.stride;
             row += Self::TURN;
@@ -96,7 +128,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMN
             // SAFETY: the caller's contract.
             unsafe {
                 if row < rows {
-                    cp_async::copy16(target, source, CHUNK);
+                    cp_async::copy16(target, source, self.bytes);
                 } else {
                     shared::store4(target, [0; 4]);
                 }
@@ -108,24 +140,28 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> AlignedCopy<COLUMN
     }
 }
 
-impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
-    for AlignedCopy<COLUMNS, THREADS, ROWS>
+impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
+    for ChunkCopy<SHIFTED, COLUMNS, THREADS, ROWS>
 {
     #[inline(always)]
     fn copied_columns(head_dim: u32) -> u32 {
-        head_dim
+        if SHIFTED { COLUMNS } else { head_dim }
     }
 
     #[inline(always)]
     fn new<E: Element>(source: &GlobalTile) -> Self {
         let thread = index::thread();
         let (row, column) = (thread / Self::CHUNKS, thread % Self::CHUNKS * (CHUNK / 2));
+        let shift = if SHIFTED { shift(source) } else { 0 };
+        let columns = (source.columns + shift).saturating_sub(column);
         Self {
-            source: source.at::<E>(row, column),
+            // Where no byte is copied the address still has to be a valid one.
+            source: source.at::<E>(row, if SHIFTED && columns == 0 { 0 } else { column }) - 2 * shift as u64,
             stride: E::BYTES * source.stride,
             rows: source.rows as i32 - row as i32,
             target: row * MmaTile::<COLUMNS>::STRIDE + 2 * column,
-            active: thread < Self::TURN * Self::CHUNKS && column < source.columns,
+            bytes: if SHIFTED { (2 * columns).min(CHUNK) } else { CHUNK },
+            active: thread < Self::TURN * Self::CHUNKS && (SHIFTED || columns > 0),
         }
     }
 
