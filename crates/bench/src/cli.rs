@@ -71,6 +71,12 @@ pub(crate) struct ProblemArgs {
     /// Query i sees key j only if j <= i + kv_seq - seq
     #[arg(long)]
     pub(crate) causal: bool,
+    /// Query i sees key j only if j >= i + kv_seq - seq - KEYS [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_left: Option<usize>,
+    /// Query i sees key j only if j <= i + kv_seq - seq + KEYS; --causal makes it 0 [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_right: Option<usize>,
     /// Factor on Q·Kᵀ before the softmax [default: 1/sqrt(head_dim)]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) softmax_scale: Option<f32>,
@@ -130,6 +136,10 @@ where
 
 fn destination(text: &str) -> Result<Destination, String> {
     Destination::parse(text)
+}
+
+fn window(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("{error}; a side of the window is 0 or more keys, or left out"))
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

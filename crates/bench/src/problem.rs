@@ -55,15 +55,29 @@ impl ProblemArgs {
         let q = self.layout.tensor(batch, seq, heads, head_dim);
         let k =
             self.layout.tensor(batch, self.kv_seq.unwrap_or(seq), self.kv_heads.unwrap_or(heads), head_dim);
-        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
+        let options = Options {
+            causal: self.causal,
+            softmax_scale: self.softmax_scale,
+            window: (self.window_left, self.window_right),
+        };
         Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
+    }
+}
+
+/// What hides keys, in two words.
+fn mask(problem: &Problem) -> String {
+    let side = |size: Option<usize>| size.map_or("any".to_owned(), |size| size.to_string());
+    match problem.window() {
+        (None, None) => "full mask".to_owned(),
+        (None, Some(0)) => "causal mask".to_owned(),
+        (left, right) => format!("window {},{}", side(left), side(right)),
     }
 }
 
 /// The problem in one line.
 pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     format!(
-        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} mask softmax_scale={}",
+        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} softmax_scale={}",
         problem.batch(),
         problem.heads(),
         problem.kv_heads(),
@@ -72,7 +86,7 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         problem.head_dim(),
         problem.dtype(),
         layout.name(),
-        if problem.causal() { "causal" } else { "full" },
+        mask(problem),
         problem.softmax_scale(),
     )
 }

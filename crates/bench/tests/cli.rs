@@ -118,6 +118,19 @@ fn a_kernel_and_a_tile_can_be_asked_for() {
 }
 
 #[test]
+fn a_window_hides_keys_on_both_sides() {
+    let line = "--seq 30 --kv-seq 50 --dim 20 --heads 2 --window-left 7 --window-right 2";
+    for backend in ["cpu", "sim"] {
+        let document = json(&format!("{line} --backend {backend} --iterations 1 --json"));
+        assert_eq!(document["problem"]["window"], serde_json::json!([7, 2]));
+        // The last two rows have no 8th, 9th and 10th key on their right.
+        assert_eq!(document["problem"]["flops"], f64::from(4 * 2 * 20 * (30 * 10 - 3)));
+        assert_eq!(document["passed"], true);
+    }
+    assert!(stdout(&format!("{line} --backend cpu --iterations 1")).contains(" window 7,2 softmax_scale="));
+}
+
+#[test]
 fn alignment_compares_two_head_dims() {
     let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
     assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));
@@ -191,6 +204,9 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--batch many", "'many' for '--batch <BATCH>'"),
         ("--iterations 0", "at least 1 is needed"),
         ("--budget -1", "'-1'"),
+        ("--window-left -3", "'-3' for '--window-left <KEYS>'"),
+        ("--window-right -1", "a side of the window is 0 or more keys, or left out"),
+        ("--window-left near", "'near' for '--window-left <KEYS>'"),
         ("--fast", "unexpected argument '--fast'"),
         ("--backend cpu --device 1", "--device 1 chooses a GPU, but the backend is cpu"),
         ("--backend cpu --kernel forward_simt", "does not run on backend cpu; it has forward_cpu, standard"),

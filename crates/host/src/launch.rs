@@ -1,8 +1,9 @@
 //! From a plan and addresses to the kernels' parameters.
 
+use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Strides};
 
-use crate::{Problem, TensorLayout};
+use crate::{MAX_SEQLEN, Problem, TensorLayout};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -44,10 +45,16 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParam
         heads: problem.heads() as u32,
         group: problem.group() as u32,
         head_dim: problem.head_dim() as u32,
-        causal: problem.causal().into(),
+        window_left: side(problem.window().0),
+        window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),
         rows: problem.lse_len() as u64,
     }
+}
+
+/// A side of the window; one wider than any sequence hides nothing.
+fn side(size: Option<usize>) -> u32 {
+    size.map_or(UNLIMITED, |size| size.min(MAX_SEQLEN) as u32)
 }
 
 fn strides(layout: &TensorLayout) -> Strides {

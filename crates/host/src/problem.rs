@@ -1,5 +1,7 @@
 //! One attention problem: validated once here, trusted by everything after.
 
+use std::ops::Range;
+
 use crate::{DType, Error, Result, TensorLayout};
 
 /// The largest head_dim that the kernels hold.
@@ -29,6 +31,9 @@ pub struct Options {
     pub causal: bool,
     /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
     pub softmax_scale: Option<f32>,
+    /// Sliding window (left, right): query i sees key j only if
+    /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right. `None` is no limit; with `causal`, right is 0.
+    pub window: (Option<usize>, Option<usize>),
 }
 
 /// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head.
@@ -40,7 +45,7 @@ pub struct Options {
 pub struct Problem {
     tensors: Tensors,
     dtype: DType,
-    causal: bool,
+    window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
 }
 
@@ -87,7 +92,9 @@ impl Problem {
         if !softmax_scale.is_finite() {
             return Err(Error::SoftmaxScale { value: softmax_scale });
         }
-        Ok(Self { tensors, dtype, causal: options.causal, softmax_scale })
+        let (left, right) = options.window;
+        let window = (left, if options.causal { Some(0) } else { right });
+        Ok(Self { tensors, dtype, window, softmax_scale })
     }
 
     /// Shapes and strides.
@@ -100,9 +107,14 @@ impl Problem {
         self.dtype
     }
 
-    /// Whether the causal mask applies.
+    /// The window (left, right) that keys must lie in; the causal mask is a right side of 0.
+    pub const fn window(&self) -> (Option<usize>, Option<usize>) {
+        self.window
+    }
+
+    /// Whether no query sees a key that comes after it.
     pub const fn causal(&self) -> bool {
-        self.causal
+        matches!(self.window.1, Some(0))
     }
 
     /// Factor on Q·Kᵀ.
@@ -156,28 +168,32 @@ impl Problem {
         (batch * self.heads() + head) * self.seqlen_q() + row
     }
 
-    /// Keys that query `row` sees: always the first so many.
+    /// Keys that query `row` sees.
     #[inline]
-    pub const fn visible_keys(&self, row: usize) -> usize {
-        if !self.causal {
-            return self.seqlen_k();
-        }
-        let visible = (row + 1 + self.seqlen_k()).saturating_sub(self.seqlen_q());
-        if visible < self.seqlen_k() { visible } else { self.seqlen_k() }
+    pub fn visible_keys(&self, row: usize) -> Range<usize> {
+        let (sq, sk) = (self.seqlen_q(), self.seqlen_k());
+        let (left, right) = self.window;
+        let first = left.map_or(0, |left| (row + sk).saturating_sub(left.saturating_add(sq)));
+        let end = right.map_or(sk, |right| right.saturating_add(row + 1 + sk).saturating_sub(sq).min(sk));
+        first..end
     }
 
     /// Multiplications and additions of the two matrix products, by FlashAttention's convention:
-    /// 4·B·H·Sq·Sk·D, and with a causal mask only the visible pairs count.
+    /// 4·B·H·Sq·Sk·D, of which only the visible pairs of query and key count.
     pub fn flops(&self) -> f64 {
-        let pairs = if self.causal {
-            let (sq, sk) = (self.seqlen_q() as f64, self.seqlen_k() as f64);
-            // Rows see sk − sq + 1 … sk keys; those below one see none.
-            let first = (sk - sq + 1.0).max(1.0);
-            (first + sk) * (sk - first + 1.0) / 2.0
-        } else {
-            self.seqlen_q() as f64 * self.seqlen_k() as f64
+        let (left, right) = self.window;
+        let (sq, sk) = (self.seqlen_q() as i128, self.seqlen_k() as i128);
+        // Row i sees the keys from clamp(i + first) to before clamp(i + end), each clamped to 0..=Sk.
+        let clamped_sum = |shift: i128| {
+            let up_to = |n: i128| {
+                let (rising, flat) = (n.clamp(0, sk), (n - sk).max(0));
+                rising * (rising + 1) / 2 + flat * sk
+            };
+            up_to(sq - 1 + shift) - up_to(shift - 1)
         };
-        4.0 * (self.batch() * self.heads() * self.head_dim()) as f64 * pairs
+        let ends = right.map_or(sq * sk, |right| clamped_sum(right as i128 + 1 + sk - sq));
+        let firsts = left.map_or(0, |left| clamped_sum(sk - sq - left as i128));
+        4.0 * (self.batch() * self.heads() * self.head_dim()) as f64 * (ends - firsts) as f64
     }
 
     /// Checks that buffers of these lengths (in elements) hold what the views reach.
@@ -232,25 +248,41 @@ mod tests {
         assert_eq!(message(t), "k: stride of head_dim is 2; rows must be contiguous (stride 1)");
     }
 
-    #[test]
-    fn causal_is_aligned_bottom_right() {
-        let problem = |sq, sk| {
-            Problem::new(tensors(sq, sk, 4, 4, 8), DType::F32, Options { causal: true, softmax_scale: None })
-                .unwrap()
-        };
-        let seen = |sq, sk| (0..sq).map(|row| problem(sq, sk).visible_keys(row)).collect::<Vec<_>>();
-        assert_eq!(seen(3, 3), [1, 2, 3]);
-        assert_eq!(seen(2, 4), [3, 4]);
-        assert_eq!(seen(4, 2), [0, 0, 1, 2]);
+    fn masked(sq: usize, sk: usize, causal: bool, window: (Option<usize>, Option<usize>)) -> Problem {
+        let options = Options { causal, window, ..Options::default() };
+        Problem::new(tensors(sq, sk, 4, 2, 8), DType::F32, options).unwrap()
     }
 
     #[test]
-    fn flops_count_visible_pairs() {
-        for (sq, sk) in [(3, 3), (2, 4), (4, 2), (7, 1)] {
-            let options = Options { causal: true, softmax_scale: None };
-            let problem = Problem::new(tensors(sq, sk, 4, 2, 8), DType::F32, options).unwrap();
-            let pairs: usize = (0..sq).map(|row| problem.visible_keys(row)).sum();
-            assert_eq!(problem.flops(), (4 * 2 * 4 * 8 * pairs) as f64);
+    fn causal_is_aligned_bottom_right() {
+        let seen = |sq, sk| {
+            let problem = masked(sq, sk, true, (None, Some(9)));
+            (0..sq).map(|row| problem.visible_keys(row)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(3, 3), [0..1, 0..2, 0..3]);
+        assert_eq!(seen(2, 4), [0..3, 0..4]);
+        assert_eq!(seen(4, 2), [0..0, 0..0, 0..1, 0..2]);
+    }
+
+    #[test]
+    fn windows_follow_the_definition_and_flops_count_their_pairs() {
+        let sides = [None, Some(0), Some(1), Some(4), Some(usize::MAX)];
+        for (sq, sk) in [(3, 3), (2, 4), (4, 2), (7, 1), (5, 11)] {
+            for (left, right) in sides.into_iter().flat_map(|left| sides.map(|right| (left, right))) {
+                let problem = masked(sq, sk, false, (left, right));
+                let sees = |row: usize, key: usize| {
+                    let offset = (row + sk) as i64 - (sq + key) as i64;
+                    left.is_none_or(|left| offset <= left.min(99) as i64)
+                        && right.is_none_or(|right| -offset <= right.min(99) as i64)
+                };
+                let mut pairs = 0;
+                for row in 0..sq {
+                    let seen = problem.visible_keys(row);
+                    assert!((0..sk).all(|key| seen.contains(&key) == sees(row, key)), "{problem:?} {row}");
+                    pairs += seen.len();
+                }
+                assert_eq!(problem.flops(), (4 * 2 * 4 * 8 * pairs) as f64, "{problem:?}");
+            }
         }
     }
 }

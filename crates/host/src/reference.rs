@@ -133,7 +133,7 @@ impl<'a, T: Element> Inputs<'a, T> {
     fn new(problem: &Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
         let (tensors, head_dim) = (problem.tensors(), problem.head_dim());
         let kv_head = at.head / problem.group();
-        let keys = 0..problem.visible_keys(at.row);
+        let keys = problem.visible_keys(at.row);
         let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
             keys.clone().map(|key| &data[layout.row(at.batch, key, kv_head)..][..head_dim]).collect()
         };
@@ -228,7 +228,7 @@ mod tests {
     fn problem(sq: usize, sk: usize, heads: usize, kv_heads: usize, d: usize, causal: bool) -> Problem {
         let q = TensorLayout::bshd(1, sq, heads, d);
         let kv = TensorLayout::bhsd(1, sk, kv_heads, d);
-        let options = Options { causal, softmax_scale: Some(1.0) };
+        let options = Options { causal, softmax_scale: Some(1.0), ..Options::default() };
         Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap()
     }
 

@@ -75,6 +75,7 @@ fn every_instruction_set_matches_the_reference() {
                     shape,
                     orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
                     causal,
+                    window: (None, None),
                     softmax_scale: None,
                     seed: 7,
                 };
@@ -93,6 +94,7 @@ fn large_scores_neither_overflow_nor_vanish() {
         shape: [1, 70, 300, 1, 1, 32],
         orders: [Order::Bhsd; 3],
         causal: false,
+        window: (None, None),
         softmax_scale: Some(40.0),
         seed: 3,
     };
@@ -102,7 +104,7 @@ fn large_scores_neither_overflow_nor_vanish() {
 #[test]
 fn a_nan_in_the_input_reaches_only_the_rows_that_see_it() {
     let layout = TensorLayout::bhsd(1, 4, 2, 8);
-    let options = Options { causal: true, softmax_scale: None };
+    let options = Options { causal: true, ..Options::default() };
     let problem =
         Problem::new(Tensors { q: layout, k: layout, v: layout, o: layout }, DType::F32, options).unwrap();
     let [mut q, k, v] = [1, 2, 3].map(|seed| tensor::<f32>(&layout, seed));

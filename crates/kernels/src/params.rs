@@ -51,8 +51,10 @@ pub struct AttentionParams {
     pub group: u32,
     /// Columns of each row, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
-    /// 1 for the causal mask aligned bottom-right, 0 for none.
-    pub causal: u32,
+    /// Query i sees key j only if j ≥ i + Sk − Sq − `window_left`; [`UNLIMITED`](crate::mask::UNLIMITED) hides nothing.
+    pub window_left: u32,
+    /// `window_left` + right: it sees key j only if j ≤ i + Sk − Sq + right. A right side of 0 is the causal mask.
+    pub window_span: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
     /// Rows of the softmax kernel, B·H·Sq, in units of one; kept here so that it needs no division.

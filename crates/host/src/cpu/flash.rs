@@ -66,7 +66,7 @@ impl Scratch {
         let keys = take(packed(&problem.tensors().k));
         let values = take(packed(&problem.tensors().v));
         let [max, sum] = [take(tile.block_m), take(tile.block_m)];
-        let [rescale, limits] = [take(panel.width), take(panel.width)];
+        let [rescale, limits] = [take(panel.width), take(2 * panel.width)];
         let row = take(head_dim);
         Self { queries, results, scores, keys, values, max, sum, rescale, limits, row, total }
     }
@@ -98,12 +98,12 @@ impl Task<'_> {
     /// `scratch.total` elements; nobody else writes the results of these columns.
     pub(super) unsafe fn run(&self) {
         let problem = self.call.problem;
-        let last_seen = self.columns.visible(problem, self.columns.end - 1);
+        let seen = self.columns.seen_by_any(problem);
         // SAFETY: the caller vouches for everything below.
         unsafe {
             self.start();
-            for first in (0..last_seen).step_by(self.call.block_n) {
-                let block = self.load(first, self.call.block_n.min(last_seen - first));
+            for first in seen.clone().step_by(self.call.block_n) {
+                let block = self.load(first, self.call.block_n.min(seen.end - first));
                 for panel in self.columns.panels(self.call.kernels.panel) {
                     self.attend(panel, block);
                 }
@@ -172,11 +172,12 @@ impl Task<'_> {
     unsafe fn attend(&self, panel: Columns, block: KvBlock) {
         let (problem, kernels, scratch) = (self.call.problem, &self.call.kernels, &self.scratch);
         let (head_dim, width) = (problem.head_dim(), self.width(panel));
-        let seen = panel.visible(problem, panel.end - 1).saturating_sub(block.first);
-        let keys = block.len.min(seen);
-        if keys == 0 {
+        let seen = panel.seen_by_any(problem);
+        let seen = seen.start.max(block.first)..seen.end.min(block.first + block.len);
+        if seen.is_empty() {
             return;
         }
+        let keys = seen.len();
         let column = panel.first - self.columns.first;
         let scores = self.at(scratch.scores);
         let queries = self.at(scratch.queries + column * head_dim);
@@ -186,30 +187,18 @@ impl Task<'_> {
             sum: self.at(scratch.sum + column),
             rescale: self.at(scratch.rescale),
         };
-        // SAFETY: the block holds `keys` rows of K and V, and the scratch memory a panel of each part.
+        // SAFETY: the block holds `keys` rows of K and V from the first seen on, and the scratch memory a
+        // panel of each part.
         unsafe {
-            kernels.scores(width, block.k, keys, head_dim, queries, scores);
-            if panel.visible(problem, panel.first) < block.first + keys {
-                kernels.mask(width, scores, keys, self.limits(panel, block.first, width));
+            let (k, v) = (block.k.skip(seen.start - block.first), block.v.skip(seen.start - block.first));
+            kernels.scores(width, k, keys, head_dim, queries, scores);
+            if !panel.all_see(problem, &seen) {
+                let limits = panel.limits(problem, seen.start, width, self.at(scratch.limits));
+                kernels.mask(width, scores, keys, limits);
             }
             kernels.update(width, scores, keys, state);
-            kernels.values(width, block.v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
+            kernels.values(width, v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
         }
-    }
-
-    /// Writes how many keys from `first` on each query of the panel sees.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    unsafe fn limits(&self, panel: Columns, first: usize, width: usize) -> *const f32 {
-        let limits = self.at(self.scratch.limits);
-        for lane in 0..width {
-            let visible = panel.visible(self.call.problem, (panel.first + lane).min(panel.end - 1));
-            // SAFETY: lane < width, which the scratch memory holds. Beyond the block's end a limit has
-            // no effect, so that rounding of large ones does none either.
-            unsafe { limits.add(lane).write(visible.saturating_sub(first) as f32) };
-        }
-        limits
     }
 
     /// Writes O and the lse.

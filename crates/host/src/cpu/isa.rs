@@ -9,7 +9,7 @@ use super::lanes_neon::Neon;
 use super::lanes_x86::{Avx2, Avx512};
 use super::microkernel::{self, Broadcast, Start};
 use super::pack::Rows;
-use super::softmax::{self, State};
+use super::softmax::{self, Limits, State};
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +86,7 @@ pub(super) struct Kernels {
     /// [`microkernel::multiply`] with rows contiguous in the broadcast operand: V.
     values: [Multiply; MAX_REGISTERS],
     update: [unsafe fn(*mut f32, usize, State); MAX_REGISTERS],
-    mask: [unsafe fn(*mut f32, usize, *const f32); MAX_REGISTERS],
+    mask: [unsafe fn(*mut f32, usize, Limits); MAX_REGISTERS],
     #[cfg(test)]
     pub(super) exp2: unsafe fn(&mut [f32]),
 }
@@ -165,7 +165,7 @@ impl Kernels {
     ///
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::mask`].
-    pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: *const f32) {
+    pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: Limits) {
         // SAFETY: the caller vouches.
         unsafe { self.mask[width / self.panel.lanes - 1](scores, keys, limits) }
     }
@@ -221,7 +221,7 @@ macro_rules! kernels {
             /// # Safety
             /// As [`Kernels::mask`].
             $(#[$feature])?
-            unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: *const f32) {
+            unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
                 // SAFETY: the caller vouches.
                 unsafe { softmax::mask::<$lanes, N>(scores, keys, limits) }
             }

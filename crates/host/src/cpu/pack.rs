@@ -1,11 +1,13 @@
 //! Between the caller's tensors and the kernels' layout: queries across, in fp32.
 
 use std::any::TypeId;
+use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::isa::Panel;
+use super::softmax::Limits;
 use crate::{DType, Element, Problem, TensorLayout};
 
 /// The queries that read one key/value head, over all its query heads.
@@ -29,8 +31,44 @@ impl Columns {
     }
 
     /// Keys that a column sees.
-    pub(super) const fn visible(&self, problem: &Problem, column: usize) -> usize {
+    pub(super) fn visible(&self, problem: &Problem, column: usize) -> Range<usize> {
         problem.visible_keys(column / problem.group())
+    }
+
+    /// Keys that any column sees: later columns see the same ones or later ones.
+    pub(super) fn seen_by_any(&self, problem: &Problem) -> Range<usize> {
+        self.visible(problem, self.first).start..self.visible(problem, self.end - 1).end
+    }
+
+    /// Whether each column sees all of `keys`.
+    pub(super) fn all_see(&self, problem: &Problem, keys: &Range<usize>) -> bool {
+        self.visible(problem, self.end - 1).start <= keys.start
+            && keys.end <= self.visible(problem, self.first).end
+    }
+
+    /// Writes for each lane which of the keys from `first` on it sees, as [`Limits`] says. Lanes past the last
+    /// column are like it.
+    ///
+    /// # Safety
+    /// `to` is writable for twice `width` elements.
+    pub(super) unsafe fn limits(
+        &self,
+        problem: &Problem,
+        first: usize,
+        width: usize,
+        to: *mut f32,
+    ) -> Limits {
+        let (before, end) = (to, to.wrapping_add(width));
+        for lane in 0..width {
+            let seen = self.visible(problem, (self.first + lane).min(self.end - 1));
+            // SAFETY: lane < width. Outside of a block a limit has no effect, so that rounding of large
+            // ones has none either.
+            unsafe {
+                before.add(lane).write(seen.start.saturating_sub(first) as f32 - 1.0);
+                end.add(lane).write(seen.end.saturating_sub(first) as f32);
+            }
+        }
+        Limits { before, end }
     }
 
     /// The columns in panels of at most the instruction set's width.
@@ -48,6 +86,17 @@ impl Columns {
 pub(super) struct Rows {
     pub(super) data: *const f32,
     pub(super) stride: usize,
+}
+
+impl Rows {
+    /// The rows after the first `count`.
+    ///
+    /// # Safety
+    /// There are so many.
+    pub(super) const unsafe fn skip(self, count: usize) -> Self {
+        // SAFETY: the caller vouches.
+        Self { data: unsafe { self.data.add(count * self.stride) }, ..self }
+    }
 }
 
 /// An input tensor whose storage type is known at run time only, so that all types share one copy

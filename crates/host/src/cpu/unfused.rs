@@ -186,19 +186,15 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn softmax(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
         let (problem, width) = (self.call.problem, self.width());
-        // SAFETY: the state has one entry per column, and the scratch memory more than a row of them.
+        // SAFETY: the state has one entry per column, and the scratch memory more than two rows of them.
         unsafe {
             for first in (0..keys).step_by(DEPTH) {
                 let len = DEPTH.min(keys - first);
-                if self.columns.visible(problem, self.columns.first) >= first + len {
+                if self.columns.all_see(problem, &(first..first + len)) {
                     continue;
                 }
-                for lane in 0..width {
-                    let column = (self.columns.first + lane).min(self.columns.end - 1);
-                    let visible = self.columns.visible(problem, column);
-                    self.memory.add(lane).write(visible.saturating_sub(first) as f32);
-                }
-                self.call.kernels.mask(width, scores.add(first * width), len, self.memory);
+                let limits = self.columns.limits(problem, first, width, self.memory);
+                self.call.kernels.mask(width, scores.add(first * width), len, limits);
             }
             std::slice::from_raw_parts_mut(max, width).fill(f32::MIN);
             std::slice::from_raw_parts_mut(sum, width).fill(0.0);
@@ -210,7 +206,7 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn values(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
         let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let Rows { data, stride } = call.v.rows(self.columns);
+        let rows = call.v.rows(self.columns);
         // SAFETY: V has `keys` rows, the scores as many, and the scratch memory a panel, a row, and one
         // row of the panel's width.
         unsafe {
@@ -218,7 +214,7 @@ impl Task<'_> {
             std::slice::from_raw_parts_mut(ones, width).fill(1.0);
             for first in (0..keys).step_by(DEPTH) {
                 let start = if first == 0 { Start::Zero } else { Start::Rescaled(ones) };
-                let v = Rows { data: data.add(first * stride), stride };
+                let v = rows.skip(first);
                 let depth = DEPTH.min(keys - first);
                 call.kernels.values(width, v, head_dim, depth, scores.add(first * width), self.memory, start);
             }

@@ -38,6 +38,7 @@ pub struct Case {
     /// Of Q, of K and V, of O.
     pub orders: [Order; 3],
     pub causal: bool,
+    pub window: (Option<usize>, Option<usize>),
     pub softmax_scale: Option<f32>,
     pub seed: u64,
 }
@@ -52,7 +53,7 @@ impl Case {
             v: kv,
             o: self.orders[2].layout(b, sq, h * group, d),
         };
-        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
+        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale, window: self.window };
         Problem::new(tensors, self.dtype, options).expect("every case is a valid problem")
     }
 
@@ -74,18 +75,27 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
         prop::sample::select(DType::ALL.to_vec()),
         (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
-        any::<bool>(),
+        (any::<bool>(), window(longest)),
         scale,
         any::<u64>(),
     )
-        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), causal, softmax_scale, seed)| Case {
-            dtype,
-            shape: [b, sq, sk, h, group, d],
-            orders: [q, kv, o],
-            causal,
-            softmax_scale,
-            seed,
-        })
+        .prop_map(
+            |(dtype, (b, (sq, sk), h, group, d), (q, kv, o), (causal, window), softmax_scale, seed)| Case {
+                dtype,
+                shape: [b, sq, sk, h, group, d],
+                orders: [q, kv, o],
+                causal,
+                window,
+                softmax_scale,
+                seed,
+            },
+        )
+}
+
+/// Every second time no window; else sides that are absent, narrow, or wider than some sequences.
+fn window(longest: usize) -> impl Strategy<Value = (Option<usize>, Option<usize>)> {
+    let side = || prop::option::of(prop_oneof![0..4_usize, 0..2 * longest]);
+    prop_oneof![Just((None, None)), (side(), side())]
 }
 
 /// A buffer of NaN with normal-like values where the view reaches, and one more element than it needs.

@@ -6,7 +6,7 @@
 
 use crate::config::{ROW_LANES, SimtConfig};
 use crate::element::Element;
-use crate::mask;
+use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
 use crate::scheduler::WorkTile;
@@ -66,9 +66,10 @@ pub unsafe fn forward_simt<
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0));
-        let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
-        let mut first_key = 0;
-        while first_key < visible {
+        let seen = KeyRange::of_any(params, first_row, BLOCK_M);
+        let mask = TileMask::new(params, first_row);
+        let mut first_key = seen.first;
+        while first_key < seen.end {
             let keys = BLOCK_N.min(params.seqlen_k - first_key);
             barrier::sync(0, THREADS); // The last step's reads of V and P are over.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0));
@@ -76,7 +77,10 @@ pub unsafe fn forward_simt<
             let mut s = [[0.0; COLS]; ROWS];
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
             softmax.prescale(&mut s);
-            apply_mask(&mut s, params, first_row, first_key, lane);
+            if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
+                let key = |j: usize| lane.x + ROW_LANES * j as u32;
+                mask.apply(params, &mut s, first_key, |i| lane.row + i as u32, key);
+            }
             let rescale = softmax.step(&mut s);
             store_p(p_shared, lane, &s);
             barrier::sync(0, THREADS); // All reads of K are over, and P is written.
@@ -87,29 +91,6 @@ pub unsafe fn forward_simt<
             first_key += BLOCK_N;
         }
         store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
-    }
-}
-
-/// Sets the scores of keys that a row does not see to −∞.
-#[inline(always)]
-fn apply_mask<const COLS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
-    params: &AttentionParams,
-    first_row: u32,
-    first_key: u32,
-    lane: Lane,
-) {
-    let mut i = 0;
-    while i < ROWS {
-        let visible = mask::visible_keys(params, first_row + lane.row + i as u32);
-        let mut j = 0;
-        while j < COLS {
-            if first_key + lane.x + ROW_LANES * j as u32 >= visible {
-                s[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::config::MmaConfig;
 use crate::element::Element;
-use crate::mask;
+use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
@@ -66,25 +66,24 @@ pub unsafe fn forward_sm80<
 
     let mut acc = [[0.0; OUT]; ROWS];
     let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
-    let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
-    // The tile's first row sees the fewest keys; up to there nothing is masked.
-    let unmasked = mask::visible_keys(params, first_row);
+    let seen = KeyRange::of_any(params, first_row, BLOCK_M);
+    let mask = TileMask::new(params, first_row);
     // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
         q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
-        tile(0).fill::<E, THREADS, BLOCK_N>(&k);
-        tile(1).fill::<E, THREADS, BLOCK_N>(&v);
+        tile(0).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(seen.first, 0));
+        tile(1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(seen.first, 0));
         cp_async::commit_group();
-        let (mut first_key, mut stage) = (0, 0);
-        while first_key < visible {
+        let (mut first_key, mut stage) = (seen.first, 0);
+        while first_key < seen.end {
             cp_async::wait_group::<0>();
             barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
             let (k_shared, v_shared) = (tile(stage), tile(stage + 1));
             let next_key = first_key + BLOCK_N;
             stage = 2 - stage;
-            if next_key < visible {
+            if next_key < seen.end {
                 tile(stage).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
                 tile(stage + 1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(next_key, 0));
                 cp_async::commit_group();
@@ -92,8 +91,8 @@ pub unsafe fn forward_sm80<
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
             softmax.prescale(&mut s);
-            if next_key > unmasked {
-                apply_mask(&mut s, params, first_row, first_key, lane);
+            if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
+                mask.apply(params, &mut s, first_key, |i| lane.row(i), |j| lane.column(j));
             }
             let rescale = softmax.step(&mut s);
             // The max rarely grows after the first blocks: then the products of a whole pass are saved.
@@ -144,29 +143,6 @@ impl Lane {
     #[inline(always)]
     fn column(self, j: usize) -> u32 {
         8 * (j / 2) as u32 + 2 * self.pair + (j % 2) as u32
-    }
-}
-
-/// Sets the scores of keys that a row does not see to −∞.
-#[inline(always)]
-fn apply_mask<const ROWS: usize, const COLS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
-    params: &AttentionParams,
-    first_row: u32,
-    first_key: u32,
-    lane: Lane,
-) {
-    let mut i = 0;
-    while i < ROWS {
-        let visible = mask::visible_keys(params, first_row + lane.row(i));
-        let mut j = 0;
-        while j < COLS {
-            if first_key + lane.column(j) >= visible {
-                s[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
     }
 }
 

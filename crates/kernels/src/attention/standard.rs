@@ -3,7 +3,7 @@
 
 use crate::config::{ROW_LANES, ROW_PADDING};
 use crate::element::Element;
-use crate::mask;
+use crate::mask::KeyRange;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
@@ -82,12 +82,13 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
     let mut i = 0;
     while i < ROWS {
         let row = first_row + lane.row + i as u32;
-        let visible = mask::visible_keys(params, row);
+        let seen = KeyRange::of_row(params, row);
         let mut j = 0;
         while j < COLS {
             let key = first_key + lane.x + ROW_LANES * j as u32;
             if row < target.rows && key < target.columns {
-                let score = if key < visible { s[i][j] * params.softmax_scale } else { f32::NEG_INFINITY };
+                let score =
+                    if seen.contains(key) { s[i][j] * params.softmax_scale } else { f32::NEG_INFINITY };
                 // SAFETY: the element exists and belongs to this thread alone.
                 unsafe { E::store(target.at::<E>(row, key), score) };
             }

@@ -13,11 +13,26 @@ pub(crate) struct Case {
     batch: usize,
     seq: usize,
     kv_seq: usize,
-    causal: bool,
+    features: Features,
     kv_heads: usize,
     group: usize,
     layout: Layout,
     width: Width,
+}
+
+/// What a case asks for beside its shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Features {
+    causal: bool,
+    window: (Option<usize>, Option<usize>),
+}
+
+const PLAIN: Features = Features { causal: false, window: (None, None) };
+const CAUSAL: Features = Features { causal: true, ..PLAIN };
+
+/// A window of so many keys to the left and right of the diagonal.
+const fn window(left: usize, right: usize) -> Features {
+    Features { window: (Some(left), Some(right)), ..PLAIN }
 }
 
 /// Which of the head_dims that a kernel takes.
@@ -43,18 +58,28 @@ impl Width {
 /// (Sq, Sk): those of FlashAttention's own tests that fill no tile, and one that fills many.
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
-/// For the simulator, (Sq, Sk, causal, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, bool, usize); 10] = [
-    (1, 1, false, 1),
-    (37, 1, true, 2),
-    (3, 70, false, 2),
-    (70, 37, true, 1),
-    (33, 65, true, 2),
-    (33, 65, false, 1),
-    (3, 70, true, 1),
-    (70, 37, false, 1),
-    (70, 135, true, 2),
-    (135, 70, false, 2),
+/// Beside those, (Sq, Sk, features, group).
+const FEATURES: [(usize, usize, Features, usize); 4] = [
+    (1023, 1024, window(0, 0), 1),
+    (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
+    (113, 203, window(50, 40), 2),
+    (799, 333, Features { window: (None, Some(70)), ..PLAIN }, 1),
+];
+
+/// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
+const SIM_CASES: [(usize, usize, Features, usize); 12] = [
+    (1, 1, PLAIN, 1),
+    (37, 1, CAUSAL, 2),
+    (3, 70, PLAIN, 2),
+    (70, 37, CAUSAL, 1),
+    (33, 65, CAUSAL, 2),
+    (33, 65, PLAIN, 1),
+    (3, 70, CAUSAL, 1),
+    (70, 37, PLAIN, 1),
+    (70, 135, CAUSAL, 2),
+    (135, 70, PLAIN, 2),
+    (135, 135, Features { window: (Some(10), None), ..CAUSAL }, 1),
+    (40, 200, window(70, 20), 1),
 ];
 
 /// The cases of a backend.
@@ -66,21 +91,20 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
         BackendKind::Sim => SIM_CASES
             .into_iter()
             .enumerate()
-            .map(|(index, (seq, kv_seq, causal, group))| {
+            .map(|(index, (seq, kv_seq, features, group))| {
                 let (layout, width) = (layout(index), width(index));
-                Case { batch: 1, seq, kv_seq, causal, kv_heads: 1, group, layout, width }
+                Case { batch: 1, seq, kv_seq, features, kv_heads: 1, group, layout, width }
             })
             .collect(),
         BackendKind::Cuda | BackendKind::Cpu => {
-            let variants = [(false, 1), (false, 2), (true, 1), (true, 2)];
-            let of_pair = |(seq, kv_seq)| {
+            let variants = [(PLAIN, 1), (PLAIN, 2), (CAUSAL, 1), (CAUSAL, 2)];
+            let of_pair =
+                |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
+            let all = PAIRS.into_iter().flat_map(of_pair).chain(FEATURES).enumerate();
+            all.map(|(index, (seq, kv_seq, features, group))| {
                 let batch = if seq * kv_seq > 1 << 21 { 1 } else { 2 };
-                variants.map(|(causal, group)| (batch, seq, kv_seq, causal, group))
-            };
-            let all = PAIRS.into_iter().flat_map(of_pair).enumerate();
-            all.map(|(index, (batch, seq, kv_seq, causal, group))| {
                 let (layout, width) = (layout(index / 4 + index), width(index));
-                Case { batch, seq, kv_seq, causal, kv_heads: 2, group, layout, width }
+                Case { batch, seq, kv_seq, features, kv_heads: 2, group, layout, width }
             })
             .collect()
         }
@@ -93,7 +117,8 @@ impl Case {
         let head_dim = self.width.of(head_dims);
         let q = self.layout.tensor(self.batch, self.seq, self.kv_heads * self.group, head_dim);
         let k = self.layout.tensor(self.batch, self.kv_seq, self.kv_heads, head_dim);
-        let options = Options { causal: self.causal, softmax_scale: None };
+        let Features { causal, window } = self.features;
+        let options = Options { causal, window, ..Options::default() };
         Problem::new(Tensors { q, k, v: k, o: q }, dtype, options)
     }
 
@@ -121,18 +146,21 @@ mod tests {
         for backend in BackendKind::ALL {
             let cases = cases(backend);
             let meets = |feature: &dyn Fn(&Case) -> bool| cases.iter().any(feature);
-            assert!(meets(&|case| case.causal && case.seq > case.kv_seq), "{backend}: rows that see no key");
-            assert!(meets(&|case| case.causal && case.seq < case.kv_seq));
-            for (causal, layout) in
-                [false, true].into_iter().flat_map(|c| Layout::ALL.map(|layout| (c, layout)))
+            let causal = |case: &Case| case.features.causal;
+            assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "{backend}: rows that see no key");
+            assert!(meets(&|case| causal(case) && case.seq < case.kv_seq));
+            for (mask, layout) in
+                [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
             {
                 assert!(
-                    meets(&|case| (case.causal, case.layout) == (causal, layout)),
-                    "{backend} {causal} {layout:?}"
+                    meets(&|case| (case.features, case.layout) == (mask, layout)),
+                    "{backend} {mask:?} {layout:?}"
                 );
             }
+            assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{backend}: a window");
+            assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{backend}: a window");
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
-                assert!(meets(&|case| case.width == width && case.causal), "{backend} {width:?}");
+                assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
                 assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
             }
         }
