@@ -80,6 +80,9 @@ pub(crate) struct ProblemArgs {
     /// Factor on Q·Kᵀ before the softmax [default: 1/sqrt(head_dim)]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) softmax_scale: Option<f32>,
+    /// Bend scaled scores s to SOFTCAP * tanh(s / SOFTCAP) before the mask; 0 is off
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) softcap: f32,
 }
 
 /// Which kernel.

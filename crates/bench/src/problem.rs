@@ -59,6 +59,7 @@ impl ProblemArgs {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
             window: (self.window_left, self.window_right),
+            softcap: self.softcap,
         };
         Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
     }
@@ -76,7 +77,7 @@ fn mask(problem: &Problem) -> String {
 
 /// The problem in one line.
 pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
-    format!(
+    let mut text = format!(
         "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} softmax_scale={}",
         problem.batch(),
         problem.heads(),
@@ -88,5 +89,9 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         layout.name(),
         mask(problem),
         problem.softmax_scale(),
-    )
+    );
+    if problem.softcap() != 0.0 {
+        text += &format!(" softcap={}", problem.softcap());
+    }
+    text
 }

@@ -75,6 +75,7 @@ pub(crate) struct ProblemRecord {
     causal: bool,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
+    softcap: f32,
     flops: f64,
     tensor_bytes: u64,
 }
@@ -93,6 +94,7 @@ impl ProblemRecord {
             causal: problem.causal(),
             window: problem.window(),
             softmax_scale: problem.softmax_scale(),
+            softcap: problem.softcap(),
             flops: problem.flops(),
             tensor_bytes: tensor_bytes(problem),
         }

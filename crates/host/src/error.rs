@@ -107,6 +107,12 @@ pub enum Error {
         /// The scale asked for.
         value: f32,
     },
+    /// The softcap is negative or not a number that scores can be divided by.
+    #[error("softcap is {value}; 0 (off) or a positive number is needed")]
+    Softcap {
+        /// The softcap asked for.
+        value: f32,
+    },
     /// The buffers' element type is not the problem's.
     #[error("buffers hold {given}, but the problem was made for {expected}")]
     DTypeMismatch {

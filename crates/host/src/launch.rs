@@ -48,6 +48,7 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParam
         window_left: side(problem.window().0),
         window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),
+        softcap: problem.softcap(),
         rows: problem.lse_len() as u64,
     }
 }

@@ -120,6 +120,10 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
             crate::cpu::backend::plan(problem, kernel, request)
         }
         (Kernel::ForwardSimt, _) => fused(problem, device, request, kernel, Algorithm::ForwardSimt, why),
+        (Kernel::ForwardSm80, _) if problem.changes_scores() => {
+            let why = format!("{why}, with the entries that change scores");
+            fused(problem, device, request, kernel, Algorithm::ForwardSm80ScoreMod, why)
+        }
         (Kernel::ForwardSm80, _) => fused(problem, device, request, kernel, Algorithm::ForwardSm80, why),
         (Kernel::Standard, _) => standard(problem, request),
     }
@@ -375,6 +379,21 @@ mod tests {
             assert!(reason.ends_with("because simulated GPU is sm_75, and mma.sync needs sm_80"), "{reason}");
         }
         assert_eq!(chosen(DType::F32, 90).0, Kernel::ForwardSimt);
+    }
+
+    #[test]
+    fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
+        let options = Options { softcap: 20.0, ..Options::default() };
+        for head_dim in 1..=crate::MAX_HEAD_DIM {
+            let layout = TensorLayout::bshd(1, 100, 2, head_dim);
+            let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+            let problem = Problem::new(tensors, DType::F16, options).unwrap();
+            let plan = plan(&problem, &device(227 << 10), &Request::default()).unwrap();
+            assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
+            assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
+        }
+        let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &Request::default()).unwrap();
+        assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80);
     }
 
     #[test]

@@ -34,9 +34,12 @@ pub struct Options {
     /// Sliding window (left, right): query i sees key j only if
     /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right. `None` is no limit; with `causal`, right is 0.
     pub window: (Option<usize>, Option<usize>),
+    /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
+    pub softcap: f32,
 }
 
-/// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head.
+/// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
+/// scaled scores changed before the mask where [`Options`] says so.
 ///
 /// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and
 /// multi-query attention are one case. `lse`, the log-sum-exp of each row of scaled scores,
@@ -47,6 +50,7 @@ pub struct Problem {
     dtype: DType,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
+    softcap: f32,
 }
 
 impl Problem {
@@ -55,7 +59,7 @@ impl Problem {
     /// # Errors
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, and when `softmax_scale` is not finite.
+    /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
         if !(1..=MAX_HEAD_DIM).contains(&q.head_dim) {
@@ -92,9 +96,15 @@ impl Problem {
         if !softmax_scale.is_finite() {
             return Err(Error::SoftmaxScale { value: softmax_scale });
         }
+        let softcap = options.softcap;
+        // A subnormal one is 0 to a GPU, and would divide by it.
+        if softcap != 0.0 && !(softcap.is_normal() && softcap > 0.0 && (softmax_scale / softcap).is_finite())
+        {
+            return Err(Error::Softcap { value: softcap });
+        }
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
-        Ok(Self { tensors, dtype, window, softmax_scale })
+        Ok(Self { tensors, dtype, window, softmax_scale, softcap })
     }
 
     /// Shapes and strides.
@@ -120,6 +130,16 @@ impl Problem {
     /// Factor on Q·Kᵀ.
     pub const fn softmax_scale(&self) -> f32 {
         self.softmax_scale
+    }
+
+    /// Bound of softcap · tanh(s / softcap) on scaled scores s; 0 for none.
+    pub const fn softcap(&self) -> f32 {
+        self.softcap
+    }
+
+    /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
+    pub const fn changes_scores(&self) -> bool {
+        self.softcap != 0.0
     }
 
     /// Number of sequences, B.
@@ -246,6 +266,20 @@ mod tests {
         let mut t = tensors(8, 8, 4, 4, 8);
         t.k.stride_dim = 2;
         assert_eq!(message(t), "k: stride of head_dim is 2; rows must be contiguous (stride 1)");
+    }
+
+    #[test]
+    fn a_softcap_is_off_or_positive() {
+        for softcap in [0.0, 1e-30, 30.0] {
+            let options = Options { softcap, ..Options::default() };
+            let problem = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap();
+            assert_eq!((problem.softcap(), problem.changes_scores()), (softcap, softcap != 0.0));
+        }
+        for softcap in [-1.0, 1e-40, f32::INFINITY, f32::NAN] {
+            let options = Options { softcap, ..Options::default() };
+            let error = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap_err().to_string();
+            assert!(error.ends_with("; 0 (off) or a positive number is needed"), "{error}");
+        }
     }
 
     fn masked(sq: usize, sk: usize, causal: bool, window: (Option<usize>, Option<usize>)) -> Problem {

@@ -155,14 +155,16 @@ struct Exact {
 /// One row in f64, in which fp32 products are exact.
 fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Exact {
     let inputs = Inputs::new(problem, (q, k, v), at);
-    let scale = f64::from(problem.softmax_scale());
+    let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
+    let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
     let (scores, terms): (Vec<_>, Vec<_>) = inputs
         .k
         .iter()
         .map(|k| {
             let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
-            (scale * products().sum::<f64>(), scale.abs() * products().map(f64::abs).sum::<f64>())
+            let score = capped(scale * products().sum::<f64>());
+            (score, scale.abs() * products().map(f64::abs).sum::<f64>())
         })
         .unzip();
     let mut o = vec![0.0; problem.head_dim()];
@@ -199,12 +201,14 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
 fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T> {
     let inputs = Inputs::new(problem, (q, k, v), at);
     let stored = |value: f32| T::from_f32(value).to_f32();
+    let softcap = problem.softcap();
+    let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let scores: Vec<_> = inputs
         .k
         .iter()
         .map(|k| {
             let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            stored(problem.softmax_scale() * product)
+            stored(capped(problem.softmax_scale() * product))
         })
         .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -74,9 +74,7 @@ fn every_instruction_set_matches_the_reference() {
                     dtype,
                     shape,
                     orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
-                    causal,
-                    window: (None, None),
-                    softmax_scale: None,
+                    options: Options { causal, ..Options::default() },
                     seed: 7,
                 };
                 run_any(&case, Config { isa: Some(isa), ..Config::default() })
@@ -93,9 +91,7 @@ fn large_scores_neither_overflow_nor_vanish() {
         dtype: DType::F32,
         shape: [1, 70, 300, 1, 1, 32],
         orders: [Order::Bhsd; 3],
-        causal: false,
-        window: (None, None),
-        softmax_scale: Some(40.0),
+        options: Options { softmax_scale: Some(40.0), ..Options::default() },
         seed: 3,
     };
     run_any(&case, Config { block_n: Some(17), ..Config::default() }).unwrap();

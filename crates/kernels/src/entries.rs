@@ -34,6 +34,8 @@ mod host {
         ForwardSimt,
         /// `attention::forward_sm80`.
         ForwardSm80,
+        /// `attention::forward_sm80` with a `score::ScoreMod`.
+        ForwardSm80ScoreMod,
     }
 
     impl Algorithm {
@@ -42,7 +44,7 @@ mod host {
             match self {
                 Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
                 Self::ForwardSimt => "forward_simt",
-                Self::ForwardSm80 => "forward_sm80",
+                Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
             }
         }
     }
@@ -199,14 +201,15 @@ macro_rules! forward_simt {
 macro_rules! forward_sm80 {
     ($m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
         group! {
-            forward_sm80 { "f16", F16, $m, $n, $d, $warps, $blocks }
-            forward_sm80 { "bf16", Bf16, $m, $n, $d, $warps, $blocks }
+            forward_sm80 { "f16", F16, $m, $n, $d, $warps, $blocks, ForwardSm80, "", false }
+            forward_sm80 { "bf16", Bf16, $m, $n, $d, $warps, $blocks, ForwardSm80, "", false }
         }
     };
-    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $score_mod:literal) => {
         entry! {
-            concat!("forward_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_w", $warps),
-            ForwardSm80,
+            concat!("forward_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_w", $warps, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -216,8 +219,18 @@ macro_rules! forward_sm80 {
                 barriers: forward_sm80::BARRIERS,
             },
             forward_sm80::forward_sm80::<
-                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }
+                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }, $score_mod
             >
+        }
+    };
+}
+
+/// One tile of `forward_sm80` with a `ScoreMod`.
+macro_rules! forward_sm80_score_mod {
+    ($m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+        group! {
+            forward_sm80 { "f16", F16, $m, $n, $d, $warps, $blocks, ForwardSm80ScoreMod, "_score_mod", true }
+            forward_sm80 { "bf16", Bf16, $m, $n, $d, $warps, $blocks, ForwardSm80ScoreMod, "_score_mod", true }
         }
     };
 }
@@ -302,6 +315,15 @@ entries! { sm_80;
     forward_sm80(128, 64, 192, 8, 1);
     forward_sm80(128, 32, 256, 8, 1);
     forward_sm80(64, 32, 256, 4, 2);
+    // One tile of each HEAD_DIM: the fastest that leaves registers for what is done to scores.
+    forward_sm80_score_mod(128, 64, 32, 4, 2);
+    forward_sm80_score_mod(128, 64, 64, 4, 2);
+    forward_sm80_score_mod(128, 64, 96, 4, 2);
+    forward_sm80_score_mod(128, 32, 128, 4, 2);
+    forward_sm80_score_mod(128, 64, 144, 8, 1);
+    forward_sm80_score_mod(128, 64, 160, 8, 1);
+    forward_sm80_score_mod(128, 64, 192, 8, 1);
+    forward_sm80_score_mod(128, 32, 256, 8, 1);
 }
 
 /// All entries.

@@ -57,6 +57,8 @@ pub struct AttentionParams {
     pub window_span: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
+    /// Bound that scaled scores are bent to, softcap·tanh(s / softcap); 0 for none.
+    pub softcap: f32,
     /// Rows of the softmax kernel, B·H·Sq, in units of one; kept here so that it needs no division.
     pub rows: u64,
 }

@@ -99,9 +99,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let count = names(&targets).count();
     screen.line(match session.kind() {
         BackendKind::Sim => {
-            format!("{count} entries, each on {} cases in {} schedules", cases.len(), args.schedules)
+            format!(
+                "{count} entries, each on those of {} cases that it takes, in {} schedules",
+                cases.len(),
+                args.schedules
+            )
         }
-        BackendKind::Cuda | BackendKind::Cpu => format!("{count} entries, each on {} cases", cases.len()),
+        BackendKind::Cuda | BackendKind::Cpu => {
+            format!("{count} entries, each on those of {} cases that it takes", cases.len())
+        }
     })?;
     let start = Instant::now();
     let mut entries = Vec::new();
@@ -193,15 +199,16 @@ fn verify<T: Element>(
         .collect::<Result<_>>()?;
     let mut records = Vec::new();
     for target in group {
+        let taken: Vec<_> = trials.iter().filter(|trial| target.takes(&trial.problem)).collect();
         let outcomes = match session.kind() {
-            BackendKind::Sim => trials
+            BackendKind::Sim => taken
                 .par_iter()
                 .flat_map(|trial| (0..args.schedules).into_par_iter().map(move |seed| (trial, seed)))
                 .map(|(trial, seed)| {
                     trial.run(&Backend::simulator(seed), target, &format!("schedule {seed}, "))
                 })
                 .collect::<Result<Vec<_>>>()?,
-            BackendKind::Cuda | BackendKind::Cpu => trials
+            BackendKind::Cuda | BackendKind::Cpu => taken
                 .iter()
                 .map(|trial| trial.run(&session.backend, target, ""))
                 .collect::<Result<Vec<_>>>()?,

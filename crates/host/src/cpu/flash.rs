@@ -129,8 +129,7 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn start(&self) {
         let (call, head_dim) = (&self.call, self.call.problem.head_dim());
-        // Scores in units of log2 need no multiplication before each exponential.
-        let factor = call.problem.softmax_scale() * LOG2_E;
+        let factor = pack::query_factor(call.problem);
         // SAFETY: each part lies inside the scratch memory, and parts do not overlap.
         unsafe {
             self.at(self.scratch.results).write_bytes(0, call.block_m * head_dim);
@@ -192,6 +191,9 @@ impl Task<'_> {
         unsafe {
             let (k, v) = (block.k.skip(seen.start - block.first), block.v.skip(seen.start - block.first));
             kernels.scores(width, k, keys, head_dim, queries, scores);
+            if problem.softcap() != 0.0 {
+                kernels.softcap(width, scores, keys, problem.softcap() * LOG2_E);
+            }
             if !panel.all_see(problem, &seen) {
                 let limits = panel.limits(problem, seen.start, width, self.at(scratch.limits));
                 kernels.mask(width, scores, keys, limits);

@@ -9,6 +9,7 @@ use super::lanes_neon::Neon;
 use super::lanes_x86::{Avx2, Avx512};
 use super::microkernel::{self, Broadcast, Start};
 use super::pack::Rows;
+use super::score;
 use super::softmax::{self, Limits, State};
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
@@ -87,6 +88,7 @@ pub(super) struct Kernels {
     values: [Multiply; MAX_REGISTERS],
     update: [unsafe fn(*mut f32, usize, State); MAX_REGISTERS],
     mask: [unsafe fn(*mut f32, usize, Limits); MAX_REGISTERS],
+    softcap: [unsafe fn(*mut f32, usize, f32); MAX_REGISTERS],
     #[cfg(test)]
     pub(super) exp2: unsafe fn(&mut [f32]),
 }
@@ -169,6 +171,15 @@ impl Kernels {
         // SAFETY: the caller vouches.
         unsafe { self.mask[width / self.panel.lanes - 1](scores, keys, limits) }
     }
+
+    /// [`score::softcap`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::softcap`].
+    pub(super) unsafe fn softcap(&self, width: usize, scores: *mut f32, keys: usize, factor: f32) {
+        // SAFETY: the caller vouches.
+        unsafe { self.softcap[width / self.panel.lanes - 1](scores, keys, factor) }
+    }
 }
 
 /// Compiles the kernels for one instruction set: everything generic is inlined into functions that enable it.
@@ -184,6 +195,7 @@ macro_rules! kernels {
                 values: [values::<$n0>, values::<$n1>, values::<$n2>, values::<$n3>],
                 update: [update::<$n0>, update::<$n1>, update::<$n2>, update::<$n3>],
                 mask: [mask::<$n0>, mask::<$n1>, mask::<$n2>, mask::<$n3>],
+                softcap: [softcap::<$n0>, softcap::<$n1>, softcap::<$n2>, softcap::<$n3>],
                 #[cfg(test)]
                 exp2,
             };
@@ -224,6 +236,14 @@ macro_rules! kernels {
             unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
                 // SAFETY: the caller vouches.
                 unsafe { softmax::mask::<$lanes, N>(scores, keys, limits) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::softcap`].
+            $(#[$feature])?
+            unsafe fn softcap<const N: usize>(scores: *mut f32, keys: usize, factor: f32) {
+                // SAFETY: the caller vouches.
+                unsafe { score::softcap::<$lanes, N>(scores, keys, factor) }
             }
 
             /// # Safety

@@ -16,6 +16,7 @@ mod memory;
 mod microkernel;
 mod pack;
 mod schedule;
+mod score;
 mod softmax;
 mod tiles;
 mod unfused;

@@ -177,6 +177,15 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
     }
 }
 
+/// What Qᵀ is multiplied by: scores in units of log2 need no multiplication before each exponential, and with a
+/// softcap they are the argument of its tanh.
+pub(super) fn query_factor(problem: &Problem) -> f32 {
+    match problem.softcap() {
+        0.0 => problem.softmax_scale() * std::f32::consts::LOG2_E,
+        softcap => problem.softmax_scale() / softcap,
+    }
+}
+
 /// Writes Qᵀ of one panel, times `factor`, as [head_dim, width]; columns past the last query are 0.
 ///
 /// # Safety

@@ -93,6 +93,7 @@ pub(super) struct Limits {
 pub(super) unsafe fn mask<L: Lanes, const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
     // SAFETY: all offsets stay inside the rows that the caller vouches for.
     unsafe {
+        let hidden = L::splat(f32::NEG_INFINITY);
         for key in 0..keys {
             // Blocks are far shorter than 2²⁴ keys, so the index is exact.
             let index = L::splat(key as f32);
@@ -100,7 +101,7 @@ pub(super) unsafe fn mask<L: Lanes, const N: usize>(scores: *mut f32, keys: usiz
                 let at = scores.add((key * N + n) * L::WIDTH);
                 let before = L::load(limits.before.add(n * L::WIDTH));
                 let end = L::load(limits.end.add(n * L::WIDTH));
-                L::load(at).keep_below(index, end).keep_below(before, index).store(at);
+                L::load(at).where_below(index, end, hidden).where_below(before, index, hidden).store(at);
             }
         }
     }

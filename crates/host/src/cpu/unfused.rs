@@ -174,11 +174,14 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn scores(&self, scores: *mut f32, keys: usize) {
         let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let factor = call.problem.softmax_scale() * LOG2_E;
+        let factor = pack::query_factor(call.problem);
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
             pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
             call.kernels.scores(width, call.k.rows(self.columns), keys, head_dim, self.memory, scores);
+            if call.problem.softcap() != 0.0 {
+                call.kernels.softcap(width, scores, keys, call.problem.softcap() * LOG2_E);
+            }
         }
     }
 

@@ -37,9 +37,7 @@ pub struct Case {
     pub shape: [usize; 6],
     /// Of Q, of K and V, of O.
     pub orders: [Order; 3],
-    pub causal: bool,
-    pub window: (Option<usize>, Option<usize>),
-    pub softmax_scale: Option<f32>,
+    pub options: Options,
     pub seed: u64,
 }
 
@@ -53,8 +51,7 @@ impl Case {
             v: kv,
             o: self.orders[2].layout(b, sq, h * group, d),
         };
-        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale, window: self.window };
-        Problem::new(tensors, self.dtype, options).expect("every case is a valid problem")
+        Problem::new(tensors, self.dtype, self.options).expect("every case is a valid problem")
     }
 
     /// Q, K and V.
@@ -70,26 +67,29 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
     let order = || prop_oneof![Just(Order::Bshd), Just(Order::Bhsd), (1..9_usize).prop_map(Order::Padded)];
     let seqlens = prop_oneof![prop::sample::select(awkward.to_vec()), (1..longest, 1..longest)];
     let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
-    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
     (
         prop::sample::select(DType::ALL.to_vec()),
         (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
-        (any::<bool>(), window(longest)),
-        scale,
+        options(longest),
         any::<u64>(),
     )
-        .prop_map(
-            |(dtype, (b, (sq, sk), h, group, d), (q, kv, o), (causal, window), softmax_scale, seed)| Case {
-                dtype,
-                shape: [b, sq, sk, h, group, d],
-                orders: [q, kv, o],
-                causal,
-                window,
-                softmax_scale,
-                seed,
-            },
-        )
+        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), options, seed)| Case {
+            dtype,
+            shape: [b, sq, sk, h, group, d],
+            orders: [q, kv, o],
+            options,
+            seed,
+        })
+}
+
+/// Masks, scales and what else can be asked for, each alone and together.
+fn options(longest: usize) -> impl Strategy<Value = Options> {
+    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
+    let softcap = prop_oneof![2 => Just(0.0_f32), 1 => 0.1..60.0_f32];
+    (any::<bool>(), window(longest), scale, softcap).prop_map(|(causal, window, softmax_scale, softcap)| {
+        Options { causal, softmax_scale, window, softcap }
+    })
 }
 
 /// Every second time no window; else sides that are absent, narrow, or wider than some sequences.

@@ -10,6 +10,7 @@ use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
@@ -61,7 +62,9 @@ pub unsafe fn forward_simt<
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::new(params.softmax_scale);
+    let score_mod = ScoreMod::is_needed(params);
+    let scale = if score_mod { 1.0 } else { params.softmax_scale };
+    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::new(scale);
     // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
@@ -76,6 +79,9 @@ pub unsafe fn forward_simt<
             barrier::sync(0, THREADS);
             let mut s = [[0.0; COLS]; ROWS];
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
+            if score_mod {
+                ScoreMod::new(params).apply(&mut s);
+            }
             softmax.prescale(&mut s);
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
                 let key = |j: usize| lane.x + ROW_LANES * j as u32;

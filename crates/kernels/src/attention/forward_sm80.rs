@@ -11,6 +11,7 @@ use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
@@ -22,6 +23,8 @@ pub const BARRIERS: u32 = 1;
 ///
 /// `ROWS` = BLOCK_M / WARPS / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are a thread's rows and its
 /// columns of S and O; they are parameters because array lengths cannot be computed from other ones.
+/// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`]): it has entries of its
+/// own, so that the others do not pay for it.
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`MmaConfig::threads`] threads with
 /// [`MmaConfig::shared_bytes`] bytes of shared memory.
 ///
@@ -37,6 +40,7 @@ pub unsafe fn forward_sm80<
     const ROWS: usize,
     const COLS: usize,
     const OUT: usize,
+    const SCORE_MOD: bool,
 >(
     params: &AttentionParams,
 ) {
@@ -65,7 +69,8 @@ pub unsafe fn forward_sm80<
     let lane = Lane::current::<ROWS>();
 
     let mut acc = [[0.0; OUT]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
+    let scale = if SCORE_MOD { 1.0 } else { params.softmax_scale };
+    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(scale);
     let seen = KeyRange::of_any(params, first_row, BLOCK_M);
     let mask = TileMask::new(params, first_row);
     // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
@@ -90,6 +95,9 @@ pub unsafe fn forward_sm80<
             }
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
+            if SCORE_MOD {
+                ScoreMod::new(params).apply(&mut s);
+            }
             softmax.prescale(&mut s);
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
                 mask.apply(params, &mut s, first_key, |i| lane.row(i), |j| lane.column(j));

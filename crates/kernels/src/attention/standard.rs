@@ -7,6 +7,7 @@ use crate::mask::KeyRange;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::reduce;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
@@ -33,7 +34,7 @@ pub const VALUES_SHARED_BYTES: u32 = 4 * (BLOCK_M * K_STRIDE + BLOCK_K * N_STRID
 const COLS: usize = (BLOCK_N / ROW_LANES) as usize;
 const PAIRS: usize = (BLOCK_N / (2 * ROW_LANES)) as usize;
 
-/// S = softmax_scale·Q·Kᵀ, −∞ where masked, for one tile of [`BLOCK_M`] × [`BLOCK_N`].
+/// S = softmax_scale·Q·Kᵀ, changed as [`ScoreMod`] says, −∞ where masked, for one tile of [`BLOCK_M`] × [`BLOCK_N`].
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·⌈Sk / BLOCK_N⌉·H·B blocks.
 ///
@@ -78,6 +79,7 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         }
         depth += BLOCK_K;
     }
+    ScoreMod::new(params).apply(&mut s);
     let target = score_matrix::<E>(params, &work);
     let mut i = 0;
     while i < ROWS {
@@ -87,8 +89,7 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         while j < COLS {
             let key = first_key + lane.x + ROW_LANES * j as u32;
             if row < target.rows && key < target.columns {
-                let score =
-                    if seen.contains(key) { s[i][j] * params.softmax_scale } else { f32::NEG_INFINITY };
+                let score = if seen.contains(key) { s[i][j] } else { f32::NEG_INFINITY };
                 // SAFETY: the element exists and belongs to this thread alone.
                 unsafe { E::store(target.at::<E>(row, key), score) };
             }
