@@ -83,6 +83,9 @@ pub(crate) struct ProblemArgs {
     /// Bend scaled scores s to SOFTCAP * tanh(s / SOFTCAP) before the mask; 0 is off
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) softcap: f32,
+    /// Add ALiBi's bias, with the slopes of its paper: 2^(-8 h / heads) for head h = 1, 2, …
+    #[arg(long)]
+    pub(crate) alibi: bool,
 }
 
 /// Which kernel.

@@ -60,9 +60,15 @@ impl ProblemArgs {
             softmax_scale: self.softmax_scale,
             window: (self.window_left, self.window_right),
             softcap: self.softcap,
+            alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
         };
         Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
     }
+}
+
+/// A geometric sequence that ends in 2^-8 (Press et al. 2022, section 3).
+pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
+    (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
 }
 
 /// What hides keys, in two words.
@@ -92,6 +98,9 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     );
     if problem.softcap() != 0.0 {
         text += &format!(" softcap={}", problem.softcap());
+    }
+    if problem.alibi_slopes().is_some() {
+        text += " alibi";
     }
     text
 }

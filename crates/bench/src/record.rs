@@ -76,6 +76,7 @@ pub(crate) struct ProblemRecord {
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
     softcap: f32,
+    alibi: bool,
     flops: f64,
     tensor_bytes: u64,
 }
@@ -95,6 +96,7 @@ impl ProblemRecord {
             window: problem.window(),
             softmax_scale: problem.softmax_scale(),
             softcap: problem.softcap(),
+            alibi: problem.alibi_slopes().is_some(),
             flops: problem.flops(),
             tensor_bytes: tensor_bytes(problem),
         }

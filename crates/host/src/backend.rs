@@ -93,7 +93,7 @@ impl Backend {
                 extra_bytes: 0,
             },
         };
-        Ok(Prepared { problem: *problem, plan: plan.clone(), state })
+        Ok(Prepared { problem: problem.clone(), plan: plan.clone(), state })
     }
 
     /// Computes O, and lse where it is wanted, over host tensors: once, with copies where the

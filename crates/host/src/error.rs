@@ -113,6 +113,32 @@ pub enum Error {
         /// The softcap asked for.
         value: f32,
     },
+    /// There are not as many slopes as heads.
+    #[error(
+        "alibi_slopes has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"
+    )]
+    AlibiSlopes {
+        /// Slopes given.
+        len: usize,
+        /// Query heads.
+        heads: usize,
+        /// Query heads of all sequences.
+        all: usize,
+    },
+    /// A slope is not a finite number.
+    #[error("alibi_slopes: element {index} is {value}; a finite number is needed")]
+    AlibiSlope {
+        /// Which one.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// The problem has a tensor whose address was left out.
+    #[error("{tensor}: no address was given, but the problem has it")]
+    MissingAddress {
+        /// The tensor.
+        tensor: &'static str,
+    },
     /// The buffers' element type is not the problem's.
     #[error("buffers hold {given}, but the problem was made for {expected}")]
     DTypeMismatch {

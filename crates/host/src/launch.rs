@@ -3,12 +3,12 @@
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Strides};
 
-use crate::{MAX_SEQLEN, Problem, TensorLayout};
+use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
 /// Each points at the first element of its view; [`Problem::tensors`] says how far the views reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Queries.
     pub q: u64,
@@ -22,14 +22,20 @@ pub struct Addresses {
     pub lse: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where that is 0.
     pub workspace: u64,
+    /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
+    pub alibi_slopes: Option<u64>,
 }
 
 /// The parameters that every entry of a plan for `problem` takes.
-pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParams {
+///
+/// # Errors
+/// When an address that the problem needs was left out.
+pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
+    let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
     let tensors = problem.tensors();
     // `Problem::new` bounds sequences by MAX_SEQLEN and head_dim by MAX_HEAD_DIM, and the grid check
     // bounds heads, so these casts keep their values.
-    AttentionParams {
+    Ok(AttentionParams {
         q: addresses.q,
         k: addresses.k,
         v: addresses.v,
@@ -49,8 +55,18 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParam
         window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),
         softcap: problem.softcap(),
+        alibi_slopes,
+        alibi_batch_stride: problem.alibi_batch_stride() as u64,
         rows: problem.lse_len() as u64,
+    })
+}
+
+/// The address of a tensor that the problem may have, and 0 where it has none.
+fn optional(tensor: &'static str, is_there: bool, address: Option<u64>) -> Result<u64> {
+    if !is_there {
+        return Ok(0);
     }
+    address.ok_or(Error::MissingAddress { tensor })
 }
 
 /// A side of the window; one wider than any sequence hides nothing.
@@ -63,5 +79,23 @@ fn strides(layout: &TensorLayout) -> Strides {
         batch: layout.stride_batch as u64,
         row: layout.stride_seq as u64,
         head: layout.stride_head as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, Tensors};
+
+    #[test]
+    fn a_tensor_of_the_problem_needs_its_address() {
+        let layout = TensorLayout::bshd(2, 5, 3, 8);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let options = Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() };
+        let problem = Problem::new(tensors, DType::F16, options).unwrap();
+        let error = params(&problem, &Addresses::default()).unwrap_err().to_string();
+        assert_eq!(error, "alibi_slopes: no address was given, but the problem has it");
+        let params = params(&problem, &Addresses { alibi_slopes: Some(64), ..Addresses::default() }).unwrap();
+        assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (64, 3));
     }
 }

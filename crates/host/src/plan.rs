@@ -383,11 +383,14 @@ mod tests {
 
     #[test]
     fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
-        let options = Options { softcap: 20.0, ..Options::default() };
+        let changes = |index: usize| match index % 2 {
+            0 => Options { softcap: 20.0, ..Options::default() },
+            _ => Options { alibi_slopes: Some(vec![0.5, 0.25]), ..Options::default() },
+        };
         for head_dim in 1..=crate::MAX_HEAD_DIM {
             let layout = TensorLayout::bshd(1, 100, 2, head_dim);
             let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-            let problem = Problem::new(tensors, DType::F16, options).unwrap();
+            let problem = Problem::new(tensors, DType::F16, changes(head_dim)).unwrap();
             let plan = plan(&problem, &device(227 << 10), &Request::default()).unwrap();
             assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
             assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);

@@ -1,6 +1,7 @@
 //! One attention problem: validated once here, trusted by everything after.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::{DType, Error, Result, TensorLayout};
 
@@ -24,7 +25,7 @@ pub struct Tensors {
 }
 
 /// What is computed, beside the shapes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Query i sees key j only if j ≤ i + Sk − Sq: the mask is aligned bottom-right, as
     /// FlashAttention-2 (2.1 and later) defines it.
@@ -36,6 +37,9 @@ pub struct Options {
     pub window: (Option<usize>, Option<usize>),
     /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
     pub softcap: f32,
+    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes [H] or [B, H], contiguous. The scaled scores of
+    /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
+    pub alibi_slopes: Option<Vec<f32>>,
 }
 
 /// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
@@ -44,13 +48,14 @@ pub struct Options {
 /// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and
 /// multi-query attention are one case. `lse`, the log-sum-exp of each row of scaled scores,
 /// is natural-log, fp32 and contiguous [B, H, Sq]. A row that sees no key gives 0 and −∞.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     tensors: Tensors,
     dtype: DType,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
     softcap: f32,
+    alibi_slopes: Option<Arc<[f32]>>,
 }
 
 impl Problem {
@@ -59,7 +64,8 @@ impl Problem {
     /// # Errors
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive.
+    /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive,
+    /// and when `alibi_slopes` are not [H] or [B, H] finite numbers.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
         if !(1..=MAX_HEAD_DIM).contains(&q.head_dim) {
@@ -102,9 +108,19 @@ impl Problem {
         {
             return Err(Error::Softcap { value: softcap });
         }
+        if let Some(slopes) = &options.alibi_slopes {
+            let (heads, all) = (q.heads, q.batch * q.heads);
+            if slopes.len() != heads && slopes.len() != all {
+                return Err(Error::AlibiSlopes { len: slopes.len(), heads, all });
+            }
+            if let Some(index) = slopes.iter().position(|slope| !slope.is_finite()) {
+                return Err(Error::AlibiSlope { index, value: slopes[index] });
+            }
+        }
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
-        Ok(Self { tensors, dtype, window, softmax_scale, softcap })
+        let alibi_slopes = options.alibi_slopes.map(Arc::from);
+        Ok(Self { tensors, dtype, window, softmax_scale, softcap, alibi_slopes })
     }
 
     /// Shapes and strides.
@@ -139,7 +155,35 @@ impl Problem {
 
     /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
     pub const fn changes_scores(&self) -> bool {
-        self.softcap != 0.0
+        self.softcap != 0.0 || self.alibi_slopes.is_some()
+    }
+
+    /// Slopes of ALiBi, [H] or [B, H].
+    pub fn alibi_slopes(&self) -> Option<&[f32]> {
+        self.alibi_slopes.as_deref()
+    }
+
+    /// Slopes from one sequence to the next: 0 where all sequences have the same.
+    pub fn alibi_batch_stride(&self) -> usize {
+        self.alibi_slopes().map_or(0, |slopes| if slopes.len() > self.heads() { self.heads() } else { 0 })
+    }
+
+    /// Slope of a head; 0 without ALiBi.
+    #[inline]
+    pub fn alibi_slope(&self, batch: usize, head: usize) -> f32 {
+        self.alibi_slopes().map_or(0.0, |slopes| slopes[batch * self.alibi_batch_stride() + head])
+    }
+
+    /// i + Sk − Sq of query i: the key on its diagonal, which may lie before the first or past the last.
+    #[inline]
+    pub const fn diagonal(&self, row: usize) -> isize {
+        (row + self.seqlen_k()) as isize - self.seqlen_q() as isize
+    }
+
+    /// |i + Sk − Sq − j| of query i and key j.
+    #[inline]
+    pub const fn distance(&self, row: usize, key: usize) -> f64 {
+        self.diagonal(row).abs_diff(key as isize) as f64
     }
 
     /// Number of sequences, B.
@@ -280,6 +324,26 @@ mod tests {
             let error = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap_err().to_string();
             assert!(error.ends_with("; 0 (off) or a positive number is needed"), "{error}");
         }
+    }
+
+    #[test]
+    fn slopes_are_by_head_or_by_sequence_and_head() {
+        let new = |slopes: &[f32]| {
+            let options = Options { alibi_slopes: Some(slopes.to_vec()), ..Options::default() };
+            Problem::new(tensors(8, 8, 3, 3, 8), DType::F16, options)
+        };
+        let by_head = new(&[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((by_head.alibi_slope(0, 1), by_head.alibi_slope(1, 1)), (2.0, 2.0));
+        let by_both = new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        assert_eq!((by_both.alibi_slope(0, 1), by_both.alibi_slope(1, 1)), (2.0, 5.0));
+        assert_eq!(
+            new(&[1.0, 2.0]).unwrap_err().to_string(),
+            "alibi_slopes has 2 elements; 3 (one per head) or 6 (one per sequence and head) are needed"
+        );
+        assert_eq!(
+            new(&[1.0, 2.0, f32::INFINITY]).unwrap_err().to_string(),
+            "alibi_slopes: element 2 is inf; a finite number is needed"
+        );
     }
 
     fn masked(sq: usize, sk: usize, causal: bool, window: (Option<usize>, Option<usize>)) -> Problem {

@@ -27,7 +27,7 @@ pub struct Reference {
     /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq].
     pub lse: Vec<f64>,
     /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most:
-    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ|
+    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
     /// bounds the terms of score j. No computation in fp32 can promise less.
     pub output_rounding: f64,
     /// The same for the lse: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
@@ -158,13 +158,15 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
     let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
-    let (scores, terms): (Vec<_>, Vec<_>) = inputs
-        .k
-        .iter()
-        .map(|k| {
+    let bias =
+        |key: usize| -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.row, key);
+    let (scores, terms): (Vec<_>, Vec<_>) = problem
+        .visible_keys(at.row)
+        .zip(&inputs.k)
+        .map(|(key, k)| {
             let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
-            let score = capped(scale * products().sum::<f64>());
-            (score, scale.abs() * products().map(f64::abs).sum::<f64>())
+            let score = capped(scale * products().sum::<f64>()) + bias(key);
+            (score, scale.abs() * products().map(f64::abs).sum::<f64>() + bias(key).abs())
         })
         .unzip();
     let mut o = vec![0.0; problem.head_dim()];
@@ -203,12 +205,13 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let stored = |value: f32| T::from_f32(value).to_f32();
     let softcap = problem.softcap();
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
-    let scores: Vec<_> = inputs
-        .k
-        .iter()
-        .map(|k| {
+    let slope = problem.alibi_slope(at.batch, at.head);
+    let scores: Vec<_> = problem
+        .visible_keys(at.row)
+        .zip(&inputs.k)
+        .map(|(key, k)| {
             let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            stored(capped(problem.softmax_scale() * product))
+            stored(capped(problem.softmax_scale() * product) - slope * problem.distance(at.row, key) as f32)
         })
         .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

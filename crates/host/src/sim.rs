@@ -59,6 +59,7 @@ impl Sim {
             Buffer::read_write("o", o),
             Buffer::read_write("scores", &mut workspace),
             Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
+            Buffer::read("alibi_slopes", problem.alibi_slopes().unwrap_or_default()),
         ];
         let address = |tensor: usize| buffers[tensor].address;
         let params = params(
@@ -70,8 +71,9 @@ impl Sim {
                 o: address(3),
                 workspace: address(4),
                 lse: lse.is_some().then(|| address(5)),
+                alibi_slopes: Some(address(6)),
             },
-        );
+        )?;
         let mut traffic = Traffic::default();
         for step in &plan.steps {
             let launch = Launch {

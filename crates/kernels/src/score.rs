@@ -1,49 +1,77 @@
 //! What happens to a score between Q·Kᵀ and the mask, beside the factor softmax_scale.
 
+use crate::element::Element;
 use crate::params::AttentionParams;
 use crate::ptx::math;
+use crate::scheduler::WorkTile;
 
-/// s ← softcap · tanh(softmax_scale · s / softcap), or softmax_scale · s where there is no softcap.
+/// s ← softcap · tanh(softmax_scale · s / softcap), or softmax_scale · s where there is no softcap; then the
+/// bias of ALiBi (Press et al. 2022, arXiv:2108.12409), −slope · |i + Sk − Sq − j| for query i and key j.
 ///
 /// Scores come out scaled, so that the softmax after it has a scale of 1.
 #[derive(Clone, Copy)]
 pub struct ScoreMod {
-    softcap: f32,
-    scale: f32,
+    slope: f32,
 }
 
 impl ScoreMod {
-    /// Whether a launch changes scores at all.
+    /// Whether a launch changes scores, or scales them by what the softmax cannot take: 0 or less.
     #[inline(always)]
     pub fn is_needed(params: &AttentionParams) -> bool {
-        params.softcap != 0.0
+        let positive = params.softmax_scale > 0.0;
+        params.softcap != 0.0 || params.alibi_slopes != 0 || !positive
     }
 
-    /// What a launch does to scores.
+    /// What happens to the scores of a tile's head.
+    ///
+    /// # Safety
+    /// The slopes that `params` describes are readable.
     #[inline(always)]
-    pub fn new(params: &AttentionParams) -> Self {
-        Self { softcap: params.softcap, scale: params.softmax_scale }
+    pub unsafe fn of_head(params: &AttentionParams, work: &WorkTile) -> Self {
+        let index = work.batch as u64 * params.alibi_batch_stride + work.head as u64;
+        // SAFETY: the caller's contract; without slopes nothing is read, which gives 0.
+        Self { slope: unsafe { f32::load_if(params.alibi_slopes != 0, params.alibi_slopes + 4 * index) } }
     }
 
-    /// Changes a thread's scores.
+    /// Changes a thread's scores: `row` and `key` say which row after `first_row` and which key after
+    /// `first_key` its score [i][j] belongs to, and rise by constants.
     #[inline(always)]
-    pub fn apply<const ROWS: usize, const COLS: usize>(self, s: &mut [[f32; COLS]; ROWS]) {
-        if self.softcap == 0.0 {
-            for_each(s, |score| score * self.scale);
+    pub fn apply<const ROWS: usize, const COLS: usize>(
+        self,
+        params: &AttentionParams,
+        s: &mut [[f32; COLS]; ROWS],
+        (first_row, first_key): (u32, u32),
+        row: impl Fn(usize) -> u32,
+        key: impl Fn(usize) -> u32,
+    ) {
+        if params.softcap == 0.0 {
+            for_each(s, |score, _, _| score * params.softmax_scale);
         } else {
-            let scale = self.scale * math::reciprocal(self.softcap);
-            for_each(s, |score| self.softcap * tanh(score * scale));
+            let scale = params.softmax_scale * math::reciprocal(params.softcap);
+            for_each(s, |score, _, _| params.softcap * tanh(score * scale));
+        }
+        if self.slope != 0.0 {
+            let diagonal = first_row + row(0) + params.seqlen_k;
+            // Exact to 2^24, and beyond as exact as fp32 can be.
+            let corner = diagonal.wrapping_sub(first_key + key(0) + params.seqlen_q) as i32 as f32;
+            for_each(s, |score, i, j| {
+                let step = (row(i) - row(0)) as f32 - (key(j) - key(0)) as f32;
+                math::fma(-self.slope, (corner + step).abs(), score)
+            });
         }
     }
 }
 
 #[inline(always)]
-fn for_each<const ROWS: usize, const COLS: usize>(s: &mut [[f32; COLS]; ROWS], change: impl Fn(f32) -> f32) {
+fn for_each<const ROWS: usize, const COLS: usize>(
+    s: &mut [[f32; COLS]; ROWS],
+    change: impl Fn(f32, usize, usize) -> f32,
+) {
     let mut i = 0;
     while i < ROWS {
         let mut j = 0;
         while j < COLS {
-            s[i][j] = change(s[i][j]);
+            s[i][j] = change(s[i][j], i, j);
             j += 1;
         }
         i += 1;
@@ -101,13 +129,30 @@ mod tests {
         assert!(tanh(f32::NAN).is_nan());
     }
 
+    fn applied(params: &AttentionParams, slope: f32, mut s: [[f32; 3]; 2]) -> [[f32; 3]; 2] {
+        ScoreMod { slope }.apply(params, &mut s, (10, 20), |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
+        s
+    }
+
     #[test]
     fn without_a_softcap_scores_are_scaled() {
         let params = AttentionParams { softmax_scale: 0.5, ..AttentionParams::default() };
-        let mut s = [[3.0, -1.0]];
-        ScoreMod::new(&params).apply(&mut s);
-        assert_eq!((s, ScoreMod::is_needed(&params)), ([[1.5, -0.5]], false));
-        ScoreMod::new(&AttentionParams { softcap: 0.75, ..params }).apply(&mut s);
-        assert!((s[0][0] - 0.75 * 1.0_f32.tanh()).abs() < 1e-6);
+        assert!(!ScoreMod::is_needed(&params));
+        assert_eq!(applied(&params, 0.0, [[3.0, -1.0, 0.0]; 2]), [[1.5, -0.5, 0.0]; 2]);
+        let capped = AttentionParams { softcap: 0.75, ..params };
+        assert!(ScoreMod::is_needed(&capped));
+        assert!((applied(&capped, 0.0, [[3.0; 3]; 2])[1][2] - 0.75 * 2.0_f32.tanh()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_bias_grows_with_the_distance_from_the_diagonal() {
+        let params =
+            AttentionParams { softmax_scale: 1.0, seqlen_q: 30, seqlen_k: 40, ..AttentionParams::default() };
+        let mut expected = [[0.0; 3]; 2];
+        for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
+            let (row, key) = (11 + 8 * i as i32, 22 + 5 * j as i32);
+            expected[i][j] = 1.0 - 0.25 * (row + 40 - 30 - key).abs() as f32;
+        }
+        assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
     }
 }

@@ -225,7 +225,8 @@ impl<T: Element> Trial<T> {
         let problem = case.problem(dtype, head_dims)?;
         let inputs = Inputs::random(&problem, seed);
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
-        Ok(Self { problem, inputs, expected, name: describe(&problem, case.layout()) })
+        let name = describe(&problem, case.layout());
+        Ok(Self { problem, inputs, expected, name })
     }
 
     /// Runs a target once over poisoned outputs. What speaks against the kernel is part of the outcome.

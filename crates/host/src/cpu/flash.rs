@@ -1,7 +1,5 @@
 //! FlashAttention on one task: a block of queries against all keys that they see.
 
-use std::f32::consts::LOG2_E;
-
 use super::isa::{Kernels, Panel};
 use super::microkernel::Start;
 use super::pack::{self, Columns, Outputs, Rows, Source};
@@ -38,9 +36,10 @@ pub(super) struct Scratch {
     /// Running maximum and sum, [BLOCK_M].
     max: usize,
     sum: usize,
-    /// Rescaling factors and key limits of one panel.
+    /// Rescaling factors of one panel.
     rescale: usize,
-    limits: usize,
+    /// Two rows of one panel: limits of the mask, or slopes and diagonals.
+    lanes: usize,
     /// One row in fp32.
     row: usize,
     /// Elements in all.
@@ -66,9 +65,9 @@ impl Scratch {
         let keys = take(packed(&problem.tensors().k));
         let values = take(packed(&problem.tensors().v));
         let [max, sum] = [take(tile.block_m), take(tile.block_m)];
-        let [rescale, limits] = [take(panel.width), take(2 * panel.width)];
+        let [rescale, lanes] = [take(panel.width), take(2 * panel.width)];
         let row = take(head_dim);
-        Self { queries, results, scores, keys, values, max, sum, rescale, limits, row, total }
+        Self { queries, results, scores, keys, values, max, sum, rescale, lanes, row, total }
     }
 }
 
@@ -191,11 +190,10 @@ impl Task<'_> {
         unsafe {
             let (k, v) = (block.k.skip(seen.start - block.first), block.v.skip(seen.start - block.first));
             kernels.scores(width, k, keys, head_dim, queries, scores);
-            if problem.softcap() != 0.0 {
-                kernels.softcap(width, scores, keys, problem.softcap() * LOG2_E);
-            }
+            let lanes = self.at(scratch.lanes);
+            panel.change_scores(problem, kernels, (seen.start, keys), width, scores, lanes);
             if !panel.all_see(problem, &seen) {
-                let limits = panel.limits(problem, seen.start, width, self.at(scratch.limits));
+                let limits = panel.limits(problem, seen.start, width, lanes);
                 kernels.mask(width, scores, keys, limits);
             }
             kernels.update(width, scores, keys, state);

@@ -9,7 +9,7 @@ use super::lanes_neon::Neon;
 use super::lanes_x86::{Avx2, Avx512};
 use super::microkernel::{self, Broadcast, Start};
 use super::pack::Rows;
-use super::score;
+use super::score::{self, Alibi};
 use super::softmax::{self, Limits, State};
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
@@ -89,6 +89,7 @@ pub(super) struct Kernels {
     update: [unsafe fn(*mut f32, usize, State); MAX_REGISTERS],
     mask: [unsafe fn(*mut f32, usize, Limits); MAX_REGISTERS],
     softcap: [unsafe fn(*mut f32, usize, f32); MAX_REGISTERS],
+    alibi: [unsafe fn(*mut f32, usize, Alibi); MAX_REGISTERS],
     #[cfg(test)]
     pub(super) exp2: unsafe fn(&mut [f32]),
 }
@@ -180,6 +181,15 @@ impl Kernels {
         // SAFETY: the caller vouches.
         unsafe { self.softcap[width / self.panel.lanes - 1](scores, keys, factor) }
     }
+
+    /// [`score::alibi`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::alibi`].
+    pub(super) unsafe fn alibi(&self, width: usize, scores: *mut f32, keys: usize, alibi: Alibi) {
+        // SAFETY: the caller vouches.
+        unsafe { self.alibi[width / self.panel.lanes - 1](scores, keys, alibi) }
+    }
 }
 
 /// Compiles the kernels for one instruction set: everything generic is inlined into functions that enable it.
@@ -196,6 +206,7 @@ macro_rules! kernels {
                 update: [update::<$n0>, update::<$n1>, update::<$n2>, update::<$n3>],
                 mask: [mask::<$n0>, mask::<$n1>, mask::<$n2>, mask::<$n3>],
                 softcap: [softcap::<$n0>, softcap::<$n1>, softcap::<$n2>, softcap::<$n3>],
+                alibi: [alibi::<$n0>, alibi::<$n1>, alibi::<$n2>, alibi::<$n3>],
                 #[cfg(test)]
                 exp2,
             };
@@ -244,6 +255,14 @@ macro_rules! kernels {
             unsafe fn softcap<const N: usize>(scores: *mut f32, keys: usize, factor: f32) {
                 // SAFETY: the caller vouches.
                 unsafe { score::softcap::<$lanes, N>(scores, keys, factor) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::alibi`].
+            $(#[$feature])?
+            unsafe fn alibi<const N: usize>(scores: *mut f32, keys: usize, alibi: Alibi) {
+                // SAFETY: the caller vouches.
+                unsafe { score::alibi::<$lanes, N>(scores, keys, alibi) }
             }
 
             /// # Safety

@@ -1,12 +1,14 @@
 //! Between the caller's tensors and the kernels' layout: queries across, in fp32.
 
 use std::any::TypeId;
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::isa::Panel;
+use super::isa::{Kernels, Panel};
+use super::score::Alibi;
 use super::softmax::Limits;
 use crate::{DType, Element, Problem, TensorLayout};
 
@@ -69,6 +71,38 @@ impl Columns {
             }
         }
         Limits { before, end }
+    }
+
+    /// Changes the scores of these columns and the `keys` keys from `first` on as the problem says. `scratch`
+    /// is overwritten.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set of `kernels`; `scores` is [keys, width] and readable and writable,
+    /// `scratch` writable for twice `width` elements.
+    pub(super) unsafe fn change_scores(
+        &self,
+        problem: &Problem,
+        kernels: &Kernels,
+        (first, keys): (usize, usize),
+        width: usize,
+        scores: *mut f32,
+        scratch: *mut f32,
+    ) {
+        // SAFETY: the caller vouches; lane < width.
+        unsafe {
+            if problem.softcap() != 0.0 {
+                kernels.softcap(width, scores, keys, problem.softcap() * LOG2_E);
+            }
+            if problem.alibi_slopes().is_some() {
+                let (slopes, diagonals) = (scratch, scratch.add(width));
+                for lane in 0..width {
+                    let (head, row) = self.query(problem, (self.first + lane).min(self.end - 1));
+                    slopes.add(lane).write(-problem.alibi_slope(self.batch, head) * LOG2_E);
+                    diagonals.add(lane).write((problem.diagonal(row) - first as isize) as f32);
+                }
+                kernels.alibi(width, scores, keys, Alibi { slopes, diagonals });
+            }
+        }
     }
 
     /// The columns in panels of at most the instruction set's width.
@@ -181,7 +215,7 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
 /// softcap they are the argument of its tanh.
 pub(super) fn query_factor(problem: &Problem) -> f32 {
     match problem.softcap() {
-        0.0 => problem.softmax_scale() * std::f32::consts::LOG2_E,
+        0.0 => problem.softmax_scale() * LOG2_E,
         softcap => problem.softmax_scale() / softcap,
     }
 }

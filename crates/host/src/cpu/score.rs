@@ -25,6 +25,35 @@ pub(super) unsafe fn softcap<L: Lanes, const N: usize>(scores: *mut f32, keys: u
     }
 }
 
+/// ALiBi of the queries of one panel against a block of keys, each a row of N registers.
+#[derive(Clone, Copy)]
+pub(super) struct Alibi {
+    /// −slope, in units of log2.
+    pub(super) slopes: *const f32,
+    /// Index of the key on the query's diagonal, counted from the block's first.
+    pub(super) diagonals: *const f32,
+}
+
+/// Adds −slope · |diagonal − key| to `scores` [keys, N registers].
+///
+/// # Safety
+/// As [`softcap`], and both parts of `alibi` are readable for one row.
+#[inline(always)]
+pub(super) unsafe fn alibi<L: Lanes, const N: usize>(scores: *mut f32, keys: usize, alibi: Alibi) {
+    // SAFETY: all offsets stay inside the rows that the caller vouches for.
+    unsafe {
+        for key in 0..keys {
+            let index = L::splat(key as f32);
+            for n in 0..N {
+                let at = scores.add((key * N + n) * L::WIDTH);
+                let offset = L::load(alibi.diagonals.add(n * L::WIDTH)).sub(index);
+                let distance = offset.max(index.sub(L::load(alibi.diagonals.add(n * L::WIDTH))));
+                distance.mul_add(L::load(alibi.slopes.add(n * L::WIDTH)), L::load(at)).store(at);
+            }
+        }
+    }
+}
+
 /// tanh(x) to about 3 ulp.
 ///
 /// # Safety

@@ -1,7 +1,5 @@
 //! Attention without fusion: scores, softmax and values as three passes over a matrix in memory.
 
-use std::f32::consts::LOG2_E;
-
 use super::isa::{Isa, Kernels};
 use super::memory::Buffer;
 use super::microkernel::Start;
@@ -78,8 +76,8 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     let (v, v_copy) = in_fp32(problem, &problem.tensors().v, v)?;
     let tasks = Tasks::new(problem, width);
     let threads = Machine::here(isa.kernels().panel).threads.min(tasks.len());
-    // A panel of Qᵀ or Oᵀ, a row, and rescaling factors or key limits.
-    let share = (problem.head_dim() * (width + 1) + width).next_multiple_of(16);
+    // A panel of Qᵀ or Oᵀ, a row, and two of a panel: rescaling factors, key limits, or slopes.
+    let share = (problem.head_dim() * (width + 1) + 2 * width).next_multiple_of(16);
     let mut scratch = Buffer::new("the scratch memory of all threads", share as u128 * threads as u128)?;
     let max = state.as_mut_ptr();
     // SAFETY: the buffer holds two entries per column.
@@ -179,9 +177,9 @@ impl Task<'_> {
         unsafe {
             pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
             call.kernels.scores(width, call.k.rows(self.columns), keys, head_dim, self.memory, scores);
-            if call.problem.softcap() != 0.0 {
-                call.kernels.softcap(width, scores, keys, call.problem.softcap() * LOG2_E);
-            }
+            let lanes = self.memory.add(head_dim * (width + 1));
+            let (columns, kernels) = (self.columns, &call.kernels);
+            columns.change_scores(call.problem, kernels, (0, keys), width, scores, lanes);
         }
     }
 

@@ -79,7 +79,7 @@ impl Cuda {
     /// Allocates nothing and synchronises nothing; after [`Self::load`] it can be captured in a CUDA graph.
     ///
     /// # Errors
-    /// When the driver refuses a kernel or a launch.
+    /// When an address that the problem needs was left out, and when the driver refuses a kernel or a launch.
     ///
     /// # Safety
     /// `plan` was made for `problem` and this device. The addresses are device memory of this
@@ -94,7 +94,7 @@ impl Cuda {
         stream: CUstream,
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let mut params = params(problem, addresses);
+        let mut params = params(problem, addresses)?;
         for step in &plan.steps {
             let function = self.modules.function(step.entry)?;
             let mut arguments = [(&raw mut params).cast()];

@@ -20,6 +20,7 @@ pub struct Resident<T> {
     o: Buffer,
     lse: Buffer,
     workspace: Buffer,
+    alibi_slopes: Buffer,
     /// Larger than the L2 cache: writing it evicts the tensors.
     eviction: Option<Buffer>,
     events: [CudaEvent; 2],
@@ -37,22 +38,18 @@ impl<T: Element> Resident<T> {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         cuda.load(plan)?;
         let allocate = |what, bytes| Buffer::new(&cuda.context, &cuda.device.name, what, bytes);
-        let upload = |what, values: &[T]| {
-            let buffer = allocate(what, size_of_val(values))?;
-            buffer.write(values)?;
-            Ok::<_, crate::Error>(buffer)
-        };
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = || check("cuEventCreate", cuda.context.new_event(flags));
         Ok(Self {
-            inputs: [upload("q", q)?, upload("k", k)?, upload("v", v)?],
+            inputs: [upload(cuda, "q", q)?, upload(cuda, "k", k)?, upload(cuda, "v", v)?],
             o: allocate("o", o_len * T::DTYPE.bytes())?,
             lse: allocate("lse", 4 * problem.lse_len())?,
             workspace: allocate("the score matrix", plan.workspace_bytes as usize)?,
+            alibi_slopes: upload(cuda, "alibi_slopes", problem.alibi_slopes().unwrap_or_default())?,
             eviction: None,
             events: [event()?, event()?],
             cuda: cuda.clone(),
-            problem: *problem,
+            problem: problem.clone(),
             plan: plan.clone(),
             element: PhantomData,
         })
@@ -75,7 +72,8 @@ impl<T: Element> Resident<T> {
     pub fn run(&mut self) -> Result<()> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
-        let addresses = Addresses { q, k, v, o, lse, workspace };
+        let alibi_slopes = Some(self.alibi_slopes.address());
+        let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes };
         // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
         // stream's work because reading and dropping them synchronises.
         unsafe { self.cuda.forward(&self.problem, &self.plan, &addresses, self.cuda.stream()) }
@@ -125,6 +123,13 @@ impl<T: Element> Resident<T> {
     fn record(&self, event: usize) -> Result<()> {
         check("cuEventRecord", self.events[event].record(&self.cuda.stream))
     }
+}
+
+/// Copies `values` into device memory.
+fn upload<V: Copy>(cuda: &Cuda, what: &'static str, values: &[V]) -> Result<Buffer> {
+    let buffer = Buffer::new(&cuda.context, &cuda.device.name, what, size_of_val(values))?;
+    buffer.write(values)?;
+    Ok(buffer)
 }
 
 impl<T> Drop for Resident<T> {

@@ -51,7 +51,7 @@ impl Case {
             v: kv,
             o: self.orders[2].layout(b, sq, h * group, d),
         };
-        Problem::new(tensors, self.dtype, self.options).expect("every case is a valid problem")
+        Problem::new(tensors, self.dtype, self.options.clone()).expect("every case is a valid problem")
     }
 
     /// Q, K and V.
@@ -71,15 +71,19 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
         prop::sample::select(DType::ALL.to_vec()),
         (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
-        options(longest),
+        (options(longest), prop::option::of(any::<bool>())),
         any::<u64>(),
     )
-        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), options, seed)| Case {
-            dtype,
-            shape: [b, sq, sk, h, group, d],
-            orders: [q, kv, o],
-            options,
-            seed,
+        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), (options, alibi), seed)| {
+            let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
+            let alibi_slopes = alibi.map(|by_sequence| slopes(h * group * if by_sequence { b } else { 1 }));
+            Case {
+                dtype,
+                shape: [b, sq, sk, h, group, d],
+                orders: [q, kv, o],
+                options: Options { alibi_slopes, ..options },
+                seed,
+            }
         })
 }
 
@@ -88,7 +92,7 @@ fn options(longest: usize) -> impl Strategy<Value = Options> {
     let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
     let softcap = prop_oneof![2 => Just(0.0_f32), 1 => 0.1..60.0_f32];
     (any::<bool>(), window(longest), scale, softcap).prop_map(|(causal, window, softmax_scale, softcap)| {
-        Options { causal, softmax_scale, window, softcap }
+        Options { causal, softmax_scale, window, softcap, alibi_slopes: None }
     })
 }
 

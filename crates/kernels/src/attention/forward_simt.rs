@@ -62,13 +62,14 @@ pub unsafe fn forward_simt<
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
-    let score_mod = ScoreMod::is_needed(params);
-    let scale = if score_mod { 1.0 } else { params.softmax_scale };
-    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::new(scale);
+    let changes_scores = ScoreMod::is_needed(params);
+    let scale = if changes_scores { 1.0 } else { params.softmax_scale };
+    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::with_positive_scale(scale);
     // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0));
+        let score_mod = ScoreMod::of_head(params, &work);
         let seen = KeyRange::of_any(params, first_row, BLOCK_M);
         let mask = TileMask::new(params, first_row);
         let mut first_key = seen.first;
@@ -79,13 +80,12 @@ pub unsafe fn forward_simt<
             barrier::sync(0, THREADS);
             let mut s = [[0.0; COLS]; ROWS];
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
-            if score_mod {
-                ScoreMod::new(params).apply(&mut s);
+            let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
+            if changes_scores {
+                score_mod.apply(params, &mut s, (first_row, first_key), row, key);
             }
-            softmax.prescale(&mut s);
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
-                let key = |j: usize| lane.x + ROW_LANES * j as u32;
-                mask.apply(params, &mut s, first_key, |i| lane.row + i as u32, key);
+                mask.apply(params, &mut s, first_key, row, key);
             }
             let rescale = softmax.step(&mut s);
             store_p(p_shared, lane, &s);

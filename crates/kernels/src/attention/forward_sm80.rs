@@ -77,6 +77,7 @@ pub unsafe fn forward_sm80<
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
+        let score_mod = ScoreMod::of_head(params, &work);
         q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
         tile(0).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(seen.first, 0));
         tile(1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(seen.first, 0));
@@ -96,7 +97,7 @@ pub unsafe fn forward_sm80<
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
             if SCORE_MOD {
-                ScoreMod::new(params).apply(&mut s);
+                score_mod.apply(params, &mut s, (first_row, first_key), |i| lane.row(i), |j| lane.column(j));
             }
             softmax.prescale(&mut s);
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {

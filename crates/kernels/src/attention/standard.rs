@@ -79,7 +79,10 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         }
         depth += BLOCK_K;
     }
-    ScoreMod::new(params).apply(&mut s);
+    let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
+    // SAFETY: valid parameters describe readable slopes.
+    let score_mod = unsafe { ScoreMod::of_head(params, &work) };
+    score_mod.apply(params, &mut s, (first_row, first_key), row, key);
     let target = score_matrix::<E>(params, &work);
     let mut i = 0;
     while i < ROWS {

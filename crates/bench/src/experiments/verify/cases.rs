@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use flash_attention::{BackendKind, DType, Options, Problem, Result, Tensors};
 
-use crate::problem::Layout;
+use crate::problem::{Layout, alibi_slopes};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +26,10 @@ struct Features {
     causal: bool,
     window: (Option<usize>, Option<usize>),
     softcap: f32,
+    alibi: bool,
 }
 
-const PLAIN: Features = Features { causal: false, window: (None, None), softcap: 0.0 };
+const PLAIN: Features = Features { causal: false, window: (None, None), softcap: 0.0, alibi: false };
 const CAUSAL: Features = Features { causal: true, ..PLAIN };
 
 /// A window of so many keys to the left and right of the diagonal.
@@ -60,17 +61,19 @@ impl Width {
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 6] = [
+const FEATURES: [(usize, usize, Features, usize); 8] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
     (799, 333, Features { window: (None, Some(70)), ..PLAIN }, 1),
     (1023, 1024, Features { softcap: 15.0, ..CAUSAL }, 2),
     (113, 203, Features { softcap: 0.5, ..window(50, 40) }, 1),
+    (1023, 1024, Features { alibi: true, ..CAUSAL }, 1),
+    (203, 113, Features { softcap: 5.0, alibi: true, ..PLAIN }, 2),
 ];
 
 /// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, Features, usize); 14] = [
+const SIM_CASES: [(usize, usize, Features, usize); 16] = [
     (1, 1, PLAIN, 1),
     (37, 1, CAUSAL, 2),
     (3, 70, PLAIN, 2),
@@ -85,6 +88,8 @@ const SIM_CASES: [(usize, usize, Features, usize); 14] = [
     (40, 200, window(70, 20), 1),
     (70, 135, Features { softcap: 15.0, ..CAUSAL }, 2),
     (33, 65, Features { softcap: 0.5, ..window(20, 5) }, 1),
+    (37, 70, Features { alibi: true, ..CAUSAL }, 2),
+    (70, 37, Features { softcap: 5.0, alibi: true, ..PLAIN }, 1),
 ];
 
 /// The cases of a backend.
@@ -122,8 +127,10 @@ impl Case {
         let head_dim = self.width.of(head_dims);
         let q = self.layout.tensor(self.batch, self.seq, self.kv_heads * self.group, head_dim);
         let k = self.layout.tensor(self.batch, self.kv_seq, self.kv_heads, head_dim);
-        let Features { causal, window, softcap } = self.features;
-        let options = Options { causal, window, softcap, ..Options::default() };
+        let Features { causal, window, softcap, alibi } = self.features;
+        // Each sequence has slopes of its own.
+        let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
+        let options = Options { causal, window, softcap, alibi_slopes, ..Options::default() };
         Problem::new(Tensors { q, k, v: k, o: q }, dtype, options)
     }
 
@@ -165,6 +172,7 @@ mod tests {
             assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{backend}: a window");
             assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{backend}: a window");
             assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{backend}: a softcap");
+            assert!(meets(&|case| case.features.alibi && causal(case)), "{backend}: ALiBi");
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
                 assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
                 assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
