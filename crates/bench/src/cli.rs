@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
     /// head_dim 128 against 129: what an unaligned head_dim costs
-    Alignment(alignment::Args),
+    Alignment(Box<alignment::Args>),
     /// Checks every built kernel against the f64 reference over awkward shapes
     Verify(verify::Args),
 }
@@ -62,6 +62,12 @@ pub(crate) struct ProblemArgs {
     /// Key rows of each sequence [default: as --seq]
     #[arg(long)]
     pub(crate) kv_seq: Option<usize>,
+    /// First query row of each sequence and of what follows the last, of a packed batch, as in 0,100,128
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', conflicts_with_all = ["batch", "seq", "kv_seq"])]
+    pub(crate) cu_seqlens_q: Vec<u32>,
+    /// The same of key rows [default: as --cu-seqlens-q]
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "cu_seqlens_q")]
+    pub(crate) cu_seqlens_k: Vec<u32>,
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     pub(crate) dtype: DType,

@@ -49,12 +49,16 @@ pub(crate) struct Defaults {
 impl ProblemArgs {
     /// The problem that the arguments describe.
     pub(crate) fn problem(&self, head_dim: usize, defaults: Defaults) -> flash_attention::Result<Problem> {
-        let batch = self.batch.unwrap_or(defaults.batch);
+        let packed = !self.cu_seqlens_q.is_empty();
+        let batch = if packed { 1 } else { self.batch.unwrap_or(defaults.batch) };
         let heads = self.heads.unwrap_or(defaults.heads);
-        let seq = self.seq.unwrap_or(defaults.seq);
+        let cu_seqlens_k = if self.cu_seqlens_k.is_empty() { &self.cu_seqlens_q } else { &self.cu_seqlens_k };
+        // A packed tensor ends with its last sequence.
+        let total = |offsets: &[u32]| offsets.last().map(|&last| last as usize);
+        let seq = total(&self.cu_seqlens_q).or(self.seq).unwrap_or(defaults.seq);
+        let kv_seq = total(cu_seqlens_k).or(self.kv_seq).unwrap_or(seq);
         let q = self.layout.tensor(batch, seq, heads, head_dim);
-        let k =
-            self.layout.tensor(batch, self.kv_seq.unwrap_or(seq), self.kv_heads.unwrap_or(heads), head_dim);
+        let k = self.layout.tensor(batch, kv_seq, self.kv_heads.unwrap_or(heads), head_dim);
         let options = Options {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
@@ -62,7 +66,11 @@ impl ProblemArgs {
             softcap: self.softcap,
             alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
         };
-        Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
+        let tensors = Tensors { q, k, v: k, o: q };
+        if packed {
+            return Problem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q, cu_seqlens_k);
+        }
+        Problem::new(tensors, self.dtype, options)
     }
 }
 
@@ -96,6 +104,10 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         mask(problem),
         problem.softmax_scale(),
     );
+    if problem.cu_seqlens().is_some() {
+        let tensors = problem.tensors();
+        text += &format!(" packed total_q={} total_k={}", tensors.q.seqlen, tensors.k.seqlen);
+    }
     if problem.softcap() != 0.0 {
         text += &format!(" softcap={}", problem.softcap());
     }

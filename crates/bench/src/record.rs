@@ -65,6 +65,7 @@ impl DeviceRecord {
 #[derive(Debug, Serialize)]
 pub(crate) struct ProblemRecord {
     batch: usize,
+    cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
     kv_heads: usize,
     seq: usize,
@@ -85,6 +86,7 @@ impl ProblemRecord {
     pub(crate) fn new(problem: &Problem, layout: Layout) -> Self {
         Self {
             batch: problem.batch(),
+            cu_seqlens: problem.cu_seqlens().map(|(q, k)| (q.to_vec(), k.to_vec())),
             heads: problem.heads(),
             kv_heads: problem.kv_heads(),
             seq: problem.seqlen_q(),

@@ -142,6 +142,20 @@ fn changed_scores_come_to_their_own_entry() {
 }
 
 #[test]
+fn a_packed_batch_has_sequences_of_different_lengths() {
+    let line = "--cu-seqlens-q 0,30,30,37 --cu-seqlens-k 0,9,20,60 --dim 20 --heads 2 --causal";
+    for backend in ["cpu", "sim"] {
+        let document = json(&format!("{line} --backend {backend} --iterations 1 --json"));
+        assert_eq!(document["problem"]["cu_seqlens"], serde_json::json!([[0, 30, 30, 37], [0, 9, 20, 60]]));
+        // The last 9 of 30 queries see 1 to 9 keys, and 7 queries see 34 to 40.
+        assert_eq!(document["problem"]["flops"], f64::from(4 * 2 * 20 * (45 + 7 * 37)));
+        assert_eq!(document["passed"], true);
+    }
+    let text = stdout("--cu-seqlens-q 0,8,9 --dim 8 --backend cpu --iterations 1");
+    assert!(text.contains("B=2 ") && text.contains(" packed total_q=9 total_k=9\n"), "{text}");
+}
+
+#[test]
 fn alignment_compares_two_head_dims() {
     let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
     assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));
@@ -195,6 +209,14 @@ fn bad_shapes_name_argument_value_and_limit() {
         ("--seq 9999999999999999999 --dim 64", "exceeds the address space"),
         ("--seq 64 --dim 64 --softmax-scale nan", "softmax_scale is NaN; a finite number is needed"),
         ("--dim 64", "--seq is missing"),
+        (
+            "--cu-seqlens-q 0,5,4 --dim 64",
+            "cu_seqlens_q: offset 2 is 4; the one before is 5, and none may decrease",
+        ),
+        ("--cu-seqlens-q 1,5 --dim 64", "cu_seqlens_q: offset 0 is 1; the first must be 0"),
+        ("--cu-seqlens-q 0,5 --cu-seqlens-k 0,3,9 --dim 64", "cu_seqlens_q has 2 offsets and cu_seqlens_k 3"),
+        ("--cu-seqlens-q 0 --dim 64", "at least 2"),
+        ("--cu-seqlens-q 0,-5 --dim 64", "-5"),
         ("--seq 64", "--dim is missing"),
     ];
     for (line, message) in cases {
@@ -220,6 +242,7 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--window-left near", "'near' for '--window-left <KEYS>'"),
         ("--softcap -5", "softcap is -5; 0 (off) or a positive number is needed"),
         ("--softcap inf", "softcap is inf; 0 (off) or a positive number is needed"),
+        ("--cu-seqlens-q 0,4", "'--cu-seqlens-q <ROWS>'"),
         ("--fast", "unexpected argument '--fast'"),
         ("--backend cpu --device 1", "--device 1 chooses a GPU, but the backend is cpu"),
         ("--backend cpu --kernel forward_simt", "does not run on backend cpu; it has forward_cpu, standard"),

@@ -133,6 +133,34 @@ pub enum Error {
         /// Its value.
         value: f32,
     },
+    /// There are not as many offsets of queries as of keys, or too few.
+    #[error(
+        "cu_seqlens_q has {q} offsets and cu_seqlens_k {k}; both need one more than there are sequences, at least 2"
+    )]
+    CuSeqlensLen {
+        /// Offsets of queries.
+        q: usize,
+        /// Offsets of keys.
+        k: usize,
+    },
+    /// An offset of a packed batch is not where one can be.
+    #[error("cu_seqlens_{tensor}: offset {index} is {value}; {limit}")]
+    CuSeqlens {
+        /// q or k.
+        tensor: &'static str,
+        /// Which offset.
+        index: usize,
+        /// Its value.
+        value: u32,
+        /// What does not hold.
+        limit: String,
+    },
+    /// A packed tensor has a batch axis.
+    #[error("q: batch is {batch}; a packed batch lies in one, with its sequences behind one another")]
+    PackedBatch {
+        /// Its length.
+        batch: usize,
+    },
     /// The problem has a tensor whose address was left out.
     #[error("{tensor}: no address was given, but the problem has it")]
     MissingAddress {

@@ -18,12 +18,15 @@ pub struct Addresses {
     pub v: u64,
     /// Output.
     pub o: u64,
-    /// Log-sum-exp, fp32 [B, H, Sq] contiguous; `None` where it is not wanted.
+    /// Log-sum-exp, fp32 [B, H, Sq] contiguous, [H, total_q] of a packed batch; `None` where it is not wanted.
     pub lse: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where that is 0.
     pub workspace: u64,
     /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
     pub alibi_slopes: Option<u64>,
+    /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed where the
+    /// problem has them.
+    pub cu_seqlens: Option<(u64, u64)>,
 }
 
 /// The parameters that every entry of a plan for `problem` takes.
@@ -32,7 +35,17 @@ pub struct Addresses {
 /// When an address that the problem needs was left out.
 pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
     let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
+    let (cu_seqlens_q, cu_seqlens_k) =
+        optional("cu_seqlens", problem.cu_seqlens().is_some(), addresses.cu_seqlens)?;
     let tensors = problem.tensors();
+    // A packed batch has no steps from one sequence to the next.
+    let (heads, rows) = (problem.heads() as u64, tensors.q.seqlen as u64);
+    let steps = u64::from(problem.cu_seqlens().is_none());
+    let strides = |layout: &TensorLayout| Strides {
+        batch: steps * layout.stride_batch as u64,
+        row: layout.stride_seq as u64,
+        head: layout.stride_head as u64,
+    };
     // `Problem::new` bounds sequences by MAX_SEQLEN and head_dim by MAX_HEAD_DIM, and the grid check
     // bounds heads, so these casts keep their values.
     Ok(AttentionParams {
@@ -46,6 +59,9 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<Attenti
         k_strides: strides(&tensors.k),
         v_strides: strides(&tensors.v),
         o_strides: strides(&tensors.o),
+        lse_strides: Strides { batch: steps * heads * rows, row: 1, head: rows },
+        cu_seqlens_q,
+        cu_seqlens_k,
         seqlen_q: problem.seqlen_q() as u32,
         seqlen_k: problem.seqlen_k() as u32,
         heads: problem.heads() as u32,
@@ -57,14 +73,13 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<Attenti
         softcap: problem.softcap(),
         alibi_slopes,
         alibi_batch_stride: problem.alibi_batch_stride() as u64,
-        rows: problem.lse_len() as u64,
     })
 }
 
 /// The address of a tensor that the problem may have, and 0 where it has none.
-fn optional(tensor: &'static str, is_there: bool, address: Option<u64>) -> Result<u64> {
+fn optional<A: Default>(tensor: &'static str, is_there: bool, address: Option<A>) -> Result<A> {
     if !is_there {
-        return Ok(0);
+        return Ok(A::default());
     }
     address.ok_or(Error::MissingAddress { tensor })
 }
@@ -72,14 +87,6 @@ fn optional(tensor: &'static str, is_there: bool, address: Option<u64>) -> Resul
 /// A side of the window; one wider than any sequence hides nothing.
 fn side(size: Option<usize>) -> u32 {
     size.map_or(UNLIMITED, |size| size.min(MAX_SEQLEN) as u32)
-}
-
-fn strides(layout: &TensorLayout) -> Strides {
-    Strides {
-        batch: layout.stride_batch as u64,
-        row: layout.stride_seq as u64,
-        head: layout.stride_head as u64,
-    }
 }
 
 #[cfg(test)]

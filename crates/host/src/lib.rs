@@ -38,6 +38,7 @@ mod problem;
 pub mod reference;
 pub mod shipped;
 mod sim;
+mod varlen;
 
 pub use backend::{Backend, Prepared};
 pub use device::{BackendKind, Device};

@@ -235,7 +235,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
     let tiles_d = problem.head_dim().div_ceil(standard::BLOCK_N as usize);
-    let softmax_blocks = (problem.lse_len() as u128).div_ceil(standard::SOFTMAX_ROWS.into());
+    let tiles_softmax = problem.seqlen_q().div_ceil(standard::SOFTMAX_ROWS as usize);
     let scores = problem.lse_len() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
     let workspace_bytes = u64::try_from(scores).map_err(|_| Error::OutOfMemory {
         what: "the score matrix",
@@ -248,7 +248,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
         tile: None,
         steps: vec![
             Step { entry: entry(Algorithm::StandardScores)?, grid: grid(problem, &[tiles_m, tiles_n])? },
-            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: checked_grid(softmax_blocks)? },
+            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: grid(problem, &[tiles_softmax])? },
             Step { entry: entry(Algorithm::StandardValues)?, grid: grid(problem, &[tiles_m, tiles_d])? },
         ],
         workspace_bytes,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::varlen::Sequences;
 use crate::{DType, Error, Result, TensorLayout};
 
 /// The largest head_dim that the kernels hold.
@@ -47,7 +48,7 @@ pub struct Options {
 ///
 /// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and
 /// multi-query attention are one case. `lse`, the log-sum-exp of each row of scaled scores,
-/// is natural-log, fp32 and contiguous [B, H, Sq]. A row that sees no key gives 0 and −∞.
+/// is natural-log, fp32 and contiguous [B, H, Sq] ([H, total_q] for [`Problem::varlen`]). A row that sees no key gives 0 and −∞.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     tensors: Tensors,
@@ -56,6 +57,8 @@ pub struct Problem {
     softmax_scale: f32,
     softcap: f32,
     alibi_slopes: Option<Arc<[f32]>>,
+    /// Where the sequences lie, if not each at an index of its own.
+    sequences: Option<Arc<Sequences>>,
 }
 
 impl Problem {
@@ -67,6 +70,38 @@ impl Problem {
     /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive,
     /// and when `alibi_slopes` are not [H] or [B, H] finite numbers.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
+        Self::validated(tensors, dtype, options, None)
+    }
+
+    /// A batch of sequences of different lengths, packed: Q and O are [1, total_q, H, D], K and V
+    /// [1, total_k, Hkv, D], and sequence b has the rows from `cu_seqlens[b]` to before `cu_seqlens[b + 1]`
+    /// of each. `lse` is [H, total_q], as that of FlashAttention's varlen functions.
+    ///
+    /// A sequence may have no queries, or no keys. Rows of O and `lse` past the last sequence are left alone.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and when Q has a batch axis, or offsets do not start at 0, decrease, or pass the total.
+    pub fn varlen(
+        tensors: Tensors,
+        dtype: DType,
+        options: Options,
+        cu_seqlens_q: &[u32],
+        cu_seqlens_k: &[u32],
+    ) -> Result<Self> {
+        if tensors.q.batch != 1 {
+            return Err(Error::PackedBatch { batch: tensors.q.batch });
+        }
+        let (total_q, total_k) = (tensors.q.seqlen, tensors.k.seqlen);
+        let sequences = Sequences::new(cu_seqlens_q, cu_seqlens_k, total_q, total_k)?;
+        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
+    }
+
+    fn validated(
+        tensors: Tensors,
+        dtype: DType,
+        options: Options,
+        sequences: Option<Arc<Sequences>>,
+    ) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
         if !(1..=MAX_HEAD_DIM).contains(&q.head_dim) {
             return Err(Error::HeadDim { value: q.head_dim, limit: MAX_HEAD_DIM });
@@ -109,7 +144,8 @@ impl Problem {
             return Err(Error::Softcap { value: softcap });
         }
         if let Some(slopes) = &options.alibi_slopes {
-            let (heads, all) = (q.heads, q.batch * q.heads);
+            let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
+            let (heads, all) = (q.heads, batch * q.heads);
             if slopes.len() != heads && slopes.len() != all {
                 return Err(Error::AlibiSlopes { len: slopes.len(), heads, all });
             }
@@ -120,7 +156,7 @@ impl Problem {
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
         let alibi_slopes = options.alibi_slopes.map(Arc::from);
-        Ok(Self { tensors, dtype, window, softmax_scale, softcap, alibi_slopes })
+        Ok(Self { tensors, dtype, window, softmax_scale, softcap, alibi_slopes, sequences })
     }
 
     /// Shapes and strides.
@@ -176,19 +212,53 @@ impl Problem {
 
     /// i + Sk − Sq of query i: the key on its diagonal, which may lie before the first or past the last.
     #[inline]
-    pub const fn diagonal(&self, row: usize) -> isize {
-        (row + self.seqlen_k()) as isize - self.seqlen_q() as isize
+    pub fn diagonal(&self, batch: usize, row: usize) -> isize {
+        (row + self.key_rows(batch).len()) as isize - self.query_rows(batch).len() as isize
     }
 
     /// |i + Sk − Sq − j| of query i and key j.
     #[inline]
-    pub const fn distance(&self, row: usize, key: usize) -> f64 {
-        self.diagonal(row).abs_diff(key as isize) as f64
+    pub fn distance(&self, batch: usize, row: usize, key: usize) -> f64 {
+        self.diagonal(batch, row).abs_diff(key as isize) as f64
     }
 
     /// Number of sequences, B.
-    pub const fn batch(&self) -> usize {
-        self.tensors.q.batch
+    pub fn batch(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.q.batch, |sequences| sequences.batch())
+    }
+
+    /// First row of each sequence and of what follows the last, [B + 1], of queries and of keys, in a packed batch.
+    pub fn cu_seqlens(&self) -> Option<(&[u32], &[u32])> {
+        self.sequences.as_ref().map(|sequences| (sequences.q.offsets(), sequences.k.offsets()))
+    }
+
+    /// Rows of Q and O along their sequence axis that are a sequence's.
+    #[inline]
+    pub fn query_rows(&self, batch: usize) -> Range<usize> {
+        self.sequences.as_ref().map_or(0..self.tensors.q.seqlen, |sequences| sequences.q.rows(batch))
+    }
+
+    /// Rows of K and V along their sequence axis that are a sequence's.
+    #[inline]
+    pub fn key_rows(&self, batch: usize) -> Range<usize> {
+        self.sequences.as_ref().map_or(0..self.tensors.k.seqlen, |sequences| sequences.k.rows(batch))
+    }
+
+    /// Index in Q or O, whose layout is given, of the first element of a sequence's row.
+    #[inline]
+    pub fn query_index(&self, layout: &TensorLayout, batch: usize, row: usize, head: usize) -> usize {
+        layout.row(self.batch_index(batch), self.query_rows(batch).start + row, head)
+    }
+
+    /// Index in K or V, whose layout is given, of the first element of a sequence's row.
+    #[inline]
+    pub fn key_index(&self, layout: &TensorLayout, batch: usize, key: usize, kv_head: usize) -> usize {
+        layout.row(self.batch_index(batch), self.key_rows(batch).start + key, kv_head)
+    }
+
+    /// Index of a sequence along the tensors' batch axis.
+    fn batch_index(&self, batch: usize) -> usize {
+        if self.sequences.is_some() { 0 } else { batch }
     }
 
     /// Number of query heads, H.
@@ -206,14 +276,14 @@ impl Problem {
         self.heads() / self.kv_heads()
     }
 
-    /// Query rows of each sequence, Sq.
-    pub const fn seqlen_q(&self) -> usize {
-        self.tensors.q.seqlen
+    /// Query rows of the longest sequence, Sq; 1 where all are empty.
+    pub fn seqlen_q(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.q.seqlen, |sequences| sequences.q.longest().max(1))
     }
 
-    /// Key rows of each sequence, Sk.
-    pub const fn seqlen_k(&self) -> usize {
-        self.tensors.k.seqlen
+    /// Key rows of the longest sequence, Sk; 1 where all are empty.
+    pub fn seqlen_k(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.k.seqlen, |sequences| sequences.k.longest().max(1))
     }
 
     /// Elements of a row, D.
@@ -221,21 +291,23 @@ impl Problem {
         self.tensors.q.head_dim
     }
 
-    /// Number of elements of `lse`, B·H·Sq.
+    /// Number of elements of `lse`, B·H·Sq, or H·total_q of a packed batch.
     pub const fn lse_len(&self) -> usize {
-        self.batch() * self.heads() * self.seqlen_q()
+        let q = &self.tensors.q;
+        q.batch * q.heads * q.seqlen
     }
 
     /// Index of a row's entry in `lse`.
     #[inline]
-    pub const fn lse_index(&self, batch: usize, head: usize, row: usize) -> usize {
-        (batch * self.heads() + head) * self.seqlen_q() + row
+    pub fn lse_index(&self, batch: usize, head: usize, row: usize) -> usize {
+        let index = self.batch_index(batch) * self.heads() + head;
+        index * self.tensors.q.seqlen + self.query_rows(batch).start + row
     }
 
-    /// Keys that query `row` sees.
+    /// Keys that query `row` of a sequence sees.
     #[inline]
-    pub fn visible_keys(&self, row: usize) -> Range<usize> {
-        let (sq, sk) = (self.seqlen_q(), self.seqlen_k());
+    pub fn visible_keys(&self, batch: usize, row: usize) -> Range<usize> {
+        let (sq, sk) = (self.query_rows(batch).len(), self.key_rows(batch).len());
         let (left, right) = self.window;
         let first = left.map_or(0, |left| (row + sk).saturating_sub(left.saturating_add(sq)));
         let end = right.map_or(sk, |right| right.saturating_add(row + 1 + sk).saturating_sub(sq).min(sk));
@@ -245,8 +317,14 @@ impl Problem {
     /// Multiplications and additions of the two matrix products, by FlashAttention's convention:
     /// 4·B·H·Sq·Sk·D, of which only the visible pairs of query and key count.
     pub fn flops(&self) -> f64 {
+        let pairs: i128 = (0..self.batch()).map(|batch| self.visible_pairs(batch)).sum();
+        4.0 * (self.heads() * self.head_dim()) as f64 * pairs as f64
+    }
+
+    /// Pairs of query and key of a sequence that see each other.
+    fn visible_pairs(&self, batch: usize) -> i128 {
         let (left, right) = self.window;
-        let (sq, sk) = (self.seqlen_q() as i128, self.seqlen_k() as i128);
+        let (sq, sk) = (self.query_rows(batch).len() as i128, self.key_rows(batch).len() as i128);
         // Row i sees the keys from clamp(i + first) to before clamp(i + end), each clamped to 0..=Sk.
         let clamped_sum = |shift: i128| {
             let up_to = |n: i128| {
@@ -257,7 +335,7 @@ impl Problem {
         };
         let ends = right.map_or(sq * sk, |right| clamped_sum(right as i128 + 1 + sk - sq));
         let firsts = left.map_or(0, |left| clamped_sum(sk - sq - left as i128));
-        4.0 * (self.batch() * self.heads() * self.head_dim()) as f64 * (ends - firsts) as f64
+        ends - firsts
     }
 
     /// Checks that buffers of these lengths (in elements) hold what the views reach.
@@ -355,7 +433,7 @@ mod tests {
     fn causal_is_aligned_bottom_right() {
         let seen = |sq, sk| {
             let problem = masked(sq, sk, true, (None, Some(9)));
-            (0..sq).map(|row| problem.visible_keys(row)).collect::<Vec<_>>()
+            (0..sq).map(|row| problem.visible_keys(0, row)).collect::<Vec<_>>()
         };
         assert_eq!(seen(3, 3), [0..1, 0..2, 0..3]);
         assert_eq!(seen(2, 4), [0..3, 0..4]);
@@ -375,7 +453,7 @@ mod tests {
                 };
                 let mut pairs = 0;
                 for row in 0..sq {
-                    let seen = problem.visible_keys(row);
+                    let seen = problem.visible_keys(0, row);
                     assert!((0..sk).all(|key| seen.contains(&key) == sees(row, key)), "{problem:?} {row}");
                     pairs += seen.len();
                 }

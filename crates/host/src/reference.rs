@@ -22,9 +22,9 @@ pub struct Row {
 /// Attention in f64, of all rows or some.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// Output, [rows, D]; with all rows, contiguous [B, Sq, H, D].
+    /// Output, [rows, D]; with all rows, contiguous [B, Sq, H, D], or [total_q, H, D] of a packed batch.
     pub o: Vec<f64>,
-    /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq].
+    /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq], or [H, total_q] of a packed batch.
     pub lse: Vec<f64>,
     /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most:
     /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
@@ -39,25 +39,35 @@ const ROUNDOFF: f64 = 0.5 * f32::EPSILON as f64;
 
 /// Every row, in the order of O: [B, Sq, H].
 pub fn all(problem: &Problem) -> Vec<Row> {
-    let (rows, heads) = (problem.seqlen_q(), problem.heads());
+    let of_row = |batch, row| (0..problem.heads()).map(move |head| Row { batch, head, row });
     (0..problem.batch())
-        .flat_map(|batch| (0..rows).flat_map(move |row| (0..heads).map(move |head| Row { batch, head, row })))
+        .flat_map(|batch| (0..problem.query_rows(batch).len()).flat_map(move |row| of_row(batch, row)))
         .collect()
 }
 
 /// `count` rows, or all if there are no more: the first and last row of the first and last head, and
 /// others spread over the problem by a fixed rule, which hits every position within a tile.
 pub fn sample(problem: &Problem, count: usize) -> Vec<Row> {
-    let total = problem.lse_len();
+    let heads = problem.heads();
+    // First row of each sequence, over all heads, and of what follows the last.
+    let mut firsts = vec![0];
+    for batch in 0..problem.batch() {
+        firsts.push(firsts[batch] + heads * problem.query_rows(batch).len());
+    }
+    let total = firsts[problem.batch()];
     if count >= total {
         return all(problem);
     }
-    let (heads, rows) = (problem.heads(), problem.seqlen_q());
-    let row =
-        |index: usize| Row { batch: index / rows / heads, head: index / rows % heads, row: index % rows };
+    let row = |index: usize| {
+        let batch = firsts.partition_point(|&first| first <= index) - 1;
+        let (rows, index) = (problem.query_rows(batch).len(), index - firsts[batch]);
+        Row { batch, head: index / rows, row: index % rows }
+    };
+    let (first, last) = (row(0), row(total - 1));
+    let corners = [0, problem.query_rows(first.batch).len() - 1, total - 1 - last.row, total - 1];
     // Multiples of the golden ratio, modulo 1, are spread evenly at every count.
     let spread = (0..count).map(|i| ((i as f64 * 0.618_033_988_749_895).fract() * total as f64) as usize);
-    let mut indices: Vec<_> = [0, rows - 1, total - rows, total - 1].into_iter().chain(spread).collect();
+    let mut indices: Vec<_> = corners.into_iter().chain(spread).collect();
     indices.truncate(count);
     indices.sort_unstable();
     indices.dedup();
@@ -72,7 +82,7 @@ pub fn forward<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Refe
     let all = all(problem);
     let mut reference = rows(problem, q, k, v, &all);
     let by_row = std::mem::take(&mut reference.lse);
-    reference.lse = vec![0.0; by_row.len()];
+    reference.lse = vec![0.0; problem.lse_len()];
     for (at, lse) in all.iter().zip(by_row) {
         reference.lse[problem.lse_index(at.batch, at.head, at.row)] = lse;
     }
@@ -118,7 +128,7 @@ pub fn standard_rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], r
 /// When the buffer is shorter than its view.
 pub fn gather<T: Element>(problem: &Problem, o: &[T], rows: &[Row]) -> Vec<T> {
     let layout = &problem.tensors().o;
-    let row = |at: &Row| &o[layout.row(at.batch, at.row, at.head)..][..layout.head_dim];
+    let row = |at: &Row| &o[problem.query_index(layout, at.batch, at.row, at.head)..][..layout.head_dim];
     rows.iter().flat_map(row).copied().collect()
 }
 
@@ -133,12 +143,14 @@ impl<'a, T: Element> Inputs<'a, T> {
     fn new(problem: &Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
         let (tensors, head_dim) = (problem.tensors(), problem.head_dim());
         let kv_head = at.head / problem.group();
-        let keys = problem.visible_keys(at.row);
+        let keys = problem.visible_keys(at.batch, at.row);
         let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
-            keys.clone().map(|key| &data[layout.row(at.batch, key, kv_head)..][..head_dim]).collect()
+            keys.clone()
+                .map(|key| &data[problem.key_index(layout, at.batch, key, kv_head)..][..head_dim])
+                .collect()
         };
         Self {
-            q: &q[tensors.q.row(at.batch, at.row, at.head)..][..head_dim],
+            q: &q[problem.query_index(&tensors.q, at.batch, at.row, at.head)..][..head_dim],
             k: rows(&tensors.k, k),
             v: rows(&tensors.v, v),
         }
@@ -158,10 +170,11 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
     let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
-    let bias =
-        |key: usize| -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.row, key);
+    let bias = |key: usize| {
+        -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key)
+    };
     let (scores, terms): (Vec<_>, Vec<_>) = problem
-        .visible_keys(at.row)
+        .visible_keys(at.batch, at.row)
         .zip(&inputs.k)
         .map(|(key, k)| {
             let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
@@ -207,11 +220,14 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let slope = problem.alibi_slope(at.batch, at.head);
     let scores: Vec<_> = problem
-        .visible_keys(at.row)
+        .visible_keys(at.batch, at.row)
         .zip(&inputs.k)
         .map(|(key, k)| {
             let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            stored(capped(problem.softmax_scale() * product) - slope * problem.distance(at.row, key) as f32)
+            stored(
+                capped(problem.softmax_scale() * product)
+                    - slope * problem.distance(at.batch, at.row, key) as f32,
+            )
         })
         .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);

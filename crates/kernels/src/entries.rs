@@ -280,7 +280,7 @@ entries! { sm_75;
     forward_simt(64, 64, 32, 2);
     forward_simt(64, 32, 32, 2);
     forward_simt(64, 64, 64, 2);
-    forward_simt(64, 32, 64, 2);
+    forward_simt(64, 32, 64, 1);
     forward_simt(32, 32, 64, 2);
     forward_simt(64, 64, 96, 2);
     forward_simt(64, 32, 96, 1);

@@ -1,6 +1,7 @@
 //! Which keys a query sees.
 
 use crate::params::AttentionParams;
+use crate::scheduler::WorkTile;
 
 /// A side of the window that hides nothing: sequences are at most this long.
 pub const UNLIMITED: u32 = 1 << 30;
@@ -21,21 +22,15 @@ impl KeyRange {
     /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right, so that rows may see none. Rows past Sq (tile
     /// padding) see at most what exists.
     #[inline(always)]
-    pub fn of_row(params: &AttentionParams, row: u32) -> Self {
+    pub fn of_row(params: &AttentionParams, work: &WorkTile, row: u32) -> Self {
         // Lengths and both sides are at most 2^30, so that no sum overflows.
-        let diagonal = row + params.seqlen_k;
+        let (seqlen_q, seqlen_k) = (work.queries.len, work.keys.len);
+        let diagonal = row + seqlen_k;
         let right = params.window_span - params.window_left;
         Self {
-            first: diagonal.saturating_sub(params.seqlen_q + params.window_left),
-            end: (diagonal + 1 + right).saturating_sub(params.seqlen_q).min(params.seqlen_k),
+            first: diagonal.saturating_sub(seqlen_q + params.window_left),
+            end: (diagonal + 1 + right).saturating_sub(seqlen_q).min(seqlen_k),
         }
-    }
-
-    /// What at least one of the `rows` rows from `first_row` on sees.
-    #[inline(always)]
-    pub fn of_any(params: &AttentionParams, first_row: u32, rows: u32) -> Self {
-        let last = Self::of_row(params, first_row + rows - 1);
-        Self { first: Self::of_row(params, first_row).first, end: last.end }
     }
 
     /// Whether `key` is in it.
@@ -47,20 +42,31 @@ impl KeyRange {
 
 /// The mask of a tile of queries against blocks of keys.
 ///
-/// One register tells all: how far a key lies to the right of the first one in the window of the tile's
-/// first row. Other rows and keys follow by constants, where a range for each row would cost the loop
-/// over blocks two registers a row.
+/// One register tells most of it: how far a key lies to the right of the first one in the window of the
+/// tile's first row. Other rows and keys follow by constants, where a range for each row would cost the
+/// loop over blocks two registers a row.
 #[derive(Clone, Copy)]
 pub struct TileMask {
+    /// What at least one row of the tile sees.
+    pub seen: KeyRange,
     /// What to add to a key, modulo 2^32.
     offset: u32,
 }
 
 impl TileMask {
-    /// The mask of the tile that begins at `first_row`.
+    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's.
     #[inline(always)]
-    pub fn new(params: &AttentionParams, first_row: u32) -> Self {
-        Self { offset: (params.seqlen_q + params.window_left).wrapping_sub(first_row + params.seqlen_k) }
+    pub fn new(params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32) -> Self {
+        let last = KeyRange::of_row(params, work, first_row + rows - 1);
+        let first = KeyRange::of_row(params, work, first_row);
+        let offset = (work.queries.len + params.window_left).wrapping_sub(first_row + work.keys.len);
+        Self { seen: KeyRange { first: first.first, end: last.end }, offset }
+    }
+
+    /// How far the key on the first row's diagonal lies to the right of `key`, modulo 2^32.
+    #[inline(always)]
+    pub fn diagonal_from(self, params: &AttentionParams, key: u32) -> u32 {
+        params.window_left.wrapping_sub(self.offset).wrapping_sub(key)
     }
 
     /// Whether one of the tile's `rows` rows does not see one of the `keys` keys from `first_key` on.
@@ -70,7 +76,7 @@ impl TileMask {
         // The last row's window begins furthest to the right, the first row's ends furthest to the left.
         (from_left.wrapping_sub(rows - 1) as i32) < 0
             || from_left.wrapping_add(keys - 1) > params.window_span
-            || first_key + keys > params.seqlen_k
+            || first_key + keys > self.seen.end
     }
 
     /// Sets the scores of keys that their row does not see to −∞: `row` and `key` say which row of the
@@ -85,7 +91,7 @@ impl TileMask {
         key: impl Fn(usize) -> u32,
     ) {
         let corner = self.offset.wrapping_add(first_key + key(0)).wrapping_sub(row(0));
-        let keys = params.seqlen_k.saturating_sub(first_key + key(0));
+        let keys = self.seen.end.saturating_sub(first_key + key(0));
         let mut i = 0;
         while i < ROWS {
             let mut j = 0;
@@ -106,58 +112,78 @@ impl TileMask {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::Rows;
 
-    fn params(seqlen_q: u32, seqlen_k: u32, window_left: u32, window_right: u32) -> AttentionParams {
-        let window_span = window_left + window_right;
-        AttentionParams { seqlen_q, seqlen_k, window_left, window_span, ..AttentionParams::default() }
+    fn launch(seqlen_q: u32, seqlen_k: u32, left: u32, right: u32) -> (AttentionParams, WorkTile) {
+        let params =
+            AttentionParams { window_left: left, window_span: left + right, ..AttentionParams::default() };
+        let rows = |len| Rows { first: 7, len };
+        (params, WorkTile { tile: 0, head: 0, batch: 0, queries: rows(seqlen_q), keys: rows(seqlen_k) })
     }
 
     #[test]
     fn ranges_follow_the_definition() {
         let sides = [0, 1, 3, 7, UNLIMITED];
-        for (sq, sk) in [(1, 1), (5, 5), (3, 9), (9, 3)] {
+        for (sq, sk) in [(1, 1), (5, 5), (3, 9), (9, 3), (4, 0)] {
             for (left, right) in sides.into_iter().flat_map(|left| sides.map(|right| (left, right))) {
-                let params = params(sq, sk, left, right);
+                let (params, work) = launch(sq, sk, left, right);
                 let sees = |row: u32, key: u32| {
                     let offset = i64::from(row) + i64::from(sk) - i64::from(sq) - i64::from(key);
                     key < sk && -i64::from(right) <= offset && offset <= i64::from(left)
                 };
                 for row in 0..sq {
-                    let seen = KeyRange::of_row(&params, row);
-                    assert!((0..2 * sk).all(|key| seen.contains(key) == sees(row, key)), "{params:?} {row}");
-                }
-                for (first, rows) in [(0, sq), (sq / 2, 1), (sq / 2, sq - sq / 2)] {
-                    let any = KeyRange::of_any(&params, first, rows);
-                    for key in 0..sk {
-                        let seen = (first..first + rows).any(|row| sees(row, key));
-                        assert!(any.contains(key) || !seen, "{params:?} {first} {rows} {key}");
-                    }
-                }
-                for (row, key) in (0..sq).flat_map(|row| (0..sk + 3).map(move |key| (row, key))) {
-                    let mask = TileMask::new(&params, row);
-                    let mut scores = [[0.0; 3]; 2];
-                    mask.apply(&params, &mut scores, key, |i| 2 * i as u32, |j| j as u32);
-                    let sees = |i: usize, j: usize| sees(row + i as u32, key + j as u32);
-                    for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
-                        let masked = scores[i][j] == f32::NEG_INFINITY;
-                        assert_eq!(masked, !sees(2 * i, j), "{params:?} {row} {key} {i} {j}");
-                    }
-                    let all = (0..2).all(|i| (0..3).all(|j| sees(i, j)));
-                    assert_eq!(mask.hides(&params, 2, key, 3), !all, "{params:?} {row} {key}");
+                    let seen = KeyRange::of_row(&params, &work, row);
+                    assert!((0..2 * sk).all(|key| seen.contains(key) == sees(row, key)), "{work:?} {row}");
+                    tile_follows_the_definition(&params, &work, row, sees);
                 }
             }
+        }
+    }
+
+    /// A tile of the rows `first`, `first` + 1 and `first` + 2, of which the outer two are scored.
+    fn tile_follows_the_definition(
+        params: &AttentionParams,
+        work: &WorkTile,
+        first: u32,
+        sees: impl Fn(u32, u32) -> bool,
+    ) {
+        let mask = TileMask::new(params, work, first, 3);
+        for key in 0..work.keys.len {
+            let seen = (first..work.queries.len.min(first + 3)).any(|row| sees(row, key));
+            assert!(mask.seen.contains(key) || !seen, "{params:?} {work:?} {first} {key}");
+        }
+        for key in 0..work.keys.len + 3 {
+            let mut scores = [[0.0; 3]; 2];
+            mask.apply(params, &mut scores, key, |i| 2 * i as u32, |j| j as u32);
+            let rows = |i: usize| first + 2 * i as u32;
+            let mut hidden = false;
+            for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
+                let masked = scores[i][j] == f32::NEG_INFINITY;
+                let seen = sees(rows(i), key + j as u32);
+                assert!(
+                    masked != seen || rows(i) >= work.queries.len,
+                    "{params:?} {work:?} {first} {key} {i} {j}"
+                );
+                hidden |= masked;
+            }
+            assert!(mask.hides(params, 3, key, 3) >= hidden, "{params:?} {work:?} {first} {key}");
+            let diagonal = first as i32 + work.keys.len as i32 - work.queries.len as i32;
+            assert_eq!(mask.diagonal_from(params, key) as i32, diagonal - key as i32);
+        }
+        let (inner, keys) = (mask.seen.first..mask.seen.end.saturating_sub(2), 0..3);
+        for key in inner {
+            let all = (first..first + 3).all(|row| keys.clone().all(|j| sees(row, key + j)));
+            let inside = first + 2 < work.queries.len;
+            assert!(!inside || mask.hides(params, 3, key, 3) != all, "{params:?} {work:?} {first} {key}");
         }
     }
 
     #[test]
     fn the_longest_sequences_do_not_overflow() {
         let longest = UNLIMITED;
-        let row = longest + 126;
-        let seen = KeyRange::of_row(&params(longest, longest, UNLIMITED, UNLIMITED), row);
-        assert_eq!(seen.end, longest);
-        assert_eq!(
-            KeyRange::of_row(&params(1, longest, 5, 0), 0),
-            KeyRange { first: longest - 6, end: longest }
-        );
+        let (params, work) = launch(longest, longest, UNLIMITED, UNLIMITED);
+        assert_eq!(KeyRange::of_row(&params, &work, longest + 126).end, longest);
+        let (params, work) = launch(1, longest, 5, 0);
+        assert_eq!(KeyRange::of_row(&params, &work, 0), KeyRange { first: longest - 6, end: longest });
     }
 }

@@ -17,7 +17,10 @@ pub struct Strides {
 /// Parameters of an attention kernel.
 ///
 /// Addresses are device addresses (in the simulator, host addresses). Shapes: Q and O
-/// [B, Sq, H, D], K and V [B, Sk, H / `group`, D], each with its strides; `lse` fp32 [B, H, Sq] contiguous.
+/// [B, Sq, H, D], K and V [B, Sk, H / `group`, D], each with its strides; `lse` fp32 [B, H, Sq].
+///
+/// With `cu_seqlens_q` and `cu_seqlens_k` the sequences have lengths of their own and lie behind one another:
+/// Q and O are [total_q, H, D], K and V [total_k, H / `group`, D], `lse` [H, total_q], and batch strides 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionParams {
@@ -31,7 +34,7 @@ pub struct AttentionParams {
     pub o: u64,
     /// First element of `lse`, or 0 where it is not wanted.
     pub lse: u64,
-    /// Scores [B, H, Sq, Sk] in the storage type; only the unfused kernels have them.
+    /// Scores in the storage type, `seqlen_k` for each element of `lse`; only the unfused kernels have them.
     pub scores: u64,
     /// Strides of Q.
     pub q_strides: Strides,
@@ -41,9 +44,15 @@ pub struct AttentionParams {
     pub v_strides: Strides,
     /// Strides of O.
     pub o_strides: Strides,
-    /// Query rows of each sequence, at least 1.
+    /// Strides of `lse`.
+    pub lse_strides: Strides,
+    /// First query row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    pub cu_seqlens_q: u64,
+    /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    pub cu_seqlens_k: u64,
+    /// Query rows of the longest sequence, at least 1.
     pub seqlen_q: u32,
-    /// Key rows of each sequence, at least 1.
+    /// Key rows of the longest sequence, at least 1.
     pub seqlen_k: u32,
     /// Query heads, at least 1.
     pub heads: u32,
@@ -63,6 +72,4 @@ pub struct AttentionParams {
     pub alibi_slopes: u64,
     /// Slopes from one sequence to the next: H, or 0 where all have the same.
     pub alibi_batch_stride: u64,
-    /// Rows of the softmax kernel, B·H·Sq, in units of one; kept here so that it needs no division.
-    pub rows: u64,
 }

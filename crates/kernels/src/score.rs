@@ -33,14 +33,15 @@ impl ScoreMod {
         Self { slope: unsafe { f32::load_if(params.alibi_slopes != 0, params.alibi_slopes + 4 * index) } }
     }
 
-    /// Changes a thread's scores: `row` and `key` say which row after `first_row` and which key after
-    /// `first_key` its score [i][j] belongs to, and rise by constants.
+    /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its
+    /// score [i][j] belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the tile's
+    /// first row lies to the right of the block's first, modulo 2^32.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
         self,
         params: &AttentionParams,
         s: &mut [[f32; COLS]; ROWS],
-        (first_row, first_key): (u32, u32),
+        diagonal: u32,
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
     ) {
@@ -51,9 +52,8 @@ impl ScoreMod {
             for_each(s, |score, _, _| params.softcap * tanh(score * scale));
         }
         if self.slope != 0.0 {
-            let diagonal = first_row + row(0) + params.seqlen_k;
             // Exact to 2^24, and beyond as exact as fp32 can be.
-            let corner = diagonal.wrapping_sub(first_key + key(0) + params.seqlen_q) as i32 as f32;
+            let corner = diagonal.wrapping_add(row(0)).wrapping_sub(key(0)) as i32 as f32;
             for_each(s, |score, i, j| {
                 let step = (row(i) - row(0)) as f32 - (key(j) - key(0)) as f32;
                 math::fma(-self.slope, (corner + step).abs(), score)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn applied(params: &AttentionParams, slope: f32, mut s: [[f32; 3]; 2]) -> [[f32; 3]; 2] {
-        ScoreMod { slope }.apply(params, &mut s, (10, 20), |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
+        ScoreMod { slope }.apply(params, &mut s, -3_i32 as u32, |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
         s
     }
 
@@ -146,12 +146,11 @@ mod tests {
 
     #[test]
     fn the_bias_grows_with_the_distance_from_the_diagonal() {
-        let params =
-            AttentionParams { softmax_scale: 1.0, seqlen_q: 30, seqlen_k: 40, ..AttentionParams::default() };
+        let params = AttentionParams { softmax_scale: 1.0, ..AttentionParams::default() };
         let mut expected = [[0.0; 3]; 2];
         for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
-            let (row, key) = (11 + 8 * i as i32, 22 + 5 * j as i32);
-            expected[i][j] = 1.0 - 0.25 * (row + 40 - 30 - key).abs() as f32;
+            let (row, key) = (1 + 8 * i as i32, 2 + 5 * j as i32);
+            expected[i][j] = 1.0 - 0.25 * (-3 + row - key).abs() as f32;
         }
         assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
     }

@@ -67,7 +67,7 @@ struct KernelRecord {
 
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    if args.problem.seq.is_none() {
+    if args.problem.seq.is_none() && args.problem.cu_seqlens_q.is_empty() {
         return Err(usage("--seq is missing: the query rows of each sequence, as in --seq 4096"));
     }
     let Some(head_dim) = args.dim else {

@@ -150,7 +150,7 @@ impl Task<'_> {
         let (call, columns) = (&self.call, self.columns);
         let tensors = call.problem.tensors();
         let rows = |layout: &TensorLayout, source: Source, packed: usize| {
-            let from = source.skip(layout.row(columns.batch, first, columns.kv_head));
+            let from = source.skip(call.problem.key_index(layout, columns.batch, first, columns.kv_head));
             if pack::readable_in_place(call.problem, layout) {
                 return from.rows(layout.stride_seq);
             }

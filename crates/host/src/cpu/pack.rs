@@ -32,9 +32,15 @@ impl Columns {
         (self.kv_head * group + column % group, column / group)
     }
 
+    /// Those that are there: a sequence may have fewer rows than the longest, or none.
+    pub(super) fn existing(self, problem: &Problem) -> Option<Self> {
+        let end = self.end.min(problem.query_rows(self.batch).len() * problem.group());
+        (self.first < end).then_some(Self { end, ..self })
+    }
+
     /// Keys that a column sees.
     pub(super) fn visible(&self, problem: &Problem, column: usize) -> Range<usize> {
-        problem.visible_keys(column / problem.group())
+        problem.visible_keys(self.batch, column / problem.group())
     }
 
     /// Keys that any column sees: later columns see the same ones or later ones.
@@ -98,7 +104,7 @@ impl Columns {
                 for lane in 0..width {
                     let (head, row) = self.query(problem, (self.first + lane).min(self.end - 1));
                     slopes.add(lane).write(-problem.alibi_slope(self.batch, head) * LOG2_E);
-                    diagonals.add(lane).write((problem.diagonal(row) - first as isize) as f32);
+                    diagonals.add(lane).write((problem.diagonal(self.batch, row) - first as isize) as f32);
                 }
                 kernels.alibi(width, scores, keys, Alibi { slopes, diagonals });
             }
@@ -238,7 +244,7 @@ pub(super) unsafe fn queries(
         let column = columns.first + lane;
         if column < columns.end {
             let (head, seq) = columns.query(problem, column);
-            q.widen(layout.row(columns.batch, seq, head), row);
+            q.widen(problem.query_index(layout, columns.batch, seq, head), row);
         } else {
             row.fill(0.0);
         }
@@ -321,7 +327,7 @@ pub(super) unsafe fn results(
             for (d, value) in row.iter_mut().enumerate() {
                 *value = *from.add(d * width + lane) * factor;
             }
-            outputs.write(row, layout.row(columns.batch, seq, head));
+            outputs.write(row, problem.query_index(layout, columns.batch, seq, head));
             if !outputs.lse.is_null() {
                 let index = problem.lse_index(columns.batch, head, seq);
                 outputs.lse.add(index).write(log_sum_exp(max, sum));

@@ -53,9 +53,12 @@ struct Matrix {
 
 impl Matrix {
     /// The rows of one head.
-    fn rows(&self, columns: Columns) -> Rows {
-        let offset = columns.batch * self.stride_batch + columns.kv_head * self.stride_head;
-        // SAFETY: batch and head are in range, so that the address is inside the tensor.
+    fn rows(&self, problem: &Problem, columns: Columns) -> Rows {
+        // A packed batch lies in one.
+        let batch = if problem.cu_seqlens().is_some() { 0 } else { columns.batch };
+        let first = problem.key_rows(columns.batch).start;
+        let offset = batch * self.stride_batch + columns.kv_head * self.stride_head + first * self.stride;
+        // SAFETY: batch, head and row are in range, so that the address is inside the tensor or at its end.
         Rows { data: unsafe { self.data.add(offset) }, stride: self.stride }
     }
 }
@@ -87,8 +90,10 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     for pass in [Pass::Scores, Pass::Softmax, Pass::Values] {
         schedule::run(tasks, threads, &mut scratch, share, |columns, memory| {
             let call = &call;
-            // SAFETY: `isa` is available, and the memory is this thread's own.
-            unsafe { Task { call, columns, memory }.run(pass) }
+            if let Some(columns) = columns.existing(problem) {
+                // SAFETY: `isa` is available, and the memory is this thread's own.
+                unsafe { Task { call, columns, memory }.run(pass) }
+            }
         });
     }
     let buffers = [Some(&scores), Some(&state), k_copy.as_ref(), v_copy.as_ref(), Some(&scratch)];
@@ -135,15 +140,14 @@ impl Task<'_> {
     /// these columns.
     unsafe fn run(&self, pass: Pass) {
         let problem = self.call.problem;
-        let (padded, keys) = {
-            let width = self.call.kernels.panel.width;
-            ((problem.seqlen_q() * problem.group()).next_multiple_of(width), problem.seqlen_k())
-        };
+        let width = self.call.kernels.panel.width;
+        let padded = (problem.seqlen_q() * problem.group()).next_multiple_of(width);
+        let keys = problem.key_rows(self.columns.batch).len();
         let head = self.columns.batch * problem.kv_heads() + self.columns.kv_head;
         let column = head * padded + self.columns.first;
         // SAFETY: the column is one of the matrix, which has Sk entries for each.
         unsafe {
-            let scores = self.call.scores.add(column * keys);
+            let scores = self.call.scores.add(column * problem.seqlen_k());
             let (max, sum) = (self.call.max.add(column), self.call.sum.add(column));
             match pass {
                 Pass::Scores => self.scores(scores, keys),
@@ -176,7 +180,14 @@ impl Task<'_> {
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
             pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
-            call.kernels.scores(width, call.k.rows(self.columns), keys, head_dim, self.memory, scores);
+            call.kernels.scores(
+                width,
+                call.k.rows(call.problem, self.columns),
+                keys,
+                head_dim,
+                self.memory,
+                scores,
+            );
             let lanes = self.memory.add(head_dim * (width + 1));
             let (columns, kernels) = (self.columns, &call.kernels);
             columns.change_scores(call.problem, kernels, (0, keys), width, scores, lanes);
@@ -207,12 +218,15 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn values(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
         let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let rows = call.v.rows(self.columns);
+        let rows = call.v.rows(call.problem, self.columns);
         // SAFETY: V has `keys` rows, the scores as many, and the scratch memory a panel, a row, and one
         // row of the panel's width.
         unsafe {
             let ones = self.memory.add(head_dim * (width + 1));
             std::slice::from_raw_parts_mut(ones, width).fill(1.0);
+            if keys == 0 {
+                self.memory.write_bytes(0, head_dim * width);
+            }
             for first in (0..keys).step_by(DEPTH) {
                 let start = if first == 0 { Start::Zero } else { Start::Rescaled(ones) };
                 let v = rows.skip(first);

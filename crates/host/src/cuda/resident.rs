@@ -21,6 +21,7 @@ pub struct Resident<T> {
     lse: Buffer,
     workspace: Buffer,
     alibi_slopes: Buffer,
+    cu_seqlens: [Buffer; 2],
     /// Larger than the L2 cache: writing it evicts the tensors.
     eviction: Option<Buffer>,
     events: [CudaEvent; 2],
@@ -38,6 +39,7 @@ impl<T: Element> Resident<T> {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         cuda.load(plan)?;
         let allocate = |what, bytes| Buffer::new(&cuda.context, &cuda.device.name, what, bytes);
+        let (cu_seqlens_q, cu_seqlens_k) = problem.cu_seqlens().unwrap_or_default();
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = || check("cuEventCreate", cuda.context.new_event(flags));
         Ok(Self {
@@ -46,6 +48,10 @@ impl<T: Element> Resident<T> {
             lse: allocate("lse", 4 * problem.lse_len())?,
             workspace: allocate("the score matrix", plan.workspace_bytes as usize)?,
             alibi_slopes: upload(cuda, "alibi_slopes", problem.alibi_slopes().unwrap_or_default())?,
+            cu_seqlens: [
+                upload(cuda, "cu_seqlens_q", cu_seqlens_q)?,
+                upload(cuda, "cu_seqlens_k", cu_seqlens_k)?,
+            ],
             eviction: None,
             events: [event()?, event()?],
             cuda: cuda.clone(),
@@ -73,7 +79,9 @@ impl<T: Element> Resident<T> {
         let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let alibi_slopes = Some(self.alibi_slopes.address());
-        let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes };
+        let [cu_seqlens_q, cu_seqlens_k] = self.cu_seqlens.each_ref().map(Buffer::address);
+        let cu_seqlens = Some((cu_seqlens_q, cu_seqlens_k));
+        let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
         // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
         // stream's work because reading and dropping them synchronises.
         unsafe { self.cuda.forward(&self.problem, &self.plan, &addresses, self.cuda.stream()) }

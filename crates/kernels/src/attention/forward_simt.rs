@@ -6,10 +6,10 @@
 
 use crate::config::{ROW_LANES, SimtConfig};
 use crate::element::Element;
-use crate::mask::{KeyRange, TileMask};
+use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
-use crate::scheduler::WorkTile;
+use crate::scheduler::{Rows, WorkTile};
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
@@ -54,11 +54,16 @@ pub unsafe fn forward_simt<
         (work, work.kv_head(params))
     };
     let first_row = work.tile * BLOCK_M;
-    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+    if first_row >= work.queries.len {
+        return;
+    }
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
+    // Keys that no row of the tile sees are not read.
+    let keys = Rows { len: mask.seen.end, ..work.keys };
+    let q_shape = (work.queries, params.head_dim);
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
-    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (keys, params.head_dim));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim));
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
@@ -70,11 +75,9 @@ pub unsafe fn forward_simt<
     unsafe {
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0));
         let score_mod = ScoreMod::of_head(params, &work);
-        let seen = KeyRange::of_any(params, first_row, BLOCK_M);
-        let mask = TileMask::new(params, first_row);
-        let mut first_key = seen.first;
-        while first_key < seen.end {
-            let keys = BLOCK_N.min(params.seqlen_k - first_key);
+        let mut first_key = mask.seen.first;
+        while first_key < mask.seen.end {
+            let keys = BLOCK_N.min(mask.seen.end - first_key);
             barrier::sync(0, THREADS); // The last step's reads of V and P are over.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0));
             barrier::sync(0, THREADS);
@@ -82,7 +85,8 @@ pub unsafe fn forward_simt<
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
             let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
             if changes_scores {
-                score_mod.apply(params, &mut s, (first_row, first_key), row, key);
+                let diagonal = mask.diagonal_from(params, first_key);
+                score_mod.apply(params, &mut s, diagonal, row, key);
             }
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
                 mask.apply(params, &mut s, first_key, row, key);
@@ -96,6 +100,11 @@ pub unsafe fn forward_simt<
             simt::multiply_accumulate(&mut acc, p_shared, kv_shared, lane, keys);
             first_key += BLOCK_N;
         }
+        // Found once more rather than kept: the loop has no registers to spare.
+        let work = WorkTile::of_block_again(params, params.seqlen_q.div_ceil(BLOCK_M));
+        let first_row = work.tile * BLOCK_M;
+        let o_shape = (work.queries, params.head_dim);
+        let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
     }
 }
@@ -158,9 +167,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
             if row < o_tile.rows {
                 simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum);
                 if params.lse != 0 && lane.x == 0 {
-                    let index =
-                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
-                    f32::store(params.lse + 4 * index, lse);
+                    f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
                 }
             }
         }

@@ -7,10 +7,10 @@
 
 use crate::config::MmaConfig;
 use crate::element::Element;
-use crate::mask::{KeyRange, TileMask};
+use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, global, index, shared, warp};
-use crate::scheduler::WorkTile;
+use crate::scheduler::{Rows, WorkTile};
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{self, MmaElement, MmaTile, QUAD};
@@ -57,11 +57,16 @@ pub unsafe fn forward_sm80<
         (work, work.kv_head(params))
     };
     let first_row = work.tile * BLOCK_M;
-    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+    if first_row >= work.queries.len {
+        return;
+    }
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
+    // Keys that no row of the tile sees are not read.
+    let keys = Rows { len: mask.seen.end, ..work.keys };
+    let q_shape = (work.queries, params.head_dim);
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
-    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (keys, params.head_dim));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim));
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
     let stages = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
     let tile =
@@ -71,25 +76,25 @@ pub unsafe fn forward_sm80<
     let mut acc = [[0.0; OUT]; ROWS];
     let scale = if SCORE_MOD { 1.0 } else { params.softmax_scale };
     let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(scale);
-    let seen = KeyRange::of_any(params, first_row, BLOCK_M);
-    let mask = TileMask::new(params, first_row);
     // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
         let score_mod = ScoreMod::of_head(params, &work);
         q_shared.fill::<E, THREADS, BLOCK_M>(&q.from::<E>(first_row, 0));
-        tile(0).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(seen.first, 0));
-        tile(1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(seen.first, 0));
+        if mask.seen.first < mask.seen.end {
+            tile(0).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(mask.seen.first, 0));
+            tile(1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(mask.seen.first, 0));
+        }
         cp_async::commit_group();
-        let (mut first_key, mut stage) = (seen.first, 0);
-        while first_key < seen.end {
+        let (mut first_key, mut stage) = (mask.seen.first, 0);
+        while first_key < mask.seen.end {
             cp_async::wait_group::<0>();
             barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
             let (k_shared, v_shared) = (tile(stage), tile(stage + 1));
             let next_key = first_key + BLOCK_N;
             stage = 2 - stage;
-            if next_key < seen.end {
+            if next_key < mask.seen.end {
                 tile(stage).fill::<E, THREADS, BLOCK_N>(&k.from::<E>(next_key, 0));
                 tile(stage + 1).fill::<E, THREADS, BLOCK_N>(&v.from::<E>(next_key, 0));
                 cp_async::commit_group();
@@ -97,7 +102,8 @@ pub unsafe fn forward_sm80<
             let mut s = [[0.0; COLS]; ROWS];
             mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared);
             if SCORE_MOD {
-                score_mod.apply(params, &mut s, (first_row, first_key), |i| lane.row(i), |j| lane.column(j));
+                let diagonal = mask.diagonal_from(params, first_key);
+                score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
             }
             softmax.prescale(&mut s);
             if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
@@ -112,6 +118,11 @@ pub unsafe fn forward_sm80<
             first_key = next_key;
         }
         cp_async::wait_group::<0>();
+        // Found once more rather than kept: the loop has no registers to spare.
+        let work = WorkTile::of_block_again(params, params.seqlen_q.div_ceil(BLOCK_M));
+        let first_row = work.tile * BLOCK_M;
+        let o_shape = (work.queries, params.head_dim);
+        let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, ROWS, OUT>(
             params,
             &work,
@@ -220,9 +231,7 @@ unsafe fn store_output<E: MmaElement, const ROWS: usize, const OUT: usize>(
                     j += 2;
                 }
                 if params.lse != 0 && lane.pair == 0 {
-                    let index =
-                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
-                    f32::store(params.lse + 4 * index, lse);
+                    f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
                 }
             }
         }

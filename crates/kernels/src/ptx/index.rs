@@ -26,3 +26,17 @@ pub fn block() -> u32 {
         _ => { fa_sim::index::block() }
     }
 }
+
+/// [`block`], but read anew: the compiler may not keep an earlier answer in a register instead.
+#[inline(always)]
+pub fn block_again() -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let x: u32;
+            // SAFETY: reads a special register. It is not `pure`, so that two reads are not made one.
+            unsafe { core::arch::asm!("mov.u32 {0}, %ctaid.x;", out(reg32) x, options(nomem, nostack)) }
+            x
+        }
+        _ => { block() }
+    }
+}

@@ -27,9 +27,12 @@ struct Features {
     window: (Option<usize>, Option<usize>),
     softcap: f32,
     alibi: bool,
+    /// Each sequence of the batch is shorter than the one before, and one in three is empty.
+    packed: bool,
 }
 
-const PLAIN: Features = Features { causal: false, window: (None, None), softcap: 0.0, alibi: false };
+const PLAIN: Features =
+    Features { causal: false, window: (None, None), softcap: 0.0, alibi: false, packed: false };
 const CAUSAL: Features = Features { causal: true, ..PLAIN };
 
 /// A window of so many keys to the left and right of the diagonal.
@@ -61,7 +64,7 @@ impl Width {
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 8] = [
+const FEATURES: [(usize, usize, Features, usize); 10] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
@@ -70,10 +73,12 @@ const FEATURES: [(usize, usize, Features, usize); 8] = [
     (113, 203, Features { softcap: 0.5, ..window(50, 40) }, 1),
     (1023, 1024, Features { alibi: true, ..CAUSAL }, 1),
     (203, 113, Features { softcap: 5.0, alibi: true, ..PLAIN }, 2),
+    (799, 333, Features { packed: true, ..CAUSAL }, 1),
+    (113, 203, Features { packed: true, alibi: true, ..window(60, 30) }, 2),
 ];
 
 /// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, Features, usize); 16] = [
+const SIM_CASES: [(usize, usize, Features, usize); 18] = [
     (1, 1, PLAIN, 1),
     (37, 1, CAUSAL, 2),
     (3, 70, PLAIN, 2),
@@ -90,6 +95,8 @@ const SIM_CASES: [(usize, usize, Features, usize); 16] = [
     (33, 65, Features { softcap: 0.5, ..window(20, 5) }, 1),
     (37, 70, Features { alibi: true, ..CAUSAL }, 2),
     (70, 37, Features { softcap: 5.0, alibi: true, ..PLAIN }, 1),
+    (70, 37, Features { packed: true, ..CAUSAL }, 1),
+    (37, 70, Features { packed: true, alibi: true, ..window(20, 5) }, 1),
 ];
 
 /// The cases of a backend.
@@ -103,7 +110,8 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
             .enumerate()
             .map(|(index, (seq, kv_seq, features, group))| {
                 let (layout, width) = (layout(index), width(index));
-                Case { batch: 1, seq, kv_seq, features, kv_heads: 1, group, layout, width }
+                let batch = if features.packed { 4 } else { 1 };
+                Case { batch, seq, kv_seq, features, kv_heads: 1, group, layout, width }
             })
             .collect(),
         BackendKind::Cuda | BackendKind::Cpu => {
@@ -112,7 +120,13 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
                 |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
             let all = PAIRS.into_iter().flat_map(of_pair).chain(FEATURES).enumerate();
             all.map(|(index, (seq, kv_seq, features, group))| {
-                let batch = if seq * kv_seq > 1 << 21 { 1 } else { 2 };
+                let batch = if features.packed {
+                    5
+                } else if seq * kv_seq > 1 << 21 {
+                    1
+                } else {
+                    2
+                };
                 let (layout, width) = (layout(index / 4 + index), width(index));
                 Case { batch, seq, kv_seq, features, kv_heads: 2, group, layout, width }
             })
@@ -124,14 +138,29 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
 impl Case {
     /// The problem for a kernel of this storage type that takes these head_dims.
     pub(crate) fn problem(&self, dtype: DType, head_dims: &RangeInclusive<usize>) -> Result<Problem> {
+        let Features { causal, window, softcap, alibi, packed } = self.features;
         let head_dim = self.width.of(head_dims);
-        let q = self.layout.tensor(self.batch, self.seq, self.kv_heads * self.group, head_dim);
-        let k = self.layout.tensor(self.batch, self.kv_seq, self.kv_heads, head_dim);
-        let Features { causal, window, softcap, alibi } = self.features;
+        let (cu_seqlens_q, cu_seqlens_k) = (self.offsets(self.seq, 0), self.offsets(self.kv_seq, 1));
+        let rows = |offsets: &[u32], seq| if packed { offsets[self.batch] as usize } else { seq };
+        let batch = if packed { 1 } else { self.batch };
+        let heads = self.kv_heads * self.group;
+        let q = self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
+        let k = self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
         // Each sequence has slopes of its own.
         let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
         let options = Options { causal, window, softcap, alibi_slopes, ..Options::default() };
-        Problem::new(Tensors { q, k, v: k, o: q }, dtype, options)
+        let tensors = Tensors { q, k, v: k, o: q };
+        if packed {
+            return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
+        }
+        Problem::new(tensors, dtype, options)
+    }
+
+    /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` + 1 on
+    /// has none.
+    fn offsets(&self, longest: usize, empty: usize) -> Vec<u32> {
+        let length = |index: usize| if index % 3 == empty + 1 { 0 } else { longest / (index + 1) };
+        (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()
     }
 
     pub(crate) const fn layout(&self) -> Layout {
@@ -173,6 +202,7 @@ mod tests {
             assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{backend}: a window");
             assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{backend}: a softcap");
             assert!(meets(&|case| case.features.alibi && causal(case)), "{backend}: ALiBi");
+            assert!(meets(&|case| case.features.packed && causal(case)), "{backend}: a packed batch");
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
                 assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
                 assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
