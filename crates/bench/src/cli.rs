@@ -68,6 +68,9 @@ pub(crate) struct ProblemArgs {
     /// The same of key rows [default: as --cu-seqlens-q]
     #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "cu_seqlens_q")]
     pub(crate) cu_seqlens_k: Vec<u32>,
+    /// Elements of a row of V and O, 1 to 256 [default: as those of Q and K]
+    #[arg(long)]
+    pub(crate) dim_v: Option<usize>,
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     pub(crate) dtype: DType,

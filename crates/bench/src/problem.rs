@@ -58,7 +58,11 @@ impl ProblemArgs {
         let seq = total(&self.cu_seqlens_q).or(self.seq).unwrap_or(defaults.seq);
         let kv_seq = total(cu_seqlens_k).or(self.kv_seq).unwrap_or(seq);
         let q = self.layout.tensor(batch, seq, heads, head_dim);
-        let k = self.layout.tensor(batch, kv_seq, self.kv_heads.unwrap_or(heads), head_dim);
+        let kv_heads = self.kv_heads.unwrap_or(heads);
+        let k = self.layout.tensor(batch, kv_seq, kv_heads, head_dim);
+        let head_dim_v = self.dim_v.unwrap_or(head_dim);
+        let v = self.layout.tensor(batch, kv_seq, kv_heads, head_dim_v);
+        let o = self.layout.tensor(batch, seq, heads, head_dim_v);
         let options = Options {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
@@ -66,7 +70,7 @@ impl ProblemArgs {
             softcap: self.softcap,
             alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
         };
-        let tensors = Tensors { q, k, v: k, o: q };
+        let tensors = Tensors { q, k, v, o };
         if packed {
             return Problem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q, cu_seqlens_k);
         }
@@ -104,6 +108,9 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         mask(problem),
         problem.softmax_scale(),
     );
+    if problem.head_dim_v() != problem.head_dim() {
+        text += &format!(" Dv={}", problem.head_dim_v());
+    }
     if problem.cu_seqlens().is_some() {
         let tensors = problem.tensors();
         text += &format!(" packed total_q={} total_k={}", tensors.q.seqlen, tensors.k.seqlen);

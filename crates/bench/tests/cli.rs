@@ -156,6 +156,19 @@ fn a_packed_batch_has_sequences_of_different_lengths() {
 }
 
 #[test]
+fn values_may_have_a_head_dim_of_their_own() {
+    for (backend, dim, dim_v) in [("cpu", 20, 70), ("sim", 20, 70), ("sim", 70, 20)] {
+        let line =
+            format!("--seq 30 --dim {dim} --dim-v {dim_v} --heads 2 --backend {backend} --iterations 1");
+        let document = json(&format!("{line} --json"));
+        assert_eq!(document["problem"]["head_dim_v"], dim_v);
+        assert_eq!(document["problem"]["flops"], f64::from(2 * 2 * 30 * 30 * 90));
+        assert_eq!(document["passed"], true);
+        assert!(stdout(&line).contains(&format!(" Dv={dim_v}\n")));
+    }
+}
+
+#[test]
 fn alignment_compares_two_head_dims() {
     let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
     assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));
@@ -200,6 +213,8 @@ fn bad_shapes_name_argument_value_and_limit() {
     let cases = [
         ("--seq 64 --dim 0", "head_dim is 0; kernels take 1 to 256"),
         ("--seq 64 --dim 300", "head_dim is 300; kernels take 1 to 256"),
+        ("--seq 64 --dim 64 --dim-v 257", "v: head_dim is 257; kernels take 1 to 256"),
+        ("--seq 64 --dim 64 --dim-v 0", "v: head_dim is 0; kernels take 1 to 256"),
         ("--seq 0 --dim 64", "q: axis seqlen has length 0"),
         ("--seq 8 --kv-seq 0 --dim 64", "k: axis seqlen has length 0"),
         ("--seq 8 --dim 64 --batch 0", "q: axis batch has length 0"),

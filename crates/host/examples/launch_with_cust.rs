@@ -66,6 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         heads: HEADS as u32,
         group: 1,
         head_dim: HEAD_DIM as u32,
+        head_dim_v: HEAD_DIM as u32,
         window_left: UNLIMITED,
         window_span: 2 * UNLIMITED,
         softmax_scale: 1.0 / (HEAD_DIM as f32).sqrt(),

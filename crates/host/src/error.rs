@@ -32,8 +32,10 @@ pub enum Error {
         expected: usize,
     },
     /// head_dim is 0 or beyond what the kernels hold.
-    #[error("head_dim is {value}; kernels take 1 to {limit}")]
+    #[error("{tensor}head_dim is {value}; kernels take 1 to {limit}")]
     HeadDim {
+        /// Empty, or `v: ` where it is that of V and O.
+        tensor: &'static str,
         /// The head_dim asked for.
         value: usize,
         /// The largest supported one.

@@ -67,6 +67,7 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<Attenti
         heads: problem.heads() as u32,
         group: problem.group() as u32,
         head_dim: problem.head_dim() as u32,
+        head_dim_v: problem.head_dim_v() as u32,
         window_left: side(problem.window().0),
         window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),

@@ -162,7 +162,7 @@ fn fused(
 ) -> Result<Plan> {
     let columns = built_for(algorithm, problem.dtype())
         .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.head_dim())
+        .filter(|&columns| columns as usize >= problem.widest_head_dim())
         .min()
         .ok_or_else(|| unsupported_dtype(kernel, algorithm, problem.dtype()))?;
     let built: Vec<_> =
@@ -198,7 +198,7 @@ fn fused(
     let asked = request.block_m.is_some() || request.block_n.is_some();
     let reasons = vec![
         why,
-        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()),
+        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.widest_head_dim()),
         format!(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
@@ -223,7 +223,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
             kernel: Kernel::Standard.name(),
             block_m: request.block_m.map_or("any".to_owned(), |block| block.to_string()),
             block_n: request.block_n.map_or("any".to_owned(), |block| block.to_string()),
-            head_dim: problem.head_dim(),
+            head_dim: problem.widest_head_dim(),
             available: format!("its tiles are fixed, so leave out the block size ({block})"),
         });
     }
@@ -234,7 +234,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     };
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
-    let tiles_d = problem.head_dim().div_ceil(standard::BLOCK_N as usize);
+    let tiles_d = problem.head_dim_v().div_ceil(standard::BLOCK_N as usize);
     let tiles_softmax = problem.seqlen_q().div_ceil(standard::SOFTMAX_ROWS as usize);
     let scores = problem.lse_len() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
     let workspace_bytes = u64::try_from(scores).map_err(|_| Error::OutOfMemory {
@@ -307,7 +307,7 @@ fn no_such_tile(
         kernel: kernel.name(),
         block_m: name(request.block_m),
         block_n: name(request.block_n),
-        head_dim: problem.head_dim(),
+        head_dim: problem.widest_head_dim(),
         available: join(built.iter().map(|entry| format!("{}x{}", entry.tile.block_m, entry.tile.block_n))),
     }
 }
@@ -316,7 +316,7 @@ fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, needed: u64) 
     Error::TileTooLarge {
         block_m: tile.block_m as usize,
         block_n: tile.block_n as usize,
-        head_dim: problem.head_dim(),
+        head_dim: problem.widest_head_dim(),
         needed: needed as usize,
         available: device.shared_per_block,
         device: device.name.clone(),

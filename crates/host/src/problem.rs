@@ -19,9 +19,9 @@ pub struct Tensors {
     pub q: TensorLayout,
     /// Keys, [B, Sk, Hkv, D] where Hkv divides H.
     pub k: TensorLayout,
-    /// Values, [B, Sk, Hkv, D].
+    /// Values, [B, Sk, Hkv, Dv]; Dv may differ from D.
     pub v: TensorLayout,
-    /// Output, [B, Sq, H, D].
+    /// Output, [B, Sq, H, Dv].
     pub o: TensorLayout,
 }
 
@@ -103,8 +103,10 @@ impl Problem {
         sequences: Option<Arc<Sequences>>,
     ) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
-        if !(1..=MAX_HEAD_DIM).contains(&q.head_dim) {
-            return Err(Error::HeadDim { value: q.head_dim, limit: MAX_HEAD_DIM });
+        for (tensor, value) in [("", q.head_dim), ("v: ", v.head_dim)] {
+            if !(1..=MAX_HEAD_DIM).contains(&value) {
+                return Err(Error::HeadDim { tensor, value, limit: MAX_HEAD_DIM });
+            }
         }
         for (layout, name) in [(q, "q"), (k, "k"), (v, "v"), (o, "o")] {
             layout.check(name)?;
@@ -118,8 +120,9 @@ impl Problem {
         };
         for (layout, name) in [(k, "k"), (v, "v"), (o, "o")] {
             matches(name, "batch", layout.batch, "q", q.batch)?;
-            matches(name, "head_dim", layout.head_dim, "q", q.head_dim)?;
         }
+        matches("k", "head_dim", k.head_dim, "q", q.head_dim)?;
+        matches("o", "head_dim", o.head_dim, "v", v.head_dim)?;
         matches("v", "seqlen", v.seqlen, "k", k.seqlen)?;
         matches("v", "heads", v.heads, "k", k.heads)?;
         matches("o", "seqlen", o.seqlen, "q", q.seqlen)?;
@@ -286,9 +289,19 @@ impl Problem {
         self.sequences.as_ref().map_or(self.tensors.k.seqlen, |sequences| sequences.k.longest().max(1))
     }
 
-    /// Elements of a row, D.
+    /// Elements of a row of Q and K, D.
     pub const fn head_dim(&self) -> usize {
         self.tensors.q.head_dim
+    }
+
+    /// Elements of a row of V and O, Dv.
+    pub const fn head_dim_v(&self) -> usize {
+        self.tensors.v.head_dim
+    }
+
+    /// The larger of D and Dv.
+    pub fn widest_head_dim(&self) -> usize {
+        self.head_dim().max(self.head_dim_v())
     }
 
     /// Number of elements of `lse`, B·H·Sq, or H·total_q of a packed batch.
@@ -315,10 +328,10 @@ impl Problem {
     }
 
     /// Multiplications and additions of the two matrix products, by FlashAttention's convention:
-    /// 4·B·H·Sq·Sk·D, of which only the visible pairs of query and key count.
+    /// 2·B·H·Sq·Sk·(D + Dv), of which only the visible pairs of query and key count.
     pub fn flops(&self) -> f64 {
         let pairs: i128 = (0..self.batch()).map(|batch| self.visible_pairs(batch)).sum();
-        4.0 * (self.heads() * self.head_dim()) as f64 * pairs as f64
+        2.0 * (self.heads() * (self.head_dim() + self.head_dim_v())) as f64 * pairs as f64
     }
 
     /// Pairs of query and key of a sequence that see each other.
@@ -385,6 +398,12 @@ mod tests {
         let mut t = tensors(8, 8, 4, 4, 8);
         t.v.seqlen = 7;
         assert_eq!(message(t), "v: seqlen is 7, but k has 8");
+        let mut t = tensors(8, 8, 4, 4, 8);
+        t.v.head_dim = 257;
+        assert_eq!(message(t), "v: head_dim is 257; kernels take 1 to 256");
+        let mut t = tensors(8, 8, 4, 4, 8);
+        t.v.head_dim = 5;
+        assert_eq!(message(t), "o: head_dim is 8, but v has 5");
         let mut t = tensors(8, 8, 4, 4, 8);
         t.k.stride_dim = 2;
         assert_eq!(message(t), "k: stride of head_dim is 2; rows must be contiguous (stride 1)");

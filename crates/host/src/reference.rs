@@ -22,7 +22,7 @@ pub struct Row {
 /// Attention in f64, of all rows or some.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// Output, [rows, D]; with all rows, contiguous [B, Sq, H, D], or [total_q, H, D] of a packed batch.
+    /// Output, [rows, Dv]; with all rows, contiguous [B, Sq, H, Dv], or [total_q, H, Dv] of a packed batch.
     pub o: Vec<f64>,
     /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq], or [H, total_q] of a packed batch.
     pub lse: Vec<f64>,
@@ -104,7 +104,7 @@ pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Ro
     }
 }
 
-/// The plain computation of every row in the storage type, [B, Sq, H, D]: see [`standard_rows`].
+/// The plain computation of every row in the storage type, [B, Sq, H, Dv]: see [`standard_rows`].
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
@@ -112,7 +112,7 @@ pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec
     standard_rows(problem, q, k, v, &all(problem))
 }
 
-/// The plain computation of the given rows, [rows, D]: products accumulate in fp32, and scores, weights and
+/// The plain computation of the given rows, [rows, Dv]: products accumulate in fp32, and scores, weights and
 /// output are each rounded to the storage type, as an unfused implementation stores them. It is the
 /// baseline (`out_pt`) of FlashAttention's test rule.
 ///
@@ -122,7 +122,7 @@ pub fn standard_rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], r
     rows.par_iter().flat_map_iter(|&at| standard_row(problem, q, k, v, at)).collect()
 }
 
-/// The given rows of a tensor in the layout of O, [rows, D].
+/// The given rows of a tensor in the layout of O, [rows, Dv].
 ///
 /// # Panics
 /// When the buffer is shorter than its view.
@@ -146,7 +146,7 @@ impl<'a, T: Element> Inputs<'a, T> {
         let keys = problem.visible_keys(at.batch, at.row);
         let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
             keys.clone()
-                .map(|key| &data[problem.key_index(layout, at.batch, key, kv_head)..][..head_dim])
+                .map(|key| &data[problem.key_index(layout, at.batch, key, kv_head)..][..layout.head_dim])
                 .collect()
         };
         Self {
@@ -182,7 +182,7 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
             (score, scale.abs() * products().map(f64::abs).sum::<f64>() + bias(key).abs())
         })
         .unzip();
-    let mut o = vec![0.0; problem.head_dim()];
+    let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
         return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0 };
     }
@@ -233,7 +233,7 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
-    let mut o = vec![0.0_f32; problem.head_dim()];
+    let mut o = vec![0.0_f32; problem.head_dim_v()];
     for (weight, v) in weights.iter().zip(&inputs.v) {
         let weight = stored(weight / sum);
         for (o, v) in o.iter_mut().zip(*v) {

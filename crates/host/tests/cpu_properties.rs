@@ -73,6 +73,7 @@ fn every_instruction_set_matches_the_reference() {
                 let case = Case {
                     dtype,
                     shape,
+                    head_dim_v: None,
                     orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
                     options: Options { causal, ..Options::default() },
                     seed: 7,
@@ -90,6 +91,7 @@ fn large_scores_neither_overflow_nor_vanish() {
     let case = Case {
         dtype: DType::F32,
         shape: [1, 70, 300, 1, 1, 32],
+        head_dim_v: None,
         orders: [Order::Bhsd; 3],
         options: Options { softmax_scale: Some(40.0), ..Options::default() },
         seed: 3,

@@ -58,8 +58,10 @@ pub struct AttentionParams {
     pub heads: u32,
     /// Query heads that share one key/value head, at least 1.
     pub group: u32,
-    /// Columns of each row, 1 to the entry's HEAD_DIM.
+    /// Columns of each row of Q and K, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
+    /// Columns of each row of V and O, 1 to the entry's HEAD_DIM.
+    pub head_dim_v: u32,
     /// Query i sees key j only if j ≥ i + Sk − Sq − `window_left`; [`UNLIMITED`](crate::mask::UNLIMITED) hides nothing.
     pub window_left: u32,
     /// `window_left` + right: it sees key j only if j ≤ i + Sk − Sq + right. A right side of 0 is the causal mask.

@@ -20,7 +20,7 @@ const ITERATIONS: usize = 50;
 /// Arguments without an experiment's name.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
+    /// Elements of a row of Q and K, and without --dim-v of V and O: head_dim, 1 to 256
     #[arg(long, alias = "head-dim")]
     dim: Option<usize>,
     #[command(flatten)]

@@ -25,13 +25,13 @@ pub(super) struct Call<'a> {
 pub(super) struct Scratch {
     /// Qᵀ, [panels][head_dim, width].
     queries: usize,
-    /// Oᵀ, [panels][head_dim, width].
+    /// Oᵀ, [panels][head_dim_v, width].
     results: usize,
     /// Scores, then weights, of one panel: [BLOCK_N, width].
     scores: usize,
     /// K in fp32, [BLOCK_N, head_dim], where it cannot be read in place.
     keys: usize,
-    /// V likewise.
+    /// V likewise, [BLOCK_N, head_dim_v].
     values: usize,
     /// Running maximum and sum, [BLOCK_M].
     max: usize,
@@ -48,9 +48,8 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new(problem: &Problem, tile: &TileChoice, panel: Panel) -> Self {
-        let head_dim = problem.head_dim();
         let packed = |layout: &TensorLayout| {
-            if pack::readable_in_place(problem, layout) { 0 } else { tile.block_n * head_dim }
+            if pack::readable_in_place(problem, layout) { 0 } else { tile.block_n * layout.head_dim }
         };
         let mut total = 0;
         let mut take = |elements: usize| {
@@ -59,14 +58,14 @@ impl Scratch {
             total += elements.next_multiple_of(16);
             offset
         };
-        let queries = take(tile.block_m * head_dim);
-        let results = take(tile.block_m * head_dim);
+        let queries = take(tile.block_m * problem.head_dim());
+        let results = take(tile.block_m * problem.head_dim_v());
         let scores = take(tile.block_n * panel.width);
         let keys = take(packed(&problem.tensors().k));
         let values = take(packed(&problem.tensors().v));
         let [max, sum] = [take(tile.block_m), take(tile.block_m)];
         let [rescale, lanes] = [take(panel.width), take(2 * panel.width)];
-        let row = take(head_dim);
+        let row = take(problem.widest_head_dim());
         Self { queries, results, scores, keys, values, max, sum, rescale, lanes, row, total }
     }
 }
@@ -131,7 +130,7 @@ impl Task<'_> {
         let factor = pack::query_factor(call.problem);
         // SAFETY: each part lies inside the scratch memory, and parts do not overlap.
         unsafe {
-            self.at(self.scratch.results).write_bytes(0, call.block_m * head_dim);
+            self.at(self.scratch.results).write_bytes(0, call.block_m * call.problem.head_dim_v());
             self.at(self.scratch.sum).write_bytes(0, call.block_m);
             std::slice::from_raw_parts_mut(self.at(self.scratch.max), call.block_m).fill(f32::MIN);
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);
@@ -169,7 +168,7 @@ impl Task<'_> {
     /// As [`Self::run`]; the panel is one of the task's.
     unsafe fn attend(&self, panel: Columns, block: KvBlock) {
         let (problem, kernels, scratch) = (self.call.problem, &self.call.kernels, &self.scratch);
-        let (head_dim, width) = (problem.head_dim(), self.width(panel));
+        let (head_dim, head_dim_v, width) = (problem.head_dim(), problem.head_dim_v(), self.width(panel));
         let seen = panel.seen_by_any(problem);
         let seen = seen.start.max(block.first)..seen.end.min(block.first + block.len);
         if seen.is_empty() {
@@ -179,7 +178,7 @@ impl Task<'_> {
         let column = panel.first - self.columns.first;
         let scores = self.at(scratch.scores);
         let queries = self.at(scratch.queries + column * head_dim);
-        let results = self.at(scratch.results + column * head_dim);
+        let results = self.at(scratch.results + column * head_dim_v);
         let state = State {
             max: self.at(scratch.max + column),
             sum: self.at(scratch.sum + column),
@@ -197,7 +196,7 @@ impl Task<'_> {
                 kernels.mask(width, scores, keys, limits);
             }
             kernels.update(width, scores, keys, state);
-            kernels.values(width, v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
+            kernels.values(width, v, head_dim_v, keys, scores, results, Start::Rescaled(state.rescale));
         }
     }
 
@@ -206,7 +205,7 @@ impl Task<'_> {
     /// # Safety
     /// As [`Self::run`].
     unsafe fn finish(&self) {
-        let (call, head_dim) = (&self.call, self.call.problem.head_dim());
+        let (call, head_dim) = (&self.call, self.call.problem.head_dim_v());
         // SAFETY: each part lies inside the scratch memory; the caller vouches for the outputs.
         unsafe {
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);

@@ -80,7 +80,7 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     let tasks = Tasks::new(problem, width);
     let threads = Machine::here(isa.kernels().panel).threads.min(tasks.len());
     // A panel of Qᵀ or Oᵀ, a row, and two of a panel: rescaling factors, key limits, or slopes.
-    let share = (problem.head_dim() * (width + 1) + 2 * width).next_multiple_of(16);
+    let share = (problem.widest_head_dim() * (width + 1) + 2 * width).next_multiple_of(16);
     let mut scratch = Buffer::new("the scratch memory of all threads", share as u128 * threads as u128)?;
     let max = state.as_mut_ptr();
     // SAFETY: the buffer holds two entries per column.
@@ -162,14 +162,14 @@ impl Task<'_> {
         (self.columns.end - self.columns.first).next_multiple_of(self.call.kernels.panel.lanes)
     }
 
-    /// This task's row of `head_dim` elements, after the panel of Qᵀ or Oᵀ.
+    /// This task's row of `columns` elements, after the panel of Qᵀ or Oᵀ.
     ///
     /// # Safety
     /// `memory` is this task's own, and the last such row is no longer in use.
-    unsafe fn row<'row>(&self, width: usize) -> &'row mut [f32] {
-        let head_dim = self.call.problem.head_dim();
+    unsafe fn row<'row>(&self, width: usize, columns: usize) -> &'row mut [f32] {
+        let panel = self.call.problem.widest_head_dim() * width;
         // SAFETY: the scratch memory holds a panel and a row; nobody else has a reference to it.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.add(head_dim * width), head_dim) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(panel), columns) }
     }
 
     /// # Safety
@@ -179,7 +179,15 @@ impl Task<'_> {
         let factor = pack::query_factor(call.problem);
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
-            pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
+            pack::queries(
+                call.problem,
+                call.q,
+                self.columns,
+                width,
+                factor,
+                self.row(width, head_dim),
+                self.memory,
+            );
             call.kernels.scores(
                 width,
                 call.k.rows(call.problem, self.columns),
@@ -188,7 +196,7 @@ impl Task<'_> {
                 self.memory,
                 scores,
             );
-            let lanes = self.memory.add(head_dim * (width + 1));
+            let lanes = self.memory.add(call.problem.widest_head_dim() * (width + 1));
             let (columns, kernels) = (self.columns, &call.kernels);
             columns.change_scores(call.problem, kernels, (0, keys), width, scores, lanes);
         }
@@ -217,12 +225,12 @@ impl Task<'_> {
     /// # Safety
     /// As [`Self::run`].
     unsafe fn values(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
-        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
+        let (call, head_dim, width) = (self.call, self.call.problem.head_dim_v(), self.width());
         let rows = call.v.rows(call.problem, self.columns);
         // SAFETY: V has `keys` rows, the scores as many, and the scratch memory a panel, a row, and one
         // row of the panel's width.
         unsafe {
-            let ones = self.memory.add(head_dim * (width + 1));
+            let ones = self.memory.add(call.problem.widest_head_dim() * (width + 1));
             std::slice::from_raw_parts_mut(ones, width).fill(1.0);
             if keys == 0 {
                 self.memory.write_bytes(0, head_dim * width);
@@ -240,7 +248,7 @@ impl Task<'_> {
                 self.memory,
                 max,
                 sum,
-                self.row(width),
+                self.row(width, head_dim),
                 call.outputs,
             );
         }

@@ -35,6 +35,8 @@ pub struct Case {
     pub dtype: DType,
     /// B, Sq, Sk, Hkv, query heads per key/value head, D.
     pub shape: [usize; 6],
+    /// Dv, if not D.
+    pub head_dim_v: Option<usize>,
     /// Of Q, of K and V, of O.
     pub orders: [Order; 3],
     pub options: Options,
@@ -44,12 +46,12 @@ pub struct Case {
 impl Case {
     pub fn problem(&self) -> Problem {
         let [b, sq, sk, h, group, d] = self.shape;
-        let kv = self.orders[1].layout(b, sk, h, d);
+        let dv = self.head_dim_v.unwrap_or(d);
         let tensors = Tensors {
             q: self.orders[0].layout(b, sq, h * group, d),
-            k: kv,
-            v: kv,
-            o: self.orders[2].layout(b, sq, h * group, d),
+            k: self.orders[1].layout(b, sk, h, d),
+            v: self.orders[1].layout(b, sk, h, dv),
+            o: self.orders[2].layout(b, sq, h * group, dv),
         };
         Problem::new(tensors, self.dtype, self.options.clone()).expect("every case is a valid problem")
     }
@@ -69,22 +71,26 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
     let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
     (
         prop::sample::select(DType::ALL.to_vec()),
-        (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
+        (1..3_usize, seqlens, 1..3_usize, 1..4_usize, (head_dim, prop::option::of(1..=256_usize))),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
         (options(longest), prop::option::of(any::<bool>())),
         any::<u64>(),
     )
-        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), (options, alibi), seed)| {
-            let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
-            let alibi_slopes = alibi.map(|by_sequence| slopes(h * group * if by_sequence { b } else { 1 }));
-            Case {
-                dtype,
-                shape: [b, sq, sk, h, group, d],
-                orders: [q, kv, o],
-                options: Options { alibi_slopes, ..options },
-                seed,
-            }
-        })
+        .prop_map(
+            |(dtype, (b, (sq, sk), h, group, (d, head_dim_v)), (q, kv, o), (options, alibi), seed)| {
+                let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
+                let alibi_slopes =
+                    alibi.map(|by_sequence| slopes(h * group * if by_sequence { b } else { 1 }));
+                Case {
+                    dtype,
+                    shape: [b, sq, sk, h, group, d],
+                    head_dim_v,
+                    orders: [q, kv, o],
+                    options: Options { alibi_slopes, ..options },
+                    seed,
+                }
+            },
+        )
 }
 
 /// Masks, scales and what else can be asked for, each alone and together.

@@ -63,7 +63,7 @@ pub unsafe fn forward_simt<
     let q_shape = (work.queries, params.head_dim);
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
     let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (keys, params.head_dim));
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim_v));
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
@@ -103,7 +103,7 @@ pub unsafe fn forward_simt<
         // Found once more rather than kept: the loop has no registers to spare.
         let work = WorkTile::of_block_again(params, params.seqlen_q.div_ceil(BLOCK_M));
         let first_row = work.tile * BLOCK_M;
-        let o_shape = (work.queries, params.head_dim);
+        let o_shape = (work.queries, params.head_dim_v);
         let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
     }

@@ -66,7 +66,7 @@ pub unsafe fn forward_sm80<
     let q_shape = (work.queries, params.head_dim);
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
     let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (keys, params.head_dim));
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim_v));
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
     let stages = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
     let tile =
@@ -121,7 +121,7 @@ pub unsafe fn forward_sm80<
         // Found once more rather than kept: the loop has no registers to spare.
         let work = WorkTile::of_block_again(params, params.seqlen_q.div_ceil(BLOCK_M));
         let first_row = work.tile * BLOCK_M;
-        let o_shape = (work.queries, params.head_dim);
+        let o_shape = (work.queries, params.head_dim_v);
         let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, ROWS, OUT>(
             params,

@@ -155,7 +155,7 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
 /// As [`scores`], which ran before, and [`softmax`] after it.
 #[inline(always)]
 pub unsafe fn values<E: Element>(params: &AttentionParams) {
-    let tiles_d = params.head_dim.div_ceil(BLOCK_N);
+    let tiles_d = params.head_dim_v.div_ceil(BLOCK_N);
     // SAFETY: valid parameters have no empty axis.
     let (work, kv_head, (tile_m, tile_d)) = unsafe {
         let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M) * tiles_d);
@@ -165,7 +165,7 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
     if first_row >= work.queries.len {
         return;
     }
-    let (o_shape, v_shape) = ((work.queries, params.head_dim), (work.keys, params.head_dim));
+    let (o_shape, v_shape) = ((work.queries, params.head_dim_v), (work.keys, params.head_dim_v));
     let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, v_shape);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
     let p = score_matrix::<E>(params, &work);

@@ -29,10 +29,27 @@ struct Features {
     alibi: bool,
     /// Each sequence of the batch is shorter than the one before, and one in three is empty.
     packed: bool,
+    narrow: Narrow,
 }
 
-const PLAIN: Features =
-    Features { causal: false, window: (None, None), softcap: 0.0, alibi: false, packed: false };
+/// Which head_dim is about half of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Narrow {
+    Neither,
+    /// That of Q and K.
+    Q,
+    /// That of V and O.
+    V,
+}
+
+const PLAIN: Features = Features {
+    causal: false,
+    window: (None, None),
+    softcap: 0.0,
+    alibi: false,
+    packed: false,
+    narrow: Narrow::Neither,
+};
 const CAUSAL: Features = Features { causal: true, ..PLAIN };
 
 /// A window of so many keys to the left and right of the diagonal.
@@ -64,7 +81,7 @@ impl Width {
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 10] = [
+const FEATURES: [(usize, usize, Features, usize); 12] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
@@ -75,10 +92,12 @@ const FEATURES: [(usize, usize, Features, usize); 10] = [
     (203, 113, Features { softcap: 5.0, alibi: true, ..PLAIN }, 2),
     (799, 333, Features { packed: true, ..CAUSAL }, 1),
     (113, 203, Features { packed: true, alibi: true, ..window(60, 30) }, 2),
+    (113, 203, Features { narrow: Narrow::V, ..CAUSAL }, 2),
+    (203, 113, Features { narrow: Narrow::Q, softcap: 5.0, ..PLAIN }, 1),
 ];
 
 /// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, Features, usize); 18] = [
+const SIM_CASES: [(usize, usize, Features, usize); 20] = [
     (1, 1, PLAIN, 1),
     (37, 1, CAUSAL, 2),
     (3, 70, PLAIN, 2),
@@ -97,6 +116,8 @@ const SIM_CASES: [(usize, usize, Features, usize); 18] = [
     (70, 37, Features { softcap: 5.0, alibi: true, ..PLAIN }, 1),
     (70, 37, Features { packed: true, ..CAUSAL }, 1),
     (37, 70, Features { packed: true, alibi: true, ..window(20, 5) }, 1),
+    (33, 65, Features { narrow: Narrow::V, ..CAUSAL }, 2),
+    (33, 65, Features { narrow: Narrow::Q, ..PLAIN }, 1),
 ];
 
 /// The cases of a backend.
@@ -138,18 +159,22 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
 impl Case {
     /// The problem for a kernel of this storage type that takes these head_dims.
     pub(crate) fn problem(&self, dtype: DType, head_dims: &RangeInclusive<usize>) -> Result<Problem> {
-        let Features { causal, window, softcap, alibi, packed } = self.features;
-        let head_dim = self.width.of(head_dims);
+        let Features { causal, window, softcap, alibi, packed, narrow } = self.features;
+        let widest = self.width.of(head_dims);
+        let half = widest / 2 + 1;
+        let head_dim = if narrow == Narrow::Q { half } else { widest };
+        let head_dim_v = if narrow == Narrow::V { half } else { widest };
         let (cu_seqlens_q, cu_seqlens_k) = (self.offsets(self.seq, 0), self.offsets(self.kv_seq, 1));
         let rows = |offsets: &[u32], seq| if packed { offsets[self.batch] as usize } else { seq };
         let batch = if packed { 1 } else { self.batch };
         let heads = self.kv_heads * self.group;
-        let q = self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
-        let k = self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
+        let q = |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
+        let k =
+            |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
         // Each sequence has slopes of its own.
         let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
         let options = Options { causal, window, softcap, alibi_slopes, ..Options::default() };
-        let tensors = Tensors { q, k, v: k, o: q };
+        let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
         if packed {
             return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
         }
@@ -203,6 +228,9 @@ mod tests {
             assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{backend}: a softcap");
             assert!(meets(&|case| case.features.alibi && causal(case)), "{backend}: ALiBi");
             assert!(meets(&|case| case.features.packed && causal(case)), "{backend}: a packed batch");
+            for narrow in [Narrow::Q, Narrow::V] {
+                assert!(meets(&|case| case.features.narrow == narrow), "{backend}: {narrow:?}");
+            }
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
                 assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
                 assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
