@@ -2,6 +2,7 @@
 
 use core::hint::assert_unchecked;
 
+use crate::mask::UNLIMITED;
 use crate::params::{AttentionParams, Strides};
 use crate::ptx::{global, index};
 
@@ -87,7 +88,12 @@ impl WorkTile {
                 Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
             )
         };
-        Self { tile: block % tiles, head, batch, queries, keys }
+        let tile = block % tiles;
+        // Where the mask hides what comes after a query, the last tile sees the most keys: it goes first, so
+        // that the grid does not end with a long one.
+        let masks_right = params.window_span - params.window_left < UNLIMITED;
+        let tile = if masks_right { tiles - 1 - tile } else { tile };
+        Self { tile, head, batch, queries, keys }
     }
 
     /// This tile split into a row and a column of a grid of tiles `width` wide.
@@ -122,5 +128,31 @@ impl WorkTile {
     #[inline(always)]
     pub fn lse_index(&self, params: &AttentionParams, row: u32) -> u64 {
         self.offset(&params.lse_strides, self.queries, self.head) + row as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_has_one_block_and_the_last_goes_first_under_a_causal_mask() {
+        for (right, first) in [(UNLIMITED, 0), (0, 3)] {
+            let params = AttentionParams {
+                heads: 3,
+                window_left: UNLIMITED,
+                window_span: UNLIMITED + right,
+                ..AttentionParams::default()
+            };
+            // SAFETY: there are tiles and heads, and no offsets to read.
+            let work = |block| unsafe { WorkTile::of_index(&params, 4, block) };
+            assert_eq!((work(0).tile, work(4).tile, work(4).head, work(12).batch), (first, first, 1, 1));
+            let mut seen = [false; 24];
+            for block in 0..24 {
+                let WorkTile { tile, head, batch, .. } = work(block);
+                seen[(tile + 4 * (head + 3 * batch)) as usize] = true;
+            }
+            assert_eq!(seen, [true; 24]);
+        }
     }
 }
