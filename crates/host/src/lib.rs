@@ -39,6 +39,7 @@ pub mod reference;
 pub mod shipped;
 mod sim;
 mod varlen;
+mod visibility;
 
 pub use backend::{Backend, Prepared};
 pub use device::{BackendKind, Device};
