@@ -79,9 +79,10 @@ impl<T: Element> Expected<T> {
 }
 
 /// About `count` rows in the order of the tensor, or all if there are no more: half of them spread
-/// evenly with the corners, the rest where the seed says and where the causal mask begins and ends.
+/// evenly with the corners, the rest where the seed says and where the mask begins and ends.
 fn sample(problem: &Problem, count: usize, seed: u64) -> Vec<Row> {
-    if problem.lse_len() <= count {
+    let of_head: usize = (0..problem.batch()).map(|batch| problem.query_rows(batch).len()).sum();
+    if of_head * problem.heads() <= count {
         return reference::all(problem);
     }
     let mut rows = reference::sample(problem, count.div_ceil(2));
@@ -90,23 +91,31 @@ fn sample(problem: &Problem, count: usize, seed: u64) -> Vec<Row> {
     let mut below = |limit: usize| (rng.next_u64() % limit as u64) as usize;
     while rows.len() < count {
         let (batch, head) = (below(problem.batch()), below(problem.heads()));
-        rows.push(Row { batch, head, row: below(problem.seqlen_q()) });
+        let of_sequence = problem.query_rows(batch).len();
+        if of_sequence > 0 {
+            rows.push(Row { batch, head, row: below(of_sequence) });
+        }
     }
     rows.sort_unstable_by_key(|at| (at.batch, at.row, at.head));
     rows.dedup();
     rows
 }
 
-/// Of the last head: the last row that sees no key, the first that sees one, and the first that sees all.
+/// Of the last head, the rows on either side of where the mask begins and ends to hide keys: the last that
+/// sees no key and the first that sees one, and with a left side the last that sees key 0.
 fn mask_boundary(problem: &Problem) -> Vec<Row> {
-    if !problem.causal() {
-        return Vec::new();
-    }
-    let (sq, sk) = (problem.seqlen_q(), problem.seqlen_k());
-    let first_to_see = sq.saturating_sub(sk);
-    let boundary = [first_to_see.checked_sub(1), Some(first_to_see), Some(sq - 1)];
+    let (left, right) = problem.window();
     let (batch, head) = (problem.batch() - 1, problem.heads() - 1);
-    boundary.into_iter().flatten().map(|row| Row { batch, head, row }).collect()
+    let (sq, sk) = (problem.query_rows(batch).len(), problem.key_rows(batch).len());
+    let first_to_see = right.map(|right| sq.saturating_sub(sk.saturating_add(right)));
+    let first_to_miss = left.map(|left| (sq + 1).saturating_add(left).saturating_sub(sk));
+    let boundary = [first_to_see, first_to_miss].into_iter().flatten();
+    boundary
+        .flat_map(|row| [row.checked_sub(1), Some(row)])
+        .flatten()
+        .filter(|&row| row < sq)
+        .map(|row| Row { batch, head, row })
+        .collect()
 }
 
 #[cfg(test)]
@@ -117,7 +126,7 @@ mod tests {
     fn problem(sq: usize, sk: usize, causal: bool) -> Problem {
         let q = TensorLayout::bshd(2, sq, 3, 4);
         let k = TensorLayout::bshd(2, sk, 1, 4);
-        let options = Options { causal, softmax_scale: None };
+        let options = Options { causal, ..Options::default() };
         Problem::new(Tensors { q, k, v: k, o: q }, DType::F32, options).unwrap()
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
     /// head_dim 128 against 129: what an unaligned head_dim costs
-    Alignment(alignment::Args),
+    Alignment(Box<alignment::Args>),
     /// Few queries against a long K/V cache, contiguous or paged: bandwidth beside that of a copy
     Decode(decode::Args),
     /// C = A·B, every kernel of the backend, beside the ceiling of mma.sync
@@ -66,6 +66,15 @@ pub(crate) struct ProblemArgs {
     /// Key rows of each sequence [default: as --seq]
     #[arg(long)]
     pub(crate) kv_seq: Option<usize>,
+    /// First query row of each sequence and of what follows the last, of a packed batch, as in 0,100,128
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', conflicts_with_all = ["batch", "seq", "kv_seq"])]
+    pub(crate) cu_seqlens_q: Vec<u32>,
+    /// The same of key rows [default: as --cu-seqlens-q]
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "cu_seqlens_q")]
+    pub(crate) cu_seqlens_k: Vec<u32>,
+    /// Elements of a row of V and O, 1 to 256 [default: as those of Q and K]
+    #[arg(long)]
+    pub(crate) dim_v: Option<usize>,
     /// Storage type of Q, K, V and O
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     pub(crate) dtype: DType,
@@ -75,9 +84,21 @@ pub(crate) struct ProblemArgs {
     /// Query i sees key j only if j <= i + kv_seq - seq
     #[arg(long)]
     pub(crate) causal: bool,
+    /// Query i sees key j only if j >= i + kv_seq - seq - KEYS [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_left: Option<usize>,
+    /// Query i sees key j only if j <= i + kv_seq - seq + KEYS; --causal makes it 0 [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_right: Option<usize>,
     /// Factor on Q·Kᵀ before the softmax [default: 1/sqrt(head_dim)]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) softmax_scale: Option<f32>,
+    /// Bend scaled scores s to SOFTCAP * tanh(s / SOFTCAP) before the mask; 0 is off
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) softcap: f32,
+    /// Add ALiBi's bias, with the slopes of its paper: 2^(-8 h / heads) for head h = 1, 2, …
+    #[arg(long)]
+    pub(crate) alibi: bool,
 }
 
 /// Which kernel.
@@ -134,6 +155,10 @@ where
 
 fn destination(text: &str) -> Result<Destination, String> {
     Destination::parse(text)
+}
+
+fn window(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("{error}; a side of the window is 0 or more keys, or left out"))
 }
 
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {

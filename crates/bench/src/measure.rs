@@ -32,7 +32,7 @@ impl<T: Element> Subject<T> {
     pub(crate) fn new(problem: &Problem, seed: u64) -> Self {
         let inputs = Inputs::random(problem, seed);
         let expected = Expected::new(problem, &inputs, CHECKED_ROWS, seed);
-        Self { problem: *problem, inputs, expected }
+        Self { problem: problem.clone(), inputs, expected }
     }
 
     /// Runs `plan` once over poisoned outputs, checks them, and then times it.

@@ -49,21 +49,54 @@ pub(crate) struct Defaults {
 impl ProblemArgs {
     /// The problem that the arguments describe.
     pub(crate) fn problem(&self, head_dim: usize, defaults: Defaults) -> flash_attention::Result<Problem> {
-        let batch = self.batch.unwrap_or(defaults.batch);
+        let packed = !self.cu_seqlens_q.is_empty();
+        let batch = if packed { 1 } else { self.batch.unwrap_or(defaults.batch) };
         let heads = self.heads.unwrap_or(defaults.heads);
-        let seq = self.seq.unwrap_or(defaults.seq);
+        let cu_seqlens_k = if self.cu_seqlens_k.is_empty() { &self.cu_seqlens_q } else { &self.cu_seqlens_k };
+        // A packed tensor ends with its last sequence.
+        let total = |offsets: &[u32]| offsets.last().map(|&last| last as usize);
+        let seq = total(&self.cu_seqlens_q).or(self.seq).unwrap_or(defaults.seq);
+        let kv_seq = total(cu_seqlens_k).or(self.kv_seq).unwrap_or(seq);
         let q = self.layout.tensor(batch, seq, heads, head_dim);
-        let k =
-            self.layout.tensor(batch, self.kv_seq.unwrap_or(seq), self.kv_heads.unwrap_or(heads), head_dim);
-        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
-        Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)
+        let kv_heads = self.kv_heads.unwrap_or(heads);
+        let k = self.layout.tensor(batch, kv_seq, kv_heads, head_dim);
+        let head_dim_v = self.dim_v.unwrap_or(head_dim);
+        let v = self.layout.tensor(batch, kv_seq, kv_heads, head_dim_v);
+        let o = self.layout.tensor(batch, seq, heads, head_dim_v);
+        let options = Options {
+            causal: self.causal,
+            softmax_scale: self.softmax_scale,
+            window: (self.window_left, self.window_right),
+            softcap: self.softcap,
+            alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
+        };
+        let tensors = Tensors { q, k, v, o };
+        if packed {
+            return Problem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q, cu_seqlens_k);
+        }
+        Problem::new(tensors, self.dtype, options)
+    }
+}
+
+/// A geometric sequence that ends in 2^-8 (Press et al. 2022, section 3).
+pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
+    (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
+}
+
+/// What hides keys, in two words.
+fn mask(problem: &Problem) -> String {
+    let side = |size: Option<usize>| size.map_or("any".to_owned(), |size| size.to_string());
+    match problem.window() {
+        (None, None) => "full mask".to_owned(),
+        (None, Some(0)) => "causal mask".to_owned(),
+        (left, right) => format!("window {},{}", side(left), side(right)),
     }
 }
 
 /// The problem in one line.
 pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
-    format!(
-        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} mask softmax_scale={}",
+    let mut text = format!(
+        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} softmax_scale={}",
         problem.batch(),
         problem.heads(),
         problem.kv_heads(),
@@ -72,7 +105,21 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         problem.head_dim(),
         problem.dtype(),
         layout.name(),
-        if problem.causal() { "causal" } else { "full" },
+        mask(problem),
         problem.softmax_scale(),
-    )
+    );
+    if problem.head_dim_v() != problem.head_dim() {
+        text += &format!(" Dv={}", problem.head_dim_v());
+    }
+    if problem.cu_seqlens().is_some() {
+        let tensors = problem.tensors();
+        text += &format!(" packed total_q={} total_k={}", tensors.q.seqlen, tensors.k.seqlen);
+    }
+    if problem.softcap() != 0.0 {
+        text += &format!(" softcap={}", problem.softcap());
+    }
+    if problem.alibi_slopes().is_some() {
+        text += " alibi";
+    }
+    text
 }

@@ -68,15 +68,20 @@ impl DeviceRecord {
 #[derive(Debug, Serialize)]
 pub(crate) struct ProblemRecord {
     batch: usize,
+    cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
     kv_heads: usize,
     seq: usize,
     kv_seq: usize,
     head_dim: usize,
+    head_dim_v: usize,
     dtype: &'static str,
     layout: &'static str,
     causal: bool,
+    window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
+    softcap: f32,
+    alibi: bool,
     flops: f64,
     tensor_bytes: u64,
 }
@@ -85,15 +90,20 @@ impl ProblemRecord {
     pub(crate) fn new(problem: &Problem, layout: Layout) -> Self {
         Self {
             batch: problem.batch(),
+            cu_seqlens: problem.cu_seqlens().map(|(q, k)| (q.to_vec(), k.to_vec())),
             heads: problem.heads(),
             kv_heads: problem.kv_heads(),
             seq: problem.seqlen_q(),
             kv_seq: problem.seqlen_k(),
             head_dim: problem.head_dim(),
+            head_dim_v: problem.head_dim_v(),
             dtype: problem.dtype().name(),
             layout: layout.name(),
             causal: problem.causal(),
+            window: problem.window(),
             softmax_scale: problem.softmax_scale(),
+            softcap: problem.softcap(),
+            alibi: problem.alibi_slopes().is_some(),
             flops: problem.flops(),
             tensor_bytes: tensor_bytes(problem),
         }

@@ -65,7 +65,7 @@ fn parse(line: &str) -> Outcome<Request> {
             (name, _) => return Err(format!("no option {name:?}").into()),
         }
     }
-    let options = Options { causal: *causal == "1", softmax_scale: None };
+    let options = Options { causal: *causal == "1", ..Options::default() };
     let problem = Problem::new(Tensors { q, k: kv, v: kv, o: q }, dtype, options)?;
     Ok(Request { fused: *kernel == "forward", problem, repeats: repeats.parse()?, config })
 }

@@ -10,6 +10,7 @@ use std::error::Error;
 
 use cust::memory::DeviceCopy;
 use cust::prelude::*;
+use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Strides};
 use flash_attention::{
     Backend, BackendKind, DType, Options, Problem, Request, TensorLayout, Tensors, shipped,
@@ -65,6 +66,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         heads: HEADS as u32,
         group: 1,
         head_dim: HEAD_DIM as u32,
+        head_dim_v: HEAD_DIM as u32,
+        window_left: UNLIMITED,
+        window_span: 2 * UNLIMITED,
         softmax_scale: 1.0 / (HEAD_DIM as f32).sqrt(),
         rows: (HEADS * SEQLEN) as u64,
         ..AttentionParams::default()

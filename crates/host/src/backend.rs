@@ -100,7 +100,9 @@ impl Backend {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         let state = match &self.driver {
             Driver::Cuda(cuda) => State::Cuda(Box::new(cuda.upload(problem, plan, inputs)?)),
-            driver => self.on_host(driver, HostCall::Forward(*problem, plan.clone(), inputs), problem)?,
+            driver => {
+                self.on_host(driver, HostCall::Forward(problem.clone(), plan.clone(), inputs), problem)?
+            }
         };
         Ok(Prepared { o_len, lse_len: problem.lse_len(), launches: plan.steps.len(), state })
     }
@@ -152,7 +154,7 @@ impl Backend {
         problem.check(&inputs, o_len, None)?;
         let state = match &self.driver {
             Driver::Cuda(cuda) => State::Cuda(Box::new(cuda.upload_decode(problem, plan, &inputs)?)),
-            driver => self.on_host(driver, HostCall::Decode(*problem, plan.clone(), inputs), dense)?,
+            driver => self.on_host(driver, HostCall::Decode(problem.clone(), plan.clone(), inputs), dense)?,
         };
         Ok(Prepared { o_len, lse_len, launches: plan.steps.len(), state })
     }

@@ -32,8 +32,10 @@ pub enum Error {
         expected: usize,
     },
     /// head_dim is 0 or beyond what the kernels hold.
-    #[error("head_dim is {value}; kernels take 1 to {limit}")]
+    #[error("{tensor}head_dim is {value}; kernels take 1 to {limit}")]
     HeadDim {
+        /// Empty, or `v: ` where it is that of V and O.
+        tensor: &'static str,
         /// The head_dim asked for.
         value: usize,
         /// The largest supported one.
@@ -106,6 +108,66 @@ pub enum Error {
     SoftmaxScale {
         /// The scale asked for.
         value: f32,
+    },
+    /// The softcap is negative or not a number that scores can be divided by.
+    #[error("softcap is {value}; 0 (off) or a positive number is needed")]
+    Softcap {
+        /// The softcap asked for.
+        value: f32,
+    },
+    /// There are not as many slopes as heads.
+    #[error(
+        "alibi_slopes has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"
+    )]
+    AlibiSlopes {
+        /// Slopes given.
+        len: usize,
+        /// Query heads.
+        heads: usize,
+        /// Query heads of all sequences.
+        all: usize,
+    },
+    /// A slope is not a finite number.
+    #[error("alibi_slopes: element {index} is {value}; a finite number is needed")]
+    AlibiSlope {
+        /// Which one.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// There are not as many offsets of queries as of keys, or too few.
+    #[error(
+        "cu_seqlens_q has {q} offsets and cu_seqlens_k {k}; both need one more than there are sequences, at least 2"
+    )]
+    CuSeqlensLen {
+        /// Offsets of queries.
+        q: usize,
+        /// Offsets of keys.
+        k: usize,
+    },
+    /// An offset of a packed batch is not where one can be.
+    #[error("cu_seqlens_{tensor}: offset {index} is {value}; {limit}")]
+    CuSeqlens {
+        /// q or k.
+        tensor: &'static str,
+        /// Which offset.
+        index: usize,
+        /// Its value.
+        value: u32,
+        /// What does not hold.
+        limit: String,
+    },
+    /// A packed tensor has a batch axis.
+    #[error("q: batch is {batch}; a packed batch lies in one, with its sequences behind one another")]
+    PackedBatch {
+        /// Its length.
+        batch: usize,
+    },
+    /// The problem has a tensor whose address was left out.
+    #[error("{tensor}: no address was given, but the problem has it")]
+    MissingAddress {
+        /// The tensor.
+        tensor: &'static str,
     },
     /// The buffers' element type is not the problem's.
     #[error("buffers hold {given}, but the problem was made for {expected}")]

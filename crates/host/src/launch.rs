@@ -1,13 +1,14 @@
 //! From a plan and addresses to the kernels' parameters.
 
+use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Strides};
 
-use crate::{Problem, TensorLayout};
+use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
 /// Each points at the first element of its view; [`Problem::tensors`] says how far the views reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Queries.
     pub q: u64,
@@ -17,18 +18,36 @@ pub struct Addresses {
     pub v: u64,
     /// Output.
     pub o: u64,
-    /// Log-sum-exp, fp32 [B, H, Sq] contiguous; `None` where it is not wanted.
+    /// Log-sum-exp, fp32 [B, H, Sq] contiguous, [H, total_q] of a packed batch; `None` where it is not wanted.
     pub lse: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where that is 0.
     pub workspace: u64,
+    /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
+    pub alibi_slopes: Option<u64>,
+    /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed where the
+    /// problem has them.
+    pub cu_seqlens: Option<(u64, u64)>,
 }
 
 /// The parameters that every entry of a plan for `problem` takes.
-pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParams {
+///
+/// # Errors
+/// When an address that the problem needs was left out.
+pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
+    let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
+    let (cu_seqlens_q, cu_seqlens_k) =
+        optional("cu_seqlens", problem.cu_seqlens().is_some(), addresses.cu_seqlens)?;
     let tensors = problem.tensors();
+    // A packed batch has no steps from one sequence to the next.
+    let (heads, rows) = (problem.heads() as u64, tensors.q.seqlen as u64);
+    let steps = u64::from(problem.cu_seqlens().is_none());
+    let strides = |layout: &TensorLayout| {
+        let strides = strides(layout);
+        Strides { batch: steps * strides.batch, ..strides }
+    };
     // `Problem::new` bounds sequences by MAX_SEQLEN and head_dim by MAX_HEAD_DIM, and the grid check
     // bounds heads, so these casts keep their values.
-    AttentionParams {
+    Ok(AttentionParams {
         q: addresses.q,
         k: addresses.k,
         v: addresses.v,
@@ -39,15 +58,22 @@ pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> AttentionParam
         k_strides: strides(&tensors.k),
         v_strides: strides(&tensors.v),
         o_strides: strides(&tensors.o),
+        lse_strides: Strides { batch: steps * heads * rows, row: 1, head: rows },
+        cu_seqlens_q,
+        cu_seqlens_k,
         seqlen_q: problem.seqlen_q() as u32,
         seqlen_k: problem.seqlen_k() as u32,
         heads: problem.heads() as u32,
         group: problem.group() as u32,
         head_dim: problem.head_dim() as u32,
-        causal: problem.causal().into(),
+        head_dim_v: problem.head_dim_v() as u32,
+        window_left: side(problem.window().0),
+        window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),
-        rows: problem.lse_len() as u64,
-    }
+        softcap: problem.softcap(),
+        alibi_slopes,
+        alibi_batch_stride: problem.alibi_batch_stride() as u64,
+    })
 }
 
 /// A view's strides, as kernels take them.
@@ -56,5 +82,36 @@ pub(crate) fn strides(layout: &TensorLayout) -> Strides {
         batch: layout.stride_batch as u64,
         row: layout.stride_seq as u64,
         head: layout.stride_head as u64,
+    }
+}
+
+/// The address of a tensor that the problem may have, and 0 where it has none.
+fn optional<A: Default>(tensor: &'static str, is_there: bool, address: Option<A>) -> Result<A> {
+    if !is_there {
+        return Ok(A::default());
+    }
+    address.ok_or(Error::MissingAddress { tensor })
+}
+
+/// A side of the window; one wider than any sequence hides nothing.
+fn side(size: Option<usize>) -> u32 {
+    size.map_or(UNLIMITED, |size| size.min(MAX_SEQLEN) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, Tensors};
+
+    #[test]
+    fn a_tensor_of_the_problem_needs_its_address() {
+        let layout = TensorLayout::bshd(2, 5, 3, 8);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let options = Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() };
+        let problem = Problem::new(tensors, DType::F16, options).unwrap();
+        let error = params(&problem, &Addresses::default()).unwrap_err().to_string();
+        assert_eq!(error, "alibi_slopes: no address was given, but the problem has it");
+        let params = params(&problem, &Addresses { alibi_slopes: Some(64), ..Addresses::default() }).unwrap();
+        assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (64, 3));
     }
 }

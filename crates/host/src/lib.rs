@@ -8,7 +8,7 @@
 //!
 //! let layout = TensorLayout::bshd(1, 100, 2, 64); // batch, seqlen, heads, head_dim
 //! let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-//! let options = Options { causal: true, softmax_scale: None };
+//! let options = Options { causal: true, ..Options::default() };
 //! let problem = Problem::new(tensors, DType::F32, options)?;
 //!
 //! let backend = Backend::open(None)?; // a GPU if there is one, else the CPU
@@ -40,6 +40,8 @@ mod problem;
 pub mod reference;
 pub mod shipped;
 mod sim;
+mod varlen;
+mod visibility;
 
 pub use backend::{Backend, Prepared};
 pub use decode::{

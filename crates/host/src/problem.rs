@@ -1,5 +1,9 @@
 //! One attention problem: validated once here, trusted by everything after.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::varlen::Sequences;
 use crate::{DType, Error, Result, TensorLayout};
 
 /// The largest head_dim that the kernels hold.
@@ -15,33 +19,46 @@ pub struct Tensors {
     pub q: TensorLayout,
     /// Keys, [B, Sk, Hkv, D] where Hkv divides H.
     pub k: TensorLayout,
-    /// Values, [B, Sk, Hkv, D].
+    /// Values, [B, Sk, Hkv, Dv]; Dv may differ from D.
     pub v: TensorLayout,
-    /// Output, [B, Sq, H, D].
+    /// Output, [B, Sq, H, Dv].
     pub o: TensorLayout,
 }
 
 /// What is computed, beside the shapes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Query i sees key j only if j ≤ i + Sk − Sq: the mask is aligned bottom-right, as
     /// FlashAttention-2 (2.1 and later) defines it.
     pub causal: bool,
     /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
     pub softmax_scale: Option<f32>,
+    /// Sliding window (left, right): query i sees key j only if
+    /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right. `None` is no limit; with `causal`, right is 0.
+    pub window: (Option<usize>, Option<usize>),
+    /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
+    pub softcap: f32,
+    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes [H] or [B, H], contiguous. The scaled scores of
+    /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
+    pub alibi_slopes: Option<Vec<f32>>,
 }
 
-/// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head.
+/// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
+/// scaled scores changed before the mask where [`Options`] says so.
 ///
 /// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and
 /// multi-query attention are one case. `lse`, the log-sum-exp of each row of scaled scores,
-/// is natural-log, fp32 and contiguous [B, H, Sq]. A row that sees no key gives 0 and −∞.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// is natural-log, fp32 and contiguous [B, H, Sq] ([H, total_q] for [`Problem::varlen`]). A row that sees no key gives 0 and −∞.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     tensors: Tensors,
     dtype: DType,
-    causal: bool,
+    window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
+    softcap: f32,
+    alibi_slopes: Option<Arc<[f32]>>,
+    /// Where the sequences lie, if not each at an index of its own.
+    sequences: Option<Arc<Sequences>>,
 }
 
 impl Problem {
@@ -50,11 +67,46 @@ impl Problem {
     /// # Errors
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, and when `softmax_scale` is not finite.
+    /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive,
+    /// and when `alibi_slopes` are not [H] or [B, H] finite numbers.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
+        Self::validated(tensors, dtype, options, None)
+    }
+
+    /// A batch of sequences of different lengths, packed: Q and O are [1, total_q, H, D], K and V
+    /// [1, total_k, Hkv, D], and sequence b has the rows from `cu_seqlens[b]` to before `cu_seqlens[b + 1]`
+    /// of each. `lse` is [H, total_q], as that of FlashAttention's varlen functions.
+    ///
+    /// A sequence may have no queries, or no keys. Rows of O and `lse` past the last sequence are left alone.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and when Q has a batch axis, or offsets do not start at 0, decrease, or pass the total.
+    pub fn varlen(
+        tensors: Tensors,
+        dtype: DType,
+        options: Options,
+        cu_seqlens_q: &[u32],
+        cu_seqlens_k: &[u32],
+    ) -> Result<Self> {
+        if tensors.q.batch != 1 {
+            return Err(Error::PackedBatch { batch: tensors.q.batch });
+        }
+        let (total_q, total_k) = (tensors.q.seqlen, tensors.k.seqlen);
+        let sequences = Sequences::new(cu_seqlens_q, cu_seqlens_k, total_q, total_k)?;
+        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
+    }
+
+    fn validated(
+        tensors: Tensors,
+        dtype: DType,
+        options: Options,
+        sequences: Option<Arc<Sequences>>,
+    ) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
-        if !(1..=MAX_HEAD_DIM).contains(&q.head_dim) {
-            return Err(Error::HeadDim { value: q.head_dim, limit: MAX_HEAD_DIM });
+        for (tensor, value) in [("", q.head_dim), ("v: ", v.head_dim)] {
+            if !(1..=MAX_HEAD_DIM).contains(&value) {
+                return Err(Error::HeadDim { tensor, value, limit: MAX_HEAD_DIM });
+            }
         }
         for (layout, name) in [(q, "q"), (k, "k"), (v, "v"), (o, "o")] {
             layout.check(name)?;
@@ -68,8 +120,9 @@ impl Problem {
         };
         for (layout, name) in [(k, "k"), (v, "v"), (o, "o")] {
             matches(name, "batch", layout.batch, "q", q.batch)?;
-            matches(name, "head_dim", layout.head_dim, "q", q.head_dim)?;
         }
+        matches("k", "head_dim", k.head_dim, "q", q.head_dim)?;
+        matches("o", "head_dim", o.head_dim, "v", v.head_dim)?;
         matches("v", "seqlen", v.seqlen, "k", k.seqlen)?;
         matches("v", "heads", v.heads, "k", k.heads)?;
         matches("o", "seqlen", o.seqlen, "q", q.seqlen)?;
@@ -87,7 +140,26 @@ impl Problem {
         if !softmax_scale.is_finite() {
             return Err(Error::SoftmaxScale { value: softmax_scale });
         }
-        Ok(Self { tensors, dtype, causal: options.causal, softmax_scale })
+        let softcap = options.softcap;
+        // A subnormal one is 0 to a GPU, and would divide by it.
+        if softcap != 0.0 && !(softcap.is_normal() && softcap > 0.0 && (softmax_scale / softcap).is_finite())
+        {
+            return Err(Error::Softcap { value: softcap });
+        }
+        if let Some(slopes) = &options.alibi_slopes {
+            let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
+            let (heads, all) = (q.heads, batch * q.heads);
+            if slopes.len() != heads && slopes.len() != all {
+                return Err(Error::AlibiSlopes { len: slopes.len(), heads, all });
+            }
+            if let Some(index) = slopes.iter().position(|slope| !slope.is_finite()) {
+                return Err(Error::AlibiSlope { index, value: slopes[index] });
+            }
+        }
+        let (left, right) = options.window;
+        let window = (left, if options.causal { Some(0) } else { right });
+        let alibi_slopes = options.alibi_slopes.map(Arc::from);
+        Ok(Self { tensors, dtype, window, softmax_scale, softcap, alibi_slopes, sequences })
     }
 
     /// Shapes and strides.
@@ -100,9 +172,14 @@ impl Problem {
         self.dtype
     }
 
-    /// Whether the causal mask applies.
+    /// The window (left, right) that keys must lie in; the causal mask is a right side of 0.
+    pub const fn window(&self) -> (Option<usize>, Option<usize>) {
+        self.window
+    }
+
+    /// Whether no query sees a key that comes after it.
     pub const fn causal(&self) -> bool {
-        self.causal
+        matches!(self.window.1, Some(0))
     }
 
     /// Factor on Q·Kᵀ.
@@ -110,9 +187,69 @@ impl Problem {
         self.softmax_scale
     }
 
+    /// Bound of softcap · tanh(s / softcap) on scaled scores s; 0 for none.
+    pub const fn softcap(&self) -> f32 {
+        self.softcap
+    }
+
+    /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
+    pub const fn changes_scores(&self) -> bool {
+        self.softcap != 0.0 || self.alibi_slopes.is_some()
+    }
+
+    /// Slopes of ALiBi, [H] or [B, H].
+    pub fn alibi_slopes(&self) -> Option<&[f32]> {
+        self.alibi_slopes.as_deref()
+    }
+
+    /// Slopes from one sequence to the next: 0 where all sequences have the same.
+    pub fn alibi_batch_stride(&self) -> usize {
+        self.alibi_slopes().map_or(0, |slopes| if slopes.len() > self.heads() { self.heads() } else { 0 })
+    }
+
+    /// Slope of a head; 0 without ALiBi.
+    #[inline]
+    pub fn alibi_slope(&self, batch: usize, head: usize) -> f32 {
+        self.alibi_slopes().map_or(0.0, |slopes| slopes[batch * self.alibi_batch_stride() + head])
+    }
+
     /// Number of sequences, B.
-    pub const fn batch(&self) -> usize {
-        self.tensors.q.batch
+    pub fn batch(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.q.batch, |sequences| sequences.batch())
+    }
+
+    /// First row of each sequence and of what follows the last, [B + 1], of queries and of keys, in a packed batch.
+    pub fn cu_seqlens(&self) -> Option<(&[u32], &[u32])> {
+        self.sequences.as_ref().map(|sequences| (sequences.q.offsets(), sequences.k.offsets()))
+    }
+
+    /// Rows of Q and O along their sequence axis that are a sequence's.
+    #[inline]
+    pub fn query_rows(&self, batch: usize) -> Range<usize> {
+        self.sequences.as_ref().map_or(0..self.tensors.q.seqlen, |sequences| sequences.q.rows(batch))
+    }
+
+    /// Rows of K and V along their sequence axis that are a sequence's.
+    #[inline]
+    pub fn key_rows(&self, batch: usize) -> Range<usize> {
+        self.sequences.as_ref().map_or(0..self.tensors.k.seqlen, |sequences| sequences.k.rows(batch))
+    }
+
+    /// Index in Q or O, whose layout is given, of the first element of a sequence's row.
+    #[inline]
+    pub fn query_index(&self, layout: &TensorLayout, batch: usize, row: usize, head: usize) -> usize {
+        layout.row(self.batch_index(batch), self.query_rows(batch).start + row, head)
+    }
+
+    /// Index in K or V, whose layout is given, of the first element of a sequence's row.
+    #[inline]
+    pub fn key_index(&self, layout: &TensorLayout, batch: usize, key: usize, kv_head: usize) -> usize {
+        layout.row(self.batch_index(batch), self.key_rows(batch).start + key, kv_head)
+    }
+
+    /// Index of a sequence along the tensors' batch axis.
+    fn batch_index(&self, batch: usize) -> usize {
+        if self.sequences.is_some() { 0 } else { batch }
     }
 
     /// Number of query heads, H.
@@ -130,54 +267,42 @@ impl Problem {
         self.heads() / self.kv_heads()
     }
 
-    /// Query rows of each sequence, Sq.
-    pub const fn seqlen_q(&self) -> usize {
-        self.tensors.q.seqlen
+    /// Query rows of the longest sequence, Sq; 1 where all are empty.
+    pub fn seqlen_q(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.q.seqlen, |sequences| sequences.q.longest().max(1))
     }
 
-    /// Key rows of each sequence, Sk.
-    pub const fn seqlen_k(&self) -> usize {
-        self.tensors.k.seqlen
+    /// Key rows of the longest sequence, Sk; 1 where all are empty.
+    pub fn seqlen_k(&self) -> usize {
+        self.sequences.as_ref().map_or(self.tensors.k.seqlen, |sequences| sequences.k.longest().max(1))
     }
 
-    /// Elements of a row, D.
+    /// Elements of a row of Q and K, D.
     pub const fn head_dim(&self) -> usize {
         self.tensors.q.head_dim
     }
 
-    /// Number of elements of `lse`, B·H·Sq.
+    /// Elements of a row of V and O, Dv.
+    pub const fn head_dim_v(&self) -> usize {
+        self.tensors.v.head_dim
+    }
+
+    /// The larger of D and Dv.
+    pub fn widest_head_dim(&self) -> usize {
+        self.head_dim().max(self.head_dim_v())
+    }
+
+    /// Number of elements of `lse`, B·H·Sq, or H·total_q of a packed batch.
     pub const fn lse_len(&self) -> usize {
-        self.batch() * self.heads() * self.seqlen_q()
+        let q = &self.tensors.q;
+        q.batch * q.heads * q.seqlen
     }
 
     /// Index of a row's entry in `lse`.
     #[inline]
-    pub const fn lse_index(&self, batch: usize, head: usize, row: usize) -> usize {
-        (batch * self.heads() + head) * self.seqlen_q() + row
-    }
-
-    /// Keys that query `row` sees: always the first so many.
-    #[inline]
-    pub const fn visible_keys(&self, row: usize) -> usize {
-        if !self.causal {
-            return self.seqlen_k();
-        }
-        let visible = (row + 1 + self.seqlen_k()).saturating_sub(self.seqlen_q());
-        if visible < self.seqlen_k() { visible } else { self.seqlen_k() }
-    }
-
-    /// Multiplications and additions of the two matrix products, by FlashAttention's convention:
-    /// 4·B·H·Sq·Sk·D, and with a causal mask only the visible pairs count.
-    pub fn flops(&self) -> f64 {
-        let pairs = if self.causal {
-            let (sq, sk) = (self.seqlen_q() as f64, self.seqlen_k() as f64);
-            // Rows see sk − sq + 1 … sk keys; those below one see none.
-            let first = (sk - sq + 1.0).max(1.0);
-            (first + sk) * (sk - first + 1.0) / 2.0
-        } else {
-            self.seqlen_q() as f64 * self.seqlen_k() as f64
-        };
-        4.0 * (self.batch() * self.heads() * self.head_dim()) as f64 * pairs
+    pub fn lse_index(&self, batch: usize, head: usize, row: usize) -> usize {
+        let index = self.batch_index(batch) * self.heads() + head;
+        index * self.tensors.q.seqlen + self.query_rows(batch).start + row
     }
 
     /// Checks that buffers of these lengths (in elements) hold what the views reach.
@@ -228,29 +353,47 @@ mod tests {
         t.v.seqlen = 7;
         assert_eq!(message(t), "v: seqlen is 7, but k has 8");
         let mut t = tensors(8, 8, 4, 4, 8);
+        t.v.head_dim = 257;
+        assert_eq!(message(t), "v: head_dim is 257; kernels take 1 to 256");
+        let mut t = tensors(8, 8, 4, 4, 8);
+        t.v.head_dim = 5;
+        assert_eq!(message(t), "o: head_dim is 8, but v has 5");
+        let mut t = tensors(8, 8, 4, 4, 8);
         t.k.stride_dim = 2;
         assert_eq!(message(t), "k: stride of head_dim is 2; rows must be contiguous (stride 1)");
     }
 
     #[test]
-    fn causal_is_aligned_bottom_right() {
-        let problem = |sq, sk| {
-            Problem::new(tensors(sq, sk, 4, 4, 8), DType::F32, Options { causal: true, softmax_scale: None })
-                .unwrap()
-        };
-        let seen = |sq, sk| (0..sq).map(|row| problem(sq, sk).visible_keys(row)).collect::<Vec<_>>();
-        assert_eq!(seen(3, 3), [1, 2, 3]);
-        assert_eq!(seen(2, 4), [3, 4]);
-        assert_eq!(seen(4, 2), [0, 0, 1, 2]);
+    fn a_softcap_is_off_or_positive() {
+        for softcap in [0.0, 1e-30, 30.0] {
+            let options = Options { softcap, ..Options::default() };
+            let problem = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap();
+            assert_eq!((problem.softcap(), problem.changes_scores()), (softcap, softcap != 0.0));
+        }
+        for softcap in [-1.0, 1e-40, f32::INFINITY, f32::NAN] {
+            let options = Options { softcap, ..Options::default() };
+            let error = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap_err().to_string();
+            assert!(error.ends_with("; 0 (off) or a positive number is needed"), "{error}");
+        }
     }
 
     #[test]
-    fn flops_count_visible_pairs() {
-        for (sq, sk) in [(3, 3), (2, 4), (4, 2), (7, 1)] {
-            let options = Options { causal: true, softmax_scale: None };
-            let problem = Problem::new(tensors(sq, sk, 4, 2, 8), DType::F32, options).unwrap();
-            let pairs: usize = (0..sq).map(|row| problem.visible_keys(row)).sum();
-            assert_eq!(problem.flops(), (4 * 2 * 4 * 8 * pairs) as f64);
-        }
+    fn slopes_are_by_head_or_by_sequence_and_head() {
+        let new = |slopes: &[f32]| {
+            let options = Options { alibi_slopes: Some(slopes.to_vec()), ..Options::default() };
+            Problem::new(tensors(8, 8, 3, 3, 8), DType::F16, options)
+        };
+        let by_head = new(&[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((by_head.alibi_slope(0, 1), by_head.alibi_slope(1, 1)), (2.0, 2.0));
+        let by_both = new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        assert_eq!((by_both.alibi_slope(0, 1), by_both.alibi_slope(1, 1)), (2.0, 5.0));
+        assert_eq!(
+            new(&[1.0, 2.0]).unwrap_err().to_string(),
+            "alibi_slopes has 2 elements; 3 (one per head) or 6 (one per sequence and head) are needed"
+        );
+        assert_eq!(
+            new(&[1.0, 2.0, f32::INFINITY]).unwrap_err().to_string(),
+            "alibi_slopes: element 2 is inf; a finite number is needed"
+        );
     }
 }

@@ -22,12 +22,12 @@ pub struct Row {
 /// Attention in f64, of all rows or some.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// Output, [rows, D]; with all rows, contiguous [B, Sq, H, D].
+    /// Output, [rows, Dv]; with all rows, contiguous [B, Sq, H, Dv], or [total_q, H, Dv] of a packed batch.
     pub o: Vec<f64>,
-    /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq].
+    /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq], or [H, total_q] of a packed batch.
     pub lse: Vec<f64>,
     /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most:
-    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ|
+    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
     /// bounds the terms of score j. No computation in fp32 can promise less.
     pub output_rounding: f64,
     /// The same for the lse: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
@@ -39,25 +39,35 @@ const ROUNDOFF: f64 = 0.5 * f32::EPSILON as f64;
 
 /// Every row, in the order of O: [B, Sq, H].
 pub fn all(problem: &Problem) -> Vec<Row> {
-    let (rows, heads) = (problem.seqlen_q(), problem.heads());
+    let of_row = |batch, row| (0..problem.heads()).map(move |head| Row { batch, head, row });
     (0..problem.batch())
-        .flat_map(|batch| (0..rows).flat_map(move |row| (0..heads).map(move |head| Row { batch, head, row })))
+        .flat_map(|batch| (0..problem.query_rows(batch).len()).flat_map(move |row| of_row(batch, row)))
         .collect()
 }
 
 /// `count` rows, or all if there are no more: the first and last row of the first and last head, and
 /// others spread over the problem by a fixed rule, which hits every position within a tile.
 pub fn sample(problem: &Problem, count: usize) -> Vec<Row> {
-    let total = problem.lse_len();
+    let heads = problem.heads();
+    // First row of each sequence, over all heads, and of what follows the last.
+    let mut firsts = vec![0];
+    for batch in 0..problem.batch() {
+        firsts.push(firsts[batch] + heads * problem.query_rows(batch).len());
+    }
+    let total = firsts[problem.batch()];
     if count >= total {
         return all(problem);
     }
-    let (heads, rows) = (problem.heads(), problem.seqlen_q());
-    let row =
-        |index: usize| Row { batch: index / rows / heads, head: index / rows % heads, row: index % rows };
+    let row = |index: usize| {
+        let batch = firsts.partition_point(|&first| first <= index) - 1;
+        let (rows, index) = (problem.query_rows(batch).len(), index - firsts[batch]);
+        Row { batch, head: index / rows, row: index % rows }
+    };
+    let (first, last) = (row(0), row(total - 1));
+    let corners = [0, problem.query_rows(first.batch).len() - 1, total - 1 - last.row, total - 1];
     // Multiples of the golden ratio, modulo 1, are spread evenly at every count.
     let spread = (0..count).map(|i| ((i as f64 * 0.618_033_988_749_895).fract() * total as f64) as usize);
-    let mut indices: Vec<_> = [0, rows - 1, total - rows, total - 1].into_iter().chain(spread).collect();
+    let mut indices: Vec<_> = corners.into_iter().chain(spread).collect();
     indices.truncate(count);
     indices.sort_unstable();
     indices.dedup();
@@ -72,7 +82,7 @@ pub fn forward<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Refe
     let all = all(problem);
     let mut reference = rows(problem, q, k, v, &all);
     let by_row = std::mem::take(&mut reference.lse);
-    reference.lse = vec![0.0; by_row.len()];
+    reference.lse = vec![0.0; problem.lse_len()];
     for (at, lse) in all.iter().zip(by_row) {
         reference.lse[problem.lse_index(at.batch, at.head, at.row)] = lse;
     }
@@ -94,7 +104,7 @@ pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Ro
     }
 }
 
-/// The plain computation of every row in the storage type, [B, Sq, H, D]: see [`standard_rows`].
+/// The plain computation of every row in the storage type, [B, Sq, H, Dv]: see [`standard_rows`].
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
@@ -102,7 +112,7 @@ pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec
     standard_rows(problem, q, k, v, &all(problem))
 }
 
-/// The plain computation of the given rows, [rows, D]: products accumulate in fp32, and scores, weights and
+/// The plain computation of the given rows, [rows, Dv]: products accumulate in fp32, and scores, weights and
 /// output are each rounded to the storage type, as an unfused implementation stores them. It is the
 /// baseline (`out_pt`) of FlashAttention's test rule.
 ///
@@ -112,13 +122,13 @@ pub fn standard_rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], r
     rows.par_iter().flat_map_iter(|&at| standard_row(problem, q, k, v, at)).collect()
 }
 
-/// The given rows of a tensor in the layout of O, [rows, D].
+/// The given rows of a tensor in the layout of O, [rows, Dv].
 ///
 /// # Panics
 /// When the buffer is shorter than its view.
 pub fn gather<T: Element>(problem: &Problem, o: &[T], rows: &[Row]) -> Vec<T> {
     let layout = &problem.tensors().o;
-    let row = |at: &Row| &o[layout.row(at.batch, at.row, at.head)..][..layout.head_dim];
+    let row = |at: &Row| &o[problem.query_index(layout, at.batch, at.row, at.head)..][..layout.head_dim];
     rows.iter().flat_map(row).copied().collect()
 }
 
@@ -133,12 +143,14 @@ impl<'a, T: Element> Inputs<'a, T> {
     fn new(problem: &Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
         let (tensors, head_dim) = (problem.tensors(), problem.head_dim());
         let kv_head = at.head / problem.group();
-        let keys = 0..problem.visible_keys(at.row);
+        let keys = problem.visible_keys(at.batch, at.row);
         let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
-            keys.clone().map(|key| &data[layout.row(at.batch, key, kv_head)..][..head_dim]).collect()
+            keys.clone()
+                .map(|key| &data[problem.key_index(layout, at.batch, key, kv_head)..][..layout.head_dim])
+                .collect()
         };
         Self {
-            q: &q[tensors.q.row(at.batch, at.row, at.head)..][..head_dim],
+            q: &q[problem.query_index(&tensors.q, at.batch, at.row, at.head)..][..head_dim],
             k: rows(&tensors.k, k),
             v: rows(&tensors.v, v),
         }
@@ -155,17 +167,22 @@ struct Exact {
 /// One row in f64, in which fp32 products are exact.
 fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Exact {
     let inputs = Inputs::new(problem, (q, k, v), at);
-    let scale = f64::from(problem.softmax_scale());
+    let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
+    let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
-    let (scores, terms): (Vec<_>, Vec<_>) = inputs
-        .k
-        .iter()
-        .map(|k| {
+    let bias = |key: usize| {
+        -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key)
+    };
+    let (scores, terms): (Vec<_>, Vec<_>) = problem
+        .visible_keys(at.batch, at.row)
+        .zip(&inputs.k)
+        .map(|(key, k)| {
             let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
-            (scale * products().sum::<f64>(), scale.abs() * products().map(f64::abs).sum::<f64>())
+            let score = capped(scale * products().sum::<f64>()) + bias(key);
+            (score, scale.abs() * products().map(f64::abs).sum::<f64>() + bias(key).abs())
         })
         .unzip();
-    let mut o = vec![0.0; problem.head_dim()];
+    let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
         return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0 };
     }
@@ -199,18 +216,24 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
 fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T> {
     let inputs = Inputs::new(problem, (q, k, v), at);
     let stored = |value: f32| T::from_f32(value).to_f32();
-    let scores: Vec<_> = inputs
-        .k
-        .iter()
-        .map(|k| {
+    let softcap = problem.softcap();
+    let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
+    let slope = problem.alibi_slope(at.batch, at.head);
+    let scores: Vec<_> = problem
+        .visible_keys(at.batch, at.row)
+        .zip(&inputs.k)
+        .map(|(key, k)| {
             let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            stored(problem.softmax_scale() * product)
+            stored(
+                capped(problem.softmax_scale() * product)
+                    - slope * problem.distance(at.batch, at.row, key) as f32,
+            )
         })
         .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
-    let mut o = vec![0.0_f32; problem.head_dim()];
+    let mut o = vec![0.0_f32; problem.head_dim_v()];
     for (weight, v) in weights.iter().zip(&inputs.v) {
         let weight = stored(weight / sum);
         for (o, v) in o.iter_mut().zip(*v) {
@@ -228,7 +251,7 @@ mod tests {
     fn problem(sq: usize, sk: usize, heads: usize, kv_heads: usize, d: usize, causal: bool) -> Problem {
         let q = TensorLayout::bshd(1, sq, heads, d);
         let kv = TensorLayout::bhsd(1, sk, kv_heads, d);
-        let options = Options { causal, softmax_scale: Some(1.0) };
+        let options = Options { causal, softmax_scale: Some(1.0), ..Options::default() };
         Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap()
     }
 

@@ -54,6 +54,7 @@ impl Sim {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
         let mut workspace: Vec<T> =
             self.device.allocate("the score matrix", plan.workspace_bytes as usize / T::DTYPE.bytes())?;
+        let (cu_seqlens_q, cu_seqlens_k) = problem.cu_seqlens().unwrap_or_default();
         let buffers = [
             Buffer::read("q", q),
             Buffer::read("k", k),
@@ -61,6 +62,9 @@ impl Sim {
             Buffer::read_write("o", o),
             Buffer::read_write("scores", &mut workspace),
             Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
+            Buffer::read("alibi_slopes", problem.alibi_slopes().unwrap_or_default()),
+            Buffer::read("cu_seqlens_q", cu_seqlens_q),
+            Buffer::read("cu_seqlens_k", cu_seqlens_k),
         ];
         let address = |tensor: usize| buffers[tensor].address;
         let params = params(
@@ -72,8 +76,10 @@ impl Sim {
                 o: address(3),
                 workspace: address(4),
                 lse: lse.is_some().then(|| address(5)),
+                alibi_slopes: Some(address(6)),
+                cu_seqlens: Some((address(7), address(8))),
             },
-        );
+        )?;
         self.launch(&plan.steps, &Params::Attention(params), &buffers)
     }
 

@@ -73,9 +73,9 @@ fn every_instruction_set_matches_the_reference() {
                 let case = Case {
                     dtype,
                     shape,
+                    head_dim_v: None,
                     orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
-                    causal,
-                    softmax_scale: None,
+                    options: Options { causal, ..Options::default() },
                     seed: 7,
                 };
                 run_any(&case, Config { isa: Some(isa), ..Config::default() })
@@ -91,9 +91,9 @@ fn large_scores_neither_overflow_nor_vanish() {
     let case = Case {
         dtype: DType::F32,
         shape: [1, 70, 300, 1, 1, 32],
+        head_dim_v: None,
         orders: [Order::Bhsd; 3],
-        causal: false,
-        softmax_scale: Some(40.0),
+        options: Options { softmax_scale: Some(40.0), ..Options::default() },
         seed: 3,
     };
     run_any(&case, Config { block_n: Some(17), ..Config::default() }).unwrap();
@@ -102,7 +102,7 @@ fn large_scores_neither_overflow_nor_vanish() {
 #[test]
 fn a_nan_in_the_input_reaches_only_the_rows_that_see_it() {
     let layout = TensorLayout::bhsd(1, 4, 2, 8);
-    let options = Options { causal: true, softmax_scale: None };
+    let options = Options { causal: true, ..Options::default() };
     let problem =
         Problem::new(Tensors { q: layout, k: layout, v: layout, o: layout }, DType::F32, options).unwrap();
     let [mut q, k, v] = [1, 2, 3].map(|seed| tensor::<f32>(&layout, seed));

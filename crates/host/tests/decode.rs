@@ -89,7 +89,7 @@ impl<T: Element> Made<T> {
 
     /// NaN wherever no sequence has a key, and page numbers out of range behind the last page in use.
     fn poison_unused(&mut self) {
-        let (cache, dense) = (*self.problem.k(), *self.problem.dense());
+        let (cache, dense) = (*self.problem.k(), self.problem.dense().clone());
         let mut in_use = vec![false; self.k.len()];
         for batch in 0..dense.batch() {
             let used = self.problem.used(&self.inputs(), batch);

@@ -20,7 +20,7 @@ const KERNELS: [Kernel; 3] = [Kernel::ForwardSm80, Kernel::ForwardSimt, Kernel::
 
 fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
     let tensors = Tensors { q, k: kv, v: kv, o: q };
-    Problem::new(tensors, DType::F32, Options { causal, softmax_scale: None }).unwrap()
+    Problem::new(tensors, DType::F32, Options { causal, ..Options::default() }).unwrap()
 }
 
 #[test]
@@ -83,12 +83,34 @@ fn a_causal_mask_halves_the_keys_read() {
 }
 
 #[test]
+fn a_window_reads_no_block_outside_of_it() {
+    let sim = Sim::new(4);
+    let layout = TensorLayout::bshd(1, 256, 1, 32);
+    let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
+    let keys_read = |window| {
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let options = Options { window, ..Options::default() };
+        let problem = Problem::new(tensors, DType::F32, options).unwrap();
+        let request = Request { block_m: Some(64), block_n: Some(32), ..Request::default() };
+        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let mut o = vec![0.0; layout.span()];
+        let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+        (run.bytes_read as usize - 4 * layout.elements()) / (2 * 4 * 32)
+    };
+    // Four tiles of 64 rows. Blocks of 32 keys begin at a tile's first key.
+    assert_eq!(keys_read((Some(0), Some(0))), 4 * 64);
+    assert_eq!(keys_read((Some(32), Some(0))), 64 + 3 * 96);
+    assert_eq!(keys_read((Some(0), Some(32))), 3 * 96 + 64);
+    assert_eq!(keys_read((Some(64), None)), 256 + 256 + 192 + 128);
+}
+
+#[test]
 fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
     let rows = 37;
     // Rows and heads lie apart, and what lies between them is NaN.
     let layout = TensorLayout::strided([2, rows, 2, 30], [64 * 128, 128, 40, 1]);
     let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-    let options = Options { causal: true, softmax_scale: None };
+    let options = Options { causal: true, ..Options::default() };
     let problem = Problem::new(tensors, DType::F16, options).unwrap();
     let mut inputs = [1, 2, 3].map(|seed| halves(layout.span(), seed));
     let mut inside = vec![false; layout.span()];
@@ -123,7 +145,7 @@ fn a_head_of_nan_does_not_leak_into_its_neighbours() {
     let problem = Problem::new(
         Tensors { q: layout, k: layout, v: layout, o: layout },
         DType::F16,
-        Options { causal: true, softmax_scale: None },
+        Options { causal: true, ..Options::default() },
     )
     .unwrap();
     let clean = [1, 2, 3].map(|seed| halves(layout.span(), seed));

@@ -32,7 +32,7 @@ fn run<T: Element>(case: &Case, kernel: Kernel, schedule: u64) -> Result<(), Tes
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Random shapes, strides, types, masks and thread schedules.
     #[test]

@@ -13,6 +13,7 @@
 use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
+#[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use host::{Algorithm, Entry, Params, Run, Tile};
@@ -34,6 +35,8 @@ mod host {
         ForwardSimt,
         /// `attention::forward_sm80`.
         ForwardSm80,
+        /// `attention::forward_sm80` with a `score::ScoreMod`.
+        ForwardSm80ScoreMod,
         /// `attention::decode`.
         Decode,
         /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -46,7 +49,7 @@ mod host {
             match self {
                 Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
                 Self::ForwardSimt => "forward_simt",
-                Self::ForwardSm80 => "forward_sm80",
+                Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
                 Self::Decode | Self::DecodeCombine => "decode",
             }
         }
@@ -256,9 +259,13 @@ macro_rules! forward_sm80 {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+        forward_sm80! { $dtype, $element, $m, $n, $d, $warps, $blocks, ForwardSm80, "", false }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $score_mod:literal) => {
         entry! {
-            concat!("forward_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_w", $warps),
-            ForwardSm80,
+            concat!("forward_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_w", $warps, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -268,8 +275,18 @@ macro_rules! forward_sm80 {
                 barriers: forward_sm80::BARRIERS,
             },
             forward_sm80::forward_sm80::<
-                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }
+                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }, $score_mod
             >
+        }
+    };
+}
+
+/// One tile of `forward_sm80` with a `ScoreMod`.
+macro_rules! forward_sm80_score_mod {
+    ($m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {
+        group! {
+            forward_sm80 { "f16", F16, $m, $n, $d, $warps, $blocks, ForwardSm80ScoreMod, "_score_mod", true }
+            forward_sm80 { "bf16", Bf16, $m, $n, $d, $warps, $blocks, ForwardSm80ScoreMod, "_score_mod", true }
         }
     };
 }
@@ -382,7 +399,7 @@ entries! { sm_75;
     forward_simt(64, 64, 32, 2);
     forward_simt(64, 32, 32, 2);
     forward_simt(64, 64, 64, 2);
-    forward_simt(64, 32, 64, 2);
+    forward_simt(64, 32, 64, 1);
     forward_simt(32, 32, 64, 2);
     forward_simt(64, 64, 96, 2);
     forward_simt(64, 32, 96, 1);
@@ -417,6 +434,15 @@ entries! { sm_80;
     forward_sm80(64, 32, 192, 4, 2);
     forward_sm80(128, 64, 256, 8, 1);
     forward_sm80(64, 32, 256, 4, 2);
+    // One tile of each HEAD_DIM: the fastest that leaves registers for what is done to scores.
+    forward_sm80_score_mod(128, 64, 32, 4, 2);
+    forward_sm80_score_mod(128, 64, 64, 4, 2);
+    forward_sm80_score_mod(128, 64, 96, 4, 2);
+    forward_sm80_score_mod(128, 32, 128, 4, 2);
+    forward_sm80_score_mod(128, 64, 144, 8, 1);
+    forward_sm80_score_mod(128, 64, 160, 8, 1);
+    forward_sm80_score_mod(128, 64, 192, 8, 1);
+    forward_sm80_score_mod(128, 32, 256, 8, 1);
     // (BLOCK_M, HEAD_DIM, warps, stages, blocks per multiprocessor that registers and Hopper's shared memory
     // leave room for). Of each HEAD_DIM and BLOCK_M the ring with the most bytes in flight stands first, and
     // each HEAD_DIM has one that fits the 99 KiB of the smallest devices since sm_80.

@@ -1,15 +1,189 @@
 //! Which keys a query sees.
 
 use crate::params::AttentionParams;
+use crate::scheduler::WorkTile;
 
-/// How many keys query `row` sees: always the first so many of `seqlen_k`.
-///
-/// The causal mask is aligned bottom-right (FlashAttention-2.1): query i sees key j if
-/// j ≤ i + Sk − Sq, so rows i < Sq − Sk see none. Rows past Sq (tile padding) give at most Sk.
-#[inline(always)]
-pub fn visible_keys(params: &AttentionParams, row: u32) -> u32 {
-    if params.causal == 0 {
-        return params.seqlen_k;
+/// A side of the window that hides nothing: sequences are at most this long.
+pub const UNLIMITED: u32 = 1 << 30;
+
+/// The keys from `first` to before `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub first: u32,
+    /// One past the last key; not above `first` where there is none.
+    pub end: u32,
+}
+
+impl KeyRange {
+    /// What query `row` sees.
+    ///
+    /// The window is aligned bottom-right (FlashAttention-2.1): query i sees key j if
+    /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right, so that rows may see none. Rows past Sq (tile
+    /// padding) see at most what exists.
+    #[inline(always)]
+    pub fn of_row(params: &AttentionParams, work: &WorkTile, row: u32) -> Self {
+        // Lengths and both sides are at most 2^30, so that no sum overflows.
+        let (seqlen_q, seqlen_k) = (work.queries.len, work.keys.len);
+        let diagonal = row + seqlen_k;
+        let right = params.window_span - params.window_left;
+        Self {
+            first: diagonal.saturating_sub(seqlen_q + params.window_left),
+            end: (diagonal + 1 + right).saturating_sub(seqlen_q).min(seqlen_k),
+        }
     }
-    (row + 1 + params.seqlen_k).saturating_sub(params.seqlen_q).min(params.seqlen_k)
+}
+
+/// The mask of a tile of queries against blocks of keys.
+///
+/// One register tells most of it: how far a key lies to the right of the first one in the window of the
+/// tile's first row. Other rows and keys follow by constants, where a range for each row would cost the
+/// loop over blocks two registers a row.
+#[derive(Clone, Copy)]
+pub struct TileMask {
+    /// What at least one row of the tile sees.
+    pub seen: KeyRange,
+    /// What to add to a key, modulo 2^32.
+    offset: u32,
+}
+
+impl TileMask {
+    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's.
+    #[inline(always)]
+    pub fn new(params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32) -> Self {
+        let last = KeyRange::of_row(params, work, first_row + rows - 1);
+        let first = KeyRange::of_row(params, work, first_row);
+        let offset = (work.queries.len + params.window_left).wrapping_sub(first_row + work.keys.len);
+        Self { seen: KeyRange { first: first.first, end: last.end }, offset }
+    }
+
+    /// How far the key on the first row's diagonal lies to the right of `key`, modulo 2^32.
+    #[inline(always)]
+    pub fn diagonal_from(self, params: &AttentionParams, key: u32) -> u32 {
+        params.window_left.wrapping_sub(self.offset).wrapping_sub(key)
+    }
+
+    /// Whether one of the tile's `rows` rows does not see one of the `keys` keys from `first_key` on.
+    #[inline(always)]
+    pub fn hides(self, params: &AttentionParams, rows: u32, first_key: u32, keys: u32) -> bool {
+        let from_left = self.offset.wrapping_add(first_key);
+        // The last row's window begins furthest to the right, the first row's ends furthest to the left.
+        (from_left.wrapping_sub(rows - 1) as i32) < 0
+            || from_left.wrapping_add(keys - 1) > params.window_span
+            || first_key + keys > self.seen.end
+    }
+
+    /// Sets the scores of keys that their row does not see to −∞: `row` and `key` say which row of the
+    /// tile and which key after `first_key` a thread's score [i][j] belongs to, and rise by constants.
+    #[inline(always)]
+    pub fn apply<const ROWS: usize, const COLS: usize>(
+        self,
+        params: &AttentionParams,
+        s: &mut [[f32; COLS]; ROWS],
+        first_key: u32,
+        row: impl Fn(usize) -> u32,
+        key: impl Fn(usize) -> u32,
+    ) {
+        let corner = self.offset.wrapping_add(first_key + key(0)).wrapping_sub(row(0));
+        let keys = self.seen.end.saturating_sub(first_key + key(0));
+        let mut i = 0;
+        while i < ROWS {
+            let mut j = 0;
+            while j < COLS {
+                let step = key(j) - key(0);
+                // Left of the window this wraps round to above any span.
+                let from_left = corner.wrapping_add(step).wrapping_sub(row(i) - row(0));
+                if from_left > params.window_span || step >= keys {
+                    s[i][j] = f32::NEG_INFINITY;
+                }
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::Rows;
+
+    fn launch(seqlen_q: u32, seqlen_k: u32, left: u32, right: u32) -> (AttentionParams, WorkTile) {
+        let params =
+            AttentionParams { window_left: left, window_span: left + right, ..AttentionParams::default() };
+        let rows = |len| Rows { first: 7, len };
+        (params, WorkTile { tile: 0, head: 0, batch: 0, queries: rows(seqlen_q), keys: rows(seqlen_k) })
+    }
+
+    #[test]
+    fn ranges_follow_the_definition() {
+        let sides = [0, 1, 3, 7, UNLIMITED];
+        for (sq, sk) in [(1, 1), (5, 5), (3, 9), (9, 3), (4, 0)] {
+            for (left, right) in sides.into_iter().flat_map(|left| sides.map(|right| (left, right))) {
+                let (params, work) = launch(sq, sk, left, right);
+                let sees = |row: u32, key: u32| {
+                    let offset = i64::from(row) + i64::from(sk) - i64::from(sq) - i64::from(key);
+                    key < sk && -i64::from(right) <= offset && offset <= i64::from(left)
+                };
+                for row in 0..sq {
+                    let seen = KeyRange::of_row(&params, &work, row);
+                    assert!(
+                        (0..2 * sk).all(|key| (seen.first..seen.end).contains(&key) == sees(row, key)),
+                        "{work:?} {row}"
+                    );
+                    tile_follows_the_definition(&params, &work, row, sees);
+                }
+            }
+        }
+    }
+
+    /// A tile of the rows `first`, `first` + 1 and `first` + 2, of which the outer two are scored.
+    fn tile_follows_the_definition(
+        params: &AttentionParams,
+        work: &WorkTile,
+        first: u32,
+        sees: impl Fn(u32, u32) -> bool,
+    ) {
+        let mask = TileMask::new(params, work, first, 3);
+        for key in 0..work.keys.len {
+            let seen = (first..work.queries.len.min(first + 3)).any(|row| sees(row, key));
+            assert!(
+                (mask.seen.first..mask.seen.end).contains(&key) || !seen,
+                "{params:?} {work:?} {first} {key}"
+            );
+        }
+        for key in 0..work.keys.len + 3 {
+            let mut scores = [[0.0; 3]; 2];
+            mask.apply(params, &mut scores, key, |i| 2 * i as u32, |j| j as u32);
+            let rows = |i: usize| first + 2 * i as u32;
+            let mut hidden = false;
+            for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
+                let masked = scores[i][j] == f32::NEG_INFINITY;
+                let seen = sees(rows(i), key + j as u32);
+                assert!(
+                    masked != seen || rows(i) >= work.queries.len,
+                    "{params:?} {work:?} {first} {key} {i} {j}"
+                );
+                hidden |= masked;
+            }
+            assert!(mask.hides(params, 3, key, 3) >= hidden, "{params:?} {work:?} {first} {key}");
+            let diagonal = first as i32 + work.keys.len as i32 - work.queries.len as i32;
+            assert_eq!(mask.diagonal_from(params, key) as i32, diagonal - key as i32);
+        }
+        let (inner, keys) = (mask.seen.first..mask.seen.end.saturating_sub(2), 0..3);
+        for key in inner {
+            let all = (first..first + 3).all(|row| keys.clone().all(|j| sees(row, key + j)));
+            let inside = first + 2 < work.queries.len;
+            assert!(!inside || mask.hides(params, 3, key, 3) != all, "{params:?} {work:?} {first} {key}");
+        }
+    }
+
+    #[test]
+    fn the_longest_sequences_do_not_overflow() {
+        let longest = UNLIMITED;
+        let (params, work) = launch(longest, longest, UNLIMITED, UNLIMITED);
+        assert_eq!(KeyRange::of_row(&params, &work, longest + 126).end, longest);
+        let (params, work) = launch(1, longest, 5, 0);
+        assert_eq!(KeyRange::of_row(&params, &work, 0), KeyRange { first: longest - 6, end: longest });
+    }
 }

@@ -22,7 +22,10 @@ pub struct Strides {
 /// Parameters of an attention kernel.
 ///
 /// Addresses are device addresses (in the simulator, host addresses). Shapes: Q and O
-/// [B, Sq, H, D], K and V [B, Sk, H / `group`, D], each with its strides; `lse` fp32 [B, H, Sq] contiguous.
+/// [B, Sq, H, D], K and V [B, Sk, H / `group`, D], each with its strides; `lse` fp32 [B, H, Sq].
+///
+/// With `cu_seqlens_q` and `cu_seqlens_k` the sequences have lengths of their own and lie behind one another:
+/// Q and O are [total_q, H, D], K and V [total_k, H / `group`, D], `lse` [H, total_q], and batch strides 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionParams {
@@ -36,7 +39,7 @@ pub struct AttentionParams {
     pub o: u64,
     /// First element of `lse`, or 0 where it is not wanted.
     pub lse: u64,
-    /// Scores [B, H, Sq, Sk] in the storage type; only the unfused kernels have them.
+    /// Scores in the storage type, `seqlen_k` for each element of `lse`; only the unfused kernels have them.
     pub scores: u64,
     /// Strides of Q.
     pub q_strides: Strides,
@@ -46,22 +49,36 @@ pub struct AttentionParams {
     pub v_strides: Strides,
     /// Strides of O.
     pub o_strides: Strides,
-    /// Query rows of each sequence, at least 1.
+    /// Strides of `lse`.
+    pub lse_strides: Strides,
+    /// First query row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    pub cu_seqlens_q: u64,
+    /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    pub cu_seqlens_k: u64,
+    /// Query rows of the longest sequence, at least 1.
     pub seqlen_q: u32,
-    /// Key rows of each sequence, at least 1.
+    /// Key rows of the longest sequence, at least 1.
     pub seqlen_k: u32,
     /// Query heads, at least 1.
     pub heads: u32,
     /// Query heads that share one key/value head, at least 1.
     pub group: u32,
-    /// Columns of each row, 1 to the entry's HEAD_DIM.
+    /// Columns of each row of Q and K, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
-    /// 1 for the causal mask aligned bottom-right, 0 for none.
-    pub causal: u32,
+    /// Columns of each row of V and O, 1 to the entry's HEAD_DIM.
+    pub head_dim_v: u32,
+    /// Query i sees key j only if j ≥ i + Sk − Sq − `window_left`; [`UNLIMITED`](crate::mask::UNLIMITED) hides nothing.
+    pub window_left: u32,
+    /// `window_left` + right: it sees key j only if j ≤ i + Sk − Sq + right. A right side of 0 is the causal mask.
+    pub window_span: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
-    /// Rows of the softmax kernel, B·H·Sq, in units of one; kept here so that it needs no division.
-    pub rows: u64,
+    /// Bound that scaled scores are bent to, softcap·tanh(s / softcap); 0 for none.
+    pub softcap: f32,
+    /// ALiBi slopes, fp32 [H] or [B, H]; 0 for none.
+    pub alibi_slopes: u64,
+    /// Slopes from one sequence to the next: H, or 0 where all have the same.
+    pub alibi_batch_stride: u64,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

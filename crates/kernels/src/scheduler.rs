@@ -2,8 +2,9 @@
 
 use core::hint::assert_unchecked;
 
+use crate::mask::UNLIMITED;
 use crate::params::{AttentionParams, Strides};
-use crate::ptx::index;
+use crate::ptx::{global, index};
 
 /// A block's share of the problem.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,37 @@ pub struct WorkTile {
     pub head: u32,
     /// Sequence.
     pub batch: u32,
+    /// The sequence's rows of Q, O and lse.
+    pub queries: Rows,
+    /// The sequence's rows of K and V.
+    pub keys: Rows,
+}
+
+/// Consecutive rows of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// The first; 0 where each sequence has a batch index.
+    pub first: u32,
+    /// How many, which may be none.
+    pub len: u32,
+}
+
+impl Rows {
+    /// Those of a sequence: `len`, or what the offsets at `cu_seqlens` say where there are any.
+    ///
+    /// # Safety
+    /// The offsets are readable for one more than `batch`, and do not decrease.
+    #[inline(always)]
+    unsafe fn of_sequence(cu_seqlens: u64, batch: u32, len: u32) -> Self {
+        if cu_seqlens == 0 {
+            return Self { first: 0, len };
+        }
+        let address = cu_seqlens + 4 * batch as u64;
+        // SAFETY: the caller's contract.
+        let (first, end) =
+            unsafe { (global::load_b32_if(true, address), global::load_b32_if(true, address + 4)) };
+        Self { first, len: end.wrapping_sub(first) }
+    }
 }
 
 impl WorkTile {
@@ -21,15 +53,37 @@ impl WorkTile {
     /// that run at the same time read the same K and V and find them in L2.
     ///
     /// # Safety
-    /// `tiles` and `params.heads` are at least 1.
+    /// `tiles` and `params.heads` are at least 1; the offsets that `params` describes are readable.
     #[inline(always)]
     pub unsafe fn of_block(params: &AttentionParams, tiles: u32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { Self::of_index(params, tiles, index::block()) }
+    }
+
+    /// The tile of the block with this index.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`].
+    #[inline(always)]
+    unsafe fn of_index(params: &AttentionParams, tiles: u32, block: u32) -> Self {
         // SAFETY: the caller's contract. Without it each division would carry a call to the panic
         // for a zero divisor, which a kernel cannot link.
         unsafe { assert_unchecked(tiles > 0 && params.heads > 0) };
-        let block = index::block();
         let sequence_head = block / tiles;
-        Self { tile: block % tiles, head: sequence_head % params.heads, batch: sequence_head / params.heads }
+        let (head, batch) = (sequence_head % params.heads, sequence_head / params.heads);
+        // SAFETY: the caller's contract.
+        let (queries, keys) = unsafe {
+            (
+                Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q),
+                Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
+            )
+        };
+        let tile = block % tiles;
+        // Where the mask hides what comes after a query, the last tile sees the most keys: it goes first, so
+        // that the grid does not end with a long one.
+        let masks_right = params.window_span - params.window_left < UNLIMITED;
+        let tile = if masks_right { tiles - 1 - tile } else { tile };
+        Self { tile, head, batch, queries, keys }
     }
 
     /// This tile split into a row and a column of a grid of tiles `width` wide.
@@ -54,15 +108,41 @@ impl WorkTile {
         self.head / params.group
     }
 
-    /// Element offset of this tile's sequence and `head` in a view.
+    /// Element offset of `head` in a view at the first of `rows`, which are of this tile's sequence.
     #[inline(always)]
-    pub fn offset(&self, strides: &Strides, head: u32) -> u64 {
-        self.batch as u64 * strides.batch + head as u64 * strides.head
+    pub fn offset(&self, strides: &Strides, rows: Rows, head: u32) -> u64 {
+        self.batch as u64 * strides.batch + rows.first as u64 * strides.row + head as u64 * strides.head
     }
 
-    /// Index of this tile's sequence and head in [B, H]-major arrays such as `lse`.
+    /// Index in `lse` of row `row` of this tile's sequence and head.
     #[inline(always)]
-    pub fn sequence_head(&self, params: &AttentionParams) -> u64 {
-        self.batch as u64 * params.heads as u64 + self.head as u64
+    pub fn lse_index(&self, params: &AttentionParams, row: u32) -> u64 {
+        self.offset(&params.lse_strides, self.queries, self.head) + row as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tile_has_one_block_and_the_last_goes_first_under_a_causal_mask() {
+        for (right, first) in [(UNLIMITED, 0), (0, 3)] {
+            let params = AttentionParams {
+                heads: 3,
+                window_left: UNLIMITED,
+                window_span: UNLIMITED + right,
+                ..AttentionParams::default()
+            };
+            // SAFETY: there are tiles and heads, and no offsets to read.
+            let work = |block| unsafe { WorkTile::of_index(&params, 4, block) };
+            assert_eq!((work(0).tile, work(4).tile, work(4).head, work(12).batch), (first, first, 1, 1));
+            let mut seen = [false; 24];
+            for block in 0..24 {
+                let WorkTile { tile, head, batch, .. } = work(block);
+                seen[(tile + 4 * (head + 3 * batch)) as usize] = true;
+            }
+            assert_eq!(seen, [true; 24]);
+        }
     }
 }

@@ -48,6 +48,14 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         self.scale.early != 1.0
     }
 
+    /// [`Self::new`] for a scale that is positive: then [`Self::prescale`] has nothing to do, and no register is
+    /// kept for it.
+    #[inline(always)]
+    pub fn with_positive_scale(softmax_scale: f32) -> Self {
+        let scale = Scale { early: 1.0, late: softmax_scale * core::f32::consts::LOG2_E };
+        Self { scale, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+    }
+
     /// What must be done to scores before they are masked and handed to [`Self::step`]: nothing where
     /// the scale is positive.
     #[inline(always)]

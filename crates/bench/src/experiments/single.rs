@@ -20,7 +20,7 @@ const ITERATIONS: usize = 50;
 /// Arguments without an experiment's name.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
+    /// Elements of a row of Q and K, and without --dim-v of V and O: head_dim, 1 to 256
     #[arg(long, alias = "head-dim")]
     dim: Option<usize>,
     #[command(flatten)]
@@ -67,7 +67,7 @@ struct KernelRecord {
 
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    if args.problem.seq.is_none() {
+    if args.problem.seq.is_none() && args.problem.cu_seqlens_q.is_empty() {
         return Err(usage("--seq is missing: the query rows of each sequence, as in --seq 4096"));
     }
     let Some(head_dim) = args.dim else {

@@ -166,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let (of_decode, of_products) =
         (decode::cases(session.kind()).len(), products::shapes(session.kind()).count());
     screen.line(format!(
-        "{count} entries, each on {} cases (decode: {of_decode}, products: {of_products}){schedules}",
+        "{count} entries, each on those of {} cases that it takes (decode: {of_decode}, products: {of_products}){schedules}",
         cases.len()
     ))?;
     let start = Instant::now();
@@ -283,7 +283,11 @@ fn verify<T: Element>(
         .collect::<Result<_>>()?;
     let mut records = Vec::new();
     for target in group {
-        let subjects: Vec<_> = trials.iter().map(|trial| OnTarget { trial, target }).collect();
+        let subjects: Vec<_> = trials
+            .iter()
+            .filter(|trial| target.takes(&trial.problem))
+            .map(|trial| OnTarget { trial, target })
+            .collect();
         let outcomes = outcomes(session, &subjects, args.schedules)?;
         let of_name = |name: &String| record(name, target.dtype, Some(&target.head_dims), outcomes.iter());
         let of_target: Vec<_> = target.names.iter().map(of_name).collect();
@@ -298,7 +302,8 @@ impl<T: Element> Trial<T> {
         let problem = case.problem(dtype, head_dims)?;
         let inputs = Inputs::random(&problem, seed);
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
-        Ok(Self { problem, inputs, expected, name: describe(&problem, case.layout()) })
+        let name = describe(&problem, case.layout());
+        Ok(Self { problem, inputs, expected, name })
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn problems() -> Vec<Problem> {
 fn problem(head_dim: usize) -> Problem {
     let layout = TensorLayout::bshd(1, 16, 2, head_dim);
     let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-    Problem::new(tensors, DType::F32, Options { causal: true, softmax_scale: None }).unwrap()
+    Problem::new(tensors, DType::F32, Options { causal: true, ..Options::default() }).unwrap()
 }
 
 pub(super) fn built() -> Built {

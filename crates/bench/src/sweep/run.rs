@@ -136,7 +136,7 @@ impl<T: Element> Runner for Gpu<'_, T> {
             Some((made_for, subject)) if made_for == *problem => subject,
             _ => Subject::new(problem, self.seed),
         };
-        let (_, subject) = self.subject.insert((*problem, subject));
+        let (_, subject) = self.subject.insert((problem.clone(), subject));
         let measurement = measure(self.session, subject, problem, entry, module, &self.effort, self.screen)
             .map_err(|error| Failure {
             // A fault stays with the process; a call that failed for another reason costs just a restart.

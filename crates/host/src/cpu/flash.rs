@@ -1,7 +1,5 @@
 //! FlashAttention on one task: a block of queries against all keys that they see.
 
-use std::f32::consts::LOG2_E;
-
 use super::isa::{Kernels, Panel};
 use super::microkernel::Start;
 use super::pack::{self, Columns, Outputs, Rows, Source};
@@ -27,20 +25,21 @@ pub(super) struct Call<'a> {
 pub(super) struct Scratch {
     /// Qᵀ, [panels][head_dim, width].
     queries: usize,
-    /// Oᵀ, [panels][head_dim, width].
+    /// Oᵀ, [panels][head_dim_v, width].
     results: usize,
     /// Scores, then weights, of one panel: [BLOCK_N, width].
     scores: usize,
     /// K in fp32, [BLOCK_N, head_dim], where it cannot be read in place.
     keys: usize,
-    /// V likewise.
+    /// V likewise, [BLOCK_N, head_dim_v].
     values: usize,
     /// Running maximum and sum, [BLOCK_M].
     max: usize,
     sum: usize,
-    /// Rescaling factors and key limits of one panel.
+    /// Rescaling factors of one panel.
     rescale: usize,
-    limits: usize,
+    /// Two rows of one panel: limits of the mask, or slopes and diagonals.
+    lanes: usize,
     /// One row in fp32.
     row: usize,
     /// Elements in all.
@@ -49,9 +48,8 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new(problem: &Problem, tile: &TileChoice, panel: Panel) -> Self {
-        let head_dim = problem.head_dim();
         let packed = |layout: &TensorLayout| {
-            if pack::readable_in_place(problem, layout) { 0 } else { tile.block_n * head_dim }
+            if pack::readable_in_place(problem, layout) { 0 } else { tile.block_n * layout.head_dim }
         };
         let mut total = 0;
         let mut take = |elements: usize| {
@@ -60,15 +58,15 @@ impl Scratch {
             total += elements.next_multiple_of(16);
             offset
         };
-        let queries = take(tile.block_m * head_dim);
-        let results = take(tile.block_m * head_dim);
+        let queries = take(tile.block_m * problem.head_dim());
+        let results = take(tile.block_m * problem.head_dim_v());
         let scores = take(tile.block_n * panel.width);
         let keys = take(packed(&problem.tensors().k));
         let values = take(packed(&problem.tensors().v));
         let [max, sum] = [take(tile.block_m), take(tile.block_m)];
-        let [rescale, limits] = [take(panel.width), take(panel.width)];
-        let row = take(head_dim);
-        Self { queries, results, scores, keys, values, max, sum, rescale, limits, row, total }
+        let [rescale, lanes] = [take(panel.width), take(2 * panel.width)];
+        let row = take(problem.widest_head_dim());
+        Self { queries, results, scores, keys, values, max, sum, rescale, lanes, row, total }
     }
 }
 
@@ -98,12 +96,12 @@ impl Task<'_> {
     /// `scratch.total` elements; nobody else writes the results of these columns.
     pub(super) unsafe fn run(&self) {
         let problem = self.call.problem;
-        let last_seen = self.columns.visible(problem, self.columns.end - 1);
+        let seen = self.columns.seen_by_any(problem);
         // SAFETY: the caller vouches for everything below.
         unsafe {
             self.start();
-            for first in (0..last_seen).step_by(self.call.block_n) {
-                let block = self.load(first, self.call.block_n.min(last_seen - first));
+            for first in seen.clone().step_by(self.call.block_n) {
+                let block = self.load(first, self.call.block_n.min(seen.end - first));
                 for panel in self.columns.panels(self.call.kernels.panel) {
                     self.attend(panel, block);
                 }
@@ -129,11 +127,10 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn start(&self) {
         let (call, head_dim) = (&self.call, self.call.problem.head_dim());
-        // Scores in units of log2 need no multiplication before each exponential.
-        let factor = call.problem.softmax_scale() * LOG2_E;
+        let factor = pack::query_factor(call.problem);
         // SAFETY: each part lies inside the scratch memory, and parts do not overlap.
         unsafe {
-            self.at(self.scratch.results).write_bytes(0, call.block_m * head_dim);
+            self.at(self.scratch.results).write_bytes(0, call.block_m * call.problem.head_dim_v());
             self.at(self.scratch.sum).write_bytes(0, call.block_m);
             std::slice::from_raw_parts_mut(self.at(self.scratch.max), call.block_m).fill(f32::MIN);
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);
@@ -152,7 +149,7 @@ impl Task<'_> {
         let (call, columns) = (&self.call, self.columns);
         let tensors = call.problem.tensors();
         let rows = |layout: &TensorLayout, source: Source, packed: usize| {
-            let from = source.skip(layout.row(columns.batch, first, columns.kv_head));
+            let from = source.skip(call.problem.key_index(layout, columns.batch, first, columns.kv_head));
             if pack::readable_in_place(call.problem, layout) {
                 return from.rows(layout.stride_seq);
             }
@@ -171,45 +168,36 @@ impl Task<'_> {
     /// As [`Self::run`]; the panel is one of the task's.
     unsafe fn attend(&self, panel: Columns, block: KvBlock) {
         let (problem, kernels, scratch) = (self.call.problem, &self.call.kernels, &self.scratch);
-        let (head_dim, width) = (problem.head_dim(), self.width(panel));
-        let seen = panel.visible(problem, panel.end - 1).saturating_sub(block.first);
-        let keys = block.len.min(seen);
-        if keys == 0 {
+        let (head_dim, head_dim_v, width) = (problem.head_dim(), problem.head_dim_v(), self.width(panel));
+        let seen = panel.seen_by_any(problem);
+        let seen = seen.start.max(block.first)..seen.end.min(block.first + block.len);
+        if seen.is_empty() {
             return;
         }
+        let keys = seen.len();
         let column = panel.first - self.columns.first;
         let scores = self.at(scratch.scores);
         let queries = self.at(scratch.queries + column * head_dim);
-        let results = self.at(scratch.results + column * head_dim);
+        let results = self.at(scratch.results + column * head_dim_v);
         let state = State {
             max: self.at(scratch.max + column),
             sum: self.at(scratch.sum + column),
             rescale: self.at(scratch.rescale),
         };
-        // SAFETY: the block holds `keys` rows of K and V, and the scratch memory a panel of each part.
+        // SAFETY: the block holds `keys` rows of K and V from the first seen on, and the scratch memory a
+        // panel of each part.
         unsafe {
-            kernels.scores(width, block.k, keys, head_dim, queries, scores);
-            if panel.visible(problem, panel.first) < block.first + keys {
-                kernels.mask(width, scores, keys, self.limits(panel, block.first, width));
+            let (k, v) = (block.k.skip(seen.start - block.first), block.v.skip(seen.start - block.first));
+            kernels.scores(width, k, keys, head_dim, queries, scores);
+            let lanes = self.at(scratch.lanes);
+            panel.change_scores(problem, kernels, (seen.start, keys), width, scores, lanes);
+            if !panel.all_see(problem, &seen) {
+                let limits = panel.limits(problem, seen.start, width, lanes);
+                kernels.mask(width, scores, keys, limits);
             }
             kernels.update(width, scores, keys, state);
-            kernels.values(width, block.v, head_dim, keys, scores, results, Start::Rescaled(state.rescale));
+            kernels.values(width, v, head_dim_v, keys, scores, results, Start::Rescaled(state.rescale));
         }
-    }
-
-    /// Writes how many keys from `first` on each query of the panel sees.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    unsafe fn limits(&self, panel: Columns, first: usize, width: usize) -> *const f32 {
-        let limits = self.at(self.scratch.limits);
-        for lane in 0..width {
-            let visible = panel.visible(self.call.problem, (panel.first + lane).min(panel.end - 1));
-            // SAFETY: lane < width, which the scratch memory holds. Beyond the block's end a limit has
-            // no effect, so that rounding of large ones does none either.
-            unsafe { limits.add(lane).write(visible.saturating_sub(first) as f32) };
-        }
-        limits
     }
 
     /// Writes O and the lse.
@@ -217,7 +205,7 @@ impl Task<'_> {
     /// # Safety
     /// As [`Self::run`].
     unsafe fn finish(&self) {
-        let (call, head_dim) = (&self.call, self.call.problem.head_dim());
+        let (call, head_dim) = (&self.call, self.call.problem.head_dim_v());
         // SAFETY: each part lies inside the scratch memory; the caller vouches for the outputs.
         unsafe {
             let row = std::slice::from_raw_parts_mut(self.at(self.scratch.row), head_dim);

@@ -9,7 +9,8 @@ use super::lanes_neon::Neon;
 use super::lanes_x86::{Avx2, Avx512};
 use super::microkernel::{self, Broadcast, Start};
 use super::pack::Rows;
-use super::softmax::{self, State};
+use super::score::{self, Alibi};
+use super::softmax::{self, Limits, State};
 
 /// A set of vector instructions that the kernels are compiled for, from narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +87,9 @@ pub(super) struct Kernels {
     /// [`microkernel::multiply`] with rows contiguous in the broadcast operand: V.
     values: [Multiply; MAX_REGISTERS],
     update: [unsafe fn(*mut f32, usize, State); MAX_REGISTERS],
-    mask: [unsafe fn(*mut f32, usize, *const f32); MAX_REGISTERS],
+    mask: [unsafe fn(*mut f32, usize, Limits); MAX_REGISTERS],
+    softcap: [unsafe fn(*mut f32, usize, f32); MAX_REGISTERS],
+    alibi: [unsafe fn(*mut f32, usize, Alibi); MAX_REGISTERS],
     #[cfg(test)]
     pub(super) exp2: unsafe fn(&mut [f32]),
 }
@@ -165,9 +168,27 @@ impl Kernels {
     ///
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::mask`].
-    pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: *const f32) {
+    pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: Limits) {
         // SAFETY: the caller vouches.
         unsafe { self.mask[width / self.panel.lanes - 1](scores, keys, limits) }
+    }
+
+    /// [`score::softcap`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::softcap`].
+    pub(super) unsafe fn softcap(&self, width: usize, scores: *mut f32, keys: usize, factor: f32) {
+        // SAFETY: the caller vouches.
+        unsafe { self.softcap[width / self.panel.lanes - 1](scores, keys, factor) }
+    }
+
+    /// [`score::alibi`] on a panel of `width` queries.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::alibi`].
+    pub(super) unsafe fn alibi(&self, width: usize, scores: *mut f32, keys: usize, alibi: Alibi) {
+        // SAFETY: the caller vouches.
+        unsafe { self.alibi[width / self.panel.lanes - 1](scores, keys, alibi) }
     }
 }
 
@@ -184,6 +205,8 @@ macro_rules! kernels {
                 values: [values::<$n0>, values::<$n1>, values::<$n2>, values::<$n3>],
                 update: [update::<$n0>, update::<$n1>, update::<$n2>, update::<$n3>],
                 mask: [mask::<$n0>, mask::<$n1>, mask::<$n2>, mask::<$n3>],
+                softcap: [softcap::<$n0>, softcap::<$n1>, softcap::<$n2>, softcap::<$n3>],
+                alibi: [alibi::<$n0>, alibi::<$n1>, alibi::<$n2>, alibi::<$n3>],
                 #[cfg(test)]
                 exp2,
             };
@@ -221,9 +244,25 @@ macro_rules! kernels {
             /// # Safety
             /// As [`Kernels::mask`].
             $(#[$feature])?
-            unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: *const f32) {
+            unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
                 // SAFETY: the caller vouches.
                 unsafe { softmax::mask::<$lanes, N>(scores, keys, limits) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::softcap`].
+            $(#[$feature])?
+            unsafe fn softcap<const N: usize>(scores: *mut f32, keys: usize, factor: f32) {
+                // SAFETY: the caller vouches.
+                unsafe { score::softcap::<$lanes, N>(scores, keys, factor) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::alibi`].
+            $(#[$feature])?
+            unsafe fn alibi<const N: usize>(scores: *mut f32, keys: usize, alibi: Alibi) {
+                // SAFETY: the caller vouches.
+                unsafe { score::alibi::<$lanes, N>(scores, keys, alibi) }
             }
 
             /// # Safety

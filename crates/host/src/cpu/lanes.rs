@@ -51,8 +51,11 @@ pub(super) trait Lanes: Copy {
     /// The larger; a NaN in `other` always comes through.
     fn max(self, other: Self) -> Self;
 
-    /// `self` in lanes where `index` < `limit`, −∞ elsewhere.
-    fn keep_below(self, index: Self, limit: Self) -> Self;
+    /// Quotient.
+    fn div(self, other: Self) -> Self;
+
+    /// `self` in lanes where `index` < `limit`, `otherwise` elsewhere.
+    fn where_below(self, index: Self, limit: Self, otherwise: Self) -> Self;
 
     /// Asks for the cache line at `address`, which need not be valid; where there is no such
     /// instruction in stable Rust, nothing.
@@ -126,9 +129,15 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn keep_below(self, index: Self, limit: Self) -> Self {
-        let kept = index.zip(limit, |i, l| if i < l { 0.0 } else { 1.0 });
-        self.zip(kept, |value, out| if out == 0.0 { value } else { f32::NEG_INFINITY })
+    fn div(self, other: Self) -> Self {
+        self.zip(other, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn where_below(self, index: Self, limit: Self, otherwise: Self) -> Self {
+        let (value, i, l, other) = (self.0, index.0, limit.0, otherwise.0);
+        let choose = |lane: usize| if i[lane] < l[lane] { value[lane] } else { other[lane] };
+        Self([choose(0), choose(1), choose(2), choose(3)])
     }
 
     #[inline(always)]

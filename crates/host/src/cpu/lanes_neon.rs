@@ -63,12 +63,15 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
-    fn keep_below(self, index: Self, limit: Self) -> Self {
+    fn div(self, other: Self) -> Self {
         // SAFETY: NEON is part of the architecture.
-        Self(unsafe {
-            let kept = vcltq_f32(index.0, limit.0);
-            vbslq_f32(kept, self.0, vdupq_n_f32(f32::NEG_INFINITY))
-        })
+        Self(unsafe { vdivq_f32(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn where_below(self, index: Self, limit: Self, otherwise: Self) -> Self {
+        // SAFETY: NEON is part of the architecture.
+        Self(unsafe { vbslq_f32(vcltq_f32(index.0, limit.0), self.0, otherwise.0) })
     }
 
     #[inline(always)]

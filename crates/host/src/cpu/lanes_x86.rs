@@ -69,11 +69,17 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn keep_below(self, index: Self, limit: Self) -> Self {
+    fn div(self, other: Self) -> Self {
+        // SAFETY: a value exists only with AVX-512F.
+        Self(unsafe { _mm512_div_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn where_below(self, index: Self, limit: Self, otherwise: Self) -> Self {
         // SAFETY: a value exists only with AVX-512F.
         Self(unsafe {
-            let kept = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(index.0, limit.0);
-            _mm512_mask_blend_ps(kept, _mm512_set1_ps(f32::NEG_INFINITY), self.0)
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(index.0, limit.0);
+            _mm512_mask_blend_ps(below, otherwise.0, self.0)
         })
     }
 
@@ -145,11 +151,17 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn keep_below(self, index: Self, limit: Self) -> Self {
+    fn div(self, other: Self) -> Self {
+        // SAFETY: a value exists only with AVX2.
+        Self(unsafe { _mm256_div_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn where_below(self, index: Self, limit: Self, otherwise: Self) -> Self {
         // SAFETY: a value exists only with AVX2.
         Self(unsafe {
-            let kept = _mm256_cmp_ps::<_CMP_LT_OQ>(index.0, limit.0);
-            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, kept)
+            let below = _mm256_cmp_ps::<_CMP_LT_OQ>(index.0, limit.0);
+            _mm256_blendv_ps(otherwise.0, self.0, below)
         })
     }
 

@@ -16,6 +16,7 @@ mod memory;
 mod microkernel;
 mod pack;
 mod schedule;
+mod score;
 mod softmax;
 mod tiles;
 mod unfused;
@@ -136,10 +137,12 @@ fn fused(problem: &Problem, config: Config, [q, k, v]: [Source; 3], outputs: Out
     let (block_m, block_n) = (tile.block_m, tile.block_n);
     let call = Call { problem, q, k, v, outputs, block_m, block_n, kernels };
     schedule::run(tasks, threads, &mut memory, scratch.total, |columns, memory| {
-        let task = Task { call, columns, scratch, memory };
-        // SAFETY: the instruction set is available; the memory is this thread's own, and holds
-        // `scratch.total` elements; tasks share no columns.
-        unsafe { task.run() }
+        if let Some(columns) = columns.existing(problem) {
+            let task = Task { call, columns, scratch, memory };
+            // SAFETY: the instruction set is available; the memory is this thread's own, and holds
+            // `scratch.total` elements; tasks share no columns.
+            unsafe { task.run() }
+        }
     });
     Ok(Stats { extra_bytes: memory.bytes(), tile, threads, isa })
 }

@@ -1,11 +1,15 @@
 //! Between the caller's tensors and the kernels' layout: queries across, in fp32.
 
 use std::any::TypeId;
+use std::f32::consts::LOG2_E;
+use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::isa::Panel;
+use super::isa::{Kernels, Panel};
+use super::score::Alibi;
+use super::softmax::Limits;
 use crate::{DType, Element, Problem, TensorLayout};
 
 /// The queries that read one key/value head, over all its query heads.
@@ -28,9 +32,83 @@ impl Columns {
         (self.kv_head * group + column % group, column / group)
     }
 
+    /// Those that are there: a sequence may have fewer rows than the longest, or none.
+    pub(super) fn existing(self, problem: &Problem) -> Option<Self> {
+        let end = self.end.min(problem.query_rows(self.batch).len() * problem.group());
+        (self.first < end).then_some(Self { end, ..self })
+    }
+
     /// Keys that a column sees.
-    pub(super) const fn visible(&self, problem: &Problem, column: usize) -> usize {
-        problem.visible_keys(column / problem.group())
+    pub(super) fn visible(&self, problem: &Problem, column: usize) -> Range<usize> {
+        problem.visible_keys(self.batch, column / problem.group())
+    }
+
+    /// Keys that any column sees: later columns see the same ones or later ones.
+    pub(super) fn seen_by_any(&self, problem: &Problem) -> Range<usize> {
+        self.visible(problem, self.first).start..self.visible(problem, self.end - 1).end
+    }
+
+    /// Whether each column sees all of `keys`.
+    pub(super) fn all_see(&self, problem: &Problem, keys: &Range<usize>) -> bool {
+        self.visible(problem, self.end - 1).start <= keys.start
+            && keys.end <= self.visible(problem, self.first).end
+    }
+
+    /// Writes for each lane which of the keys from `first` on it sees, as [`Limits`] says. Lanes past the last
+    /// column are like it.
+    ///
+    /// # Safety
+    /// `to` is writable for twice `width` elements.
+    pub(super) unsafe fn limits(
+        &self,
+        problem: &Problem,
+        first: usize,
+        width: usize,
+        to: *mut f32,
+    ) -> Limits {
+        let (before, end) = (to, to.wrapping_add(width));
+        for lane in 0..width {
+            let seen = self.visible(problem, (self.first + lane).min(self.end - 1));
+            // SAFETY: lane < width. Outside of a block a limit has no effect, so that rounding of large
+            // ones has none either.
+            unsafe {
+                before.add(lane).write(seen.start.saturating_sub(first) as f32 - 1.0);
+                end.add(lane).write(seen.end.saturating_sub(first) as f32);
+            }
+        }
+        Limits { before, end }
+    }
+
+    /// Changes the scores of these columns and the `keys` keys from `first` on as the problem says. `scratch`
+    /// is overwritten.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set of `kernels`; `scores` is [keys, width] and readable and writable,
+    /// `scratch` writable for twice `width` elements.
+    pub(super) unsafe fn change_scores(
+        &self,
+        problem: &Problem,
+        kernels: &Kernels,
+        (first, keys): (usize, usize),
+        width: usize,
+        scores: *mut f32,
+        scratch: *mut f32,
+    ) {
+        // SAFETY: the caller vouches; lane < width.
+        unsafe {
+            if problem.softcap() != 0.0 {
+                kernels.softcap(width, scores, keys, problem.softcap() * LOG2_E);
+            }
+            if problem.alibi_slopes().is_some() {
+                let (slopes, diagonals) = (scratch, scratch.add(width));
+                for lane in 0..width {
+                    let (head, row) = self.query(problem, (self.first + lane).min(self.end - 1));
+                    slopes.add(lane).write(-problem.alibi_slope(self.batch, head) * LOG2_E);
+                    diagonals.add(lane).write((problem.diagonal(self.batch, row) - first as isize) as f32);
+                }
+                kernels.alibi(width, scores, keys, Alibi { slopes, diagonals });
+            }
+        }
     }
 
     /// The columns in panels of at most the instruction set's width.
@@ -48,6 +126,17 @@ impl Columns {
 pub(super) struct Rows {
     pub(super) data: *const f32,
     pub(super) stride: usize,
+}
+
+impl Rows {
+    /// The rows after the first `count`.
+    ///
+    /// # Safety
+    /// There are so many.
+    pub(super) const unsafe fn skip(self, count: usize) -> Self {
+        // SAFETY: the caller vouches.
+        Self { data: unsafe { self.data.add(count * self.stride) }, ..self }
+    }
 }
 
 /// An input tensor whose storage type is known at run time only, so that all types share one copy
@@ -128,6 +217,15 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
     }
 }
 
+/// What Qᵀ is multiplied by: scores in units of log2 need no multiplication before each exponential, and with a
+/// softcap they are the argument of its tanh.
+pub(super) fn query_factor(problem: &Problem) -> f32 {
+    match problem.softcap() {
+        0.0 => problem.softmax_scale() * LOG2_E,
+        softcap => problem.softmax_scale() / softcap,
+    }
+}
+
 /// Writes Qᵀ of one panel, times `factor`, as [head_dim, width]; columns past the last query are 0.
 ///
 /// # Safety
@@ -146,7 +244,7 @@ pub(super) unsafe fn queries(
         let column = columns.first + lane;
         if column < columns.end {
             let (head, seq) = columns.query(problem, column);
-            q.widen(layout.row(columns.batch, seq, head), row);
+            q.widen(problem.query_index(layout, columns.batch, seq, head), row);
         } else {
             row.fill(0.0);
         }
@@ -229,7 +327,7 @@ pub(super) unsafe fn results(
             for (d, value) in row.iter_mut().enumerate() {
                 *value = *from.add(d * width + lane) * factor;
             }
-            outputs.write(row, layout.row(columns.batch, seq, head));
+            outputs.write(row, problem.query_index(layout, columns.batch, seq, head));
             if !outputs.lse.is_null() {
                 let index = problem.lse_index(columns.batch, head, seq);
                 outputs.lse.add(index).write(log_sum_exp(max, sum));

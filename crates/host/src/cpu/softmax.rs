@@ -76,22 +76,32 @@ pub(super) unsafe fn update<L: Lanes, const N: usize>(scores: *mut f32, keys: us
     }
 }
 
-/// Writes −∞ over the scores of keys that a query does not see: `limits` holds for each query how
-/// many of these keys it sees, counted from the block's first.
+/// Which of a block's keys each query of a panel sees, each a row of N registers.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Index of the key before the first one seen, counted from the block's first; −1 where that is it.
+    pub(super) before: *const f32,
+    /// Index of the key after the last one seen.
+    pub(super) end: *const f32,
+}
+
+/// Writes −∞ over the scores of keys that a query does not see.
 ///
 /// # Safety
-/// As [`update`], and `limits` is readable for one row.
+/// As [`update`], and the limits are readable for one row each.
 #[inline(always)]
-pub(super) unsafe fn mask<L: Lanes, const N: usize>(scores: *mut f32, keys: usize, limits: *const f32) {
+pub(super) unsafe fn mask<L: Lanes, const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
     // SAFETY: all offsets stay inside the rows that the caller vouches for.
     unsafe {
+        let hidden = L::splat(f32::NEG_INFINITY);
         for key in 0..keys {
             // Blocks are far shorter than 2²⁴ keys, so the index is exact.
             let index = L::splat(key as f32);
             for n in 0..N {
                 let at = scores.add((key * N + n) * L::WIDTH);
-                let limit = L::load(limits.add(n * L::WIDTH));
-                L::load(at).keep_below(index, limit).store(at);
+                let before = L::load(limits.before.add(n * L::WIDTH));
+                let end = L::load(limits.end.add(n * L::WIDTH));
+                L::load(at).where_below(index, end, hidden).where_below(before, index, hidden).store(at);
             }
         }
     }

@@ -92,7 +92,8 @@ fn default_block_n(machine: Machine) -> (usize, String) {
 fn default_block_m(problem: &Problem, machine: Machine, columns: usize) -> (usize, String) {
     let width = machine.panel.width;
     let heads = problem.batch() * problem.kv_heads();
-    let fitting = machine.l2 / 2 / (2 * problem.head_dim() * size_of::<f32>()) / width;
+    let columns_of_both = problem.head_dim() + problem.head_dim_v();
+    let fitting = machine.l2 / 2 / (columns_of_both * size_of::<f32>()) / width;
     let fitting = fitting.clamp(1, MOST_QUERIES.div_ceil(width));
     let tasks = |panels: usize| heads * columns.div_ceil(panels * width);
     let wanted = TASKS_PER_THREAD * machine.threads;

@@ -1,7 +1,5 @@
 //! Attention without fusion: scores, softmax and values as three passes over a matrix in memory.
 
-use std::f32::consts::LOG2_E;
-
 use super::isa::{Isa, Kernels};
 use super::memory::Buffer;
 use super::microkernel::Start;
@@ -55,9 +53,12 @@ struct Matrix {
 
 impl Matrix {
     /// The rows of one head.
-    fn rows(&self, columns: Columns) -> Rows {
-        let offset = columns.batch * self.stride_batch + columns.kv_head * self.stride_head;
-        // SAFETY: batch and head are in range, so that the address is inside the tensor.
+    fn rows(&self, problem: &Problem, columns: Columns) -> Rows {
+        // A packed batch lies in one.
+        let batch = if problem.cu_seqlens().is_some() { 0 } else { columns.batch };
+        let first = problem.key_rows(columns.batch).start;
+        let offset = batch * self.stride_batch + columns.kv_head * self.stride_head + first * self.stride;
+        // SAFETY: batch, head and row are in range, so that the address is inside the tensor or at its end.
         Rows { data: unsafe { self.data.add(offset) }, stride: self.stride }
     }
 }
@@ -78,8 +79,8 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     let (v, v_copy) = in_fp32(problem, &problem.tensors().v, v)?;
     let tasks = Tasks::new(problem, width);
     let threads = Machine::here(isa.kernels().panel).threads.min(tasks.len());
-    // A panel of Qᵀ or Oᵀ, a row, and rescaling factors or key limits.
-    let share = (problem.head_dim() * (width + 1) + width).next_multiple_of(16);
+    // A panel of Qᵀ or Oᵀ, a row, and two of a panel: rescaling factors, key limits, or slopes.
+    let share = (problem.widest_head_dim() * (width + 1) + 2 * width).next_multiple_of(16);
     let mut scratch = Buffer::new("the scratch memory of all threads", share as u128 * threads as u128)?;
     let max = state.as_mut_ptr();
     // SAFETY: the buffer holds two entries per column.
@@ -89,8 +90,10 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     for pass in [Pass::Scores, Pass::Softmax, Pass::Values] {
         schedule::run(tasks, threads, &mut scratch, share, |columns, memory| {
             let call = &call;
-            // SAFETY: `isa` is available, and the memory is this thread's own.
-            unsafe { Task { call, columns, memory }.run(pass) }
+            if let Some(columns) = columns.existing(problem) {
+                // SAFETY: `isa` is available, and the memory is this thread's own.
+                unsafe { Task { call, columns, memory }.run(pass) }
+            }
         });
     }
     let buffers = [Some(&scores), Some(&state), k_copy.as_ref(), v_copy.as_ref(), Some(&scratch)];
@@ -137,15 +140,14 @@ impl Task<'_> {
     /// these columns.
     unsafe fn run(&self, pass: Pass) {
         let problem = self.call.problem;
-        let (padded, keys) = {
-            let width = self.call.kernels.panel.width;
-            ((problem.seqlen_q() * problem.group()).next_multiple_of(width), problem.seqlen_k())
-        };
+        let width = self.call.kernels.panel.width;
+        let padded = (problem.seqlen_q() * problem.group()).next_multiple_of(width);
+        let keys = problem.key_rows(self.columns.batch).len();
         let head = self.columns.batch * problem.kv_heads() + self.columns.kv_head;
         let column = head * padded + self.columns.first;
         // SAFETY: the column is one of the matrix, which has Sk entries for each.
         unsafe {
-            let scores = self.call.scores.add(column * keys);
+            let scores = self.call.scores.add(column * problem.seqlen_k());
             let (max, sum) = (self.call.max.add(column), self.call.sum.add(column));
             match pass {
                 Pass::Scores => self.scores(scores, keys),
@@ -160,25 +162,43 @@ impl Task<'_> {
         (self.columns.end - self.columns.first).next_multiple_of(self.call.kernels.panel.lanes)
     }
 
-    /// This task's row of `head_dim` elements, after the panel of Qᵀ or Oᵀ.
+    /// This task's row of `columns` elements, after the panel of Qᵀ or Oᵀ.
     ///
     /// # Safety
     /// `memory` is this task's own, and the last such row is no longer in use.
-    unsafe fn row<'row>(&self, width: usize) -> &'row mut [f32] {
-        let head_dim = self.call.problem.head_dim();
+    unsafe fn row<'row>(&self, width: usize, columns: usize) -> &'row mut [f32] {
+        let panel = self.call.problem.widest_head_dim() * width;
         // SAFETY: the scratch memory holds a panel and a row; nobody else has a reference to it.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.add(head_dim * width), head_dim) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(panel), columns) }
     }
 
     /// # Safety
     /// As [`Self::run`].
     unsafe fn scores(&self, scores: *mut f32, keys: usize) {
         let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let factor = call.problem.softmax_scale() * LOG2_E;
+        let factor = pack::query_factor(call.problem);
         // SAFETY: K has `keys` rows, and the scores have as many of this width.
         unsafe {
-            pack::queries(call.problem, call.q, self.columns, width, factor, self.row(width), self.memory);
-            call.kernels.scores(width, call.k.rows(self.columns), keys, head_dim, self.memory, scores);
+            pack::queries(
+                call.problem,
+                call.q,
+                self.columns,
+                width,
+                factor,
+                self.row(width, head_dim),
+                self.memory,
+            );
+            call.kernels.scores(
+                width,
+                call.k.rows(call.problem, self.columns),
+                keys,
+                head_dim,
+                self.memory,
+                scores,
+            );
+            let lanes = self.memory.add(call.problem.widest_head_dim() * (width + 1));
+            let (columns, kernels) = (self.columns, &call.kernels);
+            columns.change_scores(call.problem, kernels, (0, keys), width, scores, lanes);
         }
     }
 
@@ -186,19 +206,15 @@ impl Task<'_> {
     /// As [`Self::run`].
     unsafe fn softmax(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
         let (problem, width) = (self.call.problem, self.width());
-        // SAFETY: the state has one entry per column, and the scratch memory more than a row of them.
+        // SAFETY: the state has one entry per column, and the scratch memory more than two rows of them.
         unsafe {
             for first in (0..keys).step_by(DEPTH) {
                 let len = DEPTH.min(keys - first);
-                if self.columns.visible(problem, self.columns.first) >= first + len {
+                if self.columns.all_see(problem, &(first..first + len)) {
                     continue;
                 }
-                for lane in 0..width {
-                    let column = (self.columns.first + lane).min(self.columns.end - 1);
-                    let visible = self.columns.visible(problem, column);
-                    self.memory.add(lane).write(visible.saturating_sub(first) as f32);
-                }
-                self.call.kernels.mask(width, scores.add(first * width), len, self.memory);
+                let limits = self.columns.limits(problem, first, width, self.memory);
+                self.call.kernels.mask(width, scores.add(first * width), len, limits);
             }
             std::slice::from_raw_parts_mut(max, width).fill(f32::MIN);
             std::slice::from_raw_parts_mut(sum, width).fill(0.0);
@@ -209,16 +225,19 @@ impl Task<'_> {
     /// # Safety
     /// As [`Self::run`].
     unsafe fn values(&self, scores: *mut f32, keys: usize, max: *mut f32, sum: *mut f32) {
-        let (call, head_dim, width) = (self.call, self.call.problem.head_dim(), self.width());
-        let Rows { data, stride } = call.v.rows(self.columns);
+        let (call, head_dim, width) = (self.call, self.call.problem.head_dim_v(), self.width());
+        let rows = call.v.rows(call.problem, self.columns);
         // SAFETY: V has `keys` rows, the scores as many, and the scratch memory a panel, a row, and one
         // row of the panel's width.
         unsafe {
-            let ones = self.memory.add(head_dim * (width + 1));
+            let ones = self.memory.add(call.problem.widest_head_dim() * (width + 1));
             std::slice::from_raw_parts_mut(ones, width).fill(1.0);
+            if keys == 0 {
+                self.memory.write_bytes(0, head_dim * width);
+            }
             for first in (0..keys).step_by(DEPTH) {
                 let start = if first == 0 { Start::Zero } else { Start::Rescaled(ones) };
-                let v = Rows { data: data.add(first * stride), stride };
+                let v = rows.skip(first);
                 let depth = DEPTH.min(keys - first);
                 call.kernels.values(width, v, head_dim, depth, scores.add(first * width), self.memory, start);
             }
@@ -229,7 +248,7 @@ impl Task<'_> {
                 self.memory,
                 max,
                 sum,
-                self.row(width),
+                self.row(width, head_dim),
                 call.outputs,
             );
         }

@@ -126,7 +126,7 @@ impl Cuda {
     /// Allocates nothing and synchronises nothing; after [`Self::load`] it can be captured in a CUDA graph.
     ///
     /// # Errors
-    /// When the driver refuses a kernel or a launch.
+    /// When an address that the problem needs was left out, and when the driver refuses a kernel or a launch.
     ///
     /// # Safety
     /// `plan` was made for `problem` and this device. The addresses are device memory of this
@@ -140,7 +140,7 @@ impl Cuda {
         addresses: &Addresses,
         stream: CUstream,
     ) -> Result<()> {
-        let params = Params::Attention(params(problem, addresses));
+        let params = Params::Attention(params(problem, addresses)?);
         // SAFETY: the caller's contract.
         unsafe { self.launch(&plan.steps, &params, stream) }
     }

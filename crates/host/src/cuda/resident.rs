@@ -25,7 +25,7 @@ pub struct Resident<T> {
 
 /// What is computed.
 enum Call {
-    Forward(Problem, Plan),
+    Forward { problem: Problem, plan: Plan, alibi_slopes: Buffer, cu_seqlens: [Buffer; 2] },
     Decode { problem: DecodeProblem, plan: DecodePlan, seqused_k: Option<Buffer>, page_table: Option<Buffer> },
 }
 
@@ -39,7 +39,16 @@ impl<T: Element> Resident<T> {
         let o_len = problem.tensors().o.span();
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o_len, None)?;
         cuda.load(plan)?;
-        let call = Call::Forward(*problem, plan.clone());
+        let (cu_seqlens_q, cu_seqlens_k) = problem.cu_seqlens().unwrap_or_default();
+        let call = Call::Forward {
+            problem: problem.clone(),
+            plan: plan.clone(),
+            alibi_slopes: cuda.buffer_of("alibi_slopes", problem.alibi_slopes().unwrap_or_default())?,
+            cu_seqlens: [
+                cuda.buffer_of("cu_seqlens_q", cu_seqlens_q)?,
+                cuda.buffer_of("cu_seqlens_k", cu_seqlens_k)?,
+            ],
+        };
         Self::new(cuda, problem, (q, k, v), ("the score matrix", plan.workspace_bytes), call)
     }
 
@@ -55,7 +64,7 @@ impl<T: Element> Resident<T> {
         let numbers =
             |what, values: Option<&[i32]>| values.map(|values| cuda.buffer_of(what, values)).transpose();
         let call = Call::Decode {
-            problem: *problem,
+            problem: problem.clone(),
             plan: plan.clone(),
             seqused_k: numbers("seqused_k", inputs.seqused_k)?,
             page_table: numbers("page_table", inputs.page_table)?,
@@ -107,8 +116,11 @@ impl<T: Element> Resident<T> {
         let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let stream = self.cuda.stream();
         match &self.call {
-            Call::Forward(problem, plan) => {
-                let addresses = Addresses { q, k, v, o, lse, workspace };
+            Call::Forward { problem, plan, alibi_slopes, cu_seqlens } => {
+                let alibi_slopes = Some(alibi_slopes.address());
+                let [cu_seqlens_q, cu_seqlens_k] = cu_seqlens.each_ref().map(Buffer::address);
+                let cu_seqlens = Some((cu_seqlens_q, cu_seqlens_k));
+                let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
                 // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
                 // stream's work because reading and dropping them synchronises.
                 unsafe { self.cuda.forward(problem, plan, &addresses, stream) }

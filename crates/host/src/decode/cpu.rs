@@ -61,7 +61,8 @@ fn run_sequence<T: Element>(
     };
     let one = |layout: TensorLayout| TensorLayout { batch: 1, ..layout };
     let tensors = Tensors { q: one(q), k: k_layout, v: v_layout, o: one(out) };
-    let options = Options { causal: dense.causal(), softmax_scale: Some(dense.softmax_scale()) };
+    let options =
+        Options { causal: dense.causal(), softmax_scale: Some(dense.softmax_scale()), ..Options::default() };
     let sequence = Problem::new(tensors, dense.dtype(), options)?;
     let q = &inputs.q[q.row(batch, 0, 0)..];
     let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;

@@ -48,7 +48,7 @@ pub struct DecodeOptions {
 /// assert!((o[0] - 0.25).abs() < 1e-6);
 /// # Ok::<(), flash_attention::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DecodeProblem {
     /// The same as if each sequence's pages were contiguous.
     dense: Problem,
@@ -78,7 +78,8 @@ impl DecodeProblem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows.
+    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, or V a head_dim of
+    /// its own.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         let Tensors { q, k, v, .. } = tensors;
         let mut dense = tensors;
@@ -108,8 +109,13 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let of_dense = Options { causal: options.causal, softmax_scale: options.softmax_scale };
+        let of_dense =
+            Options { causal: options.causal, softmax_scale: options.softmax_scale, ..Options::default() };
         let dense = Problem::new(dense, dtype, of_dense)?;
+        if v.head_dim != k.head_dim {
+            let (value, expected) = (v.head_dim, k.head_dim);
+            return Err(Error::ShapeMismatch { tensor: "v", axis: "head_dim", value, other: "k", expected });
+        }
         if q.seqlen > MAX_DECODE_SEQLEN_Q {
             return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
         }
@@ -138,7 +144,7 @@ impl DecodeProblem {
     }
 
     /// Packed rows: query rows of a sequence that share a key/value head.
-    pub const fn packed_rows(&self) -> usize {
+    pub fn packed_rows(&self) -> usize {
         self.dense.seqlen_q() * self.dense.group()
     }
 
@@ -260,6 +266,11 @@ mod tests {
         assert_eq!(error, "q: seqlen is 17; the limit is 16");
         let error = paged(0).unwrap_err().to_string();
         assert_eq!(error, "page_table: axis max_pages has length 0; at least 1 is needed");
+        let wide =
+            Tensors { v: TensorLayout::bshd(2, 40, 2, 9), ..tensors(1, TensorLayout::bshd(2, 40, 2, 8)) };
+        let wide = Tensors { o: TensorLayout::bshd(2, 1, 4, 9), ..wide };
+        let error = DecodeProblem::new(wide, DType::F16, DecodeOptions::default()).unwrap_err().to_string();
+        assert_eq!(error, "v: head_dim is 9, but k has 8");
         let error = paged(usize::MAX).unwrap_err().to_string();
         assert!(error.contains("exceeds the address space"), "{error}");
         let table = [0, 1, 2, 3, 4, 5];

@@ -8,13 +8,13 @@ use crate::{Element, Options, Problem, TensorLayout, Tensors};
 
 impl DecodeProblem {
     /// Keys that a row of a sequence with `used` keys sees.
-    const fn visible_keys(&self, used: usize, row: usize) -> usize {
+    fn visible_keys(&self, used: usize, row: usize) -> usize {
         let dense = self.dense();
         if !dense.causal() {
             return used;
         }
         let visible = (row + 1 + used).saturating_sub(dense.seqlen_q());
-        if visible < used { visible } else { used }
+        visible.min(used)
     }
 
     /// Attention in f64 of the given rows, and the plain computation beside it ([`reference::standard_rows`]).
@@ -46,7 +46,7 @@ impl DecodeProblem {
         let one = TensorLayout::bshd(1, 1, 1, head_dim);
         let keys = TensorLayout::bshd(1, visible, 1, head_dim);
         let tensors = Tensors { q: one, k: keys, v: keys, o: one };
-        let options = Options { causal: false, softmax_scale: Some(dense.softmax_scale()) };
+        let options = Options { softmax_scale: Some(dense.softmax_scale()), ..Options::default() };
         let Ok(problem) = Problem::new(tensors, dense.dtype(), options) else {
             // The one way in which a valid problem's row is none: it sees no key.
             let (o, lse) = (vec![0.0; head_dim], vec![f64::NEG_INFINITY]);

@@ -126,11 +126,15 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
             available: join(available.iter().map(|kernel| kernel.name())),
         });
     }
-    let (kernel, why) = match request.kernel {
+    let (kernel, mut why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device),
     };
-    match (kernel.tiled(), device.backend) {
+    let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
+    if algorithm == Some(Algorithm::ForwardSm80ScoreMod) {
+        why += ", with the entries that change scores";
+    }
+    match (algorithm, device.backend) {
         (None, BackendKind::Cpu) => crate::cpu::backend::plan(problem, kernel, request),
         (None, _) => standard(problem, request),
         (Some(algorithm), _) => {
@@ -145,12 +149,22 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
     }
 }
 
+/// The entries of a kernel that take the problem's scores: changing them has some of its own where it would cost
+/// the others.
+fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
+    match algorithm {
+        Algorithm::ForwardSm80 if problem.changes_scores() => Algorithm::ForwardSm80ScoreMod,
+        _ => algorithm,
+    }
+}
+
 /// The next kernel of the backend that has the tile asked for, where `first`, the fastest, has not.
 fn next_with_tile(problem: &Problem, device: &Device, request: &Request, first: Kernel) -> Option<Plan> {
     let slower = Kernel::of_backend(device.backend).iter().skip_while(|&&kernel| kernel != first).skip(1);
     slower.copied().find_map(|kernel| {
         let why = format!("{kernel}: {first}, which would be faster, has no such tile for this problem");
-        tile::plan(problem, device, request, kernel, kernel.tiled()?, why).ok()
+        let algorithm = for_scores(problem, kernel.tiled()?);
+        tile::plan(problem, device, request, kernel, algorithm, why).ok()
     })
 }
 
@@ -182,7 +196,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
             kernel: Kernel::Standard.name(),
             block_m: request.block_m.map_or("any".to_owned(), |block| block.to_string()),
             block_n: request.block_n.map_or("any".to_owned(), |block| block.to_string()),
-            head_dim: problem.head_dim(),
+            head_dim: problem.widest_head_dim(),
             available: format!("its tiles are fixed, so leave out the block size ({block})"),
         });
     }
@@ -193,8 +207,8 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
     };
     let tiles_m = problem.seqlen_q().div_ceil(standard::BLOCK_M as usize);
     let tiles_n = problem.seqlen_k().div_ceil(standard::BLOCK_N as usize);
-    let tiles_d = problem.head_dim().div_ceil(standard::BLOCK_N as usize);
-    let softmax_blocks = (problem.lse_len() as u128).div_ceil(standard::SOFTMAX_ROWS.into());
+    let tiles_d = problem.head_dim_v().div_ceil(standard::BLOCK_N as usize);
+    let tiles_softmax = problem.seqlen_q().div_ceil(standard::SOFTMAX_ROWS as usize);
     let scores = problem.lse_len() as u128 * problem.seqlen_k() as u128 * problem.dtype().bytes() as u128;
     let workspace_bytes = u64::try_from(scores).map_err(|_| Error::OutOfMemory {
         what: "the score matrix",
@@ -207,7 +221,7 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
         tile: None,
         steps: vec![
             Step { entry: entry(Algorithm::StandardScores)?, grid: grid(problem, &[tiles_m, tiles_n])? },
-            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: checked_grid(softmax_blocks)? },
+            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: grid(problem, &[tiles_softmax])? },
             Step { entry: entry(Algorithm::StandardValues)?, grid: grid(problem, &[tiles_m, tiles_d])? },
         ],
         workspace_bytes,
@@ -296,6 +310,24 @@ mod tests {
             assert!(reason.ends_with("because simulated GPU is sm_75, and mma.sync needs sm_80"), "{reason}");
         }
         assert_eq!(chosen(DType::F32, 90).0, Kernel::ForwardSimt);
+    }
+
+    #[test]
+    fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
+        let changes = |index: usize| match index % 2 {
+            0 => Options { softcap: 20.0, ..Options::default() },
+            _ => Options { alibi_slopes: Some(vec![0.5, 0.25]), ..Options::default() },
+        };
+        for head_dim in 1..=crate::MAX_HEAD_DIM {
+            let layout = TensorLayout::bshd(1, 100, 2, head_dim);
+            let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+            let problem = Problem::new(tensors, DType::F16, changes(head_dim)).unwrap();
+            let plan = plan(&problem, &device(227 << 10), &Request::default()).unwrap();
+            assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
+            assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
+        }
+        let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &Request::default()).unwrap();
+        assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let columns = built_for(algorithm, problem.dtype())
         .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.head_dim())
+        .filter(|&columns| columns as usize >= problem.widest_head_dim())
         .min()
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
     let built: Vec<_> =
@@ -46,7 +46,7 @@ pub(super) fn plan(
     let asked = request.block_m.is_some() || request.block_n.is_some();
     let reasons = vec![
         why,
-        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.head_dim()),
+        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.widest_head_dim()),
         format!(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
@@ -66,14 +66,18 @@ pub(super) fn plan(
 /// run on the device.
 pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Plan> {
     let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
-    let kernel = Kernel::ALL.into_iter().find(|kernel| kernel.tiled() == Some(entry.algorithm));
+    let family = |kernel: &Kernel| kernel.tiled().map(Algorithm::family);
+    let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
     let kernel = kernel.ok_or_else(|| unfit("it is one of several launches".to_owned()))?;
     if entry.dtype != problem.dtype().name() {
         return Err(unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype())));
     }
-    if (entry.tile.head_dim as usize) < problem.head_dim() {
-        let (holds, wanted) = (entry.tile.head_dim, problem.head_dim());
+    if (entry.tile.head_dim as usize) < problem.widest_head_dim() {
+        let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
+    }
+    if problem.changes_scores() && entry.algorithm == Algorithm::ForwardSm80 {
+        return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
     }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
@@ -132,7 +136,7 @@ fn no_such_tile(
         kernel: kernel.name(),
         block_m: name(request.block_m),
         block_n: name(request.block_n),
-        head_dim: problem.head_dim(),
+        head_dim: problem.widest_head_dim(),
         available: join(built.iter().map(|entry| format!("{}x{}", entry.tile.block_m, entry.tile.block_n))),
     }
 }
@@ -141,7 +145,7 @@ pub(crate) fn tile_too_large(problem: &Problem, device: &Device, tile: &Tile, ne
     Error::TileTooLarge {
         block_m: tile.block_m as usize,
         block_n: tile.block_n as usize,
-        head_dim: problem.head_dim(),
+        head_dim: problem.widest_head_dim(),
         needed,
         available: device.shared_per_block,
         device: device.name.clone(),

@@ -35,25 +35,25 @@ pub struct Case {
     pub dtype: DType,
     /// B, Sq, Sk, Hkv, query heads per key/value head, D.
     pub shape: [usize; 6],
+    /// Dv, if not D.
+    pub head_dim_v: Option<usize>,
     /// Of Q, of K and V, of O.
     pub orders: [Order; 3],
-    pub causal: bool,
-    pub softmax_scale: Option<f32>,
+    pub options: Options,
     pub seed: u64,
 }
 
 impl Case {
     pub fn problem(&self) -> Problem {
         let [b, sq, sk, h, group, d] = self.shape;
-        let kv = self.orders[1].layout(b, sk, h, d);
+        let dv = self.head_dim_v.unwrap_or(d);
         let tensors = Tensors {
             q: self.orders[0].layout(b, sq, h * group, d),
-            k: kv,
-            v: kv,
-            o: self.orders[2].layout(b, sq, h * group, d),
+            k: self.orders[1].layout(b, sk, h, d),
+            v: self.orders[1].layout(b, sk, h, dv),
+            o: self.orders[2].layout(b, sq, h * group, dv),
         };
-        let options = Options { causal: self.causal, softmax_scale: self.softmax_scale };
-        Problem::new(tensors, self.dtype, options).expect("every case is a valid problem")
+        Problem::new(tensors, self.dtype, self.options.clone()).expect("every case is a valid problem")
     }
 
     /// Q, K and V.
@@ -69,23 +69,43 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
     let order = || prop_oneof![Just(Order::Bshd), Just(Order::Bhsd), (1..9_usize).prop_map(Order::Padded)];
     let seqlens = prop_oneof![prop::sample::select(awkward.to_vec()), (1..longest, 1..longest)];
     let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
-    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
     (
         prop::sample::select(DType::ALL.to_vec()),
-        (1..3_usize, seqlens, 1..3_usize, 1..4_usize, head_dim),
+        (1..3_usize, seqlens, 1..3_usize, 1..4_usize, (head_dim, prop::option::of(1..=256_usize))),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
-        any::<bool>(),
-        scale,
+        (options(longest), prop::option::of(any::<bool>())),
         any::<u64>(),
     )
-        .prop_map(|(dtype, (b, (sq, sk), h, group, d), (q, kv, o), causal, softmax_scale, seed)| Case {
-            dtype,
-            shape: [b, sq, sk, h, group, d],
-            orders: [q, kv, o],
-            causal,
-            softmax_scale,
-            seed,
-        })
+        .prop_map(
+            |(dtype, (b, (sq, sk), h, group, (d, head_dim_v)), (q, kv, o), (options, alibi), seed)| {
+                let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
+                let alibi_slopes =
+                    alibi.map(|by_sequence| slopes(h * group * if by_sequence { b } else { 1 }));
+                Case {
+                    dtype,
+                    shape: [b, sq, sk, h, group, d],
+                    head_dim_v,
+                    orders: [q, kv, o],
+                    options: Options { alibi_slopes, ..options },
+                    seed,
+                }
+            },
+        )
+}
+
+/// Masks, scales and what else can be asked for, each alone and together.
+pub fn options(longest: usize) -> impl Strategy<Value = Options> {
+    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
+    let softcap = prop_oneof![2 => Just(0.0_f32), 1 => 0.1..60.0_f32];
+    (any::<bool>(), window(longest), scale, softcap).prop_map(|(causal, window, softmax_scale, softcap)| {
+        Options { causal, softmax_scale, window, softcap, alibi_slopes: None }
+    })
+}
+
+/// Every second time no window; else sides that are absent, narrow, or wider than some sequences.
+fn window(longest: usize) -> impl Strategy<Value = (Option<usize>, Option<usize>)> {
+    let side = || prop::option::of(prop_oneof![0..4_usize, 0..2 * longest]);
+    prop_oneof![Just((None, None)), (side(), side())]
 }
 
 /// A buffer of NaN with normal-like values where the view reaches, and one more element than it needs.

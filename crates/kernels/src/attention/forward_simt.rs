@@ -6,10 +6,11 @@
 
 use crate::config::{ROW_LANES, SimtConfig};
 use crate::element::Element;
-use crate::mask;
+use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
-use crate::scheduler::WorkTile;
+use crate::scheduler::{Rows, WorkTile};
+use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
@@ -53,30 +54,43 @@ pub unsafe fn forward_simt<
         (work, work.kv_head(params))
     };
     let first_row = work.tile * BLOCK_M;
-    let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+    if first_row >= work.queries.len {
+        return;
+    }
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
+    // Keys that no row of the tile sees are not read.
+    let keys = Rows { len: mask.seen.end, ..work.keys };
+    let q_shape = (work.queries, params.head_dim);
     let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
-    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
-    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, k_shape);
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, (keys, params.head_dim));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, (keys, params.head_dim_v));
     let lane = Lane::current();
 
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::new(params.softmax_scale);
+    let changes_scores = ScoreMod::is_needed(params);
+    let scale = if changes_scores { 1.0 } else { params.softmax_scale };
+    let mut softmax = OnlineSoftmax::<ROWS, ROW_LANES>::with_positive_scale(scale);
     // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load
     // from the reads before and after it, and all threads run this loop alike.
     unsafe {
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(q_shared, &q.from::<E>(first_row, 0));
-        let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
-        let mut first_key = 0;
-        while first_key < visible {
-            let keys = BLOCK_N.min(params.seqlen_k - first_key);
+        let score_mod = ScoreMod::of_head(params, &work);
+        let mut first_key = mask.seen.first;
+        while first_key < mask.seen.end {
+            let keys = BLOCK_N.min(mask.seen.end - first_key);
             barrier::sync(0, THREADS); // The last step's reads of V and P are over.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0));
             barrier::sync(0, THREADS);
             let mut s = [[0.0; COLS]; ROWS];
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
-            softmax.prescale(&mut s);
-            apply_mask(&mut s, params, first_row, first_key, lane);
+            let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
+            if changes_scores {
+                let diagonal = mask.diagonal_from(params, first_key);
+                score_mod.apply(params, &mut s, diagonal, row, key);
+            }
+            if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
+                mask.apply(params, &mut s, first_key, row, key);
+            }
             let rescale = softmax.step(&mut s);
             store_p(p_shared, lane, &s);
             barrier::sync(0, THREADS); // All reads of K are over, and P is written.
@@ -86,30 +100,12 @@ pub unsafe fn forward_simt<
             simt::multiply_accumulate(&mut acc, p_shared, kv_shared, lane, keys);
             first_key += BLOCK_N;
         }
+        // Found once more rather than kept: the loop has no registers to spare.
+        let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M));
+        let first_row = work.tile * BLOCK_M;
+        let o_shape = (work.queries, params.head_dim_v);
+        let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
-    }
-}
-
-/// Sets the scores of keys that a row does not see to −∞.
-#[inline(always)]
-fn apply_mask<const COLS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
-    params: &AttentionParams,
-    first_row: u32,
-    first_key: u32,
-    lane: Lane,
-) {
-    let mut i = 0;
-    while i < ROWS {
-        let visible = mask::visible_keys(params, first_row + lane.row + i as u32);
-        let mut j = 0;
-        while j < COLS {
-            if first_key + lane.x + ROW_LANES * j as u32 >= visible {
-                s[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
     }
 }
 
@@ -171,9 +167,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
             if row < o_tile.rows {
                 simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum);
                 if params.lse != 0 && lane.x == 0 {
-                    let index =
-                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
-                    f32::store(params.lse + 4 * index, lse);
+                    f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
                 }
             }
         }

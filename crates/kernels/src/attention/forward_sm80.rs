@@ -7,10 +7,11 @@
 
 use crate::config::MmaConfig;
 use crate::element::Element;
-use crate::mask;
+use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{cp_async, global, index, shared, warp};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{self, CHUNK, MmaElement, MmaTile, QUAD};
 use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
@@ -23,6 +24,8 @@ pub const BARRIERS: u32 = 3;
 ///
 /// `ROWS` = BLOCK_M / WARPS / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are a thread's rows and its
 /// columns of S and O; they are parameters because array lengths cannot be computed from other ones.
+/// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`]): it has entries of its
+/// own, so that the others do not pay for it.
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`MmaConfig::threads`] threads with
 /// [`MmaConfig::shared_bytes`] bytes of shared memory.
 ///
@@ -38,6 +41,7 @@ pub unsafe fn forward_sm80<
     const ROWS: usize,
     const COLS: usize,
     const OUT: usize,
+    const SCORE_MOD: bool,
 >(
     params: &AttentionParams,
 ) {
@@ -48,7 +52,12 @@ pub unsafe fn forward_sm80<
         assert!(ROWS as u32 * 8 * config.warps == BLOCK_M);
         assert!(COLS as u32 * QUAD == BLOCK_N && OUT as u32 * QUAD == HEAD_DIM);
     }
-    let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work_tile::<BLOCK_M>(params));
+    let work = work_tile::<BLOCK_M>(params);
+    // A packed sequence may be shorter than the longest, for which there are blocks.
+    if work.tile * BLOCK_M >= work.queries.len {
+        return;
+    }
+    let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
     let Operands { q, k, v, rows } = &operands;
     // SAFETY: the caller's contract; all threads take the same branch.
     let (acc, softmax) = unsafe {
@@ -56,18 +65,24 @@ pub unsafe fn forward_sm80<
             Rows::Aligned => {
                 let q = ChunkCopy::<false, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
                 let kv = [k, v].map(ChunkCopy::<false, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, !0)
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
+                    params, q, kv, !0,
+                )
             }
             Rows::Alike => {
                 let keep = keep_columns(shift(k));
                 let q = ChunkCopy::<true, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
                 let kv = [k, v].map(ChunkCopy::<true, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, keep)
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
+                    params, q, kv, keep,
+                )
             }
             Rows::Any => {
                 let q = WordCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
                 let kv = [k, v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT>(params, q, kv, !0)
+                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
+                    params, q, kv, !0,
+                )
             }
         }
     };
@@ -107,11 +122,12 @@ impl Operands {
     ) -> Self {
         // SAFETY: valid parameters have no empty axis.
         let kv_head = unsafe { work.kv_head(params) };
-        let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
+        let (q_shape, k_shape) = ((work.queries, params.head_dim), (work.keys, params.head_dim));
+        let v_shape = (work.keys, params.head_dim_v);
         let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, work, work.head, q_shape);
         let q = q.from::<E>(work.tile * BLOCK_M, 0);
         let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, work, kv_head, k_shape);
-        let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, work, kv_head, v_shape);
         let fits = |tile: &GlobalTile| shifts_alike(tile) && shift(tile) + tile.columns <= HEAD_DIM;
         // A tensor's first row must not be copied from before the tensor.
         let starts = (params.q | params.k | params.v).is_multiple_of(CHUNK as u64);
@@ -146,38 +162,46 @@ unsafe fn attend<
     const ROWS: usize,
     const COLS: usize,
     const OUT: usize,
+    const SCORE_MOD: bool,
 >(
     params: &AttentionParams,
     q: Q,
     [k, v]: [KV; 2],
     keep: u32,
 ) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
-    let first_row = work_tile::<BLOCK_M>(params).tile * BLOCK_M;
+    let work = work_tile::<BLOCK_M>(params);
+    let mask = TileMask::new(params, &work, work.tile * BLOCK_M, BLOCK_M);
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
     let stages = q_shared.from_row(BLOCK_M);
     let lane = Lane::current::<ROWS>();
 
     let mut acc = [[0.0; OUT]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
-    let visible = mask::visible_keys(params, first_row + BLOCK_M - 1);
-    if visible == 0 {
+    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(if SCORE_MOD { 1.0 } else { params.softmax_scale });
+    if mask.seen.first >= mask.seen.end {
         return (acc, softmax);
     }
-    // The tile's first row sees the fewest keys; up to there nothing is masked.
-    let unmasked = mask::visible_keys(params, first_row);
     // SAFETY: the buffers lie behind one another in shared memory; a stage is read after its copies were
     // waited for and a barrier, and filled again after the barrier that follows its last reads; all
     // threads run this loop alike.
     unsafe {
-        q_shared.clear_columns::<THREADS>(KV::copied_columns(params.head_dim), BLOCK_M + 4 * BLOCK_N);
+        let score_mod = ScoreMod::of_head(params, &work);
+        let (first_of_k, first_of_v) =
+            (KV::copied_columns(params.head_dim), KV::copied_columns(params.head_dim_v));
+        q_shared.clear_columns::<THREADS>(first_of_k, BLOCK_M);
+        let mut row = 0;
+        while row < index::unknown(4 * BLOCK_N) {
+            stages.from_row(row).clear_columns::<THREADS>(first_of_k, BLOCK_N);
+            stages.from_row(row + BLOCK_N).clear_columns::<THREADS>(first_of_v, BLOCK_N);
+            row += 2 * BLOCK_N;
+        }
         let rows = index::unknown(BLOCK_M);
         let mut row = 0;
         while row < rows {
             q.copy(row, q_shared.from_row(row));
             row += Q_ROWS;
         }
-        k.copy(0, stages);
-        v.copy(0, stages.from_row(BLOCK_N));
+        k.copy(mask.seen.first, stages);
+        v.copy(mask.seen.first, stages.from_row(BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
         let mut row = 0;
@@ -185,8 +209,8 @@ unsafe fn attend<
             q.settle(q_shared.from_row(row));
             row += Q_ROWS;
         }
-        let (mut first_key, mut stage) = (0, 0);
-        while first_key < visible {
+        let (mut first_key, mut stage) = (mask.seen.first, 0);
+        while first_key < mask.seen.end {
             let (k_shared, v_shared) = (stages.from_row(stage), stages.from_row(stage + BLOCK_N));
             cp_async::wait_group::<0>();
             k.settle(k_shared);
@@ -194,7 +218,7 @@ unsafe fn attend<
             KV::sync(); // This stage is there, and all reads of the other are over.
             let next_key = first_key + BLOCK_N;
             stage = 2 * BLOCK_N - stage;
-            if next_key < visible {
+            if next_key < mask.seen.end {
                 k.copy(next_key, stages.from_row(stage));
                 v.copy(next_key, stages.from_row(stage + BLOCK_N));
                 cp_async::commit_group();
@@ -207,9 +231,13 @@ unsafe fn attend<
                 k_shared,
                 keep,
             );
-            if next_key > unmasked || softmax.prescales() {
+            if SCORE_MOD {
+                let diagonal = mask.diagonal_from(params, first_key);
+                score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
+            }
+            if softmax.prescales() || mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
                 softmax.prescale(&mut s);
-                apply_mask(&mut s, params, first_row, first_key, lane);
+                mask.apply(params, &mut s, first_key, |i| lane.row(i), |j| lane.column(j));
             }
             let rescale = softmax.step(&mut s);
             // m rarely gives way after the first blocks: then the products of a whole pass are saved.
@@ -261,33 +289,6 @@ impl Lane {
     }
 }
 
-/// Sets the scores of keys that a row does not see to −∞.
-#[inline(always)]
-fn apply_mask<const ROWS: usize, const COLS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
-    params: &AttentionParams,
-    first_row: u32,
-    first_key: u32,
-    lane: Lane,
-) {
-    // Relative to the block of keys: computed here each time, for there is no register to keep them in.
-    let keys = (params.seqlen_k - first_key) as i32;
-    let diagonal =
-        (first_row + lane.row(0) + 1 + params.seqlen_k) as i32 - (params.seqlen_q + first_key) as i32;
-    let mut i = 0;
-    while i < ROWS {
-        let visible = if params.causal == 0 { keys } else { (diagonal + 8 * i as i32).min(keys) };
-        let mut j = 0;
-        while j < COLS {
-            if lane.column(j) as i32 >= visible {
-                s[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
-    }
-}
-
 /// Whether any row's max grew.
 #[inline(always)]
 pub(super) fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
@@ -331,7 +332,7 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
     let (first_row, lane) = (work.tile * BLOCK_M, Lane::current::<ROWS>());
-    let shape = (params.seqlen_q, params.head_dim);
+    let shape = (work.queries, params.head_dim_v);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
     let o = o.from::<E>(first_row, 0);
     let in_pairs = ((o.address + 2 * first_column as u64) | (2 * o.stride)).is_multiple_of(4);
@@ -361,9 +362,7 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
                     j += 2;
                 }
                 if params.lse != 0 && lane.pair == 0 {
-                    let index =
-                        work.sequence_head(params) * params.seqlen_q as u64 + (first_row + row) as u64;
-                    f32::store(params.lse + 4 * index, lse);
+                    f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
                 }
             }
         }

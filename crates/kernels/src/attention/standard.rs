@@ -3,10 +3,11 @@
 
 use crate::config::{ROW_LANES, ROW_PADDING};
 use crate::element::Element;
-use crate::mask;
+use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::reduce;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
@@ -33,7 +34,7 @@ pub const VALUES_SHARED_BYTES: u32 = 4 * (BLOCK_M * K_STRIDE + BLOCK_K * N_STRID
 const COLS: usize = (BLOCK_N / ROW_LANES) as usize;
 const PAIRS: usize = (BLOCK_N / (2 * ROW_LANES)) as usize;
 
-/// S = softmax_scale·Q·Kᵀ, −∞ where masked, for one tile of [`BLOCK_M`] × [`BLOCK_N`].
+/// S = softmax_scale·Q·Kᵀ, changed as [`ScoreMod`] says, −∞ where masked, for one tile of [`BLOCK_M`] × [`BLOCK_N`].
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·⌈Sk / BLOCK_N⌉·H·B blocks.
 ///
@@ -48,20 +49,12 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         (work, work.kv_head(params), work.row_and_column(tiles_n))
     };
     let (first_row, first_key) = (tile_m * BLOCK_M, tile_n * BLOCK_N);
-    let q = GlobalTile::of_head::<E>(
-        params.q,
-        &params.q_strides,
-        &work,
-        work.head,
-        (params.seqlen_q, params.head_dim),
-    );
-    let k = GlobalTile::of_head::<E>(
-        params.k,
-        &params.k_strides,
-        &work,
-        kv_head,
-        (params.seqlen_k, params.head_dim),
-    );
+    if first_row >= work.queries.len || first_key >= work.keys.len {
+        return;
+    }
+    let (q_shape, k_shape) = ((work.queries, params.head_dim), (work.keys, params.head_dim));
+    let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, &work, work.head, q_shape);
+    let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, &work, kv_head, k_shape);
     let q_shared = SharedTile { address: shared::base(), stride: K_STRIDE };
     let k_shared = SharedTile { address: q_shared.at(BLOCK_M, 0), stride: K_STRIDE };
     let lane = Lane::current();
@@ -78,18 +71,21 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         }
         depth += BLOCK_K;
     }
+    let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
+    // SAFETY: valid parameters describe readable slopes.
+    let score_mod = unsafe { ScoreMod::of_head(params, &work) };
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
+    score_mod.apply(params, &mut s, mask.diagonal_from(params, first_key), row, key);
+    mask.apply(params, &mut s, first_key, row, key);
     let target = score_matrix::<E>(params, &work);
     let mut i = 0;
     while i < ROWS {
-        let row = first_row + lane.row + i as u32;
-        let visible = mask::visible_keys(params, row);
         let mut j = 0;
         while j < COLS {
-            let key = first_key + lane.x + ROW_LANES * j as u32;
+            let (row, key) = (first_row + row(i), first_key + key(j));
             if row < target.rows && key < target.columns {
-                let score = if key < visible { s[i][j] * params.softmax_scale } else { f32::NEG_INFINITY };
                 // SAFETY: the element exists and belongs to this thread alone.
-                unsafe { E::store(target.at::<E>(row, key), score) };
+                unsafe { E::store(target.at::<E>(row, key), s[i][j]) };
             }
             j += 1;
         }
@@ -99,25 +95,27 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
 
 /// P = softmax(S) in place, and the log-sum-exp; one warp per row, [`SOFTMAX_ROWS`] rows per block.
 ///
-/// Launch: ⌈B·H·Sq / SOFTMAX_ROWS⌉ blocks. A row that sees no key becomes 0, its log-sum-exp −∞.
+/// Launch: ⌈Sq / SOFTMAX_ROWS⌉·H·B blocks. A row that sees no key becomes 0, its log-sum-exp −∞.
 ///
 /// # Safety
 /// As [`scores`], which ran before.
 #[inline(always)]
 pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
     let thread = index::thread();
-    let row = index::block() as u64 * SOFTMAX_ROWS as u64 + (thread / 32) as u64;
-    if row >= params.rows {
+    // SAFETY: valid parameters have no empty axis.
+    let work = unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(SOFTMAX_ROWS)) };
+    let row = work.tile * SOFTMAX_ROWS + thread / 32;
+    if row >= work.queries.len {
         return;
     }
-    let first = params.scores + E::BYTES * row * params.seqlen_k as u64;
+    let scores = score_matrix::<E>(params, &work);
     let lane = thread % 32;
-    let address = |key: u32| first + E::BYTES * key as u64;
+    let address = |key: u32| scores.at::<E>(row, key);
     // SAFETY: each element is read and written by one lane; whole warps run this alike.
     unsafe {
         let mut max = f32::NEG_INFINITY;
         let mut key = lane;
-        while key < params.seqlen_k {
+        while key < scores.columns {
             max = math::max(max, E::load(address(key)));
             key += 32;
         }
@@ -126,7 +124,7 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
         let exp = |score: f32| math::exp2(math::fma(score, core::f32::consts::LOG2_E, -shift));
         let mut sum = 0.0;
         let mut key = lane;
-        while key < params.seqlen_k {
+        while key < scores.columns {
             sum += exp(E::load(address(key)));
             key += 32;
         }
@@ -134,7 +132,7 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
         // The row's largest score alone adds 1, so a sum of 0 means that there was none.
         let inverse_sum = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };
         let mut key = lane;
-        while key < params.seqlen_k {
+        while key < scores.columns {
             E::store(address(key), exp(E::load(address(key))) * inverse_sum);
             key += 32;
         }
@@ -144,7 +142,7 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
             } else {
                 (shift + math::log2(sum)) * core::f32::consts::LN_2
             };
-            f32::store(params.lse + 4 * row, lse);
+            f32::store(params.lse + 4 * work.lse_index(params, row), lse);
         }
     }
 }
@@ -157,41 +155,33 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
 /// As [`scores`], which ran before, and [`softmax`] after it.
 #[inline(always)]
 pub unsafe fn values<E: Element>(params: &AttentionParams) {
-    let tiles_d = params.head_dim.div_ceil(BLOCK_N);
+    let tiles_d = params.head_dim_v.div_ceil(BLOCK_N);
     // SAFETY: valid parameters have no empty axis.
     let (work, kv_head, (tile_m, tile_d)) = unsafe {
         let work = WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M) * tiles_d);
         (work, work.kv_head(params), work.row_and_column(tiles_d))
     };
     let (first_row, first_column) = (tile_m * BLOCK_M, tile_d * BLOCK_N);
-    let v = GlobalTile::of_head::<E>(
-        params.v,
-        &params.v_strides,
-        &work,
-        kv_head,
-        (params.seqlen_k, params.head_dim),
-    );
-    let o = GlobalTile::of_head::<E>(
-        params.o,
-        &params.o_strides,
-        &work,
-        work.head,
-        (params.seqlen_q, params.head_dim),
-    );
+    if first_row >= work.queries.len {
+        return;
+    }
+    let (o_shape, v_shape) = ((work.queries, params.head_dim_v), (work.keys, params.head_dim_v));
+    let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, &work, kv_head, v_shape);
+    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
     let p = score_matrix::<E>(params, &work);
     let p_shared = SharedTile { address: shared::base(), stride: K_STRIDE };
     let v_shared = SharedTile { address: p_shared.at(BLOCK_M, 0), stride: N_STRIDE };
     let lane = Lane::current();
     let mut acc = [[[0.0; 2]; PAIRS]; ROWS];
     let mut key = 0;
-    while key < params.seqlen_k {
+    while key < work.keys.len {
         // SAFETY: barriers separate each load from the reads before and after it.
         unsafe {
             barrier::sync(0, THREADS);
             simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(p_shared, &p.from::<E>(first_row, key));
             simt::load::<E, THREADS, BLOCK_K, BLOCK_N>(v_shared, &v.from::<E>(key, first_column));
             barrier::sync(0, THREADS);
-            simt::multiply_accumulate(&mut acc, p_shared, v_shared, lane, BLOCK_K.min(params.seqlen_k - key));
+            simt::multiply_accumulate(&mut acc, p_shared, v_shared, lane, BLOCK_K.min(work.keys.len - key));
         }
         key += BLOCK_K;
     }
@@ -207,14 +197,14 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
     }
 }
 
-/// One head's [Sq, Sk] scores.
+/// One head's [Sq, Sk] scores, in the order of lse's rows.
 #[inline(always)]
 fn score_matrix<E: Element>(params: &AttentionParams, work: &WorkTile) -> GlobalTile {
-    let size = params.seqlen_q as u64 * params.seqlen_k as u64;
+    let stride = params.seqlen_k as u64;
     GlobalTile {
-        address: params.scores + E::BYTES * work.sequence_head(params) * size,
-        stride: params.seqlen_k as u64,
-        rows: params.seqlen_q,
-        columns: params.seqlen_k,
+        address: params.scores + E::BYTES * work.lse_index(params, 0) * stride,
+        stride,
+        rows: work.queries.len,
+        columns: work.keys.len,
     }
 }

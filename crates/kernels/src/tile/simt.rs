@@ -9,7 +9,7 @@ use crate::config::{ROW_LANES, THREAD_ROWS};
 use crate::element::Element;
 use crate::params::Strides;
 use crate::ptx::{index, math, shared};
-use crate::scheduler::WorkTile;
+use crate::scheduler::{Rows, WorkTile};
 
 /// Rows of a register tile, as an array length.
 pub const ROWS: usize = THREAD_ROWS as usize;
@@ -45,16 +45,17 @@ pub struct GlobalTile {
 }
 
 impl GlobalTile {
-    /// One head of a [B, S, H, D] view at `address`, for the sequence that `work` is in.
+    /// One head of a view at `address`: `rows` of the sequence that `work` is in, and how many columns.
     #[inline(always)]
     pub fn of_head<E: Element>(
         address: u64,
         strides: &Strides,
         work: &WorkTile,
         head: u32,
-        (rows, columns): (u32, u32),
+        (rows, columns): (Rows, u32),
     ) -> Self {
-        Self { address: address + E::BYTES * work.offset(strides, head), stride: strides.row, rows, columns }
+        let address = address + E::BYTES * work.offset(strides, rows, head);
+        Self { address, stride: strides.row, rows: rows.len, columns }
     }
 
     /// What lies from (`row`, `column`), which exists, to the end.

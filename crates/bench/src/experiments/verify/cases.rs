@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use flash_attention::{BackendKind, DType, Options, Problem, Result, Tensors};
 
-use crate::problem::Layout;
+use crate::problem::{Layout, alibi_slopes};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
 #[derive(Clone, Copy, Debug)]
@@ -13,11 +13,48 @@ pub(crate) struct Case {
     batch: usize,
     seq: usize,
     kv_seq: usize,
-    causal: bool,
+    features: Features,
     kv_heads: usize,
     group: usize,
     layout: Layout,
     width: Width,
+}
+
+/// What a case asks for beside its shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Features {
+    causal: bool,
+    window: (Option<usize>, Option<usize>),
+    softcap: f32,
+    alibi: bool,
+    /// Each sequence of the batch is shorter than the one before, and one in three is empty.
+    packed: bool,
+    narrow: Narrow,
+}
+
+/// Which head_dim is about half of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Narrow {
+    Neither,
+    /// That of Q and K.
+    Q,
+    /// That of V and O.
+    V,
+}
+
+const PLAIN: Features = Features {
+    causal: false,
+    window: (None, None),
+    softcap: 0.0,
+    alibi: false,
+    packed: false,
+    narrow: Narrow::Neither,
+};
+const CAUSAL: Features = Features { causal: true, ..PLAIN };
+
+/// A window of so many keys to the left and right of the diagonal.
+const fn window(left: usize, right: usize) -> Features {
+    Features { window: (Some(left), Some(right)), ..PLAIN }
 }
 
 /// Which of the head_dims that a kernel takes.
@@ -43,18 +80,42 @@ impl Width {
 /// (Sq, Sk): those of FlashAttention's own tests that fill no tile, and one that fills many.
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
-/// For the simulator, (Sq, Sk, causal, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, bool, usize); 10] = [
-    (1, 1, false, 1),
-    (37, 1, true, 2),
-    (3, 70, false, 2),
-    (70, 37, true, 1),
-    (33, 65, true, 2),
-    (33, 65, false, 1),
-    (3, 70, true, 1),
-    (70, 37, false, 1),
-    (70, 135, true, 2),
-    (135, 70, false, 2),
+/// Beside those, (Sq, Sk, features, group).
+const FEATURES: [(usize, usize, Features, usize); 12] = [
+    (1023, 1024, window(0, 0), 1),
+    (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
+    (113, 203, window(50, 40), 2),
+    (799, 333, Features { window: (None, Some(70)), ..PLAIN }, 1),
+    (1023, 1024, Features { softcap: 15.0, ..CAUSAL }, 2),
+    (113, 203, Features { softcap: 0.5, ..window(50, 40) }, 1),
+    (1023, 1024, Features { alibi: true, ..CAUSAL }, 1),
+    (203, 113, Features { softcap: 5.0, alibi: true, ..PLAIN }, 2),
+    (799, 333, Features { packed: true, ..CAUSAL }, 1),
+    (113, 203, Features { packed: true, alibi: true, ..window(60, 30) }, 2),
+    (113, 203, Features { narrow: Narrow::V, ..CAUSAL }, 2),
+    (203, 113, Features { narrow: Narrow::Q, softcap: 5.0, ..PLAIN }, 1),
+];
+
+/// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
+const SIM_CASES: [(usize, usize, Features, usize); 18] = [
+    (1, 1, PLAIN, 1),
+    (37, 1, CAUSAL, 2),
+    (3, 70, PLAIN, 2),
+    (70, 37, CAUSAL, 1),
+    (33, 65, CAUSAL, 2),
+    (33, 65, PLAIN, 1),
+    (3, 70, CAUSAL, 1),
+    (70, 37, PLAIN, 1),
+    (70, 135, CAUSAL, 2),
+    (135, 70, PLAIN, 2),
+    (135, 135, Features { window: (Some(10), None), ..CAUSAL }, 1),
+    (20, 130, window(60, 20), 1),
+    (37, 70, Features { softcap: 15.0, ..CAUSAL }, 1),
+    (33, 65, Features { softcap: 0.5, alibi: true, narrow: Narrow::Q, ..window(20, 5) }, 1),
+    (37, 70, Features { packed: true, alibi: true, ..CAUSAL }, 2),
+    (70, 37, Features { packed: true, ..CAUSAL }, 1),
+    (33, 65, Features { narrow: Narrow::V, ..CAUSAL }, 1),
+    (3, 70, Features { narrow: Narrow::Q, ..PLAIN }, 1),
 ];
 
 /// The cases of a backend.
@@ -66,21 +127,27 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
         BackendKind::Sim => SIM_CASES
             .into_iter()
             .enumerate()
-            .map(|(index, (seq, kv_seq, causal, group))| {
+            .map(|(index, (seq, kv_seq, features, group))| {
                 let (layout, width) = (layout(index), width(index));
-                Case { batch: 1, seq, kv_seq, causal, kv_heads: 1, group, layout, width }
+                let batch = if features.packed { 4 } else { 1 };
+                Case { batch, seq, kv_seq, features, kv_heads: 1, group, layout, width }
             })
             .collect(),
         BackendKind::Cuda | BackendKind::Cpu => {
-            let variants = [(false, 1), (false, 2), (true, 1), (true, 2)];
-            let of_pair = |(seq, kv_seq)| {
-                let batch = if seq * kv_seq > 1 << 21 { 1 } else { 2 };
-                variants.map(|(causal, group)| (batch, seq, kv_seq, causal, group))
-            };
-            let all = PAIRS.into_iter().flat_map(of_pair).enumerate();
-            all.map(|(index, (batch, seq, kv_seq, causal, group))| {
+            let variants = [(PLAIN, 1), (PLAIN, 2), (CAUSAL, 1), (CAUSAL, 2)];
+            let of_pair =
+                |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
+            let all = PAIRS.into_iter().flat_map(of_pair).chain(FEATURES).enumerate();
+            all.map(|(index, (seq, kv_seq, features, group))| {
+                let batch = if features.packed {
+                    5
+                } else if seq * kv_seq > 1 << 21 {
+                    1
+                } else {
+                    2
+                };
                 let (layout, width) = (layout(index / 4 + index), width(index));
-                Case { batch, seq, kv_seq, causal, kv_heads: 2, group, layout, width }
+                Case { batch, seq, kv_seq, features, kv_heads: 2, group, layout, width }
             })
             .collect()
         }
@@ -90,11 +157,33 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
 impl Case {
     /// The problem for a kernel of this storage type that takes these head_dims.
     pub(crate) fn problem(&self, dtype: DType, head_dims: &RangeInclusive<usize>) -> Result<Problem> {
-        let head_dim = self.width.of(head_dims);
-        let q = self.layout.tensor(self.batch, self.seq, self.kv_heads * self.group, head_dim);
-        let k = self.layout.tensor(self.batch, self.kv_seq, self.kv_heads, head_dim);
-        let options = Options { causal: self.causal, softmax_scale: None };
-        Problem::new(Tensors { q, k, v: k, o: q }, dtype, options)
+        let Features { causal, window, softcap, alibi, packed, narrow } = self.features;
+        let widest = self.width.of(head_dims);
+        let half = widest / 2 + 1;
+        let head_dim = if narrow == Narrow::Q { half } else { widest };
+        let head_dim_v = if narrow == Narrow::V { half } else { widest };
+        let (cu_seqlens_q, cu_seqlens_k) = (self.offsets(self.seq, 0), self.offsets(self.kv_seq, 1));
+        let rows = |offsets: &[u32], seq| if packed { offsets[self.batch] as usize } else { seq };
+        let batch = if packed { 1 } else { self.batch };
+        let heads = self.kv_heads * self.group;
+        let q = |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
+        let k =
+            |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
+        // Each sequence has slopes of its own.
+        let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
+        let options = Options { causal, window, softcap, alibi_slopes, ..Options::default() };
+        let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
+        if packed {
+            return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
+        }
+        Problem::new(tensors, dtype, options)
+    }
+
+    /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` + 1 on
+    /// has none.
+    fn offsets(&self, longest: usize, empty: usize) -> Vec<u32> {
+        let length = |index: usize| if index % 3 == empty + 1 { 0 } else { longest / (index + 1) };
+        (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()
     }
 
     pub(crate) const fn layout(&self) -> Layout {
@@ -121,18 +210,27 @@ mod tests {
         for backend in BackendKind::ALL {
             let cases = cases(backend);
             let meets = |feature: &dyn Fn(&Case) -> bool| cases.iter().any(feature);
-            assert!(meets(&|case| case.causal && case.seq > case.kv_seq), "{backend}: rows that see no key");
-            assert!(meets(&|case| case.causal && case.seq < case.kv_seq));
-            for (causal, layout) in
-                [false, true].into_iter().flat_map(|c| Layout::ALL.map(|layout| (c, layout)))
+            let causal = |case: &Case| case.features.causal;
+            assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "{backend}: rows that see no key");
+            assert!(meets(&|case| causal(case) && case.seq < case.kv_seq));
+            for (mask, layout) in
+                [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
             {
                 assert!(
-                    meets(&|case| (case.causal, case.layout) == (causal, layout)),
-                    "{backend} {causal} {layout:?}"
+                    meets(&|case| (case.features, case.layout) == (mask, layout)),
+                    "{backend} {mask:?} {layout:?}"
                 );
             }
+            assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{backend}: a window");
+            assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{backend}: a window");
+            assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{backend}: a softcap");
+            assert!(meets(&|case| case.features.alibi && causal(case)), "{backend}: ALiBi");
+            assert!(meets(&|case| case.features.packed && causal(case)), "{backend}: a packed batch");
+            for narrow in [Narrow::Q, Narrow::V] {
+                assert!(meets(&|case| case.features.narrow == narrow), "{backend}: {narrow:?}");
+            }
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
-                assert!(meets(&|case| case.width == width && case.causal), "{backend} {width:?}");
+                assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
                 assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
             }
         }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Request};
+use flash_attention::{BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Problem, Request};
 
 /// Entries that run together, or a kernel of the CPU with one tile.
 #[derive(Clone, Debug)]
@@ -18,6 +18,15 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Whether the planner comes to these entries for `problem`, whose head_dim is one of theirs.
+    pub(crate) fn takes(&self, problem: &Problem) -> bool {
+        self.entries.iter().all(|entry| match entry.algorithm {
+            Algorithm::ForwardSm80 => !problem.changes_scores(),
+            Algorithm::ForwardSm80ScoreMod => problem.changes_scores(),
+            _ => true,
+        })
+    }
+
     /// The first of this target's entries that a plan does not launch.
     pub(crate) fn missing_from(&self, plan: &Plan) -> Option<&'static str> {
         let launched = |entry: &&Entry| plan.steps.iter().any(|step| std::ptr::eq(step.entry, *entry));
@@ -67,7 +76,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         // Their problems are others: `decode.rs` has them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
         Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
-        Algorithm::ForwardSm80 => Some(fused(Kernel::ForwardSm80, dtype, entry)),
+        Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
+            Some(fused(Kernel::ForwardSm80, dtype, entry))
+        }
     };
     of_dtype().filter_map(target).collect()
 }

@@ -1,0 +1,193 @@
+//! Packed batches: sequences of different lengths behind one another.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Order, for_each_element, options, tensor};
+use flash_attention::{
+    Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors, accuracy,
+    reference,
+};
+use half::f16;
+use proptest::prelude::*;
+
+/// A packed batch, as data that prints when a test fails.
+#[derive(Clone, Debug)]
+struct Packed {
+    /// Queries and keys of each sequence.
+    lengths: Vec<(usize, usize)>,
+    /// Rows behind the last sequence.
+    unused: usize,
+    /// Hkv, query heads per key/value head, D.
+    shape: [usize; 3],
+    orders: [Order; 3],
+    options: Options,
+}
+
+impl Packed {
+    fn problem(&self, dtype: DType) -> Problem {
+        let offsets = |length: fn(&(usize, usize)) -> usize| -> Vec<u32> {
+            let ends = self.lengths.iter().scan(0, |end, pair| {
+                *end += length(pair) as u32;
+                Some(*end)
+            });
+            std::iter::once(0).chain(ends).collect()
+        };
+        let (q, k) = (offsets(|pair| pair.0), offsets(|pair| pair.1));
+        let [kv_heads, group, d] = self.shape;
+        let rows = |offsets: &[u32]| offsets[self.lengths.len()] as usize + self.unused;
+        let layout = |order: usize, offsets, heads| self.orders[order].layout(1, rows(offsets), heads, d);
+        let kv = layout(1, &k, kv_heads);
+        let tensors =
+            Tensors { q: layout(0, &q, kv_heads * group), k: kv, v: kv, o: layout(2, &q, kv_heads * group) };
+        Problem::varlen(tensors, dtype, self.options.clone(), &q, &k).unwrap()
+    }
+}
+
+/// Every kernel, on the backend where it runs here.
+fn kernels(dtype: DType) -> Vec<(Backend, Kernel)> {
+    let sim = |kernel| (Backend::simulator(3), kernel);
+    let cpu = |kernel| (Backend::open(Some(BackendKind::Cpu)).unwrap(), kernel);
+    let mut all =
+        vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
+    if dtype != DType::F32 {
+        all.push(sim(Kernel::ForwardSm80));
+    }
+    all
+}
+
+/// O and lse of a kernel, over outputs that hold −77.
+fn run<T: Element>(
+    (backend, kernel): &(Backend, Kernel),
+    problem: &Problem,
+    [q, k, v]: &[Vec<T>; 3],
+) -> (Vec<T>, Vec<f32>, DType) {
+    let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
+    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span()];
+    let mut lse = vec![-77.0; problem.lse_len()];
+    backend.forward(problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
+    (o, lse, plan.score_dtype(problem))
+}
+
+fn inputs<T: Element>(problem: &Problem) -> [Vec<T>; 3] {
+    let Tensors { q, k, v, .. } = problem.tensors();
+    [(5, q), (6, k), (7, v)].map(|(seed, layout)| tensor(layout, seed))
+}
+
+fn matches_the_reference<T: Element>(packed: &Packed) -> Result<(), TestCaseError> {
+    let problem = packed.problem(T::DTYPE);
+    let inputs = inputs::<T>(&problem);
+    let rows = reference::all(&problem);
+    for subject in kernels(T::DTYPE) {
+        let (o, lse, scores) = run(&subject, &problem, &inputs);
+        let [q, k, v] = &inputs;
+        let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), scores, &rows);
+        prop_assert!(report.passed(), "{} on {:?}: {report}", subject.1, subject.0.device().backend);
+        let written = lse.iter().filter(|&&lse| lse != -77.0).count();
+        prop_assert_eq!(written, rows.len(), "{}: rows past the last sequence were written", subject.1);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random lengths, empty ones among them, with every mask and change of scores.
+    #[test]
+    fn every_kernel_matches_the_reference(
+        lengths in prop::collection::vec((prop_oneof![Just(0), 1..70_usize], prop_oneof![Just(0), 1..150_usize]), 1..5),
+        unused in 1..3_usize,
+        shape in [1..3_usize, 1..3_usize, 1..80_usize],
+        options in options(70),
+        padded in any::<bool>(),
+        half in any::<bool>(),
+    ) {
+        let orders = if padded { [Order::Padded(3), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
+        let packed = Packed { lengths, unused, shape, orders, options };
+        if half { matches_the_reference::<f16>(&packed)? } else { matches_the_reference::<f32>(&packed)? }
+    }
+}
+
+/// What follows a sequence in memory, and what comes before it, is NaN: nothing of it may come through.
+#[test]
+fn neighbours_do_not_leak_even_if_they_are_nan() {
+    for (causal, window) in [(false, (None, None)), (true, (None, None)), (false, (Some(20), Some(3)))] {
+        let packed = Packed {
+            lengths: vec![(33, 70), (0, 5), (70, 37), (5, 0), (40, 130)],
+            unused: 1,
+            shape: [1, 2, 40],
+            orders: [Order::Bshd; 3],
+            options: Options { causal, window, ..Options::default() },
+        };
+        let problem = packed.problem(DType::F16);
+        let clean = inputs::<f16>(&problem);
+        for batch in 0..problem.batch() {
+            let mut inputs = clean.clone();
+            let Tensors { q, k, v, o } = problem.tensors();
+            let (queries, keys) = (problem.query_rows(batch), problem.key_rows(batch));
+            for (values, (layout, rows)) in
+                inputs.iter_mut().zip([(q, queries.clone()), (k, keys.clone()), (v, keys)])
+            {
+                let row = layout.stride_seq;
+                for_each_element(layout, |at| {
+                    if !rows.contains(&(at / row)) {
+                        values[at] = f16::NAN;
+                    }
+                });
+            }
+            for subject in kernels(DType::F16) {
+                let (expected, expected_lse, _) = run(&subject, &problem, &clean);
+                let (out, lse, _) = run(&subject, &problem, &inputs);
+                for (row, head) in (0..queries.len()).flat_map(|row| [(row, 0), (row, 1)]) {
+                    let at = problem.query_index(o, batch, row, head);
+                    let what = format!("{}, sequence {batch}, row {row}", subject.1);
+                    assert_eq!(out[at..at + 40], expected[at..at + 40], "{what}");
+                    let at = problem.lse_index(batch, head, row);
+                    assert_eq!(lse[at], expected_lse[at], "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packed_batch_of_equal_lengths_is_a_plain_one() {
+    let (b, s, h, d) = (3, 37, 2, 24);
+    let packed = Packed {
+        lengths: vec![(s, s); b],
+        unused: 0,
+        shape: [h, 1, d],
+        orders: [Order::Bshd; 3],
+        options: Options { causal: true, ..Options::default() },
+    };
+    let varlen = packed.problem(DType::F32);
+    let layout = TensorLayout::bshd(b, s, h, d);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let plain = Problem::new(tensors, DType::F32, packed.options.clone()).unwrap();
+    assert_eq!((varlen.flops(), varlen.batch()), (plain.flops(), b));
+    let inputs = inputs::<f32>(&plain);
+    for subject in kernels(DType::F32) {
+        let (o, lse, _) = run(&subject, &varlen, &inputs);
+        let (expected, expected_lse, _) = run(&subject, &plain, &inputs);
+        assert_eq!(o, expected, "{}", subject.1);
+        for (batch, head, row) in [(0, 0, 0), (1, 1, 5), (2, 0, s - 1)] {
+            let same = lse[head * b * s + batch * s + row] == expected_lse[(batch * h + head) * s + row];
+            assert!(same, "{}: lse of {batch} {head} {row}", subject.1);
+        }
+    }
+}
+
+#[test]
+fn bad_offsets_are_refused_at_the_edge() {
+    let layout = |batch| TensorLayout::bshd(batch, 10, 1, 8);
+    let error = |batch, q: &[u32], k: &[u32]| {
+        let layout = layout(batch);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        Problem::varlen(tensors, DType::F32, Options::default(), q, k).unwrap_err().to_string()
+    };
+    assert_eq!(error(1, &[0, 11], &[0, 10]), "cu_seqlens_q: offset 1 is 11; q has 10 rows");
+    assert_eq!(
+        error(2, &[0, 10], &[0, 10]),
+        "q: batch is 2; a packed batch lies in one, with its sequences behind one another"
+    );
+}

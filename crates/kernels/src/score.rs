@@ -1,0 +1,157 @@
+//! What happens to a score between Q·Kᵀ and the mask, beside the factor softmax_scale.
+
+use crate::element::Element;
+use crate::params::AttentionParams;
+use crate::ptx::math;
+use crate::scheduler::WorkTile;
+
+/// s ← softcap · tanh(softmax_scale · s / softcap), or softmax_scale · s where there is no softcap; then the
+/// bias of ALiBi (Press et al. 2022, arXiv:2108.12409), −slope · |i + Sk − Sq − j| for query i and key j.
+///
+/// Scores come out scaled, so that the softmax after it has a scale of 1.
+#[derive(Clone, Copy)]
+pub struct ScoreMod {
+    slope: f32,
+}
+
+impl ScoreMod {
+    /// Whether a launch changes scores, or scales them by what the softmax cannot take: 0 or less.
+    #[inline(always)]
+    pub fn is_needed(params: &AttentionParams) -> bool {
+        let positive = params.softmax_scale > 0.0;
+        params.softcap != 0.0 || params.alibi_slopes != 0 || !positive
+    }
+
+    /// What happens to the scores of a tile's head.
+    ///
+    /// # Safety
+    /// The slopes that `params` describes are readable.
+    #[inline(always)]
+    pub unsafe fn of_head(params: &AttentionParams, work: &WorkTile) -> Self {
+        let index = work.batch as u64 * params.alibi_batch_stride + work.head as u64;
+        // SAFETY: the caller's contract; without slopes nothing is read, which gives 0.
+        Self { slope: unsafe { f32::load_if(params.alibi_slopes != 0, params.alibi_slopes + 4 * index) } }
+    }
+
+    /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its
+    /// score [i][j] belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the tile's
+    /// first row lies to the right of the block's first, modulo 2^32.
+    #[inline(always)]
+    pub fn apply<const ROWS: usize, const COLS: usize>(
+        self,
+        params: &AttentionParams,
+        s: &mut [[f32; COLS]; ROWS],
+        diagonal: u32,
+        row: impl Fn(usize) -> u32,
+        key: impl Fn(usize) -> u32,
+    ) {
+        if params.softcap == 0.0 {
+            for_each(s, |score, _, _| score * params.softmax_scale);
+        } else {
+            let scale = params.softmax_scale * math::reciprocal(params.softcap);
+            for_each(s, |score, _, _| params.softcap * tanh(score * scale));
+        }
+        if self.slope != 0.0 {
+            // Exact to 2^24, and beyond as exact as fp32 can be.
+            let corner = diagonal.wrapping_add(row(0)).wrapping_sub(key(0)) as i32 as f32;
+            for_each(s, |score, i, j| {
+                let step = (row(i) - row(0)) as f32 - (key(j) - key(0)) as f32;
+                math::fma(-self.slope, (corner + step).abs(), score)
+            });
+        }
+    }
+}
+
+#[inline(always)]
+fn for_each<const ROWS: usize, const COLS: usize>(
+    s: &mut [[f32; COLS]; ROWS],
+    change: impl Fn(f32, usize, usize) -> f32,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < COLS {
+            s[i][j] = change(s[i][j], i, j);
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Below it tanh(x) is a polynomial; above it 1 − 2/(e^2|x| + 1) loses no more than a bit to cancellation.
+pub const TANH_SMALL: f32 = 0.6;
+
+/// (tanh(x)/x − 1)/x² as a polynomial in x² up to [`TANH_SMALL`], interpolated at Chebyshev nodes, from the
+/// constant term up; the error of tanh, relatively 1.5e-8, is below the rounding of the evaluation.
+pub const TANH_COEFFICIENTS: [f32; 5] =
+    [-0.333_333_3, 0.133_329_15, -0.053_873_95, 0.021_110_96, -0.006_269_119];
+
+/// tanh(x) to about 3 ulp, from the device's 2^x and 1/x; `tanh.approx` would be good to 11 bits only.
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    let square = x * x;
+    let mut small = TANH_COEFFICIENTS[4];
+    let mut i = TANH_COEFFICIENTS.len() - 1;
+    while i > 0 {
+        i -= 1;
+        small = math::fma(small, square, TANH_COEFFICIENTS[i]);
+    }
+    small = math::fma(small * square, x, x);
+    let magnitude = x.abs();
+    let large = math::fma(
+        -2.0,
+        math::reciprocal(math::exp2(magnitude * (2.0 * core::f32::consts::LOG2_E)) + 1.0),
+        1.0,
+    );
+    if magnitude < TANH_SMALL { small } else { large.copysign(x) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tanh_is_good_to_three_ulp() {
+        let mut x = 1e-6_f32;
+        while x < 30.0 {
+            let exact = f64::from(x).tanh();
+            for (y, exact) in [(tanh(x), exact), (tanh(-x), -exact)] {
+                let error = (f64::from(y) / exact - 1.0).abs();
+                assert!(error < 3.0 * f64::from(f32::EPSILON), "tanh({x}) = {y}, off by {error:e}");
+            }
+            x *= 1.001;
+        }
+    }
+
+    #[test]
+    fn tanh_at_the_ends() {
+        assert_eq!([tanh(0.0), tanh(100.0), tanh(f32::INFINITY), tanh(-1e30)], [0.0, 1.0, 1.0, -1.0]);
+        assert!(tanh(f32::NAN).is_nan());
+    }
+
+    fn applied(params: &AttentionParams, slope: f32, mut s: [[f32; 3]; 2]) -> [[f32; 3]; 2] {
+        ScoreMod { slope }.apply(params, &mut s, -3_i32 as u32, |i| 8 * i as u32 + 1, |j| 5 * j as u32 + 2);
+        s
+    }
+
+    #[test]
+    fn without_a_softcap_scores_are_scaled() {
+        let params = AttentionParams { softmax_scale: 0.5, ..AttentionParams::default() };
+        assert!(!ScoreMod::is_needed(&params));
+        assert_eq!(applied(&params, 0.0, [[3.0, -1.0, 0.0]; 2]), [[1.5, -0.5, 0.0]; 2]);
+        let capped = AttentionParams { softcap: 0.75, ..params };
+        assert!(ScoreMod::is_needed(&capped));
+        assert!((applied(&capped, 0.0, [[3.0; 3]; 2])[1][2] - 0.75 * 2.0_f32.tanh()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_bias_grows_with_the_distance_from_the_diagonal() {
+        let params = AttentionParams { softmax_scale: 1.0, ..AttentionParams::default() };
+        let mut expected = [[0.0; 3]; 2];
+        for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
+            let (row, key) = (1 + 8 * i as i32, 2 + 5 * j as i32);
+            expected[i][j] = 1.0 - 0.25 * (-3 + row - key).abs() as f32;
+        }
+        assert_eq!(applied(&params, 0.25, [[1.0; 3]; 2]), expected);
+    }
+}
