@@ -17,7 +17,9 @@ use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_colu
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 3;
+pub const fn barriers(config: MmaConfig) -> u32 {
+    if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 }
+}
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
@@ -101,7 +103,10 @@ enum Rows {
 
 impl Operands {
     #[inline(always)]
-    fn of<E: Element, const BLOCK_M: u32, const HEAD_DIM: u32>(params: &AttentionParams, work: &WorkTile) -> Self {
+    fn of<E: Element, const BLOCK_M: u32, const HEAD_DIM: u32>(
+        params: &AttentionParams,
+        work: &WorkTile,
+    ) -> Self {
         // SAFETY: valid parameters have no empty axis.
         let kv_head = unsafe { work.kv_head(params) };
         let (q_shape, k_shape) = ((params.seqlen_q, params.head_dim), (params.seqlen_k, params.head_dim));
@@ -114,7 +119,13 @@ impl Operands {
         let starts = (params.q | params.k | params.v).is_multiple_of(CHUNK as u64);
         let rows = if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
             Rows::Aligned
-        } else if starts && fits(&q) && fits(&k) && fits(&v) && shift(&q) == shift(&k) {
+        } else if MmaConfig::shifted_rows(HEAD_DIM)
+            && starts
+            && fits(&q)
+            && fits(&k)
+            && fits(&v)
+            && shift(&q) == shift(&k)
+        {
             Rows::Alike
         } else {
             Rows::Any
@@ -197,7 +208,13 @@ unsafe fn attend<
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, lane.warp_row, k_shared, keep);
+            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
+                &mut s,
+                q_shared,
+                lane.warp_row,
+                k_shared,
+                keep,
+            );
             if next_key > unmasked || softmax.prescales() {
                 softmax.prescale(&mut s);
                 apply_mask(&mut s, params, first_row, first_key, lane);

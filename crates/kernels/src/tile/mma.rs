@@ -143,7 +143,8 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
         let mut n = 0;
         while n < COLS / 2 {
             // SAFETY: the caller's contract.
-            let mut b = unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+            let mut b =
+                unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
             if k == 0 {
                 b[0] &= keep;
                 b[2] &= keep;
