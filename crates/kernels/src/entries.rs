@@ -272,7 +272,7 @@ macro_rules! forward_sm80 {
                 threads: mma($m, $n, $d, $warps).threads(),
                 min_blocks: $blocks,
                 shared_bytes: mma($m, $n, $d, $warps).shared_bytes(),
-                barriers: forward_sm80::BARRIERS,
+                barriers: forward_sm80::barriers(mma($m, $n, $d, $warps)),
             },
             forward_sm80::forward_sm80::<
                 $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }, $score_mod
@@ -424,14 +424,22 @@ entries! { sm_80;
     // (BLOCK_M, BLOCK_N, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for);
     // of each HEAD_DIM the fastest first, as measured on an H200. Four warps of 32 rows load each row of
     // K and V half as often as eight warps of 16, where the accumulators leave registers for it.
-    forward_sm80(128, 64, 32, 4, 2);
+    forward_sm80(128, 48, 32, 4, 2);
+    forward_sm80(128, 64, 48, 4, 2);
     forward_sm80(128, 64, 64, 4, 2);
-    forward_sm80(128, 64, 96, 4, 2);
+    forward_sm80(128, 64, 80, 4, 2);
+    forward_sm80(128, 48, 96, 4, 2);
+    forward_sm80(128, 32, 112, 4, 2);
     forward_sm80(128, 32, 128, 4, 2);
     forward_sm80(128, 32, 144, 4, 2);
-    forward_sm80(128, 32, 160, 4, 2);
+    forward_sm80(128, 16, 160, 4, 2);
+    forward_sm80(128, 16, 176, 4, 2);
     forward_sm80(128, 64, 192, 8, 1);
     forward_sm80(64, 32, 192, 4, 2);
+    forward_sm80(128, 64, 208, 8, 1);
+    forward_sm80(64, 32, 208, 4, 2);
+    forward_sm80(128, 64, 224, 8, 1);
+    forward_sm80(64, 32, 224, 4, 2);
     forward_sm80(128, 64, 256, 8, 1);
     forward_sm80(64, 32, 256, 4, 2);
     // One tile of each HEAD_DIM: the fastest that leaves registers for what is done to scores.

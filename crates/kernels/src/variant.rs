@@ -176,7 +176,7 @@ impl Variant {
     pub const fn entry(&self, name: &'static str) -> Entry {
         let barriers = match self.config {
             Config::Simt(_) => forward_simt::BARRIERS,
-            Config::Mma(_) => forward_sm80::BARRIERS,
+            Config::Mma(config) => forward_sm80::barriers(config),
         };
         Entry {
             name,

@@ -18,7 +18,9 @@ use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_colu
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 3;
+pub const fn barriers(config: MmaConfig) -> u32 {
+    if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 }
+}
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
@@ -133,7 +135,13 @@ impl Operands {
         let starts = (params.q | params.k | params.v).is_multiple_of(CHUNK as u64);
         let rows = if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
             Rows::Aligned
-        } else if starts && fits(&q) && fits(&k) && fits(&v) && shift(&q) == shift(&k) {
+        } else if MmaConfig::shifted_rows(HEAD_DIM)
+            && starts
+            && fits(&q)
+            && fits(&k)
+            && fits(&v)
+            && shift(&q) == shift(&k)
+        {
             Rows::Alike
         } else {
             Rows::Any
@@ -334,8 +342,11 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
     let (first_row, lane) = (work.tile * BLOCK_M, Lane::current::<ROWS>());
     let shape = (work.queries, params.head_dim_v);
     let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
-    let o = o.from::<E>(first_row, 0);
-    let in_pairs = ((o.address + 2 * first_column as u64) | (2 * o.stride)).is_multiple_of(4);
+    // From the product's first column on, be it before O's.
+    let mut o = o.from::<E>(first_row, 0);
+    o.address -= E::BYTES * first_column as u64;
+    let exists = |column: u32| column.wrapping_sub(first_column) < o.columns;
+    let in_pairs = (o.address | (2 * o.stride)).is_multiple_of(4);
     let mut i = 0;
     while i < ROWS {
         let row = lane.row(i);
@@ -345,18 +356,16 @@ unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, con
             if row < o.rows {
                 let mut j = 0;
                 while j < OUT {
-                    // What lies before the first column wraps around to beyond the last.
-                    let column = lane.column(j).wrapping_sub(first_column);
+                    let column = lane.column(j);
                     let (low, high) = (acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
-                    let next = column.wrapping_add(1);
-                    if in_pairs && column < o.columns && next < o.columns {
+                    if in_pairs && exists(column) && exists(column + 1) {
                         global::store_b32(o.at::<E>(row, column), E::pack(low, high));
                     } else {
-                        if column < o.columns {
+                        if exists(column) {
                             E::store(o.at::<E>(row, column), low);
                         }
-                        if next < o.columns {
-                            E::store(o.at::<E>(row, next), high);
+                        if exists(column + 1) {
+                            E::store(o.at::<E>(row, column + 1), high);
                         }
                     }
                     j += 2;

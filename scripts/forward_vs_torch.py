@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Compares fa-bench's forward pass with PyTorch's scaled_dot_product_attention, on one GPU in one run.
+
+For each problem half of PyTorch's runs come before ours and half after, so that a drift of the clocks hits both
+alike. Both report the median of device-event times with the L2 cache flushed before each run. Inputs are standard
+normal, [B, H, S, D] unless --layout says otherwise.
+
+    cargo build --release -p fa-bench
+    python3 scripts/forward_vs_torch.py --binary target/release/fa-bench --json out.json
+
+Without --problems: head_dim 64, 128 and 256, full and causal, B*S = 16384, H*D = 2048, S = 512 to 16384. A problem is
+BATCHxHEADSxSEQxDIM, with a c behind it for the causal mask. Ratios above 1 mean that ours is faster.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+
+BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--binary", required=True, help="the built fa-bench")
+    parser.add_argument("--json", help="file to write the results to")
+    parser.add_argument("--problems", nargs="+", default=list(default_problems()))
+    parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16")
+    parser.add_argument("--layout", choices=("bshd", "bhsd"), default="bhsd")
+    parser.add_argument("--kernel", default="forward_sm80")
+    parser.add_argument("--runs", type=int, default=30)
+    return parser.parse_args()
+
+
+def default_problems():
+    for dim in (64, 128, 256):
+        for mask in ("", "c"):
+            for seq in (512, 1024, 2048, 4096, 8192, 16384):
+                yield f"{16384 // seq}x{2048 // dim}x{seq}x{dim}{mask}"
+
+
+def ours(args, shape, causal):
+    """The one kernel's entry in fa-bench's document."""
+    command = [args.binary, "--kernel", args.kernel, "--backend", "cuda", "--json", "--dtype", args.dtype]
+    command += ["--layout", args.layout, "--iterations", str(args.runs)] + ["--causal"] * causal
+    for name, value in zip(("batch", "heads", "seq", "dim"), shape):
+        command += [f"--{name}", str(value)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if not result.stdout:
+        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
+    return json.loads(result.stdout)["kernels"][0]
+
+
+class Theirs:
+    """PyTorch's call with one backend, for one problem."""
+
+    def __init__(self, torch, args, flush, shape, causal, backend):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        batch, heads, seq, dim = shape
+        kind = {"f16": torch.float16, "bf16": torch.bfloat16}[args.dtype]
+        axes = (batch, heads, seq, dim) if args.layout == "bhsd" else (batch, seq, heads, dim)
+        tensors = [torch.randn(axes, dtype=kind, device="cuda") for _ in range(3)]
+        if args.layout == "bshd":
+            tensors = [tensor.transpose(1, 2) for tensor in tensors]
+        self.torch, self.flush = torch, flush
+
+        def call():
+            with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
+                torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
+
+        self.call = call
+
+    def seconds(self, runs):
+        torch, seconds = self.torch, []
+        for turn in range(5 + runs):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.flush.zero_()
+            begin.record()
+            self.call()
+            end.record()
+            end.synchronize()
+            if turn >= 5:
+                seconds.append(begin.elapsed_time(end) / 1e3)
+        return seconds
+
+
+def measure(torch, args, flush, problem):
+    causal = problem.endswith("c")
+    shape = [int(size) for size in problem.rstrip("c").split("x")]
+    theirs = {name: Theirs(torch, args, flush, shape, causal, name) for name in BACKENDS}
+    samples, refused = {name: [] for name in theirs}, {}
+
+    def half(name):
+        if name not in refused:
+            try:
+                samples[name] += theirs[name].seconds(args.runs // 2)
+            except RuntimeError as error:
+                refused[name] = str(error).splitlines()[0]
+
+    for name in theirs:
+        half(name)
+    kernel = ours(args, shape, causal)
+    for name in theirs:
+        half(name)
+    measurement = kernel["measurement"]
+    row = {"problem": problem, "tile": kernel["plan"]["tile"], "refused": refused, "ours": measurement}
+    for name, seconds in samples.items():
+        if seconds:
+            row[name] = {"median_s": statistics.median(seconds), "times_s": seconds}
+            row[name]["ratio"] = row[name]["median_s"] / measurement["median_s"]
+    return row
+
+
+def line(row):
+    cells = [f"{row['problem']:>18} ours {row['ours']['median_s'] * 1e3:8.3f} ms {row['ours']['tflops']:6.1f} TFLOP/s"]
+    for name in BACKENDS:
+        if name in row:
+            cells.append(f"{name} {row[name]['median_s'] * 1e3:8.3f} ms, ratio {row[name]['ratio']:.3f}")
+        else:
+            cells.append(f"{name} refuses: {row['refused'][name]}")
+    return "  ".join(cells) + ("" if row["ours"]["passed"] else "  WRONG")
+
+
+def main():
+    args = parse_args()
+    import torch
+    import warnings
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name(0)}, {args.dtype} {args.layout}")
+    rows = []
+    for problem in args.problems:
+        rows.append(measure(torch, args, flush, problem))
+        print(line(rows[-1]), flush=True)
+    ratios = [row["flash"]["ratio"] for row in rows if "flash" in row]
+    if ratios:
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+        print(f"against flash: geometric mean {mean:.3f}, least {min(ratios):.3f}")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"torch": torch.__version__, "dtype": args.dtype, "layout": args.layout, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
