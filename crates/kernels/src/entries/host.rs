@@ -1,0 +1,115 @@
+//! An entry as the host sees it: a row of the list.
+
+use crate::params::{AttentionParams, DecodeParams, GemmParams};
+
+/// What an entry computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// `attention::standard::scores`.
+    StandardScores,
+    /// `attention::standard::softmax`.
+    StandardSoftmax,
+    /// `attention::standard::values`.
+    StandardValues,
+    /// `attention::forward_simt`.
+    ForwardSimt,
+    /// `attention::forward_sm80`.
+    ForwardSm80,
+    /// `attention::forward_sm80` with a `score::ScoreMod`.
+    ForwardSm80ScoreMod,
+    /// `attention::decode`.
+    Decode,
+    /// `attention::combine`, which merges the splits of [`Self::Decode`].
+    DecodeCombine,
+}
+
+impl Algorithm {
+    /// The kernel family, which is also the name of the archive that its PTX ships in.
+    pub const fn family(self) -> &'static str {
+        match self {
+            Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
+            Self::ForwardSimt => "forward_simt",
+            Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
+            Self::Decode | Self::DecodeCombine => "decode",
+        }
+    }
+}
+
+/// The tile of an attention entry; 0 where an algorithm has no such dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// Query rows of a block.
+    pub block_m: u32,
+    /// Key rows of a step.
+    pub block_n: u32,
+    /// The largest head_dim that the entry takes; `u32::MAX` where any will do.
+    pub head_dim: u32,
+}
+
+/// One PTX entry; of attention, unless it says otherwise.
+#[derive(Debug)]
+pub struct Entry<A = Algorithm, T = Tile> {
+    /// Its name in the PTX.
+    pub name: &'static str,
+    /// What it computes.
+    pub algorithm: A,
+    /// Its storage type: `f32`, `f16` or `bf16`.
+    pub dtype: &'static str,
+    /// Its tile.
+    pub tile: T,
+    /// Least PTX target, as in `sm_75`.
+    pub target: u32,
+    /// Threads of a block; the PTX declares it as `.maxntid`.
+    pub threads: u32,
+    /// Blocks that the register budget must leave room for on a multiprocessor (`.minnctapersm`).
+    pub min_blocks: u32,
+    /// Bytes of dynamic shared memory that a launch needs.
+    pub shared_bytes: u32,
+    /// Barriers in its source: the built PTX must have exactly these.
+    pub barriers: u32,
+    /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone.
+    pub run: Option<Run>,
+}
+
+/// A kernel, by the parameters that it takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Run {
+    /// [`AttentionParams`].
+    Attention(unsafe fn(&AttentionParams)),
+    /// [`DecodeParams`].
+    Decode(unsafe fn(&DecodeParams)),
+    /// [`GemmParams`].
+    Gemm(unsafe fn(&GemmParams)),
+}
+
+/// The parameters of a launch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Params {
+    /// For [`Run::Attention`].
+    Attention(AttentionParams),
+    /// For [`Run::Decode`].
+    Decode(DecodeParams),
+    /// For [`Run::Gemm`].
+    Gemm(GemmParams),
+}
+
+impl Run {
+    /// Runs the kernel for one thread.
+    ///
+    /// # Safety
+    /// Inside a launch of `fa-sim` with the entry's threads and shared memory; `params` are what the kernel asks for.
+    ///
+    /// # Panics
+    /// When `params` are another kernel's.
+    pub unsafe fn call(self, params: &Params) {
+        match (self, params) {
+            // SAFETY: the caller's contract.
+            (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
+            // SAFETY: the caller's contract.
+            (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+            // SAFETY: the caller's contract.
+            (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
+            _ => panic!("the parameters are another kernel's"),
+        }
+    }
+}
