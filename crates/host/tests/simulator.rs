@@ -104,6 +104,28 @@ fn a_window_reads_no_block_outside_of_it() {
     assert_eq!(keys_read((Some(64), None)), 256 + 256 + 192 + 128);
 }
 
+/// The second tile of queries sees its first key at an odd row, where rows of an odd head_dim start differently.
+#[test]
+fn a_window_may_begin_at_any_row() {
+    let layout = TensorLayout::bhsd(1, 200, 1, 33);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let [q, k, v] = [1, 2, 3].map(|seed| halves(layout.span(), seed));
+    for left in [27, 28] {
+        let options = Options { window: (Some(left), Some(0)), ..Options::default() };
+        let problem = Problem::new(tensors, DType::F16, options).unwrap();
+        let rows = reference::all(&problem);
+        for kernel in KERNELS {
+            let sim = Sim::new(5);
+            let request = Request { kernel: Some(kernel), ..Request::default() };
+            let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+            let mut o = vec![f16::NAN; layout.span()];
+            sim.forward(&problem, &plan, (&q, &k, &v), &mut o, None).unwrap();
+            let report = accuracy::check(&problem, (&q, &k, &v), &o, None, DType::F16, &rows);
+            assert!(report.passed(), "{kernel}, window of {left}: {report:?}");
+        }
+    }
+}
+
 #[test]
 fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
     let rows = 37;

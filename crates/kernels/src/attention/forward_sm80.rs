@@ -208,8 +208,10 @@ unsafe fn attend<
             q.copy(row, q_shared.from_row(row));
             row += Q_ROWS;
         }
-        k.copy(mask.seen.first, stages);
-        v.copy(mask.seen.first, stages.from_row(BLOCK_N));
+        // A tile starts at an even row, see `WordCopy`.
+        let start = mask.seen.first & !1;
+        k.copy(start, stages);
+        v.copy(start, stages.from_row(BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
         let mut row = 0;
@@ -217,7 +219,7 @@ unsafe fn attend<
             q.settle(q_shared.from_row(row));
             row += Q_ROWS;
         }
-        let (mut first_key, mut stage) = (mask.seen.first, 0);
+        let (mut first_key, mut stage) = (start, 0);
         while first_key < mask.seen.end {
             let (k_shared, v_shared) = (stages.from_row(stage), stages.from_row(stage + BLOCK_N));
             cp_async::wait_group::<0>();

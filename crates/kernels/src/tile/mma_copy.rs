@@ -18,7 +18,7 @@ pub trait TileCopy<const COLUMNS: u32>: Sized {
     /// Of the matrix `source`.
     fn new<E: Element>(source: &GlobalTile) -> Self;
 
-    /// Begins to copy the rows from `first` on into `tile`. The caller commits.
+    /// Begins to copy the rows from `first`, an even one, on into `tile`. The caller commits.
     ///
     /// # Safety
     /// All threads of the block call this together. The rows are readable; the tile fits at its address, and no
