@@ -156,6 +156,36 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
     }
 }
 
+/// Brings what was accumulated so far to the new m by the factors that [`OnlineSoftmax::step`] gave, if any row of the
+/// warp needs it: m rarely gives way after the first blocks, and then the products of a whole pass are saved.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together.
+#[inline(always)]
+pub unsafe fn rescale_where_needed<const ROWS: usize, const OUT: usize>(
+    acc: &mut [[f32; OUT]; ROWS],
+    rescale: &[f32; ROWS],
+) {
+    let mut needed = false;
+    let mut i = 0;
+    while i < ROWS {
+        needed |= rescale[i] != 1.0;
+        i += 1;
+    }
+    // SAFETY: the caller's contract.
+    if unsafe { warp::vote_any(needed) } {
+        let mut i = 0;
+        while i < ROWS {
+            let mut j = 0;
+            while j < OUT {
+                acc[i][j] *= rescale[i];
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+}
+
 /// Combines a value over each aligned group of `LANES` lanes; every lane gets its group's result.
 ///
 /// # Safety

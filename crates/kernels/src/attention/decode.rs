@@ -12,15 +12,14 @@
 mod merge;
 mod work;
 
-use crate::attention::forward_sm80::{Lane, grew, rescale_output};
 use crate::config::{DecodeConfig, WARP_KEYS};
 use crate::element::Element;
 use crate::params::DecodeParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
-use crate::softmax::OnlineSoftmax;
+use crate::softmax::{OnlineSoftmax, rescale_where_needed};
 use crate::tile::chunk::load_chunk;
 use crate::tile::kv_cache::{KvCache, Rows};
-use crate::tile::mma::{self, CHUNK, MmaElement, MmaTile, QUAD};
+use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
 
 use merge::Partials;
 use work::{Keys, QueryRow, Work, packed_rows, used_keys, visible_keys};
@@ -82,7 +81,7 @@ pub unsafe fn decode<
         fill_queries::<E, BLOCK_M, HEAD_DIM>(params, &work, q_shared, config.threads());
         barrier::sync(0, config.threads());
 
-        let lane = Lane { warp_row: 0, group: index::thread() % 32 / QUAD, pair: index::thread() % QUAD };
+        let lane = Lane { warp_row: 0, ..Lane::current::<ROWS>() };
         let mut visible = [0; ROWS];
         let mut i = 0;
         while i < ROWS {
@@ -107,9 +106,7 @@ pub unsafe fn decode<
                 apply_mask(&mut s, &visible, keys.end, first_key, lane);
             }
             let rescale = softmax.step(&mut s);
-            if warp::vote_any(grew(&rescale)) {
-                rescale_output(&mut acc, &rescale);
-            }
+            rescale_where_needed(&mut acc, &rescale);
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, ring.v_tile(stage));
             warp::sync();
             stage = if stage == AHEAD as u32 { 0 } else { stage + 1 };

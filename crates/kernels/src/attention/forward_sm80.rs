@@ -9,11 +9,11 @@ use crate::config::MmaConfig;
 use crate::element::Element;
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
-use crate::ptx::{cp_async, global, index, shared, warp};
+use crate::ptx::{barrier, cp_async, global, index, shared};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
-use crate::softmax::OnlineSoftmax;
-use crate::tile::mma::{self, CHUNK, MmaElement, MmaTile, QUAD};
+use crate::softmax::{OnlineSoftmax, rescale_where_needed};
+use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
 use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
 use crate::tile::simt::GlobalTile;
 
@@ -225,7 +225,7 @@ unsafe fn attend<
             cp_async::wait_group::<0>();
             k.settle(k_shared);
             v.settle(v_shared);
-            KV::sync(); // This stage is there, and all reads of the other are over.
+            barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
             let next_key = first_key + BLOCK_N;
             stage = 2 * BLOCK_N - stage;
             if next_key < mask.seen.end {
@@ -250,10 +250,7 @@ unsafe fn attend<
                 mask.apply(params, &mut s, first_key, |i| lane.row(i), |j| lane.column(j));
             }
             let rescale = softmax.step(&mut s);
-            // m rarely gives way after the first blocks: then the products of a whole pass are saved.
-            if warp::vote_any(grew(&rescale)) {
-                rescale_output(&mut acc, &rescale);
-            }
+            rescale_where_needed(&mut acc, &rescale);
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
             first_key = next_key;
         }
@@ -266,66 +263,6 @@ unsafe fn attend<
 fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
     // SAFETY: valid parameters have no empty axis.
     unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M)) }
-}
-
-/// What a lane holds of its warp's products: rows and columns as `tile::mma` says.
-#[derive(Clone, Copy)]
-pub(super) struct Lane {
-    /// First row of the warp.
-    pub(super) warp_row: u32,
-    /// g: row within each block of eight.
-    pub(super) group: u32,
-    /// t: pair of columns within each block of eight.
-    pub(super) pair: u32,
-}
-
-impl Lane {
-    #[inline(always)]
-    fn current<const ROWS: usize>() -> Self {
-        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
-        Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
-    }
-
-    /// Row of the block's tile that the lane's row `i` is.
-    #[inline(always)]
-    pub(super) fn row(self, i: usize) -> u32 {
-        self.warp_row + 8 * i as u32 + self.group
-    }
-
-    /// Column of the product that the lane's column `j` is.
-    #[inline(always)]
-    pub(super) fn column(self, j: usize) -> u32 {
-        8 * (j / 2) as u32 + 2 * self.pair + (j % 2) as u32
-    }
-}
-
-/// Whether any row's max grew.
-#[inline(always)]
-pub(super) fn grew<const ROWS: usize>(rescale: &[f32; ROWS]) -> bool {
-    let mut grew = false;
-    let mut i = 0;
-    while i < ROWS {
-        grew |= rescale[i] != 1.0;
-        i += 1;
-    }
-    grew
-}
-
-/// Brings what was accumulated so far to the new running max.
-#[inline(always)]
-pub(super) fn rescale_output<const ROWS: usize, const OUT: usize>(
-    acc: &mut [[f32; OUT]; ROWS],
-    rescale: &[f32; ROWS],
-) {
-    let mut i = 0;
-    while i < ROWS {
-        let mut j = 0;
-        while j < OUT {
-            acc[i][j] *= rescale[i];
-            j += 1;
-        }
-        i += 1;
-    }
 }
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted. O's columns begin at the

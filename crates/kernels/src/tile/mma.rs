@@ -14,6 +14,38 @@ pub const QUAD: u32 = 4;
 /// Bytes that one lane copies or one `ldmatrix` row holds.
 pub const CHUNK: u32 = 16;
 
+/// What a lane holds of its warp's products: rows and columns as said above.
+#[derive(Clone, Copy)]
+pub struct Lane {
+    /// First row of the warp.
+    pub warp_row: u32,
+    /// g: row within each block of eight.
+    pub group: u32,
+    /// t: pair of columns within each block of eight.
+    pub pair: u32,
+}
+
+impl Lane {
+    /// This thread's, if each warp has `ROWS` times eight rows.
+    #[inline(always)]
+    pub fn current<const ROWS: usize>() -> Self {
+        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+        Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
+    }
+
+    /// Row of the block's tile that the lane's row `i` is.
+    #[inline(always)]
+    pub fn row(self, i: usize) -> u32 {
+        self.warp_row + 8 * i as u32 + self.group
+    }
+
+    /// Column of the product that the lane's column `j` is.
+    #[inline(always)]
+    pub fn column(self, j: usize) -> u32 {
+        8 * (j / 2) as u32 + 2 * self.pair + (j % 2) as u32
+    }
+}
+
 /// A 16-bit storage type that tensor cores multiply.
 pub trait MmaElement: Element {
     /// acc += A·B for one 16×8×16 step.

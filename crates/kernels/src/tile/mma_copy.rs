@@ -5,7 +5,7 @@
 //! start at the same distance from one; [`WordCopy`] for any rows. All leave zeros where no row is.
 
 use crate::element::Element;
-use crate::ptx::{barrier, cp_async, index, shared, warp};
+use crate::ptx::{cp_async, index, shared, warp};
 use crate::tile::mma::{CHUNK, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
 
@@ -25,18 +25,11 @@ pub trait TileCopy<const COLUMNS: u32>: Sized {
     /// thread still reads it.
     unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>);
 
-    /// Brings into place what this warp's copies brought to `tile`; a [`Self::sync`] must follow before others read it.
+    /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read it.
     ///
     /// # Safety
     /// All threads of the block call this together, after [`cp_async::wait_group`] covered the tile's copies.
     unsafe fn settle(&self, tile: MmaTile<COLUMNS>);
-
-    /// A barrier of the block's threads. It stands in each way of copying, because a kernel that has
-    /// both has its loop, and so its barrier, twice.
-    ///
-    /// # Safety
-    /// All threads of the block call this together.
-    unsafe fn sync();
 }
 
 /// Whether all rows of `source` start at multiples of 16 bytes and are whole chunks.
@@ -183,12 +176,6 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
 
     #[inline(always)]
     unsafe fn settle(&self, _: MmaTile<COLUMNS>) {}
-
-    #[inline(always)]
-    unsafe fn sync() {
-        // SAFETY: the caller's contract.
-        unsafe { barrier::sync(0, THREADS) };
-    }
 }
 
 /// Copies of 4 bytes, for rows that start at any multiple of 2 bytes; each warp copies whole rows, its lanes
@@ -414,11 +401,5 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
                 shared::store_b32(at, if self.columns % 2 == 1 { last >> 16 } else { 0 });
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn sync() {
-        // SAFETY: the caller's contract.
-        unsafe { barrier::sync(0, THREADS) };
     }
 }

@@ -2,13 +2,12 @@
 
 use crate::attention::combine::{Weights, partial_lse, partial_o};
 use crate::attention::decode::work::{QueryRow, Work};
-use crate::attention::forward_sm80::Lane;
 use crate::config::DecodeConfig;
 use crate::element::Element;
 use crate::params::DecodeParams;
 use crate::ptx::{index, math, shared};
 use crate::softmax::OnlineSoftmax;
-use crate::tile::mma::QUAD;
+use crate::tile::mma::{Lane, QUAD};
 
 /// The warps' normalised O and their log-sum-exps, fp32, each where the warp's ring was.
 pub(super) struct Partials<const HEAD_DIM: u32, const WARPS: usize> {
