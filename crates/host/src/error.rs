@@ -288,12 +288,12 @@ pub enum Error {
         available: String,
     },
     /// A kernel needs a newer device.
-    #[error("kernel {kernel} needs sm_{needed}; {device} is sm_{found}")]
+    #[error("kernel {kernel} needs {needed}; {device} is sm_{found}")]
     KernelNeedsDevice {
         /// The kernel asked for.
         kernel: &'static str,
-        /// The least compute capability that it runs on, as major·10 + minor.
-        needed: u32,
+        /// The PTX target that the device would have to run.
+        needed: fa_kernels::entries::Target,
         /// The device's name.
         device: String,
         /// The device's compute capability.

@@ -108,7 +108,11 @@ fn every_tile_reaches_each_of_its_barriers() {
         // More tiles than blocks, more steps than stages, and the last of them a part.
         let case = Case { shape: [136, 264, 5 * entry.tile.block_k as usize + 24], orders, gaps: [0; 3] };
         let request = GemmRequest {
-            kernel: Some(if entry.target == 75 { GemmKernel::GemmSimt } else { GemmKernel::GemmSm80 }),
+            kernel: Some(if entry.target == Target::Sm75 {
+                GemmKernel::GemmSimt
+            } else {
+                GemmKernel::GemmSm80
+            }),
             block_m: Some(entry.tile.block_m as usize),
             block_n: Some(entry.tile.block_n as usize),
             realign: !entry.tile.aligned,

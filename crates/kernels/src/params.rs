@@ -1,11 +1,14 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
-//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication.
+//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
+//! those of Hopper, which copy by tensor maps, [`Mapped`].
 
 mod decode;
 
 pub use decode::{DecodeParams, MAX_SPLITS};
+
+use crate::ptx::tma::TensorMap;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]
@@ -112,4 +115,15 @@ pub struct GemmParams {
     pub a_along_k: u32,
     /// 1 where consecutive elements of B run along K (column-major), 0 where they run along N; as `a_along_k`.
     pub b_along_k: u32,
+}
+
+/// Parameters of a kernel that copies by tensor maps: the maps, which the kernel takes by their address, and the
+/// parameters that the kernel would have without.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped<const MAPS: usize, P> {
+    /// One for each tensor.
+    pub maps: [TensorMap; MAPS],
+    /// The others.
+    pub params: P,
 }

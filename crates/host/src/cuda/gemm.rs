@@ -164,7 +164,7 @@ impl MmaPeak {
             dtype,
             available: "f16, bf16".to_owned(),
         })?;
-        if entry.target > cuda.device.compute_capability {
+        if !entry.target.runs_on(cuda.device.compute_capability) {
             return Err(Error::KernelNeedsDevice {
                 kernel: "mma_peak",
                 needed: entry.target,

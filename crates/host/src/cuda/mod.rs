@@ -242,7 +242,8 @@ fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
     let capability = 10 * get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
         + get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let name = check("cuDeviceGetName", context.name())?;
-    let least = fa_kernels::entries::entries().map(|entry| entry.target).min().unwrap_or(0);
+    let least =
+        fa_kernels::entries::entries().map(|entry| entry.target.compute_capability()).min().unwrap_or(0);
     if (capability as u32) < least {
         return Err(Error::DeviceTooOld {
             device: name,

@@ -117,7 +117,7 @@ fn choose_entry(problem: &DecodeProblem, device: &Device, request: &DecodeReques
         None => unsupported_dtype(KERNEL, Algorithm::Decode, dtype),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
-    if let Some(entry) = candidates.iter().find(|entry| entry.target > device.compute_capability) {
+    if let Some(entry) = candidates.iter().find(|entry| !entry.target.runs_on(device.compute_capability)) {
         return Err(Error::KernelNeedsDevice {
             kernel: KERNEL,
             needed: entry.target,

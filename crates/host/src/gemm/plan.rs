@@ -225,7 +225,7 @@ impl Candidates<'_> {
                 available: join(DType::ALL.into_iter().filter(has).map(DType::name)),
             });
         };
-        if first.target > self.device.compute_capability {
+        if !first.target.runs_on(self.device.compute_capability) {
             return Err(Error::KernelNeedsDevice {
                 kernel: self.kernel.name(),
                 needed: first.target,

@@ -97,7 +97,7 @@ fn of_entry(problem: &Problem, kernel: Kernel, entry: &'static Entry, reasons: V
 }
 
 fn check_target(entry: &Entry, device: &Device, kernel: Kernel) -> Result<()> {
-    if entry.target <= device.compute_capability {
+    if entry.target.runs_on(device.compute_capability) {
         return Ok(());
     }
     Err(Error::KernelNeedsDevice {

@@ -10,7 +10,7 @@ use crate::params::GemmParams;
 use crate::tile::mma_block::{AlongK, AlongSpan};
 
 #[cfg(not(target_arch = "nvptx64"))]
-use super::{Run, for_target};
+use super::{Run, Target, for_target};
 #[cfg(not(target_arch = "nvptx64"))]
 use host::{GemmAlgorithm as Algorithm, GemmEntry as Entry};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -27,6 +27,8 @@ mod host {
         GemmSimt,
         /// `gemm::sm80`.
         GemmSm80,
+        /// `gemm::sm90`.
+        GemmSm90,
         /// `gemm::peak`.
         MmaPeak,
     }
@@ -37,6 +39,7 @@ mod host {
             match self {
                 Self::GemmSimt => "gemm_simt",
                 Self::GemmSm80 => "gemm_sm80",
+                Self::GemmSm90 => "gemm_sm90",
                 Self::MmaPeak => "mma_peak",
             }
         }
@@ -190,10 +193,13 @@ entries! { sm_80;
     mma_peak("bf16", Bf16);
 }
 
+entries! { sm_90a;
+}
+
 /// All entries of matrix multiplication.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn gemm_entries() -> impl Iterator<Item = &'static GemmEntry> {
-    [SM_75, SM_80].into_iter().flatten().copied().flatten()
+    [SM_75, SM_80, SM_90A].into_iter().flatten().copied().flatten()
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

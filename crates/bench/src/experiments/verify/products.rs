@@ -51,6 +51,7 @@ fn of_entry(entry: &'static GemmEntry) -> Option<Target> {
     let kernel = match entry.algorithm {
         GemmAlgorithm::GemmSimt => GemmKernel::GemmSimt,
         GemmAlgorithm::GemmSm80 => GemmKernel::GemmSm80,
+        GemmAlgorithm::GemmSm90 => GemmKernel::GemmSm90,
         // It multiplies nothing that is anybody's.
         GemmAlgorithm::MmaPeak => return None,
     };

@@ -41,8 +41,8 @@ impl Target {
 
 /// Why `device` cannot run `entry`, if it cannot.
 pub(crate) fn refusal<A, T>(entry: &Entry<A, T>, device: &Device) -> Option<String> {
-    if entry.target > device.compute_capability {
-        return Some(format!("needs sm_{}, the device is sm_{}", entry.target, device.compute_capability));
+    if !entry.target.runs_on(device.compute_capability) {
+        return Some(format!("needs {}, the device is sm_{}", entry.target, device.compute_capability));
     }
     (entry.shared_bytes as usize > device.shared_per_block).then(|| {
         let (needed, available) = (entry.shared_bytes, device.shared_per_block);
