@@ -4,8 +4,10 @@
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
 mod feasibility;
+mod forward_sm90;
 
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
+pub use forward_sm90::Sm90Config;
 
 use feasibility::{all, check_multiple};
 

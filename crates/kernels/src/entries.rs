@@ -11,6 +11,8 @@
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{combine, decode, forward_sm80};
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::forward_sm90;
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -245,6 +247,35 @@ macro_rules! decode_combine {
     };
 }
 
+/// One tile of `forward_sm90` in each storage type.
+macro_rules! forward_sm90 {
+    ($m:literal, $n:literal, $d:literal, $stages:literal, $ping_pong:literal) => {
+        group! {
+            forward_sm90 { "f16", F16, $m, $n, $d, $stages, $ping_pong }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, $ping_pong }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $stages:literal, $ping_pong:literal) => {
+        entry! {
+            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_s", $stages),
+            ForwardSm90,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: sm90($m, $n, $d, $stages).threads(),
+                min_blocks: 1,
+                shared_bytes: sm90($m, $n, $d, $stages).shared_bytes(),
+                barriers: forward_sm90::barriers(sm90($m, $n, $d, $stages), $ping_pong),
+            },
+            forward_sm90::forward_sm90::<
+                $element, $m, $n, $d, $stages, $ping_pong, { $n / 2 }, { $n / 4 }, { $d / 2 }
+            >,
+            Persistent,
+            Mapped<4, crate::params::PersistentParams>
+        }
+    };
+}
+
 /// Several entries: items on the device, an array on the host.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! group {
@@ -372,6 +403,9 @@ entries! { sm_80;
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
 #[cfg(not(fa_variants))]
 entries! { sm_90a;
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, stages, whether two warpgroups take turns).
+    forward_sm90(192, 80, 128, 2, false);
+    forward_sm90(128, 128, 128, 2, true);
 }
 
 // Behind the macros that it lists its entries with.
@@ -416,4 +450,9 @@ const fn standard_tile(block_m: u32, block_n: u32) -> Tile {
 #[cfg(not(target_arch = "nvptx64"))]
 const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::config::MmaConfig {
     crate::config::MmaConfig { block_m, block_n, head_dim, warps }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn sm90(block_m: u32, block_n: u32, head_dim: u32, stages: u32) -> crate::config::Sm90Config {
+    crate::config::Sm90Config { block_m, block_n, head_dim, stages }
 }

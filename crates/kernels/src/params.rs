@@ -84,6 +84,19 @@ pub struct AttentionParams {
     pub alibi_batch_stride: u64,
 }
 
+/// Parameters of an attention kernel whose blocks each go through several tiles of queries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PersistentParams {
+    /// The problem.
+    pub attention: AttentionParams,
+    /// Tiles of queries in all.
+    pub tiles: u32,
+    /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their K and V are
+    /// found in L2; at least 1.
+    pub section: u32,
+}
+
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a
 /// column-major C is a row-major Cᵀ = Bᵀ·Aᵀ).
 ///

@@ -3,7 +3,7 @@
 use core::hint::assert_unchecked;
 
 use crate::mask::UNLIMITED;
-use crate::params::{AttentionParams, Strides};
+use crate::params::{AttentionParams, PersistentParams, Strides};
 use crate::ptx::{global, index};
 
 /// A block's share of the problem.
@@ -69,7 +69,17 @@ impl WorkTile {
         // SAFETY: the caller's contract. Without it each division would carry a call to the panic
         // for a zero divisor, which a kernel cannot link.
         unsafe { assert_unchecked(tiles > 0 && params.heads > 0) };
-        let sequence_head = block / tiles;
+        unsafe { Self::of_head(params, tiles, block % tiles, block / tiles) }
+    }
+
+    /// A tile of the given head of all sequences' heads, the `order`-th of it to be computed.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`].
+    #[inline(always)]
+    unsafe fn of_head(params: &AttentionParams, tiles: u32, order: u32, sequence_head: u32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { assert_unchecked(params.heads > 0) };
         let (head, batch) = (sequence_head % params.heads, sequence_head / params.heads);
         // SAFETY: the caller's contract.
         let (queries, keys) = unsafe {
@@ -78,12 +88,35 @@ impl WorkTile {
                 Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
             )
         };
-        let tile = block % tiles;
         // Where the mask hides what comes after a query, the last tile sees the most keys: it goes first, so
         // that the grid does not end with a long one.
         let masks_right = params.window_span - params.window_left < UNLIMITED;
-        let tile = if masks_right { tiles - 1 - tile } else { tile };
+        let tile = if masks_right { tiles - 1 - order } else { order };
         Self { tile, head, batch, queries, keys }
+    }
+
+    /// The tile of `BLOCK_M` queries with this index in the order that a persistent grid goes by: section after section of
+    /// heads, in each the tiles of all heads that come first, then those that come second.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.
+    #[inline(always)]
+    pub unsafe fn of_persistent<const BLOCK_M: u32>(params: &PersistentParams, index: u32) -> Self {
+        let PersistentParams { attention, tiles, section } = params;
+        let head_tiles = attention.seqlen_q.div_ceil(BLOCK_M);
+        // SAFETY: the caller's contract.
+        unsafe { assert_unchecked(head_tiles > 0 && *section > 0) };
+        let section_tiles = section * head_tiles;
+        // SAFETY: neither factor is 0.
+        unsafe { assert_unchecked(section_tiles > 0) };
+        let (first_head, index) = (index / section_tiles * section, index % section_tiles);
+        // The last section may have fewer heads.
+        let heads = (tiles / head_tiles - first_head).min(*section);
+        // SAFETY: the index is below the number of tiles; the rest is the caller's contract.
+        unsafe {
+            assert_unchecked(heads > 0);
+            Self::of_head(attention, head_tiles, index / heads, first_head + index % heads)
+        }
     }
 
     /// This tile split into a row and a column of a grid of tiles `width` wide.
