@@ -34,8 +34,9 @@ macro_rules! entry {
         const _: () = {
             #[unsafe(export_name = $name)]
             unsafe extern "ptx-kernel" fn entry(mapped: crate::params::Mapped<$maps, $params>) {
+                let maps = crate::ptx::tma::parameter_address!($name);
                 // SAFETY: the host launches an entry as its row of the list says.
-                unsafe { $body(&mapped.params, crate::ptx::tma::parameter_address!($name)) }
+                unsafe { $body(&mapped.params, maps) }
             }
         };
     };

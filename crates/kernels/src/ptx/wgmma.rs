@@ -124,14 +124,18 @@ const fn options<E: Format>(
     fa_sim::wgmma::Options { element, transposed_a, transposed_b, accumulate }
 }
 
-/// The product of one storage type as assembly: the accumulator's registers are operands 0 to N / 2 − 1.
+/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! product {
-    ($format:literal, $columns:literal, [$first:literal $($index:literal)*], $d:ident, $accumulate:ident, $a:literal, $flags:literal,
-     $($operands:tt)*) => {
+    ($element:ident, $($arguments:tt)*) => {
+        if $element::BF16 { product!("bf16"; $($arguments)*) } else { product!("f16"; $($arguments)*) }
+    };
+    ($format:literal; $columns:literal, [$first:literal $($index:literal)*], $d:ident, $accumulate:ident,
+     $a:literal, $transposed:literal, $($operands:tt)*) => {
         asm!("{{", ".reg .pred accumulate;", "setp.ne.b32 accumulate, {accumulate}, 0;",
             concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $format, ".", $format,
-                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1, ", $flags, ";"), "}}",
+                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1, ", $transposed, ";"),
+            "}}",
             inlateout(reg32) $d[$first], $(inlateout(reg32) $d[$index],)* accumulate = in(reg32) $accumulate as u32,
             $($operands)*, options(nostack))
     };
@@ -154,15 +158,9 @@ macro_rules! accumulator {
                     target_arch = "nvptx64" => {
                         // SAFETY: the caller's contract is the instruction's.
                         unsafe {
-                            if E::BF16 {
-                                product!("bf16", $columns, [$($index)*], self, accumulate, "{a}", "{trans_a}, {trans_b}",
-                                    a = in(reg64) a, b = in(reg64) b,
-                                    trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32)
-                            } else {
-                                product!("f16", $columns, [$($index)*], self, accumulate, "{a}", "{trans_a}, {trans_b}",
-                                    a = in(reg64) a, b = in(reg64) b,
-                                    trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32)
-                            }
+                            product!(E, $columns, [$($index)*], self, accumulate, "{a}", "{trans_a}, {trans_b}",
+                                a = in(reg64) a, b = in(reg64) b,
+                                trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32)
                         }
                     }
                     _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(TRANS_A, TRANS_B, accumulate)) }
@@ -176,15 +174,9 @@ macro_rules! accumulator {
                     target_arch = "nvptx64" => {
                         // SAFETY: the caller's contract is the instruction's.
                         unsafe {
-                            if E::BF16 {
-                                product!("bf16", $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}",
-                                    "{trans_b}", a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2],
-                                    a3 = in(reg32) a[3], b = in(reg64) b, trans_b = const TRANS_B as u32)
-                            } else {
-                                product!("f16", $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}",
-                                    "{trans_b}", a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2],
-                                    a3 = in(reg32) a[3], b = in(reg64) b, trans_b = const TRANS_B as u32)
-                            }
+                            product!(E, $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}",
+                                "{trans_b}", a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2],
+                                a3 = in(reg32) a[3], b = in(reg64) b, trans_b = const TRANS_B as u32)
                         }
                     }
                     _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate)) }
