@@ -103,7 +103,8 @@ impl WorkTile {
     #[inline(always)]
     pub unsafe fn of_persistent<const BLOCK_M: u32>(params: &PersistentParams, index: u32) -> Self {
         let PersistentParams { attention, tiles, section } = params;
-        let head_tiles = attention.seqlen_q.div_ceil(BLOCK_M);
+        // What follows from it would otherwise be computed once, and kept in registers.
+        let head_tiles = index::unknown(attention.seqlen_q.div_ceil(BLOCK_M));
         // SAFETY: the caller's contract.
         unsafe { assert_unchecked(head_tiles > 0 && *section > 0) };
         let section_tiles = section * head_tiles;

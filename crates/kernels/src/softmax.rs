@@ -197,7 +197,7 @@ impl<const LANES: u32> OnlineSoftmax<2, LANES> {
             shift[i] = if MASKED { self.shift(new) } else { new * self.scale.late };
             i += 1;
         }
-        let mut sum = [0.0; 4];
+        let mut sum = [self.sum[0], 0.0, self.sum[1], 0.0];
         let mut j = 0;
         while j < SCORES {
             let p = math::exp2(math::fma(scores[j], self.scale.late, -shift[j / 2 % 2]));
@@ -205,8 +205,7 @@ impl<const LANES: u32> OnlineSoftmax<2, LANES> {
             sum[j % 4] += p;
             j += 1;
         }
-        self.sum[0] += sum[0] + sum[1];
-        self.sum[1] += sum[2] + sum[3];
+        self.sum = [sum[0] + sum[1], sum[2] + sum[3]];
         rescale
     }
 }

@@ -10,6 +10,7 @@ mod consumer;
 mod key_blocks;
 mod output;
 mod producer;
+mod schedule;
 
 use crate::config::Sm90Config;
 use crate::params::PersistentParams;
@@ -20,6 +21,7 @@ use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 use consumer::Consumer;
+use schedule::Schedule;
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
 const WARPGROUP: u32 = 128;
@@ -77,16 +79,14 @@ pub unsafe fn forward_sm90<
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
-            if config.warpgroups() == 2 { setmaxnreg::decrease::<24>() } else { setmaxnreg::decrease::<32>() }
+            if config.warpgroups() == 2 { setmaxnreg::decrease::<40>() } else { setmaxnreg::decrease::<32>() }
             if index::thread() % WARPGROUP == 0 {
                 producer::produce(params, maps, pipeline);
             }
         } else {
-            if config.warpgroups() == 2 { setmaxnreg::increase::<240>() } else { setmaxnreg::increase::<160>() }
+            if config.warpgroups() == 2 { setmaxnreg::increase::<232>() } else { setmaxnreg::increase::<160>() }
             let mut consumer =
-                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(
-                    warpgroup, pipeline,
-                );
+                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(pipeline);
             consumer.run(params, Maps { first: maps }.o());
         }
     }
@@ -127,7 +127,14 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
             }
             Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
             Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
+            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS);
         }
+    }
+
+    #[inline(always)]
+    fn schedule(self) -> u32 {
+        const { assert!(Schedule::BYTES == Sm90Config::SCHEDULE_BYTES) };
+        self.base + Self::CONFIG.schedule_offset()
     }
 
     #[inline(always)]
@@ -157,16 +164,16 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         Panels { address: self.q(warpgroup).address + Self::CONFIG.o_offset() }
     }
 
-    /// A stage of K.
+    /// The first stage of K; the others lie behind it.
     #[inline(always)]
-    fn k(self, stage: u32) -> Panels<BLOCK_N, HEAD_DIM> {
-        Panels { address: self.base + Self::CONFIG.k_offset() + Panels::<BLOCK_N, HEAD_DIM>::BYTES * stage }
+    fn k(self) -> Panels<BLOCK_N, HEAD_DIM> {
+        Panels { address: self.base + Self::CONFIG.k_offset() }
     }
 
-    /// A stage of V.
+    /// The first stage of V.
     #[inline(always)]
-    fn v(self, stage: u32) -> Panels<BLOCK_N, HEAD_DIM> {
-        Panels { address: self.base + Self::CONFIG.v_offset() + Panels::<BLOCK_N, HEAD_DIM>::BYTES * stage }
+    fn v(self) -> Panels<BLOCK_N, HEAD_DIM> {
+        Panels { address: self.base + Self::CONFIG.v_offset() }
     }
 }
 

@@ -53,9 +53,10 @@ impl Sm90Config {
         self.v_offset() + self.stages * self.block_n * self.row_bytes()
     }
 
-    /// Bytes of the barriers: two for each warpgroup's part of Q, and for each stage of K and of V.
+    /// Bytes of the barriers, two for each warpgroup's part of Q, and for each stage of K and of V; and of what says
+    /// which tile comes next.
     const fn barrier_bytes(&self) -> u32 {
-        16 * (self.warpgroups() + 2 * self.stages)
+        16 * (self.warpgroups() + 2 * self.stages) + Self::SCHEDULE_BYTES
     }
 
     /// Whether O leaves through memory of its own, so that the next tile's Q can come meanwhile, and not through that of Q.
@@ -63,19 +64,27 @@ impl Sm90Config {
         self.rings_end() + self.k_offset() + self.barrier_bytes() <= SHARED
     }
 
+    /// Bytes of what says which tile comes next: two slots of 32, and four barriers.
+    pub const SCHEDULE_BYTES: u32 = 96;
+
     /// Where O leaves through.
     pub const fn o_offset(&self) -> u32 {
         if self.own_output() { self.rings_end() } else { 0 }
     }
 
-    /// Where the barriers are.
+    /// Where the barriers are, behind what says which tile comes next.
     pub const fn barriers_offset(&self) -> u32 {
+        self.schedule_offset() + Self::SCHEDULE_BYTES
+    }
+
+    /// Where it says which tile comes next.
+    pub const fn schedule_offset(&self) -> u32 {
         self.rings_end() + if self.own_output() { self.k_offset() } else { 0 }
     }
 
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
-        self.barriers_offset() + self.barrier_bytes()
+        self.schedule_offset() + self.barrier_bytes()
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.

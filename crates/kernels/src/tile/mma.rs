@@ -29,7 +29,13 @@ impl Lane {
     /// This thread's, if each warp has `ROWS` times eight rows.
     #[inline(always)]
     pub fn current<const ROWS: usize>() -> Self {
-        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+        Self::of_thread::<ROWS>(index::thread())
+    }
+
+    /// As [`Self::current`], of a given thread.
+    #[inline(always)]
+    pub fn of_thread<const ROWS: usize>(thread: u32) -> Self {
+        let (warp, lane) = (thread / 32, thread % 32);
         Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
     }
 

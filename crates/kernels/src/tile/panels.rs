@@ -76,7 +76,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// The tile as an operand.
     #[inline(always)]
     pub fn descriptor(self) -> Descriptor {
-        Descriptor::with_boxes(self.address, Self::PANEL)
+        Descriptor::of_boxes(self.address, Self::PANEL)
     }
 
     /// Bytes to the `step`-th sixteen columns: K of a product with the tile's rows as rows of A or columns of B.

@@ -51,6 +51,12 @@ impl<const STAGES: u32> Ring<STAGES> {
         Self { barriers, stage: 0, parity: 0 }
     }
 
+    /// The same place in the ring whose barriers lie `bytes` bytes behind, where all go around both alike.
+    #[inline(always)]
+    pub fn behind(self, bytes: u32) -> Self {
+        Self { barriers: self.barriers + bytes, ..self }
+    }
+
     /// Index of the stage at hand.
     #[inline(always)]
     pub fn stage(&self) -> u32 {
@@ -78,10 +84,32 @@ impl<const STAGES: u32> Ring<STAGES> {
         let full = self.barriers + 8 * self.stage;
         // SAFETY: `init` made both barriers; the producer is their full one's only arrival.
         unsafe {
-            mbarrier::wait(full + 8 * STAGES, self.parity);
+            self.wait_empty();
             mbarrier::arrive_expect_tx(full, bytes);
         }
         full
+    }
+
+    /// Waits until all consumers have released the stage, which the producer then writes itself, to [`Self::fill`] it.
+    ///
+    /// # Safety
+    /// The producer calls this once for each stage.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn wait_empty(&self) {
+        // SAFETY: `init` made the barrier.
+        unsafe { mbarrier::wait(self.barriers + 8 * (STAGES + self.stage), self.parity) }
+    }
+
+    /// Hands what the producer has written to the consumers.
+    ///
+    /// # Safety
+    /// The producer calls this after [`Self::wait_empty`].
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn fill(&self) {
+        // SAFETY: `init` made the barrier; the producer is its only arrival.
+        unsafe { mbarrier::arrive(self.barriers + 8 * self.stage) }
     }
 
     /// Waits until the stage's copies have landed.

@@ -10,7 +10,7 @@ use crate::ptx::tma;
 use crate::tile::mma_block::Panel;
 
 /// Bytes of a line: the span of the swizzle.
-const LINE: u32 = 128;
+pub const LINE: u32 = 128;
 
 /// Elements of a line.
 pub const LINE_ELEMENTS: u32 = LINE / 2;
@@ -54,9 +54,13 @@ impl Descriptor {
     #[inline(always)]
     pub fn new<P: Panel>(shared: u32) -> Self {
         const { assert!(P::DEPTH == LINE_ELEMENTS, "a line along K is a line of the swizzle") };
-        // The leading byte offset leads from box to box; along K it is not used.
-        let leading = if P::ALONG_K { 1 } else { BOX_BYTES / 16 };
-        Self((shared & 0x3ffff) / 16 | leading << 16)
+        Self::of_boxes(shared, BOX_BYTES)
+    }
+
+    /// Of lines at `shared` in boxes of `box_bytes`, the leading byte offset along the span; along K it is not used.
+    #[inline(always)]
+    pub fn of_boxes(shared: u32, box_bytes: u32) -> Self {
+        Self((shared & 0x3ffff) / 16 | box_bytes / 16 << 16)
     }
 
     /// Of what lies `bytes` bytes, a multiple of 16, behind.
@@ -65,11 +69,17 @@ impl Descriptor {
         Self(self.0 + bytes / 16)
     }
 
+    /// The descriptor.
+    #[inline(always)]
+    pub fn bits(self) -> u64 {
+        Self::HIGH | self.0 as u64
+    }
+
     /// The descriptor of the `step`-th sixteen of K.
     #[inline(always)]
     pub fn at<P: Panel>(self, step: u32) -> u64 {
         let step_bytes = if P::ALONG_K { 2 * 16 } else { 16 * LINE };
-        Self::HIGH | (self.0 + step * (step_bytes / 16)) as u64
+        self.behind(step * step_bytes).bits()
     }
 }
 

@@ -3,8 +3,8 @@
 use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
-use super::output::Output;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS};
+use super::schedule::Schedule;
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, output};
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{self, Accumulator, Format};
 use crate::ptx::{barrier, index, warp};
@@ -29,8 +29,9 @@ pub(super) struct Consumer<
     const PAIRS: usize,
     const OUT: usize,
 > {
-    warpgroup: u32,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    /// Which of two warpgroups this is, where they take turns.
+    turn: u32,
     queries: Ring<1>,
     keys: Ring<STAGES>,
     values: Ring<STAGES>,
@@ -62,17 +63,18 @@ where
     const OWN_OUTPUT: bool = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output();
 
     #[inline(always)]
-    pub(super) fn new(warpgroup: u32, pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
+    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
+        let warpgroup = warpgroup();
         Self {
-            warpgroup,
             pipeline,
+            turn: if PING_PONG { warpgroup } else { 0 },
             queries: Ring::consumer(pipeline.q_barriers(warpgroup)),
             keys: Ring::consumer(pipeline.k_barriers()),
             values: Ring::consumer(pipeline.v_barriers()),
             operands: [
                 pipeline.q(warpgroup).descriptor(),
-                pipeline.k(0).descriptor(),
-                pipeline.v(0).descriptor(),
+                pipeline.k().descriptor(),
+                pipeline.v().descriptor(),
             ],
             s: [0.0; SCORES],
             p: [0; PAIRS],
@@ -88,25 +90,26 @@ where
     /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
     pub(super) unsafe fn run(&mut self, params: &PersistentParams, o_map: u64) {
-        let output = Output::new(self.pipeline, self.warpgroup, o_map);
         // SAFETY: the caller's contract.
         unsafe {
-            if PING_PONG && self.warpgroup == 1 {
+            if self.turn == 1 {
                 self.pass_turn();
             }
-            let mut tile = index::block();
-            while tile < params.tiles {
-                let work = WorkTile::of_persistent::<BLOCK_M>(params, tile);
-                self.attend(&params.attention, &work);
+            let mut schedule = Schedule::consumer(self.pipeline.schedule());
+            while schedule.wait() {
+                self.attend(&params.attention, &schedule.work());
+                let work = schedule.work();
                 let finished = [self.softmax.finish(0), self.softmax.finish(1)];
-                output.store::<E, OUT>(&params.attention, &work, &mut self.o, finished);
+                output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
+                    &params.attention, o_map, self.pipeline, &work, &mut self.o, finished,
+                );
                 if !Self::OWN_OUTPUT {
-                    output.wait();
+                    output::wait();
                     self.release_queries();
                 }
-                tile += index::blocks();
+                schedule.leave(leads_warp());
             }
-            output.wait_all();
+            output::wait_all();
         }
     }
 
@@ -117,7 +120,7 @@ where
     #[inline(always)]
     unsafe fn attend(&mut self, params: &AttentionParams, work: &WorkTile) {
         let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work);
-        let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * self.warpgroup;
+        let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if PING_PONG { blocks.all(seen) } else { seen };
         self.softmax = OnlineSoftmax::with_positive_scale(params.softmax_scale);
@@ -195,6 +198,7 @@ where
             wgmma::fence();
             self.multiply_keys();
             self.values.wait();
+            wgmma::fence();
             self.multiply_values();
             self.pass_turn();
             self.s.wait_group::<1>();
@@ -222,8 +226,8 @@ where
         let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES;
         let mut step = 0;
         while step < HEAD_DIM / 16 {
-            let a = q.behind(Rows::<HEAD_DIM>::columns(step));
-            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::columns(step));
+            let a = q.behind(Rows::<HEAD_DIM>::columns(step)).bits();
+            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::columns(step)).bits();
             // SAFETY: the caller's contract.
             unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
             step += 1;
@@ -243,7 +247,7 @@ where
         let mut step = 0;
         while step < BLOCK_N as usize / 16 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
-            let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32));
+            let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
             // SAFETY: the caller's contract.
             unsafe { self.o.multiply_rs::<E, true>(a, b, true) };
             step += 1;
@@ -336,7 +340,7 @@ where
     unsafe fn take_turn(&self) {
         if PING_PONG {
             // SAFETY: the caller's contract.
-            unsafe { barrier::sync(1 + self.warpgroup, 2 * WARPGROUP) };
+            unsafe { barrier::sync(1 + self.turn, 2 * WARPGROUP) };
         }
     }
 
@@ -346,9 +350,16 @@ where
     unsafe fn pass_turn(&self) {
         if PING_PONG {
             // SAFETY: the caller's contract.
-            unsafe { barrier::arrive(2 - self.warpgroup, 2 * WARPGROUP) };
+            unsafe { barrier::arrive(2 - self.turn, 2 * WARPGROUP) };
         }
     }
+}
+
+/// Index of this thread's warpgroup, in a register that is known to be uniform; found anew by each call.
+#[inline(always)]
+pub(super) fn warpgroup() -> u32 {
+    // SAFETY: the whole warp calls this.
+    unsafe { warp::broadcast(index::thread_anew() / WARPGROUP, 0) }
 }
 
 /// Whether this is its warp's first lane.

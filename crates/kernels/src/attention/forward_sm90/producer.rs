@@ -1,6 +1,7 @@
 //! The thread that copies.
 
 use super::key_blocks::KeyBlocks;
+use super::schedule::Schedule;
 use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS};
 use crate::params::PersistentParams;
 use crate::ptx::{index, tma};
@@ -27,9 +28,11 @@ pub(super) unsafe fn produce<
 ) {
     let maps = Maps { first: maps };
     let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
-    let mut keys = Ring::<STAGES>::producer(pipeline.k_barriers());
-    let mut values = Ring::<STAGES>::producer(pipeline.v_barriers());
-    let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+    let mut keys =
+        Copies { ring: Ring::<STAGES>::producer(pipeline.k_barriers()), first: pipeline.k(), map: maps.k() };
+    let mut values =
+        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), map: maps.v() };
+    let mut schedule = Schedule::producer(pipeline.schedule());
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
         tma::prefetch(maps.q());
@@ -38,33 +41,48 @@ pub(super) unsafe fn produce<
         let mut tile = index::block();
         while tile < params.tiles {
             let work = WorkTile::of_persistent::<BLOCK_M>(params, tile);
-            let kv_head = work.kv_head(&params.attention);
+            schedule.announce(Some(&work));
             let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(&params.attention, &work);
+            let head = (work.kv_head(&params.attention), work.batch);
             let mut block = blocks.count;
+            if block > 0 {
+                block -= 1;
+                keys.copy(blocks.first_key(block), head);
+            }
+            copy_queries(maps, pipeline, &work, &mut queries);
             while block > 0 {
                 block -= 1;
-                let full = keys.acquire(bytes);
-                let key = blocks.first_key(block);
-                pipeline.k(keys.stage()).load(maps.k(), full, key, kv_head, work.batch);
-                keys.advance();
-                if block + 1 == blocks.count {
-                    copy_queries(maps, pipeline, &work, &mut queries);
-                } else {
-                    let full = values.acquire(bytes);
-                    let key = blocks.first_key(block + 1);
-                    pipeline.v(values.stage()).load(maps.v(), full, key, kv_head, work.batch);
-                    values.advance();
-                }
+                keys.copy(blocks.first_key(block), head);
+                values.copy(blocks.first_key(block + 1), head);
             }
             if blocks.count > 0 {
-                let full = values.acquire(bytes);
-                pipeline.v(values.stage()).load(maps.v(), full, blocks.first_key(0), kv_head, work.batch);
-                values.advance();
-            } else {
-                copy_queries(maps, pipeline, &work, &mut queries);
+                values.copy(blocks.first_key(0), head);
             }
             tile += index::blocks();
         }
+        schedule.announce(None);
+    }
+}
+
+/// K or V: the place in its ring, its first stage, and its tensor map.
+struct Copies<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
+    ring: Ring<STAGES>,
+    first: Panels<BLOCK_N, HEAD_DIM>,
+    map: u64,
+}
+
+impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N, HEAD_DIM, STAGES> {
+    /// Copies the block of keys that begins at `key` into the next stage, once that is empty.
+    ///
+    /// # Safety
+    /// As [`produce`].
+    #[inline(always)]
+    unsafe fn copy(&mut self, key: u32, (head, batch): (u32, u32)) {
+        let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+        let stage = Panels::<BLOCK_N, HEAD_DIM> { address: self.first.address + self.ring.stage() * bytes };
+        // SAFETY: the caller's contract.
+        unsafe { stage.load(self.map, self.ring.acquire(bytes), key, head, batch) };
+        self.ring.advance();
     }
 }
 
@@ -73,12 +91,7 @@ pub(super) unsafe fn produce<
 /// # Safety
 /// As [`produce`].
 #[inline(always)]
-unsafe fn copy_queries<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
->(
+unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
     maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     work: &WorkTile,
