@@ -230,6 +230,14 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A kernel that was asked for does not take the problem.
+    #[error("kernel {kernel} cannot be run: {reason}")]
+    UnfitKernel {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// No matrix multiplication was built with this tile, or none that fits.
     #[error(
         "{tile} is not built for {kernel}, or not in the {shared} bytes of shared memory that {device} has per \

@@ -1,10 +1,12 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
 use fa_kernels::entries::{Entry, Params};
+use fa_kernels::ptx::tma;
 use fa_sim::{Buffer, Launch, Schedule};
 
 use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem};
 use crate::launch::{Addresses, params};
+use crate::tensor_map::TensorMap;
 use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
@@ -109,7 +111,8 @@ impl Sim {
         let addresses = GemmAddresses { a, b, c };
         let mut traffic = Traffic::default();
         if let Some(step) = plan.step_at(&addresses) {
-            let params = Params::Gemm(crate::gemm::params(problem, &addresses));
+            let encode = |map: &TensorMap| encode(step.entry.name, map);
+            let params = crate::gemm::params(problem, step.entry, &addresses, encode)?;
             self.run(step.entry, step.grid, &params, &buffers, &mut traffic)?;
         }
         Ok(traffic)
@@ -144,6 +147,11 @@ impl Sim {
         traffic.barrier_sites.push(report.barrier_sites);
         Ok(())
     }
+}
+
+/// A tensor map in the simulator's form.
+fn encode(entry: &'static str, map: &TensorMap) -> Result<tma::TensorMap> {
+    map.encode().map(tma::TensorMap).map_err(|reason| Error::UnfitEntry { entry, reason })
 }
 
 /// What a simulated run moved through device memory.

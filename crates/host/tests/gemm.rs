@@ -2,6 +2,7 @@
 //! all orders, padded rows, and operands that start anywhere.
 #![allow(clippy::unwrap_used)]
 
+use fa_kernels::entries::Target;
 use flash_attention::gemm::reference::Expected;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
 use flash_attention::{Backend, BackendKind, DType, Device, Element, Sim};
@@ -108,10 +109,10 @@ fn every_tile_reaches_each_of_its_barriers() {
         // More tiles than blocks, more steps than stages, and the last of them a part.
         let case = Case { shape: [136, 264, 5 * entry.tile.block_k as usize + 24], orders, gaps: [0; 3] };
         let request = GemmRequest {
-            kernel: Some(if entry.target == Target::Sm75 {
-                GemmKernel::GemmSimt
-            } else {
-                GemmKernel::GemmSm80
+            kernel: Some(match entry.target {
+                Target::Sm75 => GemmKernel::GemmSimt,
+                Target::Sm80 => GemmKernel::GemmSm80,
+                Target::Sm90a => GemmKernel::GemmSm90,
             }),
             block_m: Some(entry.tile.block_m as usize),
             block_n: Some(entry.tile.block_n as usize),

@@ -10,6 +10,7 @@ mod driver;
 mod gemm;
 mod modules;
 mod resident;
+mod tensor_map;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Cuda {
     stream: Arc<CudaStream>,
     modules: Arc<Modules>,
     device: Device,
+    /// CUDA version of the driver, as 1000·major + 10·minor.
+    cuda_version: i32,
     l2_bytes: usize,
 }
 
@@ -63,7 +66,7 @@ impl Cuda {
         let device = describe(&context, cuda_version)?;
         let l2_bytes =
             attribute(&context, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize;
-        Ok(Self { context, stream, modules: Arc::new(Modules::default()), device, l2_bytes })
+        Ok(Self { context, stream, modules: Arc::new(Modules::default()), device, cuda_version, l2_bytes })
     }
 
     /// The GPU.
@@ -191,6 +194,7 @@ impl Cuda {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
+            Params::MappedGemm(params) => (&raw const *params).cast(),
         };
         let mut arguments = [params.cast_mut()];
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its

@@ -1,6 +1,6 @@
 //! Matrix multiplication → kernel and tile: a pure function, with its reasons written beside each choice.
 
-use fa_kernels::entries::{GemmAlgorithm, GemmEntry, gemm_entries};
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, Target, gemm_entries};
 use fa_kernels::tile::mma_block::MAX_LEADING;
 
 use super::{GemmAddresses, GemmProblem, Matrices, Order};
@@ -10,6 +10,8 @@ use crate::{BackendKind, DType, Device, Error, Result};
 /// A kernel that multiplies matrices; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GemmKernel {
+    /// Tensor cores through `wgmma`, fed by tensor maps: Hopper in 16-bit types, and the simulator.
+    GemmSm90,
     /// Tensor cores through `mma.sync`: NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
     GemmSm80,
     /// fp32 FMA: any NVIDIA GPU, and the simulator.
@@ -20,11 +22,12 @@ pub enum GemmKernel {
 
 impl GemmKernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::GemmSm80, Self::GemmSimt, Self::GemmCpu];
+    pub const ALL: [Self; 4] = [Self::GemmSm90, Self::GemmSm80, Self::GemmSimt, Self::GemmCpu];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::GemmSm90 => "gemm_sm90",
             Self::GemmSm80 => "gemm_sm80",
             Self::GemmSimt => "gemm_simt",
             Self::GemmCpu => "gemm_cpu",
@@ -34,7 +37,7 @@ impl GemmKernel {
     /// The kernels of a backend, the fastest first. Not each one takes every storage type or device.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::GemmSm80, Self::GemmSimt],
+            BackendKind::Cuda | BackendKind::Sim => &[Self::GemmSm90, Self::GemmSm80, Self::GemmSimt],
             BackendKind::Cpu => &[Self::GemmCpu],
         }
     }
@@ -42,6 +45,7 @@ impl GemmKernel {
     /// Its entries for `dtype`; none for the CPU's.
     fn entries(self, dtype: DType) -> impl Iterator<Item = &'static GemmEntry> {
         let algorithm = match self {
+            Self::GemmSm90 => Some(GemmAlgorithm::GemmSm90),
             Self::GemmSm80 => Some(GemmAlgorithm::GemmSm80),
             Self::GemmSimt => Some(GemmAlgorithm::GemmSimt),
             Self::GemmCpu => None,
@@ -131,7 +135,7 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     }
     let (kernel, why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
-        None => default_kernel(problem, device),
+        None => default_kernel(problem, device, request),
     };
     if kernel == GemmKernel::GemmCpu {
         return super::cpu::plan(problem, why, request);
@@ -139,6 +143,10 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     let alignment = match kernel {
         GemmKernel::GemmSm80 if request.realign => Err("realigned, as asked for".to_owned()),
         GemmKernel::GemmSm80 => alignment(problem),
+        GemmKernel::GemmSm90 => {
+            let unfit = |reason| Error::UnfitKernel { kernel: kernel.name(), reason };
+            Ok(mappable(problem, request).map_err(unfit)?)
+        }
         GemmKernel::GemmSimt | GemmKernel::GemmCpu => Err(String::new()),
     };
     let mut reasons = vec![why];
@@ -151,6 +159,11 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     let (step, why) = candidates.choose(alignment.is_ok(), true)?;
     reasons.push(why);
     let unaligned = match alignment {
+        // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
+        Ok(()) if kernel == GemmKernel::GemmSm90 => {
+            let candidates = Candidates { kernel: GemmKernel::GemmSm80, ..candidates };
+            Some(candidates.choose(false, false)?.0)
+        }
         Ok(()) => Some(candidates.choose(false, false)?.0),
         Err(_) => None,
     };
@@ -158,7 +171,7 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
 }
 
 /// The fastest kernel that takes the problem on the device, and why.
-fn default_kernel(problem: &GemmProblem, device: &Device) -> (GemmKernel, String) {
+fn default_kernel(problem: &GemmProblem, device: &Device, request: &GemmRequest) -> (GemmKernel, String) {
     const SM80: u32 = 80;
     if device.backend == BackendKind::Cpu {
         return (GemmKernel::GemmCpu, "gemm_cpu: on all cores".to_owned());
@@ -173,7 +186,34 @@ fn default_kernel(problem: &GemmProblem, device: &Device) -> (GemmKernel, String
             device.name, device.compute_capability
         ));
     }
-    (GemmKernel::GemmSm80, "gemm_sm80: on tensor cores".to_owned())
+    if !Target::Sm90a.runs_on(device.compute_capability) {
+        return (GemmKernel::GemmSm80, "gemm_sm80: on tensor cores".to_owned());
+    }
+    match mappable(problem, request) {
+        Ok(()) => {
+            (GemmKernel::GemmSm90, "gemm_sm90: on Hopper's tensor cores, fed by tensor maps".to_owned())
+        }
+        Err(why) => {
+            (GemmKernel::GemmSm80, format!("gemm_sm80: on tensor cores, without tensor maps because {why}"))
+        }
+    }
+}
+
+/// Whether tensor maps describe the operands, or why not; their addresses are known only at the launch.
+fn mappable(problem: &GemmProblem, request: &GemmRequest) -> Result<(), String> {
+    if request.realign {
+        return Err("realignment was asked for".to_owned());
+    }
+    let Matrices { a, b, .. } = problem.matrices();
+    [("A", a), ("B", b)].into_iter().try_for_each(|(name, layout)| in_chunks(name, layout.leading_dimension))
+}
+
+/// Whether a matrix's rows, or columns, start at multiples of 16 bytes where its first one does.
+fn in_chunks(name: &str, leading: usize) -> Result<(), String> {
+    if leading.is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(format!("the leading dimension of {name} is {leading}, no multiple of 8"))
 }
 
 /// Whether asynchronous copies of 16 bytes reach the operands, or why not; their addresses are known only
@@ -184,9 +224,7 @@ fn alignment(problem: &GemmProblem) -> Result<(), String> {
         [("A", a, a.order == Order::RowMajor), ("B", b, b.order == Order::ColumnMajor)]
     {
         let leading = layout.leading_dimension;
-        if !leading.is_multiple_of(8) {
-            return Err(format!("the leading dimension of {name} is {leading}, no multiple of 8"));
-        }
+        in_chunks(name, leading)?;
         if leading > MAX_LEADING as usize {
             return Err(format!("the leading dimension of {name} is {leading}, more than {MAX_LEADING}"));
         }
@@ -199,6 +237,7 @@ fn alignment(problem: &GemmProblem) -> Result<(), String> {
 }
 
 /// What a tile is chosen for.
+#[derive(Clone, Copy)]
 struct Candidates<'a> {
     problem: &'a GemmProblem,
     device: &'a Device,
@@ -274,7 +313,7 @@ impl Candidates<'_> {
     /// its next tile has begun to load it while it stores the last one.
     fn grid(&self, entry: &GemmEntry, tiles: u32) -> u32 {
         match self.kernel {
-            GemmKernel::GemmSm80 => {
+            GemmKernel::GemmSm90 | GemmKernel::GemmSm80 => {
                 // A multiprocessor keeps 1 KiB of its shared memory for each block.
                 let fitting = self.device.shared_per_multiprocessor as u32 / (entry.shared_bytes + 1024);
                 tiles.min(entry.min_blocks.min(fitting).max(1) * self.device.multiprocessors.max(1))

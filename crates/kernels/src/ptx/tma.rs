@@ -81,7 +81,8 @@ macro_rules! copies {
                             barrier = in(reg32) barrier, options(nostack))
                     }
                 }
-                _ => { fa_sim::tma::load(shared, map, barrier, coordinates) }
+                // SAFETY: the caller's contract; the simulator also checks every address.
+                _ => { unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) } }
             }
         }
 
@@ -106,7 +107,8 @@ macro_rules! copies {
                             options(nostack))
                     }
                 }
-                _ => { fa_sim::tma::store(map, shared, coordinates) }
+                // SAFETY: as above.
+                _ => { unsafe { fa_sim::tma::store(map, shared, coordinates) } }
             }
         }
     };
