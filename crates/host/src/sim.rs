@@ -69,20 +69,22 @@ impl Sim {
             Buffer::read("cu_seqlens_k", cu_seqlens_k),
         ];
         let address = |tensor: usize| buffers[tensor].address;
-        let params = params(
-            problem,
-            &Addresses {
-                q: address(0),
-                k: address(1),
-                v: address(2),
-                o: address(3),
-                workspace: address(4),
-                lse: lse.is_some().then(|| address(5)),
-                alibi_slopes: Some(address(6)),
-                cu_seqlens: Some((address(7), address(8))),
-            },
-        )?;
-        self.launch(&plan.steps, &Params::Attention(params), &buffers)
+        let addresses = Addresses {
+            q: address(0),
+            k: address(1),
+            v: address(2),
+            o: address(3),
+            workspace: address(4),
+            lse: lse.is_some().then(|| address(5)),
+            alibi_slopes: Some(address(6)),
+            cu_seqlens: Some((address(7), address(8))),
+        };
+        let mut traffic = Traffic::default();
+        for Step { entry, grid } in plan.steps_at(&addresses) {
+            let params = params(problem, entry, &addresses, |map| encode(entry.name, map))?;
+            self.run(entry, *grid, &params, &buffers, &mut traffic)?;
+        }
+        Ok(traffic)
     }
 
     /// Runs launches one after another over `buffers`, whose addresses `params` hold.

@@ -9,10 +9,10 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
-use crate::attention::{combine, decode, forward_sm80};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::attention::forward_sm90;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
 use crate::element::{Bf16, F16};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -250,15 +250,15 @@ macro_rules! decode_combine {
 
 /// One tile of `forward_sm90` in each storage type.
 macro_rules! forward_sm90 {
-    ($m:literal, $n:literal, $d:literal, $stages:literal, $ping_pong:literal) => {
+    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
         group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, $stages, $ping_pong }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, $ping_pong }
+            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "", false }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "", false }
         }
     };
-    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $stages:literal, $ping_pong:literal) => {
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $stages:literal, $suffix:literal, $turns:literal) => {
         entry! {
-            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_s", $stages),
+            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_s", $stages, $suffix),
             ForwardSm90,
             $dtype,
             {
@@ -266,13 +266,23 @@ macro_rules! forward_sm90 {
                 threads: sm90($m, $n, $d, $stages).threads(),
                 min_blocks: 1,
                 shared_bytes: sm90($m, $n, $d, $stages).shared_bytes(),
-                barriers: forward_sm90::barriers(sm90($m, $n, $d, $stages), $ping_pong),
+                barriers: forward_sm90::barriers(sm90($m, $n, $d, $stages), $turns),
             },
             forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, $stages, $ping_pong, { $n / 2 }, { $n / 4 }, { $d / 2 }
+                $element, $m, $n, $d, $stages, $turns, { $n / 2 }, { $n / 4 }, { $d / 2 }
             >,
             Persistent,
             Mapped<4, crate::params::PersistentParams>
+        }
+    };
+}
+
+/// One tile of `forward_sm90` whose two warpgroups take turns.
+macro_rules! forward_sm90_turns {
+    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
+        group! {
+            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "_turns", true }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "_turns", true }
         }
     };
 }
@@ -404,9 +414,11 @@ entries! { sm_80;
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
 #[cfg(not(fa_variants))]
 entries! { sm_90a;
-    // (BLOCK_M, BLOCK_N, HEAD_DIM, stages, whether two warpgroups take turns).
-    forward_sm90(192, 80, 128, 2, false);
-    forward_sm90(128, 128, 128, 2, true);
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, stages).
+    forward_sm90(192, 128, 64, 2);
+    forward_sm90(192, 80, 128, 2);
+    forward_sm90_turns(128, 128, 128, 2);
+    forward_sm90_turns(128, 80, 256, 2);
 }
 
 // Behind the macros that it lists its entries with.

@@ -179,7 +179,8 @@ impl<const LANES: u32> OnlineSoftmax<2, LANES> {
         let mut lane_mask = LANES / 2;
         while lane_mask > 0 {
             // SAFETY: the caller's contract.
-            let other = unsafe { [warp::shuffle_xor(max[0], lane_mask), warp::shuffle_xor(max[1], lane_mask)] };
+            let other =
+                unsafe { [warp::shuffle_xor(max[0], lane_mask), warp::shuffle_xor(max[1], lane_mask)] };
             max = [math::max(max[0], other[0]), math::max(max[1], other[1])];
             lane_mask /= 2;
         }

@@ -24,6 +24,7 @@ pub use gemm::{MmaPeak, ResidentGemm};
 pub use resident::Resident;
 
 use crate::launch::{Addresses, params};
+use crate::tensor_map::TensorMap;
 use crate::{
     BackendKind, DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Error, Plan,
     Problem, Result, Step, decode,
@@ -96,7 +97,8 @@ impl Cuda {
     /// # Errors
     /// When the driver refuses a kernel; the error carries its compiler's log.
     pub fn load(&self, plan: &Plan) -> Result<()> {
-        self.load_steps(&plan.steps)
+        self.load_steps(&plan.steps)?;
+        self.load_steps(plan.unaligned.as_slice())
     }
 
     /// As [`Self::load`], for [`Self::decode`].
@@ -143,9 +145,13 @@ impl Cuda {
         addresses: &Addresses,
         stream: CUstream,
     ) -> Result<()> {
-        let params = Params::Attention(params(problem, addresses)?);
-        // SAFETY: the caller's contract.
-        unsafe { self.launch(&plan.steps, &params, stream) }
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        plan.steps_at(addresses).iter().try_for_each(|step| {
+            let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
+            let params = params(problem, step.entry, addresses, encode)?;
+            // SAFETY: the caller's contract; the entry takes these parameters.
+            unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
+        })
     }
 
     /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count
@@ -192,6 +198,7 @@ impl Cuda {
         let function = self.modules.function(entry)?;
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
+            Params::Persistent(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
             Params::MappedGemm(params) => (&raw const *params).cast(),

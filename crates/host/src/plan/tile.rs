@@ -56,7 +56,7 @@ pub(super) fn plan(
             device.shared_per_block
         ),
     ];
-    of_entry(problem, kernel, entry, reasons)
+    of_entry(problem, device, kernel, entry, reasons)
 }
 
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
@@ -79,18 +79,35 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if problem.changes_scores() && entry.algorithm == Algorithm::ForwardSm80 {
         return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
     }
+    if let Some(reason) = kernel.refusal(problem) {
+        return Err(unfit(reason));
+    }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
-    of_entry(problem, kernel, entry, vec![format!("{} was asked for", entry.name)])
+    of_entry(problem, device, kernel, entry, vec![format!("{} was asked for", entry.name)])
 }
 
 /// The plan that is one launch of `entry`.
-fn of_entry(problem: &Problem, kernel: Kernel, entry: &'static Entry, reasons: Vec<String>) -> Result<Plan> {
-    let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
+fn of_entry(
+    problem: &Problem,
+    device: &Device,
+    kernel: Kernel,
+    entry: &'static Entry,
+    mut reasons: Vec<String>,
+) -> Result<Plan> {
+    let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
+    let (mut blocks, mut unaligned) = (tiles, None);
+    if entry.algorithm == Algorithm::ForwardSm90 {
+        blocks = tiles.min(device.multiprocessors);
+        reasons.push(format!("{blocks} blocks, which stay on their multiprocessors, for {tiles} tiles"));
+        let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+        unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
+    }
     Ok(Plan {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
+        steps: vec![Step { entry, grid: blocks }],
+        unaligned,
         workspace_bytes: 0,
         reasons,
     })

@@ -25,7 +25,7 @@ use schedule::Schedule;
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
 const WARPGROUP: u32 = 128;
-const WARPGROUP_ROWS: u32 = 64;
+const WARPGROUP_ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
 
 /// Warps of a warpgroup.
 const WARPS: u32 = WARPGROUP / 32;
@@ -79,14 +79,24 @@ pub unsafe fn forward_sm90<
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
-            if config.warpgroups() == 2 { setmaxnreg::decrease::<40>() } else { setmaxnreg::decrease::<32>() }
+            if config.warpgroups() == 2 {
+                setmaxnreg::decrease::<40>()
+            } else {
+                setmaxnreg::decrease::<32>()
+            }
             if index::thread() % WARPGROUP == 0 {
                 producer::produce(params, maps, pipeline);
             }
         } else {
-            if config.warpgroups() == 2 { setmaxnreg::increase::<232>() } else { setmaxnreg::increase::<160>() }
+            if config.warpgroups() == 2 {
+                setmaxnreg::increase::<232>()
+            } else {
+                setmaxnreg::increase::<160>()
+            }
             let mut consumer =
-                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(pipeline);
+                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(
+                    pipeline,
+                );
             consumer.run(params, Maps { first: maps }.o());
         }
     }

@@ -23,9 +23,18 @@ pub struct Sm90Config {
 }
 
 impl Sm90Config {
+    /// Columns of a tensor map's box: the span of the swizzle.
+    pub const BOX_COLUMNS: u32 = LINE / 2;
+
+    /// Rows of a warpgroup: of a box of Q.
+    pub const WARPGROUP_ROWS: u32 = 64;
+
+    /// Rows of a warp: of a box of O.
+    pub const WARP_ROWS: u32 = 16;
+
     /// Warpgroups that multiply.
     pub const fn warpgroups(&self) -> u32 {
-        self.block_m / 64
+        self.block_m / Self::WARPGROUP_ROWS
     }
 
     /// Threads of a block: a warpgroup more, which copies.
@@ -35,7 +44,7 @@ impl Sm90Config {
 
     /// Bytes of a row in shared memory, in whole panels of 64 columns.
     const fn row_bytes(&self) -> u32 {
-        self.head_dim.div_ceil(64) * LINE
+        self.head_dim.div_ceil(Self::BOX_COLUMNS) * LINE
     }
 
     /// Where the rings of K and V begin: behind Q.
@@ -100,7 +109,7 @@ impl Sm90Config {
     #[inline]
     pub const fn check_shape(&self) -> Result<(), Infeasible> {
         let multiples = all([
-            check_multiple("BLOCK_M", self.block_m, 64),
+            check_multiple("BLOCK_M", self.block_m, Self::WARPGROUP_ROWS),
             check_multiple("BLOCK_N", self.block_n, 16),
             check_multiple("HEAD_DIM", self.head_dim, 16),
         ]);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped};
+use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped, PersistentParams};
 
 /// A PTX target: what an entry's instructions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +64,8 @@ pub enum Algorithm {
     ForwardSm80,
     /// `attention::forward_sm80` with a `score::ScoreMod`.
     ForwardSm80ScoreMod,
+    /// `attention::forward_sm90`.
+    ForwardSm90,
     /// `attention::decode`.
     Decode,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -77,6 +79,7 @@ impl Algorithm {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
+            Self::ForwardSm90 => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
         }
     }
@@ -123,6 +126,8 @@ pub struct Entry<A = Algorithm, T = Tile> {
 pub enum Run {
     /// [`AttentionParams`].
     Attention(unsafe fn(&AttentionParams)),
+    /// [`PersistentParams`] behind the tensor maps of Q, K, V and O, by the address of the first.
+    Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
     /// [`GemmParams`].
@@ -136,6 +141,8 @@ pub enum Run {
 pub enum Params {
     /// For [`Run::Attention`].
     Attention(AttentionParams),
+    /// For [`Run::Persistent`].
+    Persistent(Mapped<4, PersistentParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Gemm`].
@@ -160,6 +167,11 @@ impl Run {
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
+            (Self::Persistent(run), Params::Persistent(mapped)) => {
+                let Mapped { maps, params } = mapped;
+                // SAFETY: the caller's contract.
+                unsafe { run(params, maps.as_ptr().addr() as u64) }
+            }
             (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
                 let Mapped { maps, params } = mapped;
                 // SAFETY: the caller's contract.

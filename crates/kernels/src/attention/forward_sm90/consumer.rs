@@ -101,7 +101,12 @@ where
                 let work = schedule.work();
                 let finished = [self.softmax.finish(0), self.softmax.finish(1)];
                 output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
-                    &params.attention, o_map, self.pipeline, &work, &mut self.o, finished,
+                    &params.attention,
+                    o_map,
+                    self.pipeline,
+                    &work,
+                    &mut self.o,
+                    finished,
                 );
                 if !Self::OWN_OUTPUT {
                     output::wait();

@@ -28,7 +28,13 @@ impl<const BLOCK_N: u32> KeyBlocks<BLOCK_N> {
 
     /// What the `rows` rows from `first_row` on see, of which none may exist.
     #[inline(always)]
-    pub(super) fn seen_by(&self, params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32) -> Seen {
+    pub(super) fn seen_by(
+        &self,
+        params: &AttentionParams,
+        work: &WorkTile,
+        first_row: u32,
+        rows: u32,
+    ) -> Seen {
         let first = KeyRange::of_row(params, work, first_row);
         let last = KeyRange::of_row(params, work, first_row + rows - 1);
         let from_start = |key: u32| key.saturating_sub(self.mask.seen.first);

@@ -2,6 +2,7 @@
 
 use super::consumer::{leads_warp, scale_rows, warpgroup};
 use super::{Pipeline, WARPGROUP};
+use crate::config::Sm90Config;
 use crate::element::Element;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
@@ -9,7 +10,7 @@ use crate::scheduler::WorkTile;
 use crate::tile::mma::{Lane, MmaElement};
 
 /// Rows of O that one warp stores.
-const WARP_ROWS: u32 = 16;
+const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
 const FIRST_BARRIER: u32 = 4;
