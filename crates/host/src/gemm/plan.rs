@@ -1,6 +1,6 @@
 //! Matrix multiplication → kernel and tile: a pure function, with its reasons written beside each choice.
 
-use fa_kernels::entries::{GemmAlgorithm, GemmEntry, Target, gemm_entries};
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, GemmTile, Target, gemm_entries};
 use fa_kernels::tile::mma_block::MAX_LEADING;
 
 use super::{GemmAddresses, GemmProblem, Matrices, Order};
@@ -74,6 +74,12 @@ pub struct GemmRequest {
 }
 
 impl GemmRequest {
+    /// Whether a tile is one that was asked for.
+    fn allows(&self, tile: &GemmTile) -> bool {
+        let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
+        matches(self.block_m, tile.block_m) && matches(self.block_n, tile.block_n)
+    }
+
     /// The tile asked for, in words.
     pub(super) fn tile(&self) -> String {
         let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
@@ -189,12 +195,16 @@ fn default_kernel(problem: &GemmProblem, device: &Device, request: &GemmRequest)
     if !Target::Sm90a.runs_on(device.compute_capability) {
         return (GemmKernel::GemmSm80, "gemm_sm80: on tensor cores".to_owned());
     }
-    match mappable(problem, request) {
+    let has_tile = || {
+        let tiles = GemmKernel::GemmSm90.entries(problem.dtype()).any(|entry| request.allows(&entry.tile));
+        if tiles { Ok(()) } else { Err(format!("it has no tile of {}", request.tile())) }
+    };
+    match mappable(problem, request).and_then(|()| has_tile()) {
         Ok(()) => {
             (GemmKernel::GemmSm90, "gemm_sm90: on Hopper's tensor cores, fed by tensor maps".to_owned())
         }
         Err(why) => {
-            (GemmKernel::GemmSm80, format!("gemm_sm80: on tensor cores, without tensor maps because {why}"))
+            (GemmKernel::GemmSm80, format!("gemm_sm80: on tensor cores, not gemm_sm90 because {why}"))
         }
     }
 }
@@ -272,11 +282,10 @@ impl Candidates<'_> {
                 found: self.device.compute_capability,
             });
         }
-        let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
         let GemmRequest { block_m, block_n, .. } = *self.request;
         let fitting = built.iter().copied().filter(|entry| {
-            let asked = matches(block_m, entry.tile.block_m) && matches(block_n, entry.tile.block_n);
-            (asked || !exact) && entry.shared_bytes as usize <= self.device.shared_per_block
+            (self.request.allows(&entry.tile) || !exact)
+                && entry.shared_bytes as usize <= self.device.shared_per_block
         });
         let rounds =
             |entry: &GemmEntry| self.tiles(entry).div_ceil(self.device.multiprocessors.max(1).into());
@@ -353,7 +362,10 @@ mod tests {
     }
 
     fn device(shared_per_block: usize) -> Device {
-        Device { backend: BackendKind::Cuda, shared_per_block, ..Sim::new(0).device().clone() }
+        // Hopper alone has so much.
+        let compute_capability = if shared_per_block == 227 << 10 { 90 } else { 80 };
+        let hopper = Sim::new(0).device().clone();
+        Device { backend: BackendKind::Cuda, shared_per_block, compute_capability, ..hopper }
     }
 
     fn plan(problem: &GemmProblem, request: GemmRequest) -> Result<GemmPlan> {
@@ -362,10 +374,52 @@ mod tests {
 
     #[test]
     fn large_problems_get_large_tiles_and_small_ones_more_blocks() {
-        let tile = |size| {
-            plan(&problem(size, size, size, DType::F16), GemmRequest::default()).unwrap().tile().unwrap()
+        let tile = |kernel, size| {
+            let request = GemmRequest { kernel: Some(kernel), ..GemmRequest::default() };
+            plan(&problem(size, size, size, DType::F16), request).unwrap().tile().unwrap()
         };
-        assert_eq!([256, 4096].map(tile), [(64, 64, 64), (128, 256, 64)]);
+        assert_eq!([256, 4096].map(|size| tile(GemmKernel::GemmSm80, size)), [(64, 64, 64), (128, 256, 64)]);
+        assert_eq!([256, 1024].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 128, 64); 2]);
+        assert_eq!([2048, 4096].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 256, 64); 2]);
+    }
+
+    #[test]
+    fn hopper_takes_what_tensor_maps_describe() {
+        let chosen = |problem: &GemmProblem, compute_capability, request| {
+            let device = Device { compute_capability, ..device(227 << 10) };
+            let plan = gemm_plan(problem, &device, &request).unwrap();
+            (plan.kernel, plan.reasons[0].clone())
+        };
+        let any = GemmRequest::default();
+        let (even, odd) = (problem(100, 72, 96, DType::F16), problem(100, 64, 99, DType::F16));
+        for (problem, capability, request, expected) in [
+            (
+                &even,
+                90,
+                GemmRequest { block_n: Some(64), ..any },
+                "gemm_sm80: on tensor cores, not gemm_sm90 because it has no tile of BLOCK_M = any, BLOCK_N = 64",
+            ),
+            (
+                &odd,
+                90,
+                any,
+                "gemm_sm80: on tensor cores, not gemm_sm90 because the leading dimension of A is 99, no multiple of 8",
+            ),
+            (&odd, 80, any, "gemm_sm80: on tensor cores"),
+            (&odd, 100, any, "gemm_sm80: on tensor cores"),
+        ] {
+            assert_eq!(chosen(problem, capability, request), (GemmKernel::GemmSm80, expected.to_owned()));
+        }
+        assert_eq!(chosen(&even, 90, any).0, GemmKernel::GemmSm90);
+        let request = GemmRequest { kernel: Some(GemmKernel::GemmSm90), ..any };
+        let message = plan(&odd, request).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "kernel gemm_sm90 cannot be run: the leading dimension of A is 99, no multiple of 8"
+        );
+        let blackwell = Device { compute_capability: 100, ..device(227 << 10) };
+        let message = gemm_plan(&even, &blackwell, &request).unwrap_err().to_string();
+        assert_eq!(message, "kernel gemm_sm90 needs sm_90a; simulated GPU is sm_100");
     }
 
     #[test]
