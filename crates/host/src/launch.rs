@@ -6,6 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
+use crate::plan::TileOrder;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
 
@@ -46,7 +47,7 @@ impl Addresses {
 /// When an address that the problem needs was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &Problem,
-    entry: &Entry,
+    (entry, order): (&Entry, TileOrder),
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
@@ -59,7 +60,8 @@ pub(crate) fn params(
         *map = encode(&tensor)?;
     }
     let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
-    let params = PersistentParams { attention, tiles, section: section(problem) };
+    let TileOrder { section, back_and_forth } = order;
+    let params = PersistentParams { attention, tiles, section, back_and_forth: back_and_forth.into() };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 
@@ -91,21 +93,6 @@ fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [Tensor
 
 /// 16 bytes of elements: the least stride that a tensor map takes.
 const LEAST_STRIDE: usize = 8;
-
-/// Bytes of K and V that are to stay in L2, of which Hopper has 50 MiB.
-const L2_BYTES: usize = 32 << 20;
-
-/// How many heads' tiles are computed at about the same time. Where all tiles see the same number of keys, one head's follow
-/// one another; else the longest of so many heads go first, so that the grid does not end with a long one.
-fn section(problem: &Problem) -> u32 {
-    if !problem.causal() || problem.window().0.is_some() {
-        return 1;
-    }
-    let head_bytes =
-        problem.seqlen_k() * (problem.head_dim() + problem.head_dim_v()) * problem.dtype().bytes();
-    let heads = (L2_BYTES / head_bytes).max(1) * problem.group();
-    heads.min(problem.heads() * problem.batch()) as u32
-}
 
 /// The parameters that every entry of a plan for `problem` has.
 fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {

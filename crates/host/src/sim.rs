@@ -80,9 +80,9 @@ impl Sim {
             cu_seqlens: Some((address(7), address(8))),
         };
         let mut traffic = Traffic::default();
-        for Step { entry, grid } in plan.steps_at(&addresses) {
-            let params = params(problem, entry, &addresses, |map| encode(entry.name, map))?;
-            self.run(entry, *grid, &params, &buffers, &mut traffic)?;
+        for &Step { entry, grid, order } in plan.steps_at(&addresses) {
+            let params = params(problem, (entry, order), &addresses, |map| encode(entry.name, map))?;
+            self.run(entry, grid, &params, &buffers, &mut traffic)?;
         }
         Ok(traffic)
     }

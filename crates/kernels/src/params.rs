@@ -95,6 +95,9 @@ pub struct PersistentParams {
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their K and V are
     /// found in L2; at least 1.
     pub section: u32,
+    /// 1 where the blocks of the grid take tiles in turn back and forth, the first of them the last one's turn next; 0 where the
+    /// first begins each round.
+    pub back_and_forth: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

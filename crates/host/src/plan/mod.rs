@@ -11,6 +11,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
+pub(crate) use hopper::TileOrder;
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
@@ -98,6 +99,15 @@ pub struct Step {
     pub entry: &'static Entry,
     /// Number of blocks.
     pub grid: u32,
+    /// In which order blocks that go through several tiles take them.
+    pub(crate) order: TileOrder,
+}
+
+impl Step {
+    /// One launch, whose blocks each have their share by their index.
+    pub(crate) fn new(entry: &'static Entry, grid: u32) -> Self {
+        Self { entry, grid, order: TileOrder::default() }
+    }
 }
 
 /// How a problem will be computed.
@@ -260,9 +270,9 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
         kernel: Kernel::Standard,
         tile: None,
         steps: vec![
-            Step { entry: entry(Algorithm::StandardScores)?, grid: grid(problem, &[tiles_m, tiles_n])? },
-            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: grid(problem, &[tiles_softmax])? },
-            Step { entry: entry(Algorithm::StandardValues)?, grid: grid(problem, &[tiles_m, tiles_d])? },
+            Step::new(entry(Algorithm::StandardScores)?, grid(problem, &[tiles_m, tiles_n])?),
+            Step::new(entry(Algorithm::StandardSoftmax)?, grid(problem, &[tiles_softmax])?),
+            Step::new(entry(Algorithm::StandardValues)?, grid(problem, &[tiles_m, tiles_d])?),
         ],
         unaligned: None,
         workspace_bytes,

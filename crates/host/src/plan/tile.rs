@@ -6,7 +6,7 @@ use fa_kernels::variant::Config;
 
 use super::order::fastest_first;
 use super::tuned::TUNED;
-use super::{Kernel, Plan, Request, Step, built_for, grid, join, unsupported_dtype};
+use super::{Kernel, Plan, Request, Step, built_for, grid, hopper, join, unsupported_dtype};
 use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
@@ -96,17 +96,21 @@ fn of_entry(
     mut reasons: Vec<String>,
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
-    let (mut blocks, mut unaligned) = (tiles, None);
+    let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
     if entry.algorithm == Algorithm::ForwardSm90 {
-        blocks = tiles.min(device.multiprocessors);
-        reasons.push(format!("{blocks} blocks, which stay on their multiprocessors, for {tiles} tiles"));
+        let grid = tiles.min(device.multiprocessors);
+        step = Step { entry, grid, order: hopper::order(problem, &entry.tile, grid) };
+        reasons.push(format!(
+            "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
+            step.order.section
+        ));
         let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
         unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
     }
     Ok(Plan {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![Step { entry, grid: blocks }],
+        steps: vec![step],
         unaligned,
         workspace_bytes: 0,
         reasons,

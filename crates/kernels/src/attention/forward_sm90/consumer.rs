@@ -137,6 +137,8 @@ where
             self.pass_over(blocks.count - seen.end);
             if sees {
                 self.multiply_blocks(params, &blocks, &seen);
+            } else {
+                warp::sync(); // As in `pass_over`.
             }
             if Self::OWN_OUTPUT {
                 self.release_queries();
@@ -296,9 +298,12 @@ where
         while passed < blocks {
             // SAFETY: the caller's contract.
             unsafe {
+                // A lane that still waits while another releases would miss the phase.
                 self.keys.wait();
+                warp::sync();
                 self.release_keys();
                 self.values.wait();
+                warp::sync();
                 self.release_values();
             }
             passed += 1;

@@ -4,8 +4,8 @@ use super::key_blocks::KeyBlocks;
 use super::schedule::Schedule;
 use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS};
 use crate::params::PersistentParams;
-use crate::ptx::{index, tma};
-use crate::scheduler::WorkTile;
+use crate::ptx::tma;
+use crate::scheduler::{Turns, WorkTile};
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 
@@ -38,9 +38,9 @@ pub(super) unsafe fn produce<
         tma::prefetch(maps.q());
         tma::prefetch(maps.k());
         tma::prefetch(maps.v());
-        let mut tile = index::block();
-        while tile < params.tiles {
-            let work = WorkTile::of_persistent::<BLOCK_M>(params, tile);
+        let mut turns = Turns::of_block(params);
+        while turns.index < params.tiles {
+            let work = WorkTile::of_persistent::<BLOCK_M>(params, turns.index);
             schedule.announce(Some(&work));
             let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(&params.attention, &work);
             let head = (work.kv_head(&params.attention), work.batch);
@@ -58,7 +58,7 @@ pub(super) unsafe fn produce<
             if blocks.count > 0 {
                 values.copy(blocks.first_key(0), head);
             }
-            tile += index::blocks();
+            turns.advance();
         }
         schedule.announce(None);
     }
