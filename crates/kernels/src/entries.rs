@@ -250,39 +250,29 @@ macro_rules! decode_combine {
 
 /// One tile of `forward_sm90` in each storage type.
 macro_rules! forward_sm90 {
-    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
+    ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "", false }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "", false }
+            forward_sm90 { "f16", F16, $m, $n, $d }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d }
         }
     };
-    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $stages:literal, $suffix:literal, $turns:literal) => {
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
         entry! {
-            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_s", $stages, $suffix),
+            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d),
             ForwardSm90,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
-                threads: sm90($m, $n, $d, $stages).threads(),
+                threads: sm90($m, $n, $d).threads(),
                 min_blocks: 1,
-                shared_bytes: sm90($m, $n, $d, $stages).shared_bytes(),
-                barriers: forward_sm90::barriers(sm90($m, $n, $d, $stages), $turns),
+                shared_bytes: sm90($m, $n, $d).shared_bytes(),
+                barriers: forward_sm90::barriers(sm90($m, $n, $d)),
             },
             forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, $stages, $turns, { $n / 2 }, { $n / 4 }, { $d / 2 }
+                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }
             >,
             Persistent,
             Mapped<4, crate::params::PersistentParams>
-        }
-    };
-}
-
-/// One tile of `forward_sm90` whose two warpgroups take turns.
-macro_rules! forward_sm90_turns {
-    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
-        group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "_turns", true }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "_turns", true }
         }
     };
 }
@@ -414,11 +404,16 @@ entries! { sm_80;
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
 #[cfg(not(fa_variants))]
 entries! { sm_90a;
-    // (BLOCK_M, BLOCK_N, HEAD_DIM, stages).
-    forward_sm90(192, 128, 64, 2);
-    forward_sm90(192, 80, 128, 2);
-    forward_sm90_turns(128, 128, 128, 2);
-    forward_sm90_turns(128, 80, 256, 2);
+    // (BLOCK_M, BLOCK_N, HEAD_DIM): the largest that registers and shared memory hold.
+    forward_sm90(192, 128, 32);
+    forward_sm90(192, 128, 64);
+    forward_sm90(192, 96, 96);
+    forward_sm90(192, 80, 128);
+    forward_sm90(128, 128, 128);
+    forward_sm90(128, 112, 160);
+    forward_sm90(128, 112, 192);
+    forward_sm90(128, 80, 224);
+    forward_sm90(128, 80, 256);
 }
 
 // Behind the macros that it lists its entries with.
@@ -465,7 +460,7 @@ const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::co
     crate::config::MmaConfig { block_m, block_n, head_dim, warps }
 }
 
-#[cfg(not(target_arch = "nvptx64"))]
-const fn sm90(block_m: u32, block_n: u32, head_dim: u32, stages: u32) -> crate::config::Sm90Config {
-    crate::config::Sm90Config { block_m, block_n, head_dim, stages }
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+const fn sm90(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::Sm90Config {
+    crate::config::Sm90Config { block_m, block_n, head_dim }
 }

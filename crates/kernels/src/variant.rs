@@ -7,8 +7,8 @@ extern crate alloc;
 
 use alloc::{format, string::String};
 
-use crate::attention::{forward_simt, forward_sm80};
-use crate::config::{Infeasible, Limits, MmaConfig, SimtConfig};
+use crate::attention::{forward_simt, forward_sm80, forward_sm90};
+use crate::config::{Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config};
 use crate::entries::{Algorithm, Entry, Target, Tile};
 
 /// The tile of a kernel that comes in many.
@@ -18,6 +18,8 @@ pub enum Config {
     Simt(SimtConfig),
     /// Of `forward_sm80`.
     Mma(MmaConfig),
+    /// Of `forward_sm90`.
+    Sm90(Sm90Config),
 }
 
 impl Config {
@@ -33,6 +35,7 @@ impl Config {
         match algorithm {
             Algorithm::ForwardSimt => Some(Self::Simt(SimtConfig { block_m, block_n, head_dim })),
             Algorithm::ForwardSm80 => Some(Self::Mma(MmaConfig { block_m, block_n, head_dim, warps })),
+            Algorithm::ForwardSm90 => Some(Self::Sm90(Sm90Config { block_m, block_n, head_dim })),
             _ => None,
         }
     }
@@ -43,6 +46,7 @@ impl Config {
         match algorithm {
             Algorithm::ForwardSimt => Some((32, false)),
             Algorithm::ForwardSm80 => Some((16, true)),
+            Algorithm::ForwardSm90 => Some((16, false)),
             _ => None,
         }
     }
@@ -52,6 +56,7 @@ impl Config {
         match self {
             Self::Simt(_) => Algorithm::ForwardSimt,
             Self::Mma(_) => Algorithm::ForwardSm80,
+            Self::Sm90(_) => Algorithm::ForwardSm90,
         }
     }
 
@@ -59,7 +64,8 @@ impl Config {
     pub const fn tile(&self) -> Tile {
         let (block_m, block_n, head_dim) = match *self {
             Self::Simt(SimtConfig { block_m, block_n, head_dim })
-            | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. }) => (block_m, block_n, head_dim),
+            | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. })
+            | Self::Sm90(Sm90Config { block_m, block_n, head_dim }) => (block_m, block_n, head_dim),
         };
         Tile { block_m, block_n, head_dim }
     }
@@ -74,6 +80,7 @@ impl Config {
         match self {
             Self::Simt(config) => config.threads(),
             Self::Mma(config) => config.threads(),
+            Self::Sm90(config) => config.threads(),
         }
     }
 
@@ -82,6 +89,7 @@ impl Config {
         match self {
             Self::Simt(config) => config.shared_needed(),
             Self::Mma(config) => config.shared_needed(),
+            Self::Sm90(config) => config.shared_needed(),
         }
     }
 
@@ -93,6 +101,7 @@ impl Config {
         match self {
             Self::Simt(config) => config.check(min_blocks, limits),
             Self::Mma(config) => config.check(min_blocks, limits),
+            Self::Sm90(config) => config.check(min_blocks, limits),
         }
     }
 }
@@ -114,7 +123,7 @@ impl Variant {
     /// # Errors
     /// Why not, with value and limit.
     pub fn check(&self, limits: &Limits) -> Result<(), Infeasible> {
-        if matches!(self.config, Config::Mma(_)) && self.dtype == "f32" {
+        if !matches!(self.config, Config::Simt(_)) && self.dtype == "f32" {
             return Err(Infeasible::StorageType { dtype: self.dtype, available: "f16, bf16" });
         }
         self.config.check(self.min_blocks, limits)
@@ -126,7 +135,7 @@ impl Variant {
             (self.config.algorithm().family(), self.config.tile());
         let name = format!("{family}_{}_m{block_m}_n{block_n}_d{head_dim}", self.dtype);
         match self.config {
-            Config::Simt(_) => name,
+            Config::Simt(_) | Config::Sm90(_) => name,
             Config::Mma(MmaConfig { warps, .. }) => format!("{name}_w{warps}"),
         }
     }
@@ -141,6 +150,7 @@ impl Variant {
         match self.config {
             Config::Simt(_) => Target::Sm75,
             Config::Mma(_) => Target::Sm80,
+            Config::Sm90(_) => Target::Sm90a,
         }
     }
 
@@ -164,6 +174,7 @@ impl Variant {
         let Tile { block_m, block_n, head_dim } = self.config.tile();
         match self.config {
             Config::Simt(_) => format!("{block_m}, {block_n}, {head_dim}, {}", self.min_blocks),
+            Config::Sm90(_) => format!("{block_m}, {block_n}, {head_dim}"),
             Config::Mma(MmaConfig { warps, .. }) => {
                 format!("{block_m}, {block_n}, {head_dim}, {warps}, {}", self.min_blocks)
             }
@@ -177,6 +188,7 @@ impl Variant {
         let barriers = match self.config {
             Config::Simt(_) => forward_simt::BARRIERS,
             Config::Mma(config) => forward_sm80::barriers(config),
+            Config::Sm90(config) => forward_sm90::barriers(config),
         };
         Entry {
             name,

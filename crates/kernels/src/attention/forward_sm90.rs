@@ -31,14 +31,14 @@ const WARPGROUP_ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
 const WARPS: u32 = WARPGROUP / 32;
 
 /// Barriers in the source; the build fails when the PTX has another number.
-pub const fn barriers(config: Sm90Config, ping_pong: bool) -> u32 {
-    1 + if ping_pong { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
+pub const fn barriers(config: Sm90Config) -> u32 {
+    1 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of the tensor maps of Q, K, V and O, as [`Panels::load`] wants them, with boxes of 64 rows of Q, `BLOCK_N` of K and V, and 16
-/// of O. With `PING_PONG`, two warpgroups take turns: one multiplies while the other exponentiates. `SCORES` = BLOCK_N / 2,
+/// of O. `SCORES` = BLOCK_N / 2,
 /// `PAIRS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot
 /// be computed from other ones.
 /// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`] bytes of shared memory.
@@ -52,7 +52,6 @@ pub unsafe fn forward_sm90<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
-    const PING_PONG: bool,
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
@@ -64,8 +63,8 @@ pub unsafe fn forward_sm90<
     [f32; OUT]: Accumulator,
 {
     let config = const {
-        let config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, stages: STAGES };
-        assert!(config.is_well_formed() && !PING_PONG || config.warpgroups() == 2);
+        let config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
+        assert!(config.is_well_formed() && STAGES == config.stages());
         assert!(2 * SCORES as u32 == BLOCK_N && 4 * PAIRS as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
         config
     };
@@ -80,23 +79,21 @@ pub unsafe fn forward_sm90<
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
             if config.warpgroups() == 2 {
-                setmaxnreg::decrease::<40>()
+                setmaxnreg::decrease::<24>()
             } else {
                 setmaxnreg::decrease::<32>()
             }
-            if index::thread() % WARPGROUP == 0 {
+            if index::thread().is_multiple_of(WARPGROUP) {
                 producer::produce(params, maps, pipeline);
             }
         } else {
             if config.warpgroups() == 2 {
-                setmaxnreg::increase::<232>()
+                setmaxnreg::increase::<240>()
             } else {
                 setmaxnreg::increase::<160>()
             }
             let mut consumer =
-                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(
-                    pipeline,
-                );
+                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT>::new(pipeline);
             consumer.run(params, Maps { first: maps }.o());
         }
     }
@@ -114,8 +111,7 @@ type Rows<const HEAD_DIM: u32> = Panels<WARPGROUP_ROWS, HEAD_DIM>;
 impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>
     Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>
 {
-    const CONFIG: Sm90Config =
-        Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, stages: STAGES };
+    const CONFIG: Sm90Config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
 
     #[inline(always)]
     fn new() -> Self {

@@ -20,7 +20,7 @@ const SYSTEM_SHARED: u32 = 1024;
 
 /// Registers that a thread of an attention kernel needs beside S and O, at the least: fragments, addresses,
 /// and each row's running max and sum. No kernel of the list gets by with fewer.
-const OTHER_REGISTERS: u64 = 32;
+pub(super) const OTHER_REGISTERS: u64 = 32;
 
 impl Limits {
     /// The limits of an architecture, by its compute capability as major·10 + minor; for one that is not
@@ -134,6 +134,20 @@ pub enum Infeasible {
         /// What it must be a positive multiple of.
         of: u32,
     },
+    /// Rows of queries that the kernel has no warpgroups for.
+    Rows {
+        /// The tile's.
+        block_m: u32,
+        /// Those that there are.
+        available: &'static str,
+    },
+    /// More blocks on a multiprocessor than the kernel shares its registers out for.
+    Blocks {
+        /// Blocks asked for.
+        blocks: u32,
+        /// Blocks that there can be.
+        limit: u32,
+    },
     /// Too many threads in a block, or none.
     Threads {
         /// Threads that the tile has.
@@ -208,6 +222,10 @@ impl core::fmt::Display for Infeasible {
         match *self {
             Self::Multiple { what, value, of } => {
                 write!(f, "{what} is {value}; a positive multiple of {of} is needed")
+            }
+            Self::Rows { block_m, available } => write!(f, "BLOCK_M is {block_m}; there is {available}"),
+            Self::Blocks { blocks, limit } => {
+                write!(f, "{blocks} blocks for a multiprocessor; the kernel takes {limit}")
             }
             Self::Threads { needed, limit } => write!(f, "{needed} threads; a block has 1 to {limit}"),
             Self::SharedMemory { needed, limit } => {

@@ -1,6 +1,6 @@
 //! Tiles of the Hopper attention kernel.
 
-use super::feasibility::{Infeasible, all, check_multiple};
+use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED: u32 = 227 << 10;
@@ -18,8 +18,6 @@ pub struct Sm90Config {
     pub block_n: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared memory.
     pub head_dim: u32,
-    /// Tiles of K, and of V, that shared memory holds at once.
-    pub stages: u32,
 }
 
 impl Sm90Config {
@@ -42,58 +40,100 @@ impl Sm90Config {
         128 * (self.warpgroups() + 1)
     }
 
+    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
+    pub const fn registers(&self) -> (u32, u32) {
+        if self.warpgroups() == 2 { (240, 24) } else { (160, 32) }
+    }
+
+    /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by themselves, and where
+    /// rows are long there is too little to exponentiate (FlashAttention-3).
+    pub const fn takes_turns(&self) -> bool {
+        self.warpgroups() == 2 && self.head_dim <= 128
+    }
+
+    /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own beside them.
+    pub const fn stages(&self) -> u32 {
+        if self.needed(3, true) <= SHARED { 3 } else { 2 }
+    }
+
     /// Bytes of a row in shared memory, in whole panels of 64 columns.
     const fn row_bytes(&self) -> u32 {
         self.head_dim.div_ceil(Self::BOX_COLUMNS) * LINE
     }
 
+    /// Bytes of a stage of K or V.
+    const fn stage_bytes(&self) -> u32 {
+        self.block_n * self.row_bytes()
+    }
+
+    /// Bytes of Q, and of O.
+    const fn q_bytes(&self) -> u32 {
+        self.block_m * self.row_bytes()
+    }
+
     /// Where the rings of K and V begin: behind Q.
     pub const fn k_offset(&self) -> u32 {
-        self.block_m * self.row_bytes()
+        self.q_bytes()
     }
 
     /// Where the ring of V begins.
     pub const fn v_offset(&self) -> u32 {
-        self.k_offset() + self.stages * self.block_n * self.row_bytes()
-    }
-
-    /// Where both rings end.
-    const fn rings_end(&self) -> u32 {
-        self.v_offset() + self.stages * self.block_n * self.row_bytes()
-    }
-
-    /// Bytes of the barriers, two for each warpgroup's part of Q, and for each stage of K and of V; and of what says
-    /// which tile comes next.
-    const fn barrier_bytes(&self) -> u32 {
-        16 * (self.warpgroups() + 2 * self.stages) + Self::SCHEDULE_BYTES
+        self.k_offset() + self.stages() * self.stage_bytes()
     }
 
     /// Whether O leaves through memory of its own, so that the next tile's Q can come meanwhile, and not through that of Q.
     pub const fn own_output(&self) -> bool {
-        self.rings_end() + self.k_offset() + self.barrier_bytes() <= SHARED
+        self.needed(self.stages(), true) <= SHARED
+    }
+
+    /// Where O leaves through: behind the rings, if not where Q was.
+    pub const fn o_offset(&self) -> u32 {
+        if self.own_output() { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
     }
 
     /// Bytes of what says which tile comes next: two slots of 32, and four barriers.
     pub const SCHEDULE_BYTES: u32 = 96;
 
-    /// Where O leaves through.
-    pub const fn o_offset(&self) -> u32 {
-        if self.own_output() { self.rings_end() } else { 0 }
-    }
-
-    /// Where the barriers are, behind what says which tile comes next.
-    pub const fn barriers_offset(&self) -> u32 {
-        self.schedule_offset() + Self::SCHEDULE_BYTES
+    /// Bytes of the barriers: two for each warpgroup's part of Q, and for each stage of K and of V.
+    const fn barrier_bytes(&self, stages: u32) -> u32 {
+        16 * (self.warpgroups() + 2 * stages)
     }
 
     /// Where it says which tile comes next.
     pub const fn schedule_offset(&self) -> u32 {
-        self.rings_end() + if self.own_output() { self.k_offset() } else { 0 }
+        self.barriers_offset() - Self::SCHEDULE_BYTES
+    }
+
+    /// Where the barriers are, at the end.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.shared_bytes() - self.barrier_bytes(self.stages())
     }
 
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
-        self.schedule_offset() + self.barrier_bytes()
+        self.needed(self.stages(), self.own_output())
+    }
+
+    /// Bytes of shared memory with so many stages, and with memory for O or without.
+    const fn needed(&self, stages: u32, own_output: bool) -> u32 {
+        let tiles = self.q_bytes() + 2 * stages * self.stage_bytes();
+        let output = if own_output { self.q_bytes() } else { 0 };
+        tiles + output + Self::SCHEDULE_BYTES + self.barrier_bytes(stages)
+    }
+
+    /// [`Self::shared_bytes`], or what Q and two stages alone take, for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        let rows = self.block_m as u64 + 4 * self.block_n as u64;
+        let panels = self.head_dim.div_ceil(Self::BOX_COLUMNS) as u64;
+        let tiles = rows.saturating_mul(panels * LINE as u64);
+        if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
+    }
+
+    /// Registers that a thread needs for its parts of S, P and O.
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        (self.block_n / 2 + self.block_n / 4 + self.head_dim / 2) as u64
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.
@@ -113,9 +153,72 @@ impl Sm90Config {
             check_multiple("BLOCK_N", self.block_n, 16),
             check_multiple("HEAD_DIM", self.head_dim, 16),
         ]);
-        if multiples.is_ok() && (self.threads() < 384 || self.threads() > 512) {
-            return Err(Infeasible::Threads { needed: self.threads(), limit: 512 });
+        if multiples.is_ok() && (self.block_m < 128 || self.block_m > 192) {
+            return Err(Infeasible::Rows { block_m: self.block_m, available: "128, 192" });
         }
         multiples
+    }
+
+    /// Whether the tile can be built and launched.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        if min_blocks > 1 {
+            return Err(Infeasible::Blocks { blocks: min_blocks, limit: 1 });
+        }
+        if let Err(reason) = check_shared(self.shared_needed(), limits) {
+            return Err(reason);
+        }
+        let (accumulators, limit) = (self.accumulators(), self.registers().0);
+        let needed = accumulators + OTHER_REGISTERS;
+        if needed > limit as u64 {
+            let threads = self.threads();
+            return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+
+    use super::*;
+    use alloc::string::ToString as _;
+
+    #[test]
+    fn o_has_memory_of_its_own_where_there_is_some() {
+        let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128 };
+        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 16 * (3 + 6) + 96);
+        assert!(config.own_output() && !config.takes_turns());
+        let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
+        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 16 * (2 + 4) + 96);
+        assert!(!config.own_output());
+    }
+
+    #[test]
+    fn each_reason_names_value_and_limit() {
+        let reason = |block_m, block_n, head_dim| {
+            Sm90Config { block_m, block_n, head_dim }
+                .check(1, &Limits::of(90))
+                .expect_err("it is infeasible")
+                .to_string()
+        };
+        assert_eq!(reason(256, 80, 128), "BLOCK_M is 256; there is 128, 192");
+        assert_eq!(reason(128, 72, 128), "BLOCK_N is 72; a positive multiple of 16 is needed");
+        assert_eq!(reason(128, 128, 256), "327680 bytes of shared memory; a block has 232448");
+        assert_eq!(
+            reason(128, u32::MAX - 15, 256),
+            "8796093022208 bytes of shared memory; a block has 232448"
+        );
+        assert_eq!(
+            reason(192, 96, 128),
+            "at least 168 registers (136 of them S and O); a thread of 1 x 512 has 160"
+        );
     }
 }

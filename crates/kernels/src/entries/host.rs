@@ -138,6 +138,7 @@ pub enum Run {
 
 /// The parameters of a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a launch allocates nothing")]
 pub enum Params {
     /// For [`Run::Attention`].
     Attention(AttentionParams),

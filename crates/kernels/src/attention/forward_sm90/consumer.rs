@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use super::key_blocks::{KeyBlocks, Seen};
 use super::schedule::Schedule;
 use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, output};
+use crate::config::Sm90Config;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{self, Accumulator, Format};
 use crate::ptx::{barrier, index, warp};
@@ -24,7 +25,6 @@ pub(super) struct Consumer<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
-    const PING_PONG: bool,
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
@@ -51,23 +51,24 @@ impl<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
-    const PING_PONG: bool,
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT>
 where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
 {
-    const OWN_OUTPUT: bool = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output();
+    const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG;
+    const OWN_OUTPUT: bool = Self::CONFIG.own_output();
+    const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
 
     #[inline(always)]
     pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
         let warpgroup = warpgroup();
         Self {
             pipeline,
-            turn: if PING_PONG { warpgroup } else { 0 },
+            turn: if Self::TAKES_TURNS { warpgroup } else { 0 },
             queries: Ring::consumer(pipeline.q_barriers(warpgroup)),
             keys: Ring::consumer(pipeline.k_barriers()),
             values: Ring::consumer(pipeline.v_barriers()),
@@ -127,7 +128,7 @@ where
         let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work);
         let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
-        let seen = if PING_PONG { blocks.all(seen) } else { seen };
+        let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
         self.softmax = OnlineSoftmax::with_positive_scale(params.softmax_scale);
         self.o = [0.0; OUT];
         let sees = seen.begin < seen.end;
@@ -348,7 +349,7 @@ where
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn take_turn(&self) {
-        if PING_PONG {
+        if Self::TAKES_TURNS {
             // SAFETY: the caller's contract.
             unsafe { barrier::sync(1 + self.turn, 2 * WARPGROUP) };
         }
@@ -358,7 +359,7 @@ where
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn pass_turn(&self) {
-        if PING_PONG {
+        if Self::TAKES_TURNS {
             // SAFETY: the caller's contract.
             unsafe { barrier::arrive(2 - self.turn, 2 * WARPGROUP) };
         }
@@ -375,7 +376,7 @@ pub(super) fn warpgroup() -> u32 {
 /// Whether this is its warp's first lane.
 #[inline(always)]
 pub(super) fn leads_warp() -> bool {
-    index::thread() % 32 == 0
+    index::thread().is_multiple_of(32)
 }
 
 /// Multiplies a thread's two rows by a factor each.
