@@ -48,7 +48,7 @@ pub struct Descriptor(u32);
 
 impl Descriptor {
     /// Swizzle of 128 bytes, and the stride from eight lines to the next eight.
-    const HIGH: u64 = (1 << 30 | PATTERN as u64 / 16) << 32;
+    const HIGH: u64 = ((1 << 30) | (PATTERN as u64 / 16)) << 32;
 
     /// Of the panel at `shared`.
     #[inline(always)]
@@ -56,7 +56,7 @@ impl Descriptor {
         const { assert!(P::DEPTH == LINE_ELEMENTS, "a line along K is a line of the swizzle") };
         // The leading byte offset leads from box to box; along K it is not used.
         let leading = if P::ALONG_K { 1 } else { BOX_BYTES / 16 };
-        Self((shared & 0x3ffff) / 16 | leading << 16)
+        Self(((shared & 0x3ffff) / 16) | (leading << 16))
     }
 
     /// Of what lies `bytes` bytes, a multiple of 16, behind.
@@ -76,5 +76,5 @@ impl Descriptor {
 /// Address of the 16-byte chunk `chunk` of line `line` of swizzled lines at `shared`.
 #[inline(always)]
 pub fn chunk(shared: u32, line: u32, chunk: u32) -> u32 {
-    shared + line * LINE + 16 * (chunk ^ line % 8)
+    shared + line * LINE + 16 * (chunk ^ (line % 8))
 }
