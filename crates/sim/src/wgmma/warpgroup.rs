@@ -85,13 +85,16 @@ struct Product {
     /// One bit for each warp that has issued it.
     issued: u32,
     issuers: Group,
+    /// Whether it reads bytes that nothing has written: it is never complete, as in `Block::shared_read`.
+    is_held: bool,
     computed: bool,
     location: &'static Location<'static>,
 }
 
 impl Product {
+    /// Whether all warps have issued it, so that it can be complete.
     fn is_issued(&self) -> bool {
-        self.issued == (1 << WARPGROUP_WARPS) - 1
+        self.issued == (1 << WARPGROUP_WARPS) - 1 && !self.is_held
     }
 }
 
@@ -231,6 +234,7 @@ impl Block {
                 group: wgmma_group,
                 issued: 0,
                 issuers: Group::default(),
+                is_held: false,
                 computed: false,
                 location,
             });
@@ -343,7 +347,10 @@ impl Block {
         if let Some(&chunk) =
             chunks.iter().find(|&&chunk| !self.shared.is_written((chunk - BASE) as usize, 16))
         {
-            return Err(self.uninitialised(chunk, 16, AccessKind::Wgmma, location));
+            let error = self.uninitialised(chunk, 16, AccessKind::Wgmma, location);
+            self.suspect(error)?;
+            self.warpgroups[index].products[number].is_held = true;
+            return Ok(());
         }
         self.shared.bytes_read += 16 * chunks.len() as u64;
         if self.picker.draws_early() {
