@@ -21,6 +21,7 @@
 
 mod descriptor;
 mod product;
+mod sums;
 mod warpgroup;
 
 use std::panic::Location;
