@@ -137,6 +137,9 @@ unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32,
     let mut tile = index::block();
     // SAFETY: the caller's contract and the kernel's; the tile exists.
     unsafe {
+        if index::thread() == 0 && out.map != 0 {
+            tma::prefetch(out.map);
+        }
         while tile < tiles {
             let (m, n) = corner(params, tile, A::SPAN, B::SPAN);
             let mut k = 0;
