@@ -400,6 +400,22 @@ fn loads_that_overlap_or_that_nobody_counts() {
 }
 
 #[test]
+fn more_bytes_than_a_barrier_counts() {
+    let values = counting(64 * 128);
+    let encoded = map(&values, [64, 128], [64, 128], Swizzle::Bytes128).encode().expect("valid");
+    let address = encoded.as_ptr().expose_provenance() as u64;
+    // Loads that overlap are a race before that, and land at their issue here.
+    let schedule = Schedule::from_seed(1).without_race_detection();
+    let error = launch_on(schedule, &[Buffer::read("values", &values)], &|| {
+        // SAFETY: the map and the buffer are this launch's.
+        let load = |_| unsafe { tma::load(shared::base(), address, bar(), [0, 0]) };
+        load_and(0, || (0..64).for_each(load), || {});
+    });
+    let message = error.expect_err("64 times 16 KiB is the limit and one").to_string();
+    assert_contains(&message, &["1048576 bytes have landed that nobody expects, the limit is 1048575"]);
+}
+
+#[test]
 fn a_block_that_ends_while_a_load_is_under_way() {
     let result = with_map(0, |map| {
         if index::thread() == 0 {
