@@ -352,13 +352,13 @@ impl Block {
     pub(crate) fn wait_for_products(
         &mut self,
         warp: usize,
-        pending: usize,
+        pending: u32,
         location: &'static Location<'static>,
     ) -> Result<bool, Box<Error>> {
         let index = self.warpgroup_index(location)?;
         let warpgroup = &mut self.warpgroups[index];
         let progress = &mut warpgroup.warps[warp % WARPGROUP_WARPS];
-        let groups = progress.committed.saturating_sub(pending as u64);
+        let groups = progress.committed.saturating_sub(pending.into());
         if !warpgroup.is_issued(groups) {
             warpgroup.warps[warp % WARPGROUP_WARPS].awaits = Some(groups);
             return Ok(false);
