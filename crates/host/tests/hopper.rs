@@ -1,70 +1,121 @@
-//! `forward_sm90` in the simulator, where a block goes through several tiles: what the cases of `verify`, with a block for each
-//! tile, do not reach.
-#![allow(clippy::unwrap_used)]
+//! `forward_sm90` in the simulator, where a block goes through several tiles: what problems with a block for each tile, as
+//! those of `verify`, do not reach.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
 
-use common::{Case, Order};
-use flash_attention::{
-    DType, Device, Element, Kernel, Options, Plan, Request, Sim, accuracy, plan, reference,
-};
+use common::{Case, Order, case, untouched_outside};
+use flash_attention::{DType, Device, Element, Kernel, Options, Request, Sim, accuracy, plan, reference};
 use half::{bf16, f16};
+use proptest::prelude::*;
 
-/// Sizes with an odd number of tiles on a device of two multiprocessors: B, Sq, Sk, Hkv, group.
+const PLAIN: Options =
+    Options { causal: false, softmax_scale: None, window: (None, None), softcap: 0.0, alibi_slopes: None };
+const CAUSAL: Options = Options { causal: true, ..PLAIN };
+
+/// B, Sq, Sk, Hkv and the group of problems with several tiles for each of a few blocks, of which some are not full.
 const SHAPES: [([usize; 5], Options); 6] = [
     ([1, 200, 300, 3, 1], PLAIN),
     ([2, 400, 400, 1, 2], CAUSAL),
+    // Rows that see no key, and tiles.
     ([1, 500, 250, 2, 1], CAUSAL),
     ([1, 250, 500, 3, 1], CAUSAL),
     ([1, 600, 600, 1, 1], Options { window: (Some(100), Some(0)), ..PLAIN }),
     ([1, 450, 450, 1, 2], Options { window: (Some(30), Some(250)), ..PLAIN }),
 ];
 
-const PLAIN: Options =
-    Options { causal: false, softmax_scale: None, window: (None, None), softcap: 0.0, alibi_slopes: None };
-const CAUSAL: Options = Options { causal: true, ..PLAIN };
-
-/// A device whose two multiprocessors share all tiles.
-fn two_multiprocessors(sim: &Sim) -> Device {
-    Device { multiprocessors: 2, ..sim.device().clone() }
-}
-
-fn request(block_m: usize, block_n: usize) -> Request {
-    Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) }
-}
-
-fn check<T: Element>(case: &Case, sim: &Sim, plan: &Plan) {
+/// Runs a case on a device of so many multiprocessors, which is how many blocks there are.
+fn run<T: Element>(
+    case: &Case,
+    multiprocessors: u32,
+    request: &Request,
+    schedule: u64,
+) -> Result<(), TestCaseError> {
     let problem = case.problem();
-    let [q, k, v] = case.inputs::<T>();
-    let mut o = vec![T::from_f32(f32::NAN); problem.tensors().o.span()];
-    let mut lse = vec![f32::NAN; problem.lse_len()];
-    sim.forward(&problem, plan, (&q, &k, &v), &mut o, Some(&mut lse)).unwrap();
+    let [q, k, v] = &case.inputs::<T>();
+    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut lse = vec![-77.0; problem.lse_len() + 3];
+    let sim = Sim::new(schedule);
+    let device = Device { multiprocessors, ..sim.device().clone() };
+    let plan = plan(&problem, &device, request).unwrap();
+    prop_assert!(plan.steps[0].grid <= multiprocessors);
+    let ran = sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (&q, &k, &v), &o, Some(&lse), DType::F32, &rows);
-    assert!(report.passed(), "{case:?}: {report}");
+    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
+    prop_assert!(report.passed(), "{report}");
+    prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
+    prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
+    Ok(())
+}
+
+fn run_in_its_type(
+    case: &Case,
+    multiprocessors: u32,
+    request: &Request,
+    schedule: u64,
+) -> Result<(), TestCaseError> {
+    match case.dtype {
+        DType::Bf16 => run::<bf16>(case, multiprocessors, request, schedule),
+        _ => run::<f16>(case, multiprocessors, request, schedule),
+    }
 }
 
 #[test]
 fn blocks_go_through_several_tiles() {
-    let tiles = [(192, 128, 64), (192, 80, 128), (128, 128, 128), (128, 80, 256)];
-    for (index, (shape, options)) in SHAPES.into_iter().enumerate() {
-        for (block_m, block_n, head_dim) in tiles {
-            let [b, sq, sk, h, group] = shape;
+    // One of each kind: three warpgroups, two that take turns, two that do not and whose O leaves through Q's memory.
+    for (tile, (block_m, block_n, head_dim)) in
+        [(192, 80, 128), (128, 128, 128), (128, 80, 256)].into_iter().enumerate()
+    {
+        for (index, ([b, sq, sk, h, group], options)) in SHAPES.into_iter().enumerate() {
             let case = Case {
                 dtype: if index % 2 == 0 { DType::F16 } else { DType::Bf16 },
                 shape: [b, sq, sk, h, group, head_dim - 8],
                 head_dim_v: Some(head_dim),
                 orders: [Order::Bshd, Order::Bhsd, Order::Bshd],
-                options: options.clone(),
+                options,
                 seed: index as u64,
             };
-            let sim = Sim::new(index as u64);
-            let plan = plan(&case.problem(), &two_multiprocessors(&sim), &request(block_m, block_n)).unwrap();
-            assert_eq!(plan.steps[0].grid, 2);
-            match case.dtype {
-                DType::F16 => check::<f16>(&case, &sim, &plan),
-                _ => check::<bf16>(&case, &sim, &plan),
+            let request =
+                Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
+            let schedule = (tile + index) as u64 % 8;
+            if let Err(error) = run_in_its_type(&case, 2, &request, schedule) {
+                panic!("{case:?}: {error}");
             }
         }
+    }
+}
+
+/// The case nearest to this one that tensor maps can describe.
+fn mapped(case: Case) -> Case {
+    let up = |columns: usize| columns.next_multiple_of(8);
+    let [b, sq, sk, h, group, d] = case.shape;
+    let orders = case.orders.map(|order| match order {
+        Order::Padded(gap) => Order::Padded(8 * gap),
+        Order::Repeated => Order::Bshd,
+        order => order,
+    });
+    let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs() + 0.01);
+    Case {
+        shape: [b, sq, sk, h, group, up(d)],
+        head_dim_v: case.head_dim_v.map(up),
+        orders,
+        options: Options { softmax_scale, softcap: 0.0, alibi_slopes: None, ..case.options },
+        ..case
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random shapes, strides, masks, thread schedules, and numbers of blocks.
+    #[test]
+    fn matches_the_reference(
+        case in case(&[(1, 1), (70, 1), (1, 70), (260, 3), (33, 64)], 300),
+        multiprocessors in 1..4_u32,
+        schedule in any::<u64>(),
+    ) {
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        run_in_its_type(&mapped(case), multiprocessors, &request, schedule)?;
     }
 }

@@ -364,6 +364,32 @@ mod tests {
     }
 
     #[test]
+    fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
+        let planned = |head_dim, compute_capability| {
+            let device = Device { compute_capability, multiprocessors: 2, ..device(227 << 10) };
+            plan(&problem(DType::F16, head_dim), &device, &Request::default()).unwrap()
+        };
+        for head_dim in (8..=crate::MAX_HEAD_DIM).step_by(8) {
+            let plan = planned(head_dim, 90);
+            assert_eq!(plan.kernel, Kernel::ForwardSm90);
+            // Two heads of 100 rows; addresses turn out at the launch.
+            assert_eq!(plan.steps[0].grid, 2);
+            assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
+        }
+        let refused = planned(100, 90);
+        assert_eq!(refused.kernel, Kernel::ForwardSm80);
+        assert!(
+            refused.reasons[0].contains("not forward_sm90: q's heads stride is 100"),
+            "{:?}",
+            refused.reasons
+        );
+        assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
+        let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let error = plan(&problem(DType::F16, 100), &device(227 << 10), &asked).unwrap_err().to_string();
+        assert!(error.starts_with("kernel forward_sm90 cannot be run: q's heads stride is 100"), "{error}");
+    }
+
+    #[test]
     fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
         let changes = |index: usize| match index % 2 {
             0 => Options { softcap: 20.0, ..Options::default() },
@@ -377,7 +403,8 @@ mod tests {
             assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
             assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
         }
-        let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &Request::default()).unwrap();
+        let sm80 = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+        let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &sm80).unwrap();
         assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80);
     }
 
@@ -421,12 +448,12 @@ mod tests {
         assert_eq!((chosen.kernel, chosen.tile), (Kernel::ForwardSimt, Some((32, 32))));
         assert_eq!(
             chosen.reasons[0],
-            "forward_simt: forward_sm80, which would be faster, has no such tile for this problem"
+            "forward_simt: forward_sm90, which would be faster, has no such tile for this problem"
         );
         assert_eq!(planned(blocks(Some(128), None), 227 << 10).unwrap().kernel, Kernel::ForwardSm80);
         // No kernel has it: the answer is that of the fastest.
         let error = planned(blocks(Some(48), None), 227 << 10).unwrap_err().to_string();
-        assert!(error.contains("is not built for forward_sm80 at head_dim 64"), "{error}");
+        assert!(error.contains("is not built for forward_sm90 at head_dim 64"), "{error}");
         // A kernel asked for is the only one.
         let only = Request { kernel: Some(Kernel::ForwardSm80), ..blocks(Some(32), Some(32)) };
         assert!(matches!(planned(only, 227 << 10), Err(Error::NoSuchTile { .. })));
