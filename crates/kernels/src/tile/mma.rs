@@ -29,7 +29,18 @@ impl Lane {
     /// This thread's, if each warp has `ROWS` times eight rows.
     #[inline(always)]
     pub fn current<const ROWS: usize>() -> Self {
-        let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+        Self::of::<ROWS>(index::thread())
+    }
+
+    /// As [`Self::current`], found anew: behind a loop that has no registers to keep it in.
+    #[inline(always)]
+    pub fn anew<const ROWS: usize>() -> Self {
+        Self::of::<ROWS>(index::thread_anew())
+    }
+
+    #[inline(always)]
+    fn of<const ROWS: usize>(thread: u32) -> Self {
+        let (warp, lane) = (thread / 32, thread % 32);
         Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
     }
 
@@ -110,7 +121,7 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
 
     /// Byte address of an element.
     #[inline(always)]
-    fn at(self, row: u32, column: u32) -> u32 {
+    pub fn at(self, row: u32, column: u32) -> u32 {
         self.address + row * Self::STRIDE + 2 * column
     }
 
@@ -126,6 +137,9 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     /// All `THREADS` threads of the block call this together; no other thread accesses those columns.
     #[inline(always)]
     pub unsafe fn clear_columns<const THREADS: u32>(self, first: u32, rows: u32) {
+        if first >= COLUMNS {
+            return;
+        }
         let (warp, lane) = (index::thread() / 32, index::thread() % 32);
         let mut row = warp;
         while row < rows {
