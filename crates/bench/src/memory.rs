@@ -96,6 +96,7 @@ mod tests {
             kernel: Kernel::Standard,
             tile: None,
             steps: Vec::new(),
+            unaligned: None,
             workspace_bytes,
             reasons: Vec::new(),
         };

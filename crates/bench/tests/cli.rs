@@ -281,6 +281,11 @@ fn matmul_runs_every_kernel_of_the_backend() {
     assert_eq!(runs[0]["leading_dimensions"], serde_json::json!([34, 34, 41]));
     assert!(runs[0]["entry"].as_str().unwrap().ends_with("_unaligned"));
     assert_eq!((&document["experiment"], &document["ceiling"]), (&"matmul".into(), &Value::Null));
+    let document = json("matmul --backend sim --m 40 --n 72 --k 32 --json");
+    let runs = document["runs"].as_array().unwrap();
+    let kernels: Vec<_> = runs.iter().map(|run| &run["kernel"]).collect();
+    assert_eq!(kernels, ["gemm_sm90", "gemm_sm80", "gemm_simt"]);
+    assert!(runs.iter().all(|run| run["passed"] == true));
 }
 
 #[test]
@@ -298,6 +303,10 @@ fn matmul_takes_sizes_and_a_tile() {
         ("--size 64 --backend cpu --kernel gemm_simt", "does not run on backend cpu; it has gemm_cpu"),
         ("--size 64 --backend sim --block-m 48", "BLOCK_M = 48, BLOCK_N = any is not built for gemm_sm80"),
         ("--size 64 --backend sim --dtype f32 --kernel gemm_sm80", "kernel gemm_sm80 has no f32 entry"),
+        (
+            "--size 33 --backend sim --kernel gemm_sm90",
+            "kernel gemm_sm90 cannot be run: the leading dimension of A is 33",
+        ),
         ("--m 2000000000 --n 1 --k 1 --backend cpu", "a: rows is 2000000000; the limit is 1073741824"),
         ("--size 4096 --backend sim", "choose a smaller problem, another --backend, or --force"),
     ];

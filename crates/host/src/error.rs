@@ -230,6 +230,14 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A kernel that was asked for does not take the problem.
+    #[error("kernel {kernel} cannot be run: {reason}")]
+    UnfitKernel {
+        /// The kernel asked for.
+        kernel: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// No matrix multiplication was built with this tile, or none that fits.
     #[error(
         "{tile} is not built for {kernel}, or not in the {shared} bytes of shared memory that {device} has per \
@@ -288,12 +296,12 @@ pub enum Error {
         available: String,
     },
     /// A kernel needs a newer device.
-    #[error("kernel {kernel} needs sm_{needed}; {device} is sm_{found}")]
+    #[error("kernel {kernel} needs {needed}; {device} is sm_{found}")]
     KernelNeedsDevice {
         /// The kernel asked for.
         kernel: &'static str,
-        /// The least compute capability that it runs on, as major·10 + minor.
-        needed: u32,
+        /// The PTX target that the device would have to run.
+        needed: fa_kernels::entries::Target,
         /// The device's name.
         device: String,
         /// The device's compute capability.

@@ -1,9 +1,14 @@
 //! From a plan and addresses to the kernels' parameters.
 
+use fa_kernels::config::Sm90Config;
+use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{AttentionParams, Strides};
+use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
+use fa_kernels::ptx::tma;
 
-use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout};
+use crate::plan::TileOrder;
+use crate::tensor_map::{Dimension, TensorMap, swizzled};
+use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -29,11 +34,68 @@ pub struct Addresses {
     pub cu_seqlens: Option<(u64, u64)>,
 }
 
-/// The parameters that every entry of a plan for `problem` takes.
+impl Addresses {
+    /// Whether all four tensors start at multiples of 16 bytes, as tensor maps want them.
+    pub(crate) const fn are_aligned(&self) -> bool {
+        (self.q | self.k | self.v | self.o).is_multiple_of(16)
+    }
+}
+
+/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives them.
 ///
 /// # Errors
-/// When an address that the problem needs was left out.
-pub(crate) fn params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
+/// When an address that the problem needs was left out, and where `encode` fails.
+pub(crate) fn params(
+    problem: &Problem,
+    (entry, order): (&Entry, TileOrder),
+    addresses: &Addresses,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
+    let attention = attention_params(problem, addresses)?;
+    if entry.algorithm != Algorithm::ForwardSm90 {
+        return Ok(Params::Attention(attention));
+    }
+    let mut maps = [tma::TensorMap::default(); 4];
+    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, &entry.tile, addresses)) {
+        *map = encode(&tensor)?;
+    }
+    let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
+    let TileOrder { section, back_and_forth } = order;
+    let params = PersistentParams { attention, tiles, section, back_and_forth: back_and_forth.into() };
+    Ok(Params::Persistent(Mapped { maps, params }))
+}
+
+/// What `forward_sm90` copies of Q, K, V and O: 64 columns of a warpgroup's rows, of a block of keys, and of a warp's rows.
+fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [TensorMap; 4] {
+    let Tensors { q, k, v, o } = problem.tensors();
+    let map = |address, layout: &TensorLayout, rows| {
+        let axis = |length, stride, boxed| {
+            // The axis of a single index takes no steps, but its stride is looked at.
+            Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
+        };
+        swizzled(
+            address,
+            [
+                Dimension { length: layout.head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+                axis(layout.seqlen, layout.stride_seq, rows),
+                axis(layout.heads, layout.stride_head, 1),
+                axis(layout.batch, layout.stride_batch, 1),
+            ],
+        )
+    };
+    [
+        map(addresses.q, q, Sm90Config::WARPGROUP_ROWS),
+        map(addresses.k, k, tile.block_n),
+        map(addresses.v, v, tile.block_n),
+        map(addresses.o, o, Sm90Config::WARP_ROWS),
+    ]
+}
+
+/// 16 bytes of elements: the least stride that a tensor map takes.
+const LEAST_STRIDE: usize = 8;
+
+/// The parameters that every entry of a plan for `problem` has.
+fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
     let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
     let (cu_seqlens_q, cu_seqlens_k) =
         optional("cu_seqlens", problem.cu_seqlens().is_some(), addresses.cu_seqlens)?;
@@ -109,9 +171,11 @@ mod tests {
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
         let options = Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() };
         let problem = Problem::new(tensors, DType::F16, options).unwrap();
-        let error = params(&problem, &Addresses::default()).unwrap_err().to_string();
+        let error = attention_params(&problem, &Addresses::default()).unwrap_err().to_string();
         assert_eq!(error, "alibi_slopes: no address was given, but the problem has it");
-        let params = params(&problem, &Addresses { alibi_slopes: Some(64), ..Addresses::default() }).unwrap();
+        let params =
+            attention_params(&problem, &Addresses { alibi_slopes: Some(64), ..Addresses::default() })
+                .unwrap();
         assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (64, 3));
     }
 }

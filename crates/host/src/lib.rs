@@ -40,6 +40,7 @@ mod problem;
 pub mod reference;
 pub mod shipped;
 mod sim;
+mod tensor_map;
 mod varlen;
 mod visibility;
 

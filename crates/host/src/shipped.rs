@@ -1,4 +1,4 @@
-//! The kernels that ship with the library: their manifest, and their PTX on demand.
+//! The kernels that ship with the library: their manifest, and their PTX and cubins on demand.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -38,10 +38,26 @@ pub fn entry(name: &str) -> Result<&'static ShippedEntry> {
 /// When no such entry ships, or this crate was built with a damaged archive.
 pub fn ptx(name: &str) -> Result<String> {
     let entry = entry(name)?;
-    let text = archive(&entry.family)?;
-    text.get(entry.offset..entry.offset + entry.length)
-        .map(str::to_owned)
+    let archive = archive(&entry.family, shipped::archive(&entry.family))?;
+    let text = archive.get(entry.offset..entry.offset + entry.length);
+    text.and_then(|text| String::from_utf8(text.to_vec()).ok())
         .ok_or_else(|| broken(format!("{name} lies outside its archive {}", entry.family)))
+}
+
+/// An entry's machine code, an image of its own that a driver for its architecture can load; `None` for an entry that
+/// runs on several architectures, of which there is PTX alone.
+///
+/// # Errors
+/// As [`ptx`].
+pub fn cubin(name: &str) -> Result<Option<Vec<u8>>> {
+    let entry = entry(name)?;
+    let Some(cubin) = &entry.cubin else { return Ok(None) };
+    let family = format!("{}.cubin", entry.family);
+    let archive = archive(&family, shipped::cubin_archive(&entry.family))?;
+    let bytes = archive.get(cubin.offset..cubin.offset + cubin.length);
+    bytes
+        .map(|bytes| Some(bytes.to_vec()))
+        .ok_or_else(|| broken(format!("{name} lies outside its archive {family}")))
 }
 
 /// The oldest PTX ISA version among the shipped entries, as (major, minor). Newer ones come with kernels for
@@ -54,22 +70,22 @@ pub(crate) fn least_ptx_isa() -> Result<(u32, u32)> {
     versions.min().flatten().ok_or_else(|| broken("no PTX version in the manifest".to_owned()))
 }
 
-/// A family's decompressed archive, kept for the next entry of it.
-fn archive(family: &str) -> Result<Arc<str>> {
-    static ARCHIVES: OnceLock<Mutex<HashMap<String, Arc<str>>>> = OnceLock::new();
+/// A decompressed archive, kept by its name for the next entry of it.
+fn archive(name: &str, compressed: Option<&'static [u8]>) -> Result<Arc<[u8]>> {
+    static ARCHIVES: OnceLock<Mutex<HashMap<String, Arc<[u8]>>>> = OnceLock::new();
     let mut archives = ARCHIVES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(text) = archives.get(family) {
-        return Ok(Arc::clone(text));
+    if let Some(content) = archives.get(name) {
+        return Ok(Arc::clone(content));
     }
-    let compressed = shipped::archive(family).ok_or_else(|| broken(format!("no archive {family}")))?;
-    let mut text = String::new();
+    let compressed = compressed.ok_or_else(|| broken(format!("no archive {name}")))?;
+    let mut content = Vec::new();
     ruzstd::decoding::StreamingDecoder::new(compressed)
-        .map_err(|error| broken(format!("archive {family}: {error}")))?
-        .read_to_string(&mut text)
-        .map_err(|error| broken(format!("archive {family}: {error}")))?;
-    let text: Arc<str> = text.into();
-    archives.insert(family.to_owned(), Arc::clone(&text));
-    Ok(text)
+        .map_err(|error| broken(format!("archive {name}: {error}")))?
+        .read_to_end(&mut content)
+        .map_err(|error| broken(format!("archive {name}: {error}")))?;
+    let content: Arc<[u8]> = content.into();
+    archives.insert(name.to_owned(), Arc::clone(&content));
+    Ok(content)
 }
 
 fn broken(reason: String) -> Error {

@@ -1,10 +1,12 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
 use fa_kernels::entries::{Entry, Params};
+use fa_kernels::ptx::tma;
 use fa_sim::{Buffer, Launch, Schedule};
 
 use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem};
 use crate::launch::{Addresses, params};
+use crate::tensor_map::TensorMap;
 use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
@@ -67,20 +69,22 @@ impl Sim {
             Buffer::read("cu_seqlens_k", cu_seqlens_k),
         ];
         let address = |tensor: usize| buffers[tensor].address;
-        let params = params(
-            problem,
-            &Addresses {
-                q: address(0),
-                k: address(1),
-                v: address(2),
-                o: address(3),
-                workspace: address(4),
-                lse: lse.is_some().then(|| address(5)),
-                alibi_slopes: Some(address(6)),
-                cu_seqlens: Some((address(7), address(8))),
-            },
-        )?;
-        self.launch(&plan.steps, &Params::Attention(params), &buffers)
+        let addresses = Addresses {
+            q: address(0),
+            k: address(1),
+            v: address(2),
+            o: address(3),
+            workspace: address(4),
+            lse: lse.is_some().then(|| address(5)),
+            alibi_slopes: Some(address(6)),
+            cu_seqlens: Some((address(7), address(8))),
+        };
+        let mut traffic = Traffic::default();
+        for &Step { entry, grid, order } in plan.steps_at(&addresses) {
+            let params = params(problem, (entry, order), &addresses, |map| encode(entry.name, map))?;
+            self.run(entry, grid, &params, &buffers, &mut traffic)?;
+        }
+        Ok(traffic)
     }
 
     /// Runs launches one after another over `buffers`, whose addresses `params` hold.
@@ -109,7 +113,8 @@ impl Sim {
         let addresses = GemmAddresses { a, b, c };
         let mut traffic = Traffic::default();
         if let Some(step) = plan.step_at(&addresses) {
-            let params = Params::Gemm(crate::gemm::params(problem, &addresses));
+            let encode = |map: &TensorMap| encode(step.entry.name, map);
+            let params = crate::gemm::params(problem, step.entry, &addresses, encode)?;
             self.run(step.entry, step.grid, &params, &buffers, &mut traffic)?;
         }
         Ok(traffic)
@@ -144,6 +149,11 @@ impl Sim {
         traffic.barrier_sites.push(report.barrier_sites);
         Ok(())
     }
+}
+
+/// A tensor map in the simulator's form.
+fn encode(entry: &'static str, map: &TensorMap) -> Result<tma::TensorMap> {
+    map.encode().map(tma::TensorMap).map_err(|reason| Error::UnfitEntry { entry, reason })
 }
 
 /// What a simulated run moved through device memory.

@@ -2,6 +2,7 @@
 //! all orders, padded rows, and operands that start anywhere.
 #![allow(clippy::unwrap_used)]
 
+use fa_kernels::entries::Target;
 use flash_attention::gemm::reference::Expected;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
 use flash_attention::{Backend, BackendKind, DType, Device, Element, Sim};
@@ -92,6 +93,33 @@ fn every_order_alignment_and_schedule_gives_the_product() {
 }
 
 #[test]
+fn tensor_maps_take_any_shape_and_any_c() {
+    // Nothing, a part, and more than one of each of BLOCK_M, BLOCK_N and BLOCK_K; more steps than stages.
+    let shapes = [[1, 1, 1], [130, 70, 72], [64, 264, 448], [200, 129, 65], [7, 300, 500]];
+    for (index, orders) in orders().enumerate() {
+        for seed in 0..8 {
+            let shape @ [m, n, k] = shapes[(index + seed) % 5];
+            let padding = |order: Order, rows: usize, columns: usize| {
+                let run = if order == Order::RowMajor { columns } else { rows };
+                run.next_multiple_of(8) - run + 8 * (seed % 2)
+            };
+            let c_gap = [padding(orders[2], m, n), 1, 0][seed % 3];
+            let gaps = [padding(orders[0], m, k), padding(orders[1], k, n), c_gap];
+            let case = Case { shape, orders, gaps };
+            let block_n = if seed % 4 < 2 { 128 } else { 256 };
+            let request = GemmRequest {
+                kernel: Some(GemmKernel::GemmSm90),
+                block_n: Some(block_n),
+                ..GemmRequest::default()
+            };
+            let backend = Backend::simulator(seed as u64);
+            check::<f16>(&backend, &case, request, 0);
+            check::<bf16>(&backend, &case, request, 8);
+        }
+    }
+}
+
+#[test]
 fn operands_may_start_at_any_element() {
     for (index, orders) in orders().enumerate() {
         let case = Case { shape: [40, 72, 96], orders, gaps: [0; 3] };
@@ -108,7 +136,11 @@ fn every_tile_reaches_each_of_its_barriers() {
         // More tiles than blocks, more steps than stages, and the last of them a part.
         let case = Case { shape: [136, 264, 5 * entry.tile.block_k as usize + 24], orders, gaps: [0; 3] };
         let request = GemmRequest {
-            kernel: Some(if entry.target == 75 { GemmKernel::GemmSimt } else { GemmKernel::GemmSm80 }),
+            kernel: Some(match entry.target {
+                Target::Sm75 => GemmKernel::GemmSimt,
+                Target::Sm80 => GemmKernel::GemmSm80,
+                Target::Sm90a => GemmKernel::GemmSm90,
+            }),
             block_m: Some(entry.tile.block_m as usize),
             block_n: Some(entry.tile.block_n as usize),
             realign: !entry.tile.aligned,

@@ -4,8 +4,10 @@
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
 mod feasibility;
+mod forward_sm90;
 
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
+pub use forward_sm90::Sm90Config;
 
 use feasibility::{all, check_multiple};
 
@@ -302,6 +304,54 @@ impl GemmConfig {
             && self.block_n > 0
             && self.block_n.is_multiple_of(64)
             && self.block_n.is_multiple_of(32 * self.warps_n)
+    }
+}
+
+/// Tile of a matrix multiplication with `wgmma`: `block_m` × `block_n` of C, [`Self::BLOCK_K`] of K at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmSm90Config {
+    /// Rows of C of a block (BLOCK_M): 64 for each of two warpgroups.
+    pub block_m: u32,
+    /// Columns of C of a block (BLOCK_N): 128 or 256.
+    pub block_n: u32,
+    /// Steps that shared memory holds at once, at least 2.
+    pub stages: u32,
+}
+
+impl GemmSm90Config {
+    /// Products of a step: a line of the 128-byte swizzle.
+    pub const BLOCK_K: u32 = 64;
+
+    /// Warpgroups that multiply.
+    pub const fn consumers(&self) -> u32 {
+        self.block_m / 64
+    }
+
+    /// Threads of a block: a warpgroup more, which copies.
+    pub const fn threads(&self) -> u32 {
+        128 * (self.consumers() + 1)
+    }
+
+    /// Bytes of shared memory of the ring.
+    pub const fn stages_bytes(&self) -> u32 {
+        self.stages * 2 * (self.block_m + self.block_n) * Self::BLOCK_K
+    }
+
+    /// Bytes of shared memory of C on its way out: two lines of 128 bytes of each row.
+    pub const fn out_bytes(&self) -> u32 {
+        2 * 128 * self.block_m
+    }
+
+    /// Bytes of shared memory: the ring, C on its way out, and two barriers for each stage.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.stages_bytes() + self.out_bytes() + 16 * self.stages
+    }
+
+    /// Whether the shape is one that the kernel can be instantiated with, whatever the device. Two warpgroups that
+    /// multiply are what the kernel's registers are shared out for.
+    #[inline]
+    pub const fn is_well_formed(&self) -> bool {
+        self.block_m == 128 && (self.block_n == 128 || self.block_n == 256) && self.stages >= 2
     }
 }
 

@@ -9,6 +9,8 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
@@ -16,16 +18,27 @@ use crate::element::{Bf16, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
 #[cfg(not(target_arch = "nvptx64"))]
-pub use host::{Algorithm, Entry, Params, Run, Tile};
+pub use host::{Algorithm, Entry, Params, Run, Target, Tile};
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod host;
 
-/// One entry: an entry point on the device.
+/// One entry: an entry point on the device. One that takes tensor maps, which stand in front of its parameters, gets
+/// their address too.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
         entry! { $name, $algorithm, $dtype, $facts, $body, Attention, crate::params::AttentionParams }
+    };
+    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr, $run:ident, Mapped<$maps:literal, $params:ty>) => {
+        const _: () = {
+            #[unsafe(export_name = $name)]
+            unsafe extern "ptx-kernel" fn entry(mapped: crate::params::Mapped<$maps, $params>) {
+                let maps = crate::ptx::tma::parameter_address!($name);
+                // SAFETY: the host launches an entry as its row of the list says.
+                unsafe { $body(&mapped.params, maps) }
+            }
+        };
     };
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr, $run:ident, $params:ty) => {
         const _: () = {
@@ -46,14 +59,14 @@ macro_rules! entry {
     };
     ($name:expr, $algorithm:ident, $dtype:literal,
      { tile: $tile:expr, threads: $threads:expr, min_blocks: $min_blocks:expr, shared_bytes: $shared_bytes:expr, barriers: $barriers:expr $(,)? },
-     $body:expr, $run:ident, $params:ty) => {
+     $body:expr, $run:ident, $($params:tt)*) => {
         Entry {
             name: $name,
             algorithm: Algorithm::$algorithm,
             dtype: $dtype,
             tile: $tile,
             // `for_target` knows.
-            target: 0,
+            target: Target::Sm75,
             threads: $threads,
             min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
@@ -235,6 +248,45 @@ macro_rules! decode_combine {
     };
 }
 
+/// One tile of `forward_sm90` in each storage type.
+macro_rules! forward_sm90 {
+    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
+        group! {
+            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "", false }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "", false }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $stages:literal, $suffix:literal, $turns:literal) => {
+        entry! {
+            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, "_s", $stages, $suffix),
+            ForwardSm90,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: sm90($m, $n, $d, $stages).threads(),
+                min_blocks: 1,
+                shared_bytes: sm90($m, $n, $d, $stages).shared_bytes(),
+                barriers: forward_sm90::barriers(sm90($m, $n, $d, $stages), $turns),
+            },
+            forward_sm90::forward_sm90::<
+                $element, $m, $n, $d, $stages, $turns, { $n / 2 }, { $n / 4 }, { $d / 2 }
+            >,
+            Persistent,
+            Mapped<4, crate::params::PersistentParams>
+        }
+    };
+}
+
+/// One tile of `forward_sm90` whose two warpgroups take turns.
+macro_rules! forward_sm90_turns {
+    ($m:literal, $n:literal, $d:literal, $stages:literal) => {
+        group! {
+            forward_sm90 { "f16", F16, $m, $n, $d, $stages, "_turns", true }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, $stages, "_turns", true }
+        }
+    };
+}
+
 /// Several entries: items on the device, an array on the host.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! group {
@@ -248,23 +300,27 @@ macro_rules! group {
 }
 
 /// The list of one target. On the device its items, where it is the target of the build: a build for
-/// sm_80 has the features of all older targets too.
+/// one target has the features of all older ones too.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
     (sm_75; $($family:ident($($arguments:tt)*);)*) => {
         $(#[cfg(not(target_feature = "sm_80"))] $family! { $($arguments)* })*
     };
     (sm_80; $($family:ident($($arguments:tt)*);)*) => {
-        $(#[cfg(target_feature = "sm_80")] $family! { $($arguments)* })*
+        $(#[cfg(all(target_feature = "sm_80", not(target_feature = "sm_90a")))] $family! { $($arguments)* })*
+    };
+    (sm_90a; $($family:ident($($arguments:tt)*);)*) => {
+        $(#[cfg(target_feature = "sm_90a")] $family! { $($arguments)* })*
     };
 }
 
 /// The list of one target. On the host an array of arrays.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entries {
-    (sm_75; $($lines:tt)*) => { entries! { SM_75, 75; $($lines)* } };
-    (sm_80; $($lines:tt)*) => { entries! { SM_80, 80; $($lines)* } };
-    ($list:ident, $target:literal; $($family:ident($($arguments:tt)*);)*) => {
+    (sm_75; $($lines:tt)*) => { entries! { SM_75, Target::Sm75; $($lines)* } };
+    (sm_80; $($lines:tt)*) => { entries! { SM_80, Target::Sm80; $($lines)* } };
+    (sm_90a; $($lines:tt)*) => { entries! { SM_90A, Target::Sm90a; $($lines)* } };
+    ($list:ident, $target:expr; $($family:ident($($arguments:tt)*);)*) => {
         static $list: &[&[Entry]] = &[$(&for_target($target, $family! { $($arguments)* })),*];
     };
 }
@@ -355,6 +411,16 @@ entries! { sm_80;
     decode_combine();
 }
 
+// Kernels of Hopper alone: copies by tensor maps, and wgmma.
+#[cfg(not(fa_variants))]
+entries! { sm_90a;
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, stages).
+    forward_sm90(192, 128, 64, 2);
+    forward_sm90(192, 80, 128, 2);
+    forward_sm90_turns(128, 128, 128, 2);
+    forward_sm90_turns(128, 80, 256, 2);
+}
+
 // Behind the macros that it lists its entries with.
 #[cfg(not(fa_variants))]
 mod gemm;
@@ -362,13 +428,13 @@ mod gemm;
 /// All entries of attention.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    [SM_75, SM_80].into_iter().flatten().copied().flatten()
+    [SM_75, SM_80, SM_90A].into_iter().flatten().copied().flatten()
 }
 
 /// The entries of one line, as rows of a target's list.
 #[cfg(not(target_arch = "nvptx64"))]
 const fn for_target<A: Copy, T: Copy, const N: usize>(
-    target: u32,
+    target: Target,
     mut entries: [Entry<A, T>; N],
 ) -> [Entry<A, T>; N] {
     let mut index = 0;
@@ -397,4 +463,9 @@ const fn standard_tile(block_m: u32, block_n: u32) -> Tile {
 #[cfg(not(target_arch = "nvptx64"))]
 const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::config::MmaConfig {
     crate::config::MmaConfig { block_m, block_n, head_dim, warps }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn sm90(block_m: u32, block_n: u32, head_dim: u32, stages: u32) -> crate::config::Sm90Config {
+    crate::config::Sm90Config { block_m, block_n, head_dim, stages }
 }

@@ -96,22 +96,49 @@ impl TileMask {
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
     ) {
-        let corner = place.wrapping_add(rows - 1 + key(0)).wrapping_sub(row(0));
-        let keys = keys.saturating_sub(key(0));
+        let near = MaskCorner {
+            from_left: place.wrapping_add(rows - 1 + key(0)).wrapping_sub(row(0)),
+            keys: keys.saturating_sub(key(0)),
+        };
         let mut i = 0;
         while i < ROWS {
             let mut j = 0;
             while j < COLS {
-                let step = key(j) - key(0);
-                // Left of the window this wraps round to above any span.
-                let from_left = corner.wrapping_add(step).wrapping_sub(row(i) - row(0));
-                if from_left > params.window_span || step >= keys {
+                if near.hides(params, key(j) - key(0), row(i) - row(0)) {
                     s[i][j] = f32::NEG_INFINITY;
                 }
                 j += 1;
             }
             i += 1;
         }
+    }
+
+    /// The mask from a key and a row of the tile on.
+    #[inline(always)]
+    pub fn near(self, key: u32, row: u32) -> MaskCorner {
+        MaskCorner {
+            from_left: self.offset.wrapping_add(key).wrapping_sub(row),
+            keys: self.seen.end.saturating_sub(key),
+        }
+    }
+}
+
+/// The mask of the scores of one thread, seen from the first of them.
+#[derive(Clone, Copy)]
+pub struct MaskCorner {
+    /// How far its key lies to the right of the first in its row's window, modulo 2^32.
+    from_left: u32,
+    /// Keys from its own on.
+    keys: u32,
+}
+
+impl MaskCorner {
+    /// Whether the row `rows` further down does not see the key `keys` further right.
+    #[inline(always)]
+    pub fn hides(self, params: &AttentionParams, keys: u32, rows: u32) -> bool {
+        // Left of the window this wraps round to above any span.
+        let from_left = self.from_left.wrapping_add(keys).wrapping_sub(rows);
+        from_left > params.window_span || keys >= self.keys
     }
 }
 

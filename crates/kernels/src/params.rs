@@ -1,11 +1,14 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
-//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication.
+//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
+//! those of Hopper, which copy by tensor maps, [`Mapped`].
 
 mod decode;
 
 pub use decode::{DecodeParams, MAX_SPLITS};
+
+use crate::ptx::tma::TensorMap;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]
@@ -81,6 +84,22 @@ pub struct AttentionParams {
     pub alibi_batch_stride: u64,
 }
 
+/// Parameters of an attention kernel whose blocks each go through several tiles of queries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PersistentParams {
+    /// The problem.
+    pub attention: AttentionParams,
+    /// Tiles of queries in all.
+    pub tiles: u32,
+    /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their K and V are
+    /// found in L2; at least 1.
+    pub section: u32,
+    /// 1 where the blocks of the grid take tiles in turn back and forth, the first of them the last one's turn next; 0 where the
+    /// first begins each round.
+    pub back_and_forth: u32,
+}
+
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a
 /// column-major C is a row-major Cᵀ = Bᵀ·Aᵀ).
 ///
@@ -112,4 +131,15 @@ pub struct GemmParams {
     pub a_along_k: u32,
     /// 1 where consecutive elements of B run along K (column-major), 0 where they run along N; as `a_along_k`.
     pub b_along_k: u32,
+}
+
+/// Parameters of a kernel that copies by tensor maps: the maps, which the kernel takes by their address, and the
+/// parameters that the kernel would have without.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped<const MAPS: usize, P> {
+    /// One for each tensor.
+    pub maps: [TensorMap; MAPS],
+    /// The others.
+    pub params: P,
 }

@@ -3,7 +3,7 @@
 use core::hint::assert_unchecked;
 
 use crate::mask::UNLIMITED;
-use crate::params::{AttentionParams, Strides};
+use crate::params::{AttentionParams, PersistentParams, Strides};
 use crate::ptx::{global, index};
 
 /// A block's share of the problem.
@@ -48,6 +48,38 @@ impl Rows {
     }
 }
 
+/// The indices of the tiles that one block of a persistent grid works on.
+#[derive(Clone, Copy)]
+pub struct Turns {
+    /// The next one.
+    pub index: u32,
+    /// From there to the one after, and from that to the one after it, in turn.
+    steps: [u32; 2],
+}
+
+impl Turns {
+    /// Those of this block.
+    #[inline(always)]
+    pub fn of_block(params: &PersistentParams) -> Self {
+        Self::of_index(params, index::block(), index::blocks())
+    }
+
+    #[inline(always)]
+    fn of_index(params: &PersistentParams, block: u32, blocks: u32) -> Self {
+        let back = 2 * (blocks - block) - 1;
+        let steps = if params.back_and_forth == 0 { [blocks; 2] } else { [back, 2 * blocks - back] };
+        Self { index: block, steps }
+    }
+
+    /// On to the next.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        let [step, next] = self.steps;
+        self.index += step;
+        self.steps = [next, step];
+    }
+}
+
 impl WorkTile {
     /// Splits the linear block index into (batch, head, tile), the tile fastest, so that blocks
     /// that run at the same time read the same K and V and find them in L2.
@@ -84,6 +116,32 @@ impl WorkTile {
         let masks_right = params.window_span - params.window_left < UNLIMITED;
         let tile = if masks_right { tiles - 1 - tile } else { tile };
         Self { tile, head, batch, queries, keys }
+    }
+
+    /// The tile of `BLOCK_M` queries with this index in the order that a persistent grid goes by: section after section of
+    /// heads, in each the tiles of all heads that come first, then those that come second.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.
+    #[inline(always)]
+    pub unsafe fn of_persistent<const BLOCK_M: u32>(params: &PersistentParams, index: u32) -> Self {
+        let PersistentParams { attention, tiles, section, .. } = params;
+        // What follows from it would otherwise be computed once, and kept in registers.
+        let head_tiles = index::unknown(attention.seqlen_q.div_ceil(BLOCK_M));
+        // SAFETY: the caller's contract.
+        unsafe { assert_unchecked(head_tiles > 0 && *section > 0) };
+        let section_tiles = section * head_tiles;
+        // SAFETY: neither factor is 0.
+        unsafe { assert_unchecked(section_tiles > 0) };
+        let (first_head, index) = (index / section_tiles * section, index % section_tiles);
+        // The last section may have fewer heads.
+        let heads = (tiles / head_tiles - first_head).min(*section);
+        // SAFETY: the index is below the number of tiles; the rest is the caller's contract.
+        unsafe {
+            assert_unchecked(heads > 0);
+            let head = first_head + index % heads;
+            Self::of_index(attention, head_tiles, head * head_tiles + index / heads)
+        }
     }
 
     /// This tile split into a row and a column of a grid of tiles `width` wide.
@@ -143,6 +201,51 @@ mod tests {
                 seen[(tile + 4 * (head + 3 * batch)) as usize] = true;
             }
             assert_eq!(seen, [true; 24]);
+        }
+    }
+
+    #[test]
+    fn the_blocks_of_a_grid_share_all_tiles() {
+        for (back_and_forth, second_round) in [(0, [3, 4, 5]), (1, [5, 4, 3])] {
+            let params = PersistentParams { back_and_forth, ..PersistentParams::default() };
+            let mut taken = [0; 12];
+            for block in 0..3 {
+                let mut turns = Turns::of_index(&params, block, 3);
+                for round in 0..4 {
+                    assert!(round != 1 || turns.index == second_round[block as usize]);
+                    taken[turns.index as usize] += 1;
+                    turns.advance();
+                }
+            }
+            assert_eq!(taken, [1; 12]);
+        }
+    }
+
+    #[test]
+    fn a_section_goes_through_the_longest_tiles_of_its_heads_first() {
+        let attention = AttentionParams {
+            seqlen_q: 250,
+            heads: 3,
+            window_left: UNLIMITED,
+            window_span: UNLIMITED,
+            ..AttentionParams::default()
+        };
+        // Three tiles of 100 queries for each of 2·3 heads, in sections of four heads and then two.
+        let params = PersistentParams { attention, tiles: 18, section: 4, back_and_forth: 0 };
+        // SAFETY: the index is below the number of tiles, and there are no offsets to read.
+        let work = |index| unsafe { WorkTile::of_persistent::<100>(&params, index) };
+        let place = |index| (work(index).tile, work(index).head + 3 * work(index).batch);
+        assert_eq!(
+            [0, 1, 4, 11, 12, 13, 14, 17].map(place),
+            [(2, 0), (2, 1), (1, 0), (0, 3), (2, 4), (2, 5), (1, 4), (0, 5)]
+        );
+        let mut seen = [false; 18];
+        for index in 0..18 {
+            let (tile, head) = place(index);
+            assert!(
+                !core::mem::replace(&mut seen[(tile + 3 * head) as usize], true),
+                "tile {tile} of head {head} again"
+            );
         }
     }
 }

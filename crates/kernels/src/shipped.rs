@@ -1,7 +1,8 @@
-//! The built kernels that this crate ships: compressed PTX and its manifest.
+//! The built kernels that this crate ships: compressed PTX, cubins of kernels for one architecture, and the manifest.
 //!
 //! `cargo xtask kernels` writes everything under `ptx/`. An archive is the concatenated PTX of one
-//! family's entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands.
+//! family's entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands. Where all entries of a
+//! family run on one architecture alone, a second archive has what ptxas made of them, which the driver loads as it is.
 
 extern crate alloc;
 
@@ -15,12 +16,24 @@ pub const MANIFEST: &str = include_str!("../ptx/manifest.json");
 pub const SCHEMA: u32 = 1;
 
 /// Made by the builder, so that a new family needs no line here before its archive exists.
-const ARCHIVES: &[(&str, &[u8])] = include!("../ptx/archives.rs");
+const PTX_ARCHIVES: &[(&str, &[u8])] = include!("../ptx/archives.rs");
+
+/// As [`PTX_ARCHIVES`].
+const CUBIN_ARCHIVES: &[(&str, &[u8])] = include!("../ptx/cubins.rs");
 
 /// The zstd archive of a family, as in [`Algorithm::family`](crate::entries::Algorithm::family);
 /// `None` where no such family is shipped.
 pub fn archive(family: &str) -> Option<&'static [u8]> {
-    ARCHIVES.iter().find(|(name, _)| *name == family).map(|(_, bytes)| *bytes)
+    find(PTX_ARCHIVES, family)
+}
+
+/// As [`archive`], of the family's cubins.
+pub fn cubin_archive(family: &str) -> Option<&'static [u8]> {
+    find(CUBIN_ARCHIVES, family)
+}
+
+fn find(archives: &[(&str, &'static [u8])], family: &str) -> Option<&'static [u8]> {
+    archives.iter().find(|(name, _)| *name == family).map(|(_, bytes)| *bytes)
 }
 
 /// What was built, from which sources, by what.
@@ -80,6 +93,22 @@ pub struct ShippedEntry {
     pub length: usize,
     /// What ptxas made of it, per architecture.
     pub resources: Vec<Resources>,
+    /// The cubin, of an entry that runs on one architecture alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cubin: Option<ShippedCubin>,
+}
+
+/// One entry's machine code, by the ptxas that [`Manifest::ptxas`] names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedCubin {
+    /// The architecture, as in `sm_90a`.
+    pub arch: String,
+    /// First byte in the family's decompressed archive of cubins.
+    pub offset: usize,
+    /// Bytes there.
+    pub length: usize,
+    /// SHA-256 of these bytes, in hexadecimal.
+    pub sha256: String,
 }
 
 /// What ptxas reports of one entry on one architecture. All sizes are bytes per thread, but for

@@ -156,6 +156,61 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
     }
 }
 
+impl<const LANES: u32> OnlineSoftmax<2, LANES> {
+    /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at once, so that each
+    /// instruction has four that do not wait for it. The scale is positive.
+    ///
+    /// Unless the rows are `MASKED`, both have seen a key when this returns.
+    ///
+    /// # Safety
+    /// All 32 lanes of the warp call this together.
+    #[inline(always)]
+    pub unsafe fn step_in_turn<const SCORES: usize, const MASKED: bool>(
+        &mut self,
+        scores: &mut [f32; SCORES],
+    ) -> [f32; 2] {
+        let mut max = [scores[0], scores[1], scores[2], scores[3]];
+        let mut j = 4;
+        while j < SCORES {
+            max[j % 4] = math::max(max[j % 4], scores[j]);
+            j += 1;
+        }
+        let mut max = [math::max(max[0], max[1]), math::max(max[2], max[3])];
+        let mut lane_mask = LANES / 2;
+        while lane_mask > 0 {
+            // SAFETY: the caller's contract.
+            let other =
+                unsafe { [warp::shuffle_xor(max[0], lane_mask), warp::shuffle_xor(max[1], lane_mask)] };
+            max = [math::max(max[0], other[0]), math::max(max[1], other[1])];
+            lane_mask /= 2;
+        }
+        let mut rescale = [1.0; 2];
+        let mut shift = [0.0; 2];
+        let mut i = 0;
+        while i < 2 {
+            // As in `raise_max`, without a branch.
+            let old = self.max[i];
+            let growth = (max[i] - old) * self.scale.late;
+            let (new, growth) = if growth > GROWTH { (max[i], growth) } else { (old, 0.0) };
+            self.max[i] = new;
+            rescale[i] = math::exp2(-growth);
+            self.sum[i] *= rescale[i];
+            shift[i] = if MASKED { self.shift(new) } else { new * self.scale.late };
+            i += 1;
+        }
+        let mut sum = [self.sum[0], 0.0, self.sum[1], 0.0];
+        let mut j = 0;
+        while j < SCORES {
+            let p = math::exp2(math::fma(scores[j], self.scale.late, -shift[j / 2 % 2]));
+            scores[j] = p;
+            sum[j % 4] += p;
+            j += 1;
+        }
+        self.sum = [sum[0] + sum[1], sum[2] + sum[3]];
+        rescale
+    }
+}
+
 /// Brings what was accumulated so far to the new m by the factors that [`OnlineSoftmax::step`] gave, if any row of the
 /// warp needs it: m rarely gives way after the first blocks, and then the products of a whole pass are saved.
 ///

@@ -9,7 +9,7 @@ use alloc::{format, string::String};
 
 use crate::attention::{forward_simt, forward_sm80};
 use crate::config::{Infeasible, Limits, MmaConfig, SimtConfig};
-use crate::entries::{Algorithm, Entry, Tile};
+use crate::entries::{Algorithm, Entry, Target, Tile};
 
 /// The tile of a kernel that comes in many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +136,11 @@ impl Variant {
         format!("{}_b{}", self.name(), self.min_blocks)
     }
 
-    /// Least PTX target, as in 75 for `sm_75`.
-    pub const fn target(&self) -> u32 {
+    /// Its PTX target.
+    pub const fn target(&self) -> Target {
         match self.config {
-            Config::Simt(_) => 75,
-            Config::Mma(_) => 80,
+            Config::Simt(_) => Target::Sm75,
+            Config::Mma(_) => Target::Sm80,
         }
     }
 
@@ -157,7 +157,7 @@ impl Variant {
             other => other,
         };
         let (target, family) = (self.target(), self.config.algorithm().family());
-        format!("entries! {{ sm_{target}; {family}({:?}, {element}, {}); }}\n", self.dtype, self.sizes())
+        format!("entries! {{ {target}; {family}({:?}, {element}, {}); }}\n", self.dtype, self.sizes())
     }
 
     fn sizes(&self) -> String {

@@ -1,5 +1,5 @@
-//! The files that ship: one zstd archive per family, the manifest, and the list of archives that
-//! the kernels crate includes.
+//! The files that ship: a zstd archive of each family's PTX, and of its cubins where it has some, the manifest, and the
+//! lists of archives that the kernels crate includes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,6 +14,8 @@ const LEVEL: i32 = 19;
 const MANIFEST: &str = "manifest.json";
 const LIST: &str = "archives.rs";
 const ARCHIVE: &str = ".ptx.zst";
+const CUBIN_LIST: &str = "cubins.rs";
+const CUBIN_ARCHIVE: &str = ".cubin.zst";
 /// Ending of a file that is being written.
 const PARTIAL: &str = ".partial";
 
@@ -24,6 +26,18 @@ pub struct Shipped {
     pub manifest: Manifest,
     /// The PTX of each family's entries, one after another.
     pub texts: BTreeMap<String, String>,
+    /// The cubins of the entries of families that have some, one after another.
+    pub cubins: BTreeMap<String, Vec<u8>>,
+}
+
+impl Shipped {
+    /// Each archive's file name and content.
+    fn archives(&self) -> impl Iterator<Item = (String, &[u8])> {
+        let texts = self.texts.iter().map(|(family, text)| (format!("{family}{ARCHIVE}"), text.as_bytes()));
+        let cubins =
+            self.cubins.iter().map(|(family, bytes)| (format!("{family}{CUBIN_ARCHIVE}"), &bytes[..]));
+        texts.chain(cubins)
+    }
 }
 
 /// Reads the manifest alone.
@@ -44,9 +58,17 @@ pub fn read(folder: &Path) -> Result<Shipped> {
     let manifest = read_manifest(folder)?;
     let texts = manifest.archives.iter().map(|archive| {
         let path = folder.join(format!("{}{ARCHIVE}", archive.family));
-        Ok((archive.family.clone(), read_archive(&path)?))
+        let text = String::from_utf8(read_archive(&path)?)
+            .with_context(|| format!("{} holds something else than text", path.display()))?;
+        Ok((archive.family.clone(), text))
     });
-    Ok(Shipped { texts: texts.collect::<Result<_>>()?, manifest })
+    let texts = texts.collect::<Result<_>>()?;
+    let families: BTreeSet<&str> =
+        manifest.entries.iter().filter(|row| row.cubin.is_some()).map(|row| &*row.family).collect();
+    let cubins = families.into_iter().map(|family| {
+        Ok((family.to_owned(), read_archive(&folder.join(format!("{family}{CUBIN_ARCHIVE}")))?))
+    });
+    Ok(Shipped { texts, cubins: cubins.collect::<Result<_>>()?, manifest })
 }
 
 /// Writes everything, removes archives of families that are gone, and gives the compressed bytes
@@ -60,14 +82,13 @@ pub fn read(folder: &Path) -> Result<Shipped> {
 pub fn write(folder: &Path, shipped: &Shipped) -> Result<u64> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
-    for (family, text) in &shipped.texts {
-        let name = format!("{family}{ARCHIVE}");
-        if !read_archive(&folder.join(&name)).is_ok_and(|old| old == *text) {
-            let bytes = zstd::bulk::compress(text.as_bytes(), LEVEL).context("zstd cannot compress")?;
-            files.push((name, bytes));
+    for (name, content) in shipped.archives() {
+        if !read_archive(&folder.join(&name)).is_ok_and(|old| old == content) {
+            files.push((name, zstd::bulk::compress(content, LEVEL).context("zstd cannot compress")?));
         }
     }
-    files.push((LIST.to_owned(), list(shipped).into_bytes()));
+    files.push((LIST.to_owned(), list(shipped.texts.keys(), ARCHIVE).into_bytes()));
+    files.push((CUBIN_LIST.to_owned(), list(shipped.cubins.keys(), CUBIN_ARCHIVE).into_bytes()));
     files.push((MANIFEST.to_owned(), manifest_text(&shipped.manifest)?.into_bytes()));
     files.retain(|(name, bytes)| !fs::read(folder.join(name)).is_ok_and(|old| old == *bytes));
     for (name, bytes) in &files {
@@ -90,24 +111,18 @@ fn manifest_text(manifest: &Manifest) -> Result<String> {
 }
 
 /// The expression that `fa_kernels::shipped` includes.
-fn list(shipped: &Shipped) -> String {
-    let lines = shipped
-        .texts
-        .keys()
-        .map(|family| format!("    (\"{family}\", include_bytes!(\"{family}{ARCHIVE}\")),\n"));
+fn list<'a>(families: impl Iterator<Item = &'a String>, ending: &str) -> String {
+    let lines = families.map(|family| format!("    (\"{family}\", include_bytes!(\"{family}{ending}\")),\n"));
     format!("// Written by `cargo xtask kernels`.\n&[\n{}]\n", lines.collect::<String>())
 }
 
-fn read_archive(path: &Path) -> Result<String> {
+fn read_archive(path: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text =
-        zstd::stream::decode_all(&bytes[..]).with_context(|| format!("{} is damaged", path.display()))?;
-    String::from_utf8(text).with_context(|| format!("{} holds something else than text", path.display()))
+    zstd::stream::decode_all(&bytes[..]).with_context(|| format!("{} is damaged", path.display()))
 }
 
 fn remove_stale(folder: &Path, shipped: &Shipped) -> Result<()> {
-    let current: BTreeSet<PathBuf> =
-        shipped.texts.keys().map(|family| folder.join(format!("{family}{ARCHIVE}"))).collect();
+    let current: BTreeSet<PathBuf> = shipped.archives().map(|(name, _)| folder.join(name)).collect();
     for path in archives(folder)?.iter().filter(|path| !current.contains(*path)) {
         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
@@ -120,7 +135,9 @@ fn archives(folder: &Path) -> Result<Vec<PathBuf>> {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()
     });
     let mut paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
-    paths.retain(|path| path.to_string_lossy().ends_with(ARCHIVE));
+    paths.retain(|path| {
+        [ARCHIVE, CUBIN_ARCHIVE].iter().any(|ending| path.to_string_lossy().ends_with(ending))
+    });
     Ok(paths)
 }
 
@@ -135,10 +152,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shipped = fixture::shipped();
         let size = write(folder.path(), &shipped).unwrap();
-        assert_eq!(size, fs::metadata(folder.path().join("test.ptx.zst")).unwrap().len());
+        let sizes = ["test.ptx.zst", "test.cubin.zst"]
+            .map(|name| fs::metadata(folder.path().join(name)).unwrap().len());
+        assert_eq!(size, sizes.iter().sum());
         assert_eq!(read(folder.path()).unwrap(), shipped);
-        let list = fs::read_to_string(folder.path().join(LIST)).unwrap();
-        assert!(list.contains("(\"test\", include_bytes!(\"test.ptx.zst\")),"), "{list}");
+        for (list, archive) in [(LIST, "test.ptx.zst"), (CUBIN_LIST, "test.cubin.zst")] {
+            let list = fs::read_to_string(folder.path().join(list)).unwrap();
+            assert!(list.contains(&format!("(\"test\", include_bytes!(\"{archive}\")),")), "{list}");
+        }
     }
 
     #[test]

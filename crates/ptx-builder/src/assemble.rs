@@ -23,6 +23,8 @@ pub struct Assembled {
     pub barriers: u32,
     /// Every line that ptxas printed.
     pub messages: Vec<String>,
+    /// The machine code, where the architecture is the only one that the entry runs on.
+    pub cubin: Option<Vec<u8>>,
 }
 
 impl Assembled {
@@ -46,6 +48,7 @@ impl Assembled {
             },
             barriers: self::figure(report, "barriers").unwrap_or(0),
             messages: report.lines().map(str::to_owned).collect(),
+            cubin: None,
         })
     }
 }
@@ -58,11 +61,16 @@ fn figure(report: &str, unit: &str) -> Option<u32> {
     })
 }
 
+/// Whether a target runs on one architecture alone: there is a letter behind its number.
+fn is_alone(target: &str) -> bool {
+    target.ends_with(|c: char| c.is_ascii_lowercase())
+}
+
 /// The architectures to assemble an entry for: its target, and [`MEASURED`] where that runs its PTX.
-/// A target with a letter behind its number runs on that architecture alone.
 pub fn architectures(target: &str) -> Vec<String> {
-    let number = target.strip_prefix("sm_").and_then(|number| number.parse::<u32>().ok());
-    let measured = number.filter(|&number| number < MEASURED).map(|_| format!("sm_{MEASURED}"));
+    let number =
+        target.strip_prefix("sm_").filter(|_| !is_alone(target)).and_then(|number| number.parse().ok());
+    let measured = number.filter(|&number: &u32| number < MEASURED).map(|_| format!("sm_{MEASURED}"));
     [target.to_owned()].into_iter().chain(measured).collect()
 }
 
@@ -90,16 +98,14 @@ fn one(ptxas: &Ptxas, job: &Job<'_>, folder: &Path) -> Result<Assembled> {
     let stem = format!("{}.{}", job.name, job.arch);
     let input = folder.join(format!("{stem}.ptx"));
     fs::write(&input, job.text).with_context(|| format!("cannot write {}", input.display()))?;
+    let cubin = input.with_extension("cubin");
     let mut command = Command::new(&ptxas.path);
-    command
-        .arg("-v")
-        .arg(format!("-arch={}", job.arch))
-        .arg(&input)
-        .arg("-o")
-        .arg(input.with_extension("cubin"));
+    command.arg("-v").arg(format!("-arch={}", job.arch)).arg(&input).arg("-o").arg(&cubin);
     let output = process::output(&mut command).with_context(|| format!("{} for {}", job.name, job.arch))?;
     let report = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    Assembled::parse(&job.arch, &report).with_context(|| job.name.to_owned())
+    let assembled = Assembled::parse(&job.arch, &report).with_context(|| job.name.to_owned())?;
+    let read = || fs::read(&cubin).with_context(|| format!("cannot read {}", cubin.display()));
+    Ok(Assembled { cubin: is_alone(&job.arch).then(read).transpose()?, ..assembled })
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub fn committed(shipped: &Shipped, specs: &[EntrySpec]) -> Vec<String> {
         if let Some(spec) = specs.iter().find(|spec| spec.name == row.name) {
             problems.extend(facts(row, spec).into_iter().map(|fact| format!("{}: {fact}", row.name)));
             problems.extend(text(shipped, row, spec));
+            problems.extend(cubin(shipped, row));
         }
         problems.extend(
             row.resources
@@ -43,6 +44,7 @@ pub fn differences(committed: &Shipped, rebuilt: &Shipped) -> Vec<String> {
     for (row, new) in committed.manifest.entries.iter().zip(&mut rebuilt_manifest.entries) {
         if !same_ptxas {
             new.resources.clone_from(&row.resources);
+            new.cubin.clone_from(&row.cubin);
         }
         let same_text = slice(committed, row) == slice(rebuilt, new);
         if row.name == new.name && !same_text {
@@ -52,7 +54,9 @@ pub fn differences(committed: &Shipped, rebuilt: &Shipped) -> Vec<String> {
         }
     }
     rebuilt_manifest.ptxas.clone_from(&committed.manifest.ptxas);
-    if differences.is_empty() && (committed.manifest != rebuilt_manifest || committed.texts != rebuilt.texts)
+    let same_cubins = !same_ptxas || committed.cubins == rebuilt.cubins;
+    if differences.is_empty()
+        && (committed.manifest != rebuilt_manifest || committed.texts != rebuilt.texts || !same_cubins)
     {
         differences.push("the rebuilt manifest or its set of entries differs".to_owned());
     }
@@ -144,11 +148,22 @@ fn text(shipped: &Shipped, row: &ShippedEntry, spec: &EntrySpec) -> Vec<String> 
     problems
 }
 
+/// What is wrong with an entry's cubin: its bytes must be those that the manifest hashes.
+fn cubin(shipped: &Shipped, row: &ShippedEntry) -> Option<String> {
+    let cubin = row.cubin.as_ref()?;
+    let place = cubin.offset..cubin.offset.checked_add(cubin.length)?;
+    let bytes = shipped.cubins.get(&row.family).and_then(|archive| archive.get(place));
+    let damaged = bytes.is_none_or(|bytes| source::hash_bytes(bytes) != cubin.sha256);
+    damaged.then(|| format!("{}: its cubin is not the one that the manifest hashes", row.name))
+}
+
 #[cfg(test)]
 pub(crate) mod fixture {
-    use fa_kernels::shipped::{Resources, ShippedArchive};
+    use fa_kernels::shipped::{Resources, ShippedArchive, ShippedCubin};
 
     use super::*;
+
+    const CUBIN: &[u8] = &[0x7f, b'E', b'L', b'F'];
 
     pub(crate) fn spec() -> EntrySpec {
         EntrySpec {
@@ -199,9 +214,16 @@ pub(crate) mod fixture {
                         stack: 0,
                         static_shared: 0,
                     }],
+                    cubin: Some(ShippedCubin {
+                        arch: "sm_90a".to_owned(),
+                        offset: 0,
+                        length: CUBIN.len(),
+                        sha256: source::hash_bytes(CUBIN),
+                    }),
                 }],
             },
             texts: [("test".to_owned(), text.to_owned())].into(),
+            cubins: [("test".to_owned(), CUBIN.to_vec())].into(),
         }
     }
 }

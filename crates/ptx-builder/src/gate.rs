@@ -33,6 +33,8 @@ pub enum Rule {
     Barriers,
     /// wgmma instructions that ptxas runs one after another (its C75xx messages).
     WgmmaSerialised,
+    /// setmaxnreg instructions that ptxas leaves out (its C7508 message).
+    RegistersKept,
     /// Static shared memory, which the launch's reckoning does not know of.
     StaticShared,
     /// Global data: panic messages and tables, which kernels have no use for.
@@ -51,6 +53,7 @@ impl fmt::Display for Rule {
             Self::Call => "call",
             Self::Barriers => "barriers",
             Self::WgmmaSerialised => "wgmma serialised",
+            Self::RegistersKept => "setmaxnreg ignored",
             Self::StaticShared => "static shared memory",
             Self::GlobalData => "global data",
             Self::Missing => "missing entry",
@@ -126,9 +129,10 @@ pub fn entry(entry: &Entry, spec: &EntrySpec) -> Vec<Violation> {
 /// Checks what ptxas made of an entry: its figures and its messages.
 pub fn assembled(spec: &EntrySpec, assembled: &Assembled) -> Vec<Violation> {
     let mut violations = resources(&spec.name, &assembled.resources);
-    if let Some(line) = assembled.messages.iter().find(|line| line.contains("(C75")) {
+    for line in assembled.messages.iter().filter(|line| line.contains("(C75")) {
+        let rule = if line.contains("(C7508)") { Rule::RegistersKept } else { Rule::WgmmaSerialised };
         let detail = format!("`{line}` on {}", assembled.resources.arch);
-        violations.push(Violation { subject: spec.name.clone(), rule: Rule::WgmmaSerialised, detail });
+        violations.push(Violation { subject: spec.name.clone(), rule, detail });
     }
     violations
 }

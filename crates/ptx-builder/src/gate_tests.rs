@@ -171,3 +171,10 @@ fn serialised_wgmma_is_refused() {
     let violations = of_report(&format!("{line}\n{CLEAN}"));
     assert_eq!(violations, [format!("good: wgmma serialised: `{line}` on sm_90")]);
 }
+
+#[test]
+fn registers_that_do_not_move_are_refused() {
+    let line = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.";
+    let violations = of_report(&format!("{line}\n{CLEAN}"));
+    assert_eq!(violations, [format!("good: setmaxnreg ignored: `{line}` on sm_90")]);
+}

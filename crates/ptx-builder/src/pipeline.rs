@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
-use fa_kernels::shipped::{Manifest, SCHEMA, ShippedArchive, ShippedEntry};
+use fa_kernels::shipped::{Manifest, SCHEMA, ShippedArchive, ShippedCubin, ShippedEntry};
 
 use crate::archive::Shipped;
 use crate::assemble::{self, Assembled, Job};
@@ -34,11 +34,21 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, specs: &[EntrySpec]) 
     let built = compile_all(workspace, toolchain, specs)?;
     let assembled = assemble_all(workspace, toolchain, &built)?;
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    let mut cubins: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut entries = Vec::with_capacity(built.len());
     for (built, assembled) in built.iter().zip(assembled) {
         let text = texts.entry(built.spec.family.clone()).or_default();
-        entries.push(row(built, text.len(), assembled));
+        let mut row = row(built, text.len(), &assembled);
         text.push_str(&built.text);
+        if let Some((arch, cubin)) =
+            assembled.into_iter().find_map(|one| Some((one.resources.arch, one.cubin?)))
+        {
+            let archive = cubins.entry(built.spec.family.clone()).or_default();
+            let (offset, length) = (archive.len(), cubin.len());
+            row.cubin = Some(ShippedCubin { arch, offset, length, sha256: source::hash_bytes(&cubin) });
+            archive.extend(cubin);
+        }
+        entries.push(row);
     }
     let archives = texts.iter().map(|(family, text)| archive_row(family, text)).collect();
     let manifest = Manifest {
@@ -50,7 +60,7 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, specs: &[EntrySpec]) 
         archives,
         entries,
     };
-    Ok(Shipped { manifest, texts })
+    Ok(Shipped { manifest, texts, cubins })
 }
 
 /// Compiles each target once, gates the text, and gives the entries in the order of the list.
@@ -139,7 +149,7 @@ fn refuse(violations: &[Violation]) -> Result<()> {
     bail!("broken rules ({}):{lines}", violations.len())
 }
 
-fn row(built: &Built<'_>, offset: usize, assembled: Vec<Assembled>) -> ShippedEntry {
+fn row(built: &Built<'_>, offset: usize, assembled: &[Assembled]) -> ShippedEntry {
     let spec = built.spec;
     ShippedEntry {
         name: spec.name.clone(),
@@ -153,7 +163,8 @@ fn row(built: &Built<'_>, offset: usize, assembled: Vec<Assembled>) -> ShippedEn
         barriers: spec.barriers,
         offset,
         length: built.text.len(),
-        resources: assembled.into_iter().map(|assembled| assembled.resources).collect(),
+        resources: assembled.iter().map(|assembled| assembled.resources.clone()).collect(),
+        cubin: None,
     }
 }
 

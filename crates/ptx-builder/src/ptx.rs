@@ -95,7 +95,7 @@ impl Module {
     }
 
     /// An entry as a module of its own: the header, the declarations that it names, and the entry
-    /// with its launch bounds. Labels lose their function's number, so that the text does not
+    /// with its launch bounds and the alignment of its parameter. Labels lose their function's number, so that the text does not
     /// depend on the other entries of this module.
     pub fn standalone(&self, entry: &Entry, spec: &EntrySpec) -> String {
         let mut text = format!(
@@ -106,7 +106,7 @@ impl Module {
             text.push_str(&declaration.text);
             text.push('\n');
         }
-        text.push_str(&entry.signature);
+        text.push_str(&entry.aligned_signature());
         text.push_str(&format!("\n.maxntid {}, 1, 1\n.minnctapersm {}\n", spec.threads, spec.min_blocks));
         text.push_str(&without_function_numbers(&entry.body));
         text.push('\n');
@@ -118,6 +118,13 @@ impl Entry {
     /// Whether the body holds this name as a whole word.
     pub fn names(&self, name: &str) -> bool {
         self.body.split(|c: char| !is_name(c)).any(|word| word == name)
+    }
+
+    /// The signature, with a parameter whose address the entry takes aligned to 64 bytes: it begins with tensor maps,
+    /// which the device wants so, and rustc passes nothing by value that is aligned to more than 16.
+    fn aligned_signature(&self) -> String {
+        let takes_address = self.opcodes().any(|opcode| opcode.starts_with("cvta.param"));
+        if takes_address { self.signature.replace(".align 8 ", ".align 64 ") } else { self.signature.clone() }
     }
 
     /// The operations of the body: of each statement the first word after labels and predicate.

@@ -110,6 +110,15 @@ ret;
 }
 
 #[test]
+fn a_parameter_whose_address_is_taken_is_aligned_for_tensor_maps() {
+    let module =
+        Module::parse(&TEXT.replace("mov.u32 \t%r1, dynamic_shared;", "cvta.param.u64 %rd1, %rd1;")).unwrap();
+    let signatures: Vec<_> = module.entries.iter().map(|entry| module.standalone(entry, &spec())).collect();
+    assert!(signatures[0].contains("\n.param .align 64 .b8 first_param_0[184]\n"), "{}", signatures[0]);
+    assert!(!signatures[1].contains(".align 64"), "{}", signatures[1]);
+}
+
+#[test]
 fn a_standalone_module_parses_to_its_entry_again() {
     let module = Module::parse(TEXT).unwrap();
     let again = Module::parse(&module.standalone(&module.entries[0], &spec())).unwrap();

@@ -41,7 +41,7 @@ impl EntrySpec {
             name: entry.name.to_owned(),
             family: family.to_owned(),
             dtype: entry.dtype.to_owned(),
-            target: format!("sm_{}", entry.target),
+            target: entry.target.name().to_owned(),
             threads: entry.threads,
             min_blocks: entry.min_blocks,
             shared_bytes: entry.shared_bytes,

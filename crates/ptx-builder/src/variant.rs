@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use fa_kernels::entries::Target;
 use fa_kernels::shipped::Resources;
 use fa_kernels::variant::Variant;
 
@@ -43,13 +44,13 @@ pub fn build(
 ) -> Result<Vec<Result<BuiltVariant>>> {
     let _lock = workspace.lock_device()?;
     let folder = cache(workspace, toolchain)?;
-    let mut targets: Vec<u32> = variants.iter().map(Variant::target).collect();
+    let mut targets: Vec<Target> = variants.iter().map(Variant::target).collect();
     targets.sort_unstable();
     targets.dedup();
-    let cores = targets.into_iter().map(|target| {
-        Ok((target, device_core::folder(workspace, &toolchain.compiler, &format!("sm_{target}"))?))
-    });
-    let cores: Vec<(u32, Option<PathBuf>)> = cores.collect::<Result<_>>()?;
+    let cores = targets
+        .into_iter()
+        .map(|target| Ok((target, device_core::folder(workspace, &toolchain.compiler, target.name())?)));
+    let cores: Vec<(Target, Option<PathBuf>)> = cores.collect::<Result<_>>()?;
     parallel::map(variants, |variant| {
         let core = cores.iter().find(|(target, _)| *target == variant.target());
         let core = core.and_then(|(_, core)| core.as_deref());

@@ -10,11 +10,15 @@ use crate::cp_async::Copies;
 use crate::error::{Access, AccessKind, Error};
 use crate::global::Global;
 use crate::launch::Launch;
+use crate::mbarrier::Mbarriers;
 use crate::race::Races;
 use crate::schedule::{Picker, Runnable};
+use crate::setmaxnreg::RegisterLimits;
 use crate::shared::Shared;
 use crate::site::{SiteId, Sites};
+use crate::tma::Transfers;
 use crate::warp::{Results, Warp};
+use crate::wgmma::{WARPGROUP, WARPGROUP_WARPS, Warpgroup};
 
 /// One GPU thread, as the operations see it.
 pub(crate) struct Thread {
@@ -22,6 +26,28 @@ pub(crate) struct Thread {
     /// What the last warp operation gave this lane.
     pub(crate) result: Results,
     pub(crate) finished: bool,
+}
+
+/// What an agent of the race detector stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Role {
+    /// The TMA loads that complete on an mbarrier, the last issued by a thread.
+    Loads { mbarrier: usize, issuer: usize },
+    /// The TMA stores of a thread.
+    Stores { thread: usize },
+    /// The products of a warpgroup.
+    Products { warpgroup: usize },
+}
+
+impl Role {
+    /// A thread that issues its operations.
+    pub(crate) fn thread(self) -> usize {
+        match self {
+            Self::Loads { issuer, .. } => issuer,
+            Self::Stores { thread } => thread,
+            Self::Products { warpgroup } => warpgroup * WARPGROUP as usize,
+        }
+    }
 }
 
 /// All that the threads of the running block share. One value serves the blocks of a worker in turn.
@@ -40,6 +66,13 @@ pub(crate) struct Block {
     pub(crate) barriers: Barriers,
     pub(crate) shared: Shared,
     pub(crate) copies: Copies,
+    pub(crate) mbarriers: Mbarriers,
+    pub(crate) transfers: Transfers,
+    /// By warpgroup.
+    pub(crate) warpgroups: Vec<Warpgroup>,
+    pub(crate) register_limits: RegisterLimits,
+    /// By agent of `races`.
+    pub(crate) roles: Vec<Role>,
     /// `None` where the schedule leaves races unreported.
     pub(crate) races: Option<Races>,
     pub(crate) global: Global,
@@ -65,6 +98,11 @@ impl Block {
             barriers: Barriers::default(),
             shared: Shared::new(launch.shared_bytes),
             copies: Copies::default(),
+            mbarriers: Mbarriers::default(),
+            transfers: Transfers::default(),
+            warpgroups: Vec::new(),
+            register_limits: RegisterLimits::default(),
+            roles: Vec::new(),
             races: launch.schedule.detect_races.then(|| Races::new(threads, launch.shared_bytes as usize)),
             global: Global::new(launch.buffers),
             sites: Sites::new(),
@@ -92,6 +130,12 @@ impl Block {
         self.barriers = Barriers::default();
         self.shared.begin_block();
         self.copies.begin_block(threads);
+        self.mbarriers.begin_block();
+        self.transfers.begin_block();
+        self.warpgroups.clear();
+        self.warpgroups.resize_with(warps / WARPGROUP_WARPS, Warpgroup::default);
+        self.register_limits = RegisterLimits::default();
+        self.roles.clear();
         if let Some(races) = &mut self.races {
             races.begin_block();
         }
@@ -99,11 +143,52 @@ impl Block {
 
     /// Chooses the thread that runs next and makes it the current one.
     pub(crate) fn advance(&mut self) -> Option<usize> {
-        self.current = self.picker.pick(&mut self.runnable)?;
+        self.current = match self.picker.pick(&mut self.runnable) {
+            Some(thread) => thread,
+            None => self.land_until_runnable()?,
+        };
         if self.copies.is_due(self.picker.picks) {
             self.land_due_copies();
         }
+        if self.transfers.is_due(self.picker.picks)
+            && let Err(error) = self.land_due_pieces()
+        {
+            self.fail(*error);
+        }
         Some(self.current)
+    }
+
+    /// Nobody can run: what is under way lands until that makes a thread runnable, which is returned.
+    #[cold]
+    fn land_until_runnable(&mut self) -> Option<usize> {
+        if self.threads.iter().all(|thread| thread.finished) {
+            return None;
+        }
+        loop {
+            match self.land_next_piece() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    self.fail(*error);
+                    return None;
+                }
+            }
+            if let Some(thread) = self.picker.pick(&mut self.runnable) {
+                return Some(thread);
+            }
+        }
+    }
+
+    /// Fails the launch if the running thread returns before what it has begun is complete.
+    pub(crate) fn check_return(&mut self) {
+        self.check_copies_awaited();
+        self.check_stores_awaited();
+        self.check_products_awaited();
+    }
+
+    /// What is not complete although all threads have returned.
+    pub(crate) fn left_over(&self) -> Option<Error> {
+        self.load_left().or_else(|| self.registers_left()).map(|error| *error)
     }
 
     pub(crate) fn set_current_yielder(&mut self, yielder: *const Yielder<(), ()>) {

@@ -130,7 +130,7 @@ impl Block {
         self.check_global(source, bytes, size, AccessKind::Read, location)?;
         let offset = self.locate(shared, size, AccessKind::Copy, location)?;
         if let Some(races) = &mut self.races {
-            let site = self.sites.intern_copy(location);
+            let site = self.sites.intern_as(location, AccessKind::Copy);
             if let Err(conflict) = races.copy(self.current, offset, size, site) {
                 return Err(self.race(conflict, AccessKind::Copy, location));
             }

@@ -37,22 +37,45 @@ fn waiters(block: &Block) -> Vec<Waiters> {
             Operation::Barrier { barrier, .. } => block.barriers.arrived(barrier),
             _ => meeting.arrived.count_ones(),
         };
-        let same = groups.iter_mut().find(|group| {
-            group.operation == meeting.operation
-                && group.site == meeting.site
-                && group.warp_incomplete == warp_incomplete
-                && group.arrived == arrived
-        });
-        match same {
-            Some(group) => group.threads.0.extend(threads),
-            None => groups.push(Waiters {
+        add(
+            &mut groups,
+            Waiters {
                 threads: Threads(threads.collect()),
                 operation: meeting.operation,
                 arrived,
+                phase: None,
                 warp_incomplete,
                 site: meeting.site,
-            }),
-        }
+            },
+        );
     }
+    for (waiting, address, phase) in block.mbarriers.waiting() {
+        add(
+            &mut groups,
+            Waiters {
+                threads: Threads(vec![waiting.thread as u32]),
+                operation: Operation::MbarrierWait { address, parity: waiting.parity },
+                arrived: phase.count - phase.arrivals,
+                phase: Some(phase),
+                warp_incomplete: false,
+                site: waiting.site,
+            },
+        );
+    }
+    groups.iter_mut().for_each(|group| group.threads.0.sort_unstable());
     groups
+}
+
+/// Adds waiting threads to those that wait for the same reason.
+fn add(groups: &mut Vec<Waiters>, waiters: Waiters) {
+    let same = groups.iter_mut().find(|group| {
+        group.operation == waiters.operation
+            && group.site == waiters.site
+            && group.warp_incomplete == waiters.warp_incomplete
+            && group.arrived == waiters.arrived
+    });
+    match same {
+        Some(group) => group.threads.0.extend(waiters.threads.0),
+        None => groups.push(waiters),
+    }
 }

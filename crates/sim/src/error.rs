@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::mbarrier::Phase;
 use crate::operation::Operation;
 use crate::site::Site;
 
@@ -174,6 +175,127 @@ pub enum Error {
         committed: bool,
     },
 
+    /// An access to bytes that an operation of the async proxy may still be using.
+    #[error(
+        "asynchronous operation not waited for in block {block} of {kernel} at shared address {address} \
+         (offset {offset}): {access}, where {operation} and no {wait} comes before"
+    )]
+    NotAwaited {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// First shared address concerned.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// The access.
+        access: Access,
+        /// The operation.
+        operation: Access,
+        /// The wait that is missing.
+        wait: Wait,
+    },
+
+    /// An operation of the async proxy on bytes that were written through the generic proxy.
+    #[error(
+        "missing proxy fence in block {block} of {kernel} at shared address {address} (offset {offset}): {access}, \
+         where {write} with no fence::proxy_async by thread {} between its write and the synchronisation",
+        .write.thread
+    )]
+    MissingProxyFence {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// First shared address concerned.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// The operation of the async proxy.
+        access: Access,
+        /// The write.
+        write: Access,
+    },
+
+    /// An mbarrier used as none can be.
+    #[error(
+        "mbarrier misused in block {block} of {kernel} at shared address {address} (offset {offset}): \
+         thread {thread} at {site}: {reason}"
+    )]
+    Mbarrier {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// Shared address of the barrier.
+        address: u32,
+        /// `address` less the base of shared memory.
+        offset: u32,
+        /// The thread that found out.
+        thread: u32,
+        /// Where it was.
+        site: Site,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// A TMA transfer with arguments that the device does not take.
+    #[error("invalid transfer in block {block} of {kernel}: {access}: {reason}")]
+    InvalidTransfer {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The transfer.
+        access: Access,
+        /// The argument, its value and its limit.
+        reason: String,
+    },
+
+    /// A thread, or the block, ended with a TMA transfer under way.
+    #[error("transfer never waited for in block {block} of {kernel}: {transfer} and returns; {reason}")]
+    TransferNotAwaited {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The transfer.
+        transfer: Access,
+        /// What is missing.
+        reason: &'static str,
+    },
+
+    /// A product of a warpgroup that the device does not take, or whose result is undefined.
+    #[error("wgmma misused in block {block} of {kernel}: thread {thread} at {site}: {reason}")]
+    Wgmma {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The thread that found out.
+        thread: u32,
+        /// Where it was, or where the product was issued.
+        site: Site,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// A `setmaxnreg` that the device does not take.
+    #[error("invalid setmaxnreg in block {block} of {kernel}: thread {thread} at {site}: {reason}")]
+    InvalidRegisters {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block.
+        block: u32,
+        /// The thread that found out.
+        thread: u32,
+        /// Where it was.
+        site: Site,
+        /// What is wrong.
+        reason: String,
+    },
+
     /// A copy that is to read more bytes than it writes.
     #[error("invalid copy in block {block} of {kernel}: {access}: bytes is {bytes}, the limit is {limit}")]
     InvalidCopy {
@@ -304,6 +426,12 @@ pub enum AccessKind {
     Write,
     /// The write to shared memory of an asynchronous copy.
     Copy,
+    /// The write to shared memory of a TMA load.
+    TmaLoad,
+    /// The read from shared memory of a TMA store.
+    TmaStore,
+    /// The read of its operands by a product of a warpgroup.
+    Wgmma,
 }
 
 /// One access by one thread. Displays as `thread 5 writes at src/file.rs:10`.
@@ -323,8 +451,37 @@ impl fmt::Display for Access {
             AccessKind::Read => "reads",
             AccessKind::Write => "writes",
             AccessKind::Copy => "copies asynchronously",
+            AccessKind::TmaLoad => "loads by TMA",
+            AccessKind::TmaStore => "stores by TMA",
+            AccessKind::Wgmma => "multiplies by wgmma",
         };
         write!(f, "thread {} {verb} at {}", self.thread, self.site)
+    }
+}
+
+/// What waits for an operation of the async proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// [`mbarrier::wait`](crate::mbarrier::wait), for TMA loads.
+    Mbarrier {
+        /// Shared address of the barrier.
+        address: u32,
+    },
+    /// [`tma::wait_group_read`](crate::tma::wait_group_read), for TMA stores.
+    Stores,
+    /// [`wgmma::wait_group`](crate::wgmma::wait_group), for products.
+    Products,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mbarrier { address } => {
+                write!(f, "mbarrier::wait for its phase of the mbarrier at {address}")
+            }
+            Self::Stores => f.write_str("tma::wait_group_read of that thread"),
+            Self::Products => f.write_str("wgmma::wait_group of that warpgroup"),
+        }
     }
 }
 
@@ -357,6 +514,8 @@ pub struct Waiters {
     pub operation: Operation,
     /// Threads that have arrived there, of those that the operation needs.
     pub arrived: u32,
+    /// Of an mbarrier: what its phase lacks.
+    pub phase: Option<Phase>,
     /// Whether lanes of these threads' own warps are missing.
     pub warp_incomplete: bool,
     /// Where they wait.
@@ -366,7 +525,11 @@ pub struct Waiters {
 impl fmt::Display for Waiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.threads.0.len() == 1 { "waits" } else { "wait" };
-        write!(f, "{} {verb} at {} (", self.threads, self.operation)?;
+        write!(f, "{} {verb} at {}", self.threads, self.operation)?;
+        if let Some(phase) = self.phase {
+            return write!(f, " ({phase}), {}", self.site);
+        }
+        f.write_str(" (")?;
         if self.warp_incomplete {
             f.write_str("not all lanes of the warp are there, ")?;
         }

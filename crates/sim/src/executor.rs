@@ -75,7 +75,7 @@ impl<'a> Executor<'a> {
                         context::with(|block| block.set_current_yielder(ptr::from_ref(yielder)));
                         let result = catch_unwind(AssertUnwindSafe(kernel));
                         context::with(|block| match result {
-                            Ok(()) => block.check_copies_awaited(),
+                            Ok(()) => block.check_return(),
                             Err(payload) => record_panic(block, &*payload),
                         });
                     })
@@ -106,7 +106,10 @@ fn drive(block: *mut Block, threads: &mut [Thread]) {
     }
     // SAFETY: as above.
     let state = unsafe { &mut *block };
-    state.failure = state.suspicion.take().map(|error| *error).or_else(|| deadlock::find(state));
+    if state.failure.is_none() {
+        let suspicion = state.suspicion.take().map(|error| *error);
+        state.failure = suspicion.or_else(|| deadlock::find(state)).or_else(|| state.left_over());
+    }
 }
 
 /// Turns what left a kernel by unwinding into the block's failure. Once the block has failed,

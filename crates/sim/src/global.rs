@@ -113,12 +113,26 @@ pub unsafe fn store<T: Pod>(address: u64, value: T) {
 /// Reads any number of bytes, as the accesses that their alignment allows.
 ///
 /// # Safety
-/// `address` is valid for reads of `bytes.len()` bytes, and a multiple of the next power of two.
+/// `address` is valid for reads of `bytes.len()` bytes, and a multiple of the next power of two or of 16.
 pub(crate) unsafe fn read_bytes(mut address: u64, mut bytes: &mut [u8]) {
     while !bytes.is_empty() {
         let (part, rest) = bytes.split_at_mut(1 << bytes.len().min(16).ilog2());
         // SAFETY: the caller's contract. Parts descend in size, so each is aligned to its own.
         unsafe { read(address, part) };
+        address += part.len() as u64;
+        bytes = rest;
+    }
+}
+
+/// Writes any number of bytes, as the accesses that their alignment allows.
+///
+/// # Safety
+/// `address` is valid for writes of `bytes.len()` bytes, and aligned as for [`read_bytes`].
+pub(crate) unsafe fn write_bytes(mut address: u64, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let (part, rest) = bytes.split_at(1 << bytes.len().min(16).ilog2());
+        // SAFETY: as in `read_bytes`.
+        unsafe { write(address, part) };
         address += part.len() as u64;
         bytes = rest;
     }
@@ -194,7 +208,7 @@ impl Block {
         }
         match kind {
             AccessKind::Read => self.global.bytes_read += size,
-            AccessKind::Write | AccessKind::Copy => self.global.bytes_written += size,
+            _ => self.global.bytes_written += size,
         }
         Ok(())
     }

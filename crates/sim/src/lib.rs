@@ -47,13 +47,19 @@
 pub mod barrier;
 pub mod convert;
 pub mod cp_async;
+pub mod fence;
 pub mod global;
 pub mod index;
 pub mod ldmatrix;
 pub mod math;
+pub mod mbarrier;
 pub mod mma;
+pub mod setmaxnreg;
 pub mod shared;
+pub mod stmatrix;
+pub mod tma;
 pub mod warp;
+pub mod wgmma;
 
 mod block;
 mod context;
@@ -67,7 +73,7 @@ mod schedule;
 mod site;
 mod stacks;
 
-pub use error::{Access, AccessKind, Error, Threads, Waiters};
+pub use error::{Access, AccessKind, Error, Threads, Wait, Waiters};
 pub use launch::{Buffer, BufferAccess, Launch, Report, launch};
 pub use operation::Operation;
 pub use schedule::{Order, Schedule};

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::wgmma::Options;
+
 /// What the lanes of a warp meet at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -12,10 +14,26 @@ pub enum Operation {
         /// Threads that the barrier waits for.
         threads: u32,
     },
+    /// [`barrier::arrive`](crate::barrier::arrive).
+    BarrierArrive {
+        /// Index of the barrier.
+        barrier: u32,
+        /// Threads that the barrier waits for.
+        threads: u32,
+    },
+    /// [`mbarrier::wait`](crate::mbarrier::wait).
+    MbarrierWait {
+        /// Shared address of the barrier.
+        address: u32,
+        /// Parity of the phase.
+        parity: u32,
+    },
     /// [`warp::sync`](crate::warp::sync).
     WarpSync,
     /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
     ShuffleXor,
+    /// [`warp::broadcast`](crate::warp::broadcast).
+    Broadcast,
     /// [`warp::vote_any`](crate::warp::vote_any).
     VoteAny,
     /// [`warp::vote_all`](crate::warp::vote_all).
@@ -26,6 +44,36 @@ pub enum Operation {
         matrices: u32,
         /// Whether it transposes them.
         transposed: bool,
+    },
+    /// [`stmatrix::store_x4`](crate::stmatrix::store_x4).
+    StoreMatrix {
+        /// Whether it transposes the matrices.
+        transposed: bool,
+    },
+    /// [`wgmma::multiply_ss`](crate::wgmma::multiply_ss) or [`wgmma::multiply_rs`](crate::wgmma::multiply_rs).
+    Wgmma {
+        /// Columns of D.
+        n: u32,
+        /// Whether A is in registers.
+        registers: bool,
+        /// What it does.
+        options: Options,
+    },
+    /// [`wgmma::fence`](crate::wgmma::fence).
+    WgmmaFence,
+    /// [`wgmma::commit_group`](crate::wgmma::commit_group).
+    WgmmaCommit,
+    /// [`wgmma::wait_group`](crate::wgmma::wait_group).
+    WgmmaWait {
+        /// Groups that may be under way after it.
+        pending: usize,
+    },
+    /// [`setmaxnreg::decrease`](crate::setmaxnreg::decrease) or [`setmaxnreg::increase`](crate::setmaxnreg::increase).
+    SetRegisters {
+        /// Registers of a thread.
+        registers: u32,
+        /// Whether it takes registers.
+        increase: bool,
     },
     /// [`mma::m16n8k16_f16`](crate::mma::m16n8k16_f16).
     MmaF16,
@@ -39,12 +87,31 @@ impl fmt::Display for Operation {
             Self::Barrier { barrier, threads } => {
                 write!(f, "barrier {barrier} for {threads} arrivals")
             }
+            Self::BarrierArrive { barrier, threads } => {
+                write!(f, "barrier::arrive at barrier {barrier} for {threads} arrivals")
+            }
+            Self::MbarrierWait { address, parity } => {
+                write!(f, "the mbarrier at {address} for parity {parity}")
+            }
             Self::WarpSync => f.write_str("warp::sync"),
             Self::ShuffleXor => f.write_str("warp::shuffle_xor"),
+            Self::Broadcast => f.write_str("warp::broadcast"),
             Self::VoteAny => f.write_str("warp::vote_any"),
             Self::VoteAll => f.write_str("warp::vote_all"),
             Self::LoadMatrix { matrices, transposed } => {
                 write!(f, "ldmatrix::load_x{matrices}{}", if *transposed { "_transposed" } else { "" })
+            }
+            Self::StoreMatrix { transposed } => {
+                write!(f, "stmatrix::store_x4{}", if *transposed { "_transposed" } else { "" })
+            }
+            Self::Wgmma { n, registers, .. } => {
+                write!(f, "wgmma::multiply_{} with n = {n}", if *registers { "rs" } else { "ss" })
+            }
+            Self::WgmmaFence => f.write_str("wgmma::fence"),
+            Self::WgmmaCommit => f.write_str("wgmma::commit_group"),
+            Self::WgmmaWait { pending } => write!(f, "wgmma::wait_group with {pending} pending"),
+            Self::SetRegisters { registers, increase } => {
+                write!(f, "setmaxnreg::{} of {registers}", if *increase { "increase" } else { "decrease" })
             }
             Self::MmaF16 => f.write_str("mma::m16n8k16_f16"),
             Self::MmaBf16 => f.write_str("mma::m16n8k16_bf16"),

@@ -15,14 +15,21 @@
 //! * Accesses are mostly whole words. A cell is a word, and is split into its four bytes at the
 //!   first narrower access, so that neighbours written by different threads are no race.
 
+mod asynchronous;
+mod chunks;
 mod history;
+mod objects;
 
 use std::rc::Rc;
 
 use crate::WARP;
 use crate::error::AccessKind;
+use crate::race::asynchronous::Agent;
 use crate::race::history::{History, IN_FLIGHT};
 use crate::site::SiteId;
+
+pub(crate) use asynchronous::Group;
+pub(crate) use objects::{Released, Snapshot};
 
 const LANES: usize = WARP as usize;
 
@@ -31,11 +38,14 @@ const LANES: usize = WARP as usize;
 pub(crate) struct Conflict {
     /// Offset of the first byte concerned.
     pub(crate) offset: usize,
+    /// The thread, or the agent (`asynchronous.rs`) from the number of threads on.
     pub(crate) thread: usize,
     pub(crate) kind: AccessKind,
     pub(crate) site: SiteId,
     /// Whether it is a copy that its thread has not waited for.
     pub(crate) in_flight: bool,
+    /// Whether it is an ordinary write that is ordered, but with no proxy fence on the way.
+    pub(crate) unfenced: bool,
 }
 
 /// What one thread knows of time.
@@ -56,20 +66,30 @@ struct Known {
 impl Known {
     fn new(epochs: Vec<u32>) -> Self {
         let least = |lanes: &[u32]| lanes.iter().copied().min().unwrap_or(0);
+        // Agents, which come after the threads, fill floors that nobody asks for.
         let floors = epochs.chunks_exact(LANES).map(least).collect();
         Self { epochs, floors }
     }
 
     #[inline]
     fn follows(&self, thread: usize, epoch: u32) -> bool {
-        epoch <= self.epochs[thread]
+        epoch <= self.epoch(thread)
+    }
+
+    /// The last epoch of `thread` that is ordered before; 0 for an agent that came later.
+    #[inline]
+    fn epoch(&self, thread: usize) -> u32 {
+        self.epochs.get(thread).copied().unwrap_or(0)
     }
 }
 
 /// The thread that makes an access, at its present.
 #[derive(Clone, Copy)]
 struct Actor<'a> {
+    /// The thread whose earlier accesses are ordered by program order.
     thread: usize,
+    /// Whose access it is: the thread's, or that of an agent of its.
+    author: usize,
     epoch: u32,
     known: &'a Known,
     site: SiteId,
@@ -79,6 +99,12 @@ struct Actor<'a> {
 pub(crate) struct Races {
     clocks: Vec<Clock>,
     history: History,
+    agents: Vec<Agent>,
+    /// How many of `agents` this block has.
+    agents_in_use: usize,
+    /// By thread: the epochs that ended with a proxy fence, ascending; those before the last one that began
+    /// with the block are forgotten.
+    fences: Vec<Vec<u32>>,
 }
 
 impl Races {
@@ -88,6 +114,9 @@ impl Races {
         Self {
             clocks: std::iter::repeat_with(clock).take(threads).collect(),
             history: History::new(threads / LANES, bytes.div_ceil(4)),
+            agents: Vec::new(),
+            agents_in_use: 0,
+            fences: vec![Vec::new(); threads],
         }
     }
 
@@ -95,15 +124,17 @@ impl Races {
     /// forgetting it cell by cell.
     pub(crate) fn begin_block(&mut self) {
         // Half the range is out of reach of any one block.
-        if self.clocks.iter().any(|clock| clock.own > u32::MAX / 2) {
+        let epochs = self.clocks.iter().map(|clock| clock.own);
+        if epochs.chain(self.agents.iter().map(|agent| agent.epoch)).any(|epoch| epoch > u32::MAX / 2) {
             *self = Self::new(self.clocks.len(), 4 * self.history.words());
         }
         self.synchronize(0..self.clocks.len());
+        self.begin_block_of_agents();
     }
 
     /// Orders what `threads` did so far before what any of them does from now on.
     pub(crate) fn synchronize(&mut self, threads: impl Iterator<Item = usize> + Clone) {
-        let mut epochs: Vec<u32> = vec![0; self.clocks.len()];
+        let mut epochs: Vec<u32> = vec![0; self.clocks.len() + self.agents.len()];
         let mut merged: Option<&Rc<Known>> = None;
         for thread in threads.clone() {
             let known = &self.clocks[thread].known;
@@ -170,7 +201,7 @@ impl Races {
 #[inline]
 fn actor(clocks: &[Clock], thread: usize, site: SiteId) -> Actor<'_> {
     let clock = &clocks[thread];
-    Actor { thread, epoch: clock.own, known: &clock.known, site }
+    Actor { thread, author: thread, epoch: clock.own, known: &clock.known, site }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Which runnable thread advances next, and with it when an asynchronous copy writes its bytes: at
-/// a drawn time between its issue and the wait for it, or as said here.
+/// Which runnable thread advances next, and with it when an asynchronous operation takes place: at
+/// a drawn time between its issue and the wait for it, or as said here of copies and meant of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Ascending thread index, round and round. Copies write when they are waited for.
@@ -202,6 +202,23 @@ impl Picker {
                 1 => Some(self.picks),
                 _ => Some(self.picks + 1 + u64::from(self.below(LONGEST))),
             },
+        }
+    }
+
+    /// Whether a product of matrices is computed when it is issued rather than when it is waited for.
+    pub(crate) fn draws_early(&mut self) -> bool {
+        match self.order {
+            Order::Ascending => false,
+            Order::Descending => true,
+            Order::Random | Order::WarpAhead | Order::WarpBehind => self.below(2) == 0,
+        }
+    }
+
+    /// In how many pieces a tensor transfer issued now lands.
+    pub(crate) fn draw_pieces(&mut self) -> u32 {
+        match self.order {
+            Order::Ascending | Order::Descending => 1,
+            Order::Random | Order::WarpAhead | Order::WarpBehind => 1 + self.below(3),
         }
     }
 

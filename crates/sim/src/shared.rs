@@ -7,13 +7,13 @@ use std::panic::Location;
 
 use bytemuck::Pod;
 
-use crate::block::Block;
+use crate::block::{Block, Role};
 use crate::context;
-use crate::error::{Access, AccessKind, Error};
-use crate::race::Conflict;
+use crate::error::{Access, AccessKind, Error, Wait};
+use crate::race::{Conflict, Races};
 
 /// Address of the first byte; not 0, so that a forgotten base address is out of bounds.
-const BASE: u32 = 1024;
+pub(crate) const BASE: u32 = 1024;
 
 /// Most shared memory that a block can have: 227 KiB, as on compute capability 9.0.
 pub(crate) const MAX_BYTES: u32 = 227 * 1024;
@@ -60,8 +60,14 @@ impl Shared {
         bytemuck::pod_read_unaligned(&self.bytes[offset..offset + size_of::<T>()])
     }
 
+    /// As if nothing had written the bytes at `offset`.
+    pub(crate) fn forget(&mut self, offset: usize, bytes: usize) {
+        self.written[offset / 64] &= !Self::bits(offset, bytes);
+    }
+
+    /// Whether the `bytes` bytes at `offset`, at most 16 at a multiple of 16, have been written.
     #[inline]
-    fn is_written(&self, offset: usize, bytes: usize) -> bool {
+    pub(crate) fn is_written(&self, offset: usize, bytes: usize) -> bool {
         let bits = Self::bits(offset, bytes);
         self.written[offset / 64] & bits == bits
     }
@@ -139,7 +145,7 @@ impl Block {
         if self.shared.is_written(offset, bytes) {
             return Ok(Some(offset));
         }
-        let error = self.uninitialised(address, bytes, location);
+        let error = self.uninitialised(address, bytes, AccessKind::Read, location);
         if self.races.is_none() {
             return Err(error);
         }
@@ -148,7 +154,7 @@ impl Block {
     }
 
     /// Checks and records a write; returns its offset.
-    fn shared_write<T>(
+    pub(crate) fn shared_write<T>(
         &mut self,
         address: u32,
         location: &'static Location<'static>,
@@ -184,6 +190,21 @@ impl Block {
             return Err(self.misaligned(address, bytes, kind, location));
         }
         Ok(offset)
+    }
+
+    /// The bytes that an operation of the async proxy touches are inside shared memory.
+    pub(crate) fn check_span(
+        &self,
+        address: u32,
+        bytes: usize,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let offset = address.wrapping_sub(BASE) as usize;
+        if offset + bytes > self.shared.bytes.len() {
+            return Err(self.out_of_bounds(address, bytes, kind, location));
+        }
+        Ok(())
     }
 
     #[cold]
@@ -224,14 +245,23 @@ impl Block {
     }
 
     #[cold]
-    fn uninitialised(&self, address: u32, bytes: usize, location: &'static Location<'static>) -> Box<Error> {
+    pub(crate) fn uninitialised(
+        &self,
+        address: u32,
+        bytes: usize,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Box<Error> {
+        if let Some(error) = self.mbarrier_accessed((address - BASE) as usize, kind, location) {
+            return error;
+        }
         Box::new(Error::SharedUninitialised {
             kernel: self.kernel.clone(),
             block: self.index,
             address,
             offset: address - BASE,
             bytes: bytes as u32,
-            access: self.access(AccessKind::Read, location.into()),
+            access: self.access(kind, location.into()),
         })
     }
 
@@ -243,20 +273,44 @@ impl Block {
         location: &'static Location<'static>,
     ) -> Box<Error> {
         let Conflict { offset, thread, site, .. } = conflict;
+        if Races::is_reserved(&conflict)
+            && let Some(error) = self.mbarrier_accessed(offset, kind, location)
+        {
+            return error;
+        }
         let address = BASE + offset as u32;
         let second = self.access(kind, location.into());
-        let kind = if self.sites.is_copy(site) { AccessKind::Copy } else { conflict.kind };
-        let first = Access { thread: thread as u32, kind, site: self.sites.get(site) };
+        let kind = self.sites.operation(site).unwrap_or(conflict.kind);
+        let role = thread.checked_sub(self.threads.len()).and_then(|agent| self.roles.get(agent));
+        let thread = role.map_or(thread, |role| role.thread()) as u32;
+        let first = Access { thread, kind, site: self.sites.get(site) };
         if conflict.in_flight {
             return self.copy_in_flight(address, offset, second, first);
         }
-        Box::new(Error::Race {
-            kernel: self.kernel.clone(),
-            block: self.index,
-            address,
-            offset: offset as u32,
-            first,
-            second,
+        let (kernel, block, offset) = (self.kernel.clone(), self.index, offset as u32);
+        Box::new(match role {
+            Some(&role) => Error::NotAwaited {
+                kernel,
+                block,
+                address,
+                offset,
+                access: second,
+                operation: first,
+                wait: self.missing_wait(role),
+            },
+            None if conflict.unfenced => {
+                Error::MissingProxyFence { kernel, block, address, offset, access: second, write: first }
+            }
+            None => Error::Race { kernel, block, address, offset, first, second },
         })
+    }
+
+    /// The wait that an operation of `role` asks for.
+    fn missing_wait(&self, role: Role) -> Wait {
+        match role {
+            Role::Loads { mbarrier, .. } => Wait::Mbarrier { address: self.mbarriers.address(mbarrier) },
+            Role::Stores { .. } => Wait::Stores,
+            Role::Products { .. } => Wait::Products,
+        }
     }
 }

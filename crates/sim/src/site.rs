@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr;
 
+use crate::error::AccessKind;
+
 /// A place in kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
@@ -33,49 +35,49 @@ pub(crate) type SiteId = u16;
 
 const CACHE: usize = 256;
 
-/// The sites that one worker has met. Those of asynchronous copies have ids of their own.
+/// The sites that one worker has met. Those of asynchronous operations have ids of their own.
 pub(crate) struct Sites {
     /// Direct-mapped by address: a kernel touches few sites, and hashing one for each access is slow.
     cache: Box<[Cached; CACHE]>,
-    ids: HashMap<(Site, bool), SiteId>,
-    /// With whether each is a copy's.
-    sites: Vec<(Site, bool)>,
+    ids: HashMap<(Site, Option<AccessKind>), SiteId>,
+    /// With the operation of each that is asynchronous.
+    sites: Vec<(Site, Option<AccessKind>)>,
 }
 
-/// A location, whether it is a copy's, and its id.
-type Cached = (*const Location<'static>, bool, SiteId);
+/// A location, its operation if asynchronous, and its id.
+type Cached = (*const Location<'static>, Option<AccessKind>, SiteId);
 
 impl Sites {
     pub(crate) fn new() -> Self {
-        Self { cache: Box::new([(ptr::null(), false, 0); CACHE]), ids: HashMap::new(), sites: Vec::new() }
+        Self { cache: Box::new([(ptr::null(), None, 0); CACHE]), ids: HashMap::new(), sites: Vec::new() }
     }
 
     /// The id of `location`; equal for equal file, line and column, whatever the address.
     #[inline]
     pub(crate) fn intern(&mut self, location: &'static Location<'static>) -> SiteId {
-        self.intern_as(location, false)
+        self.intern_of(location, None)
     }
 
-    /// The id of `location` as the place of an asynchronous copy.
+    /// The id of `location` as the place of an asynchronous operation.
     #[inline]
-    pub(crate) fn intern_copy(&mut self, location: &'static Location<'static>) -> SiteId {
-        self.intern_as(location, true)
+    pub(crate) fn intern_as(&mut self, location: &'static Location<'static>, kind: AccessKind) -> SiteId {
+        self.intern_of(location, Some(kind))
     }
 
     #[inline]
-    fn intern_as(&mut self, location: &'static Location<'static>, is_copy: bool) -> SiteId {
+    fn intern_of(&mut self, location: &'static Location<'static>, kind: Option<AccessKind>) -> SiteId {
         let slot = (ptr::from_ref(location).addr() / align_of::<Location<'_>>()) % CACHE;
-        let (cached, cached_copy, id) = self.cache[slot];
-        if ptr::eq(cached, location) && cached_copy == is_copy {
+        let (cached, cached_kind, id) = self.cache[slot];
+        if ptr::eq(cached, location) && cached_kind == kind {
             return id;
         }
-        let id = self.intern_slow((location.into(), is_copy));
-        self.cache[slot] = (location, is_copy, id);
+        let id = self.intern_slow((location.into(), kind));
+        self.cache[slot] = (location, kind, id);
         id
     }
 
     #[cold]
-    fn intern_slow(&mut self, site: (Site, bool)) -> SiteId {
+    fn intern_slow(&mut self, site: (Site, Option<AccessKind>)) -> SiteId {
         if let Some(&id) = self.ids.get(&site) {
             return id;
         }
@@ -93,8 +95,8 @@ impl Sites {
         self.sites[usize::from(id)].0
     }
 
-    /// Whether the id came from [`Sites::intern_copy`].
-    pub(crate) fn is_copy(&self, id: SiteId) -> bool {
+    /// The operation that the id came with from [`Sites::intern_as`].
+    pub(crate) fn operation(&self, id: SiteId) -> Option<AccessKind> {
         self.sites[usize::from(id)].1
     }
 }
@@ -112,9 +114,9 @@ mod tests {
         assert_eq!(sites.intern(first), id);
         assert_ne!(sites.intern(second), id);
         assert_eq!(sites.get(id), Site::from(first));
-        let copy = sites.intern_copy(first);
+        let copy = sites.intern_as(first, AccessKind::Copy);
         assert_ne!(copy, id);
-        assert_eq!((sites.get(copy), sites.is_copy(copy)), (Site::from(first), true));
-        assert_eq!((sites.intern(first), sites.is_copy(id)), (id, false));
+        assert_eq!((sites.get(copy), sites.operation(copy)), (Site::from(first), Some(AccessKind::Copy)));
+        assert_eq!((sites.intern(first), sites.operation(id)), (id, None));
     }
 }

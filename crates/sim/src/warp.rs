@@ -23,6 +23,8 @@ pub(crate) type Operands = [u32; 10];
 /// What a lane takes away.
 pub(crate) type Results = [u32; 4];
 
+const NOTHING: [Results; WARP as usize] = [[0; 4]; WARP as usize];
+
 /// Lanes of one warp that wait for each other.
 pub(crate) struct Meeting {
     pub(crate) operation: Operation,
@@ -49,6 +51,15 @@ pub(crate) struct Warp {
 #[track_caller]
 pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
     meet(Operation::ShuffleXor, [bits, lane_mask], Location::caller())[0]
+}
+
+/// The `value` of lane `lane` (`shfl.sync.idx.b32`); of `lane` the low 5 bits count.
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn broadcast(value: u32, lane: u32) -> u32 {
+    meet(Operation::Broadcast, [value, lane], Location::caller())[0]
 }
 
 /// Whether any lane's `predicate` holds (`vote.sync.any`).
@@ -145,6 +156,7 @@ impl Block {
         let to_each = |lane: &dyn Fn(usize) -> u32| std::array::from_fn(|index| [lane(index), 0, 0, 0]);
         Ok(Some(match operation {
             Operation::ShuffleXor => to_each(&|lane| operands[lane ^ (operands[lane][1] as usize % 32)][0]),
+            Operation::Broadcast => to_each(&|lane| operands[operands[lane][1] as usize % 32][0]),
             Operation::VoteAny => to_each(&|_| operands.iter().any(|operands| operands[0] != 0).into()),
             Operation::VoteAll => to_each(&|_| operands.iter().all(|operands| operands[0] != 0).into()),
             Operation::MmaF16 => mma::multiply_f16(operands),
@@ -153,13 +165,39 @@ impl Block {
                 return self.load_matrices(index, matrices as usize, transposed, location);
             }
             Operation::Barrier { barrier, threads } => {
-                return self.arrive_at_barrier(barrier, threads, location).map(|()| None);
+                return self.arrive_at_barrier(barrier, threads, true, location).map(|()| None);
             }
+            Operation::BarrierArrive { barrier, threads } => {
+                self.arrive_at_barrier(barrier, threads, false, location)?;
+                NOTHING
+            }
+            Operation::StoreMatrix { transposed } => {
+                self.store_matrices(index, transposed, location)?;
+                NOTHING
+            }
+            Operation::Wgmma { .. } => self.issue_product(index, operation, location)?,
+            Operation::WgmmaFence => {
+                self.fence_products(index, location)?;
+                NOTHING
+            }
+            Operation::WgmmaCommit => {
+                self.commit_products(index, location)?;
+                NOTHING
+            }
+            Operation::WgmmaWait { pending } => {
+                return Ok(self.wait_for_products(index, pending, location)?.then_some(NOTHING));
+            }
+            Operation::SetRegisters { .. } => {
+                self.set_registers(index, operation, location)?;
+                NOTHING
+            }
+            // A thread waits for an mbarrier by itself.
+            Operation::MbarrierWait { .. } => NOTHING,
             Operation::WarpSync => {
                 if let Some(races) = &mut self.races {
                     races.synchronize(index * WARP as usize..(index + 1) * WARP as usize);
                 }
-                [Results::default(); WARP as usize]
+                NOTHING
             }
         }))
     }

@@ -220,8 +220,10 @@ fn plans(session: &Session, args: &Args, problem: &GemmProblem) -> Result<Vec<Ge
             .backend
             .plan_gemm(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() })
         {
-            // A kernel that the type or the device lacks is not one of this problem's.
-            Err(Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. }) => {}
+            // A kernel that the type or the device lacks, or that does not take the matrices, is not one of this problem's.
+            Err(
+                Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. } | Error::UnfitKernel { .. },
+            ) => {}
             plan => plans.push(plan?),
         }
     }

@@ -196,12 +196,13 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// Targets that share inputs and references: of one storage type and one range of head_dims.
+/// Targets that share inputs and references: of one storage type and with the same head_dims.
 fn groups(targets: Vec<Target>) -> Vec<Vec<Target>> {
     let mut groups: Vec<Vec<Target>> = Vec::new();
     for target in targets {
         let same = |group: &&mut Vec<Target>| {
-            (group[0].dtype, &group[0].head_dims) == (target.dtype, &target.head_dims)
+            (group[0].dtype, &group[0].head_dims, group[0].step)
+                == (target.dtype, &target.head_dims, target.step)
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(target),
@@ -224,9 +225,8 @@ fn verify<T: Element>(
     screen: &Screen,
 ) -> Result<Vec<Vec<EntryRecord>>> {
     let seeds = (args.report.seed..).zip(cases);
-    let trials: Vec<Trial<T>> = seeds
-        .map(|(seed, case)| Trial::new(case, T::DTYPE, &group[0].head_dims, seed))
-        .collect::<Result<_>>()?;
+    let trials: Vec<Trial<T>> =
+        seeds.map(|(seed, case)| Trial::new(case, &group[0], seed)).collect::<Result<_>>()?;
     let mut records = Vec::new();
     for target in group {
         let subjects: Vec<_> = trials
@@ -244,8 +244,8 @@ fn verify<T: Element>(
 }
 
 impl<T: Element> Trial<T> {
-    fn new(case: &Case, dtype: DType, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Self> {
-        let problem = case.problem(dtype, head_dims)?;
+    fn new(case: &Case, target: &Target, seed: u64) -> Result<Self> {
+        let problem = case.problem(T::DTYPE, &target.head_dims, target.step)?;
         let inputs = Inputs::random(&problem, seed);
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
         let name = describe(&problem, case.layout());

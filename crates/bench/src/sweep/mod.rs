@@ -167,7 +167,7 @@ impl Args {
 
 /// Refuses a kernel that an architecture lacks, before anything is built.
 fn check_target(candidates: &[Candidate], found: u32, device: &str) -> flash_attention::Result<()> {
-    let lacking = candidates.iter().find(|candidate| candidate.variant.target() > found);
+    let lacking = candidates.iter().find(|candidate| !candidate.variant.target().runs_on(found));
     lacking.map_or(Ok(()), |Candidate { variant, .. }| {
         let kernel = variant.config.algorithm().family();
         Err(Error::KernelNeedsDevice { kernel, needed: variant.target(), device: device.to_owned(), found })

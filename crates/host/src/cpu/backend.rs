@@ -28,6 +28,7 @@ pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Resu
             kernel,
             tile: None,
             steps: Vec::new(),
+            unaligned: None,
             workspace_bytes: (4 * problem.lse_len() as u64).saturating_mul(problem.seqlen_k() as u64),
             reasons: vec![
                 "standard was asked for: the unfused baseline, with the scores in memory".to_owned(),
@@ -46,6 +47,7 @@ pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Resu
         kernel,
         tile: Some((tile.block_m, tile.block_n)),
         steps: Vec::new(),
+        unaligned: None,
         workspace_bytes: 0,
         reasons,
     })

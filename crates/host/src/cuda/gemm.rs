@@ -10,14 +10,15 @@ use fa_kernels::params::GemmParams;
 use super::buffer::Buffer;
 use super::clock::Clock;
 use super::driver::check;
-use super::{CUstream, Cuda};
+use super::{CUstream, Cuda, tensor_map};
 use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem, params};
 use crate::{DType, Element, Error, Result};
 
 impl Cuda {
     /// Enqueues a plan's launch on `stream` and returns; C is there once the stream gets so far.
     ///
-    /// Allocates nothing and synchronises nothing. The first call with a plan loads its kernel.
+    /// Allocates nothing and synchronises nothing, and tensor maps go by value with the launch. The first call with
+    /// a plan loads its kernel.
     ///
     /// # Errors
     /// When the driver refuses a kernel or a launch.
@@ -35,7 +36,8 @@ impl Cuda {
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
         let Some(step) = plan.step_at(addresses) else { return Ok(()) };
-        let params = Params::Gemm(params(problem, addresses));
+        let params =
+            params(problem, step.entry, addresses, |map| tensor_map::encode(self.cuda_version, map))?;
         // SAFETY: the caller's contract; the entry takes these parameters.
         unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
     }
@@ -164,7 +166,7 @@ impl MmaPeak {
             dtype,
             available: "f16, bf16".to_owned(),
         })?;
-        if entry.target > cuda.device.compute_capability {
+        if !entry.target.runs_on(cuda.device.compute_capability) {
             return Err(Error::KernelNeedsDevice {
                 kernel: "mma_peak",
                 needed: entry.target,

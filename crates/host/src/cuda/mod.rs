@@ -10,6 +10,7 @@ mod driver;
 mod gemm;
 mod modules;
 mod resident;
+mod tensor_map;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use gemm::{MmaPeak, ResidentGemm};
 pub use resident::Resident;
 
 use crate::launch::{Addresses, params};
+use crate::tensor_map::TensorMap;
 use crate::{
     BackendKind, DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Error, Plan,
     Problem, Result, Step, decode,
@@ -38,6 +40,8 @@ pub struct Cuda {
     stream: Arc<CudaStream>,
     modules: Arc<Modules>,
     device: Device,
+    /// CUDA version of the driver, as 1000·major + 10·minor.
+    cuda_version: i32,
     l2_bytes: usize,
 }
 
@@ -63,7 +67,7 @@ impl Cuda {
         let device = describe(&context, cuda_version)?;
         let l2_bytes =
             attribute(&context, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize;
-        Ok(Self { context, stream, modules: Arc::new(Modules::default()), device, l2_bytes })
+        Ok(Self { context, stream, modules: Arc::new(Modules::default()), device, cuda_version, l2_bytes })
     }
 
     /// The GPU.
@@ -93,7 +97,8 @@ impl Cuda {
     /// # Errors
     /// When the driver refuses a kernel; the error carries its compiler's log.
     pub fn load(&self, plan: &Plan) -> Result<()> {
-        self.load_steps(&plan.steps)
+        self.load_steps(&plan.steps)?;
+        self.load_steps(plan.unaligned.as_slice())
     }
 
     /// As [`Self::load`], for [`Self::decode`].
@@ -140,9 +145,13 @@ impl Cuda {
         addresses: &Addresses,
         stream: CUstream,
     ) -> Result<()> {
-        let params = Params::Attention(params(problem, addresses)?);
-        // SAFETY: the caller's contract.
-        unsafe { self.launch(&plan.steps, &params, stream) }
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        plan.steps_at(addresses).iter().try_for_each(|step| {
+            let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
+            let params = params(problem, (step.entry, step.order), addresses, encode)?;
+            // SAFETY: the caller's contract; the entry takes these parameters.
+            unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
+        })
     }
 
     /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count
@@ -189,8 +198,10 @@ impl Cuda {
         let function = self.modules.function(entry)?;
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
+            Params::Persistent(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
+            Params::MappedGemm(params) => (&raw const *params).cast(),
         };
         let mut arguments = [params.cast_mut()];
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
@@ -242,7 +253,8 @@ fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
     let capability = 10 * get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
         + get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let name = check("cuDeviceGetName", context.name())?;
-    let least = fa_kernels::entries::entries().map(|entry| entry.target).min().unwrap_or(0);
+    let least =
+        fa_kernels::entries::entries().map(|entry| entry.target.compute_capability()).min().unwrap_or(0);
     if (capability as u32) < least {
         return Err(Error::DeviceTooOld {
             device: name,

@@ -1,4 +1,5 @@
-//! Loaded kernels: each entry is a module of its own, compiled by the driver when first used.
+//! Loaded kernels: each entry is a module of its own, compiled by the driver when first used, or loaded as the cubin that
+//! ships with it.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -32,26 +33,41 @@ impl Modules {
         if let Some(function) = functions.get(entry.name) {
             return Ok(function.0);
         }
-        let function = load(entry, &crate::shipped::ptx(entry.name)?)?;
+        let function = function(entry, shipped(entry.name)?)?;
         functions.insert(entry.name, Function(function));
         Ok(function)
     }
 
     /// Loads `ptx` as the entry's, in place of what was loaded under its name.
     pub(super) fn load(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
-        let function = load(entry, ptx)?;
+        let function = function(entry, compile(entry.name, ptx)?)?;
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         functions.insert(entry.name, Function(function));
         Ok(())
     }
 }
 
-fn load<A, T>(entry: &Entry<A, T>, ptx: &str) -> Result<sys::CUfunction> {
-    let ptx =
-        CString::new(ptx).map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;
-    let module = compile(entry.name, &ptx)?;
-    let name = CString::new(entry.name)
-        .map_err(|error| Error::Shipped { reason: format!("{}: {error}", entry.name) })?;
+/// What ships of an entry: its cubin, where it has one that the driver takes, else its PTX. Only an entry that runs on
+/// one architecture alone has a cubin, and no plan launches it on another.
+fn shipped(entry: &str) -> Result<sys::CUmodule> {
+    if let Some(cubin) = crate::shipped::cubin(entry)? {
+        // SAFETY: the image is a whole cubin, of a length that its headers say.
+        let loaded = unsafe { result::module::load_data(cubin.as_ptr().cast()) };
+        // A driver that is older than the cubin's assembler may refuse it, and compile the PTX.
+        if let Ok(module) = loaded {
+            return Ok(module);
+        }
+    }
+    compile(entry, &crate::shipped::ptx(entry)?)
+}
+
+fn c_string(entry: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|error| Error::Shipped { reason: format!("{entry}: {error}") })
+}
+
+/// The entry's function in its module.
+fn function<A, T>(entry: &Entry<A, T>, module: sys::CUmodule) -> Result<sys::CUfunction> {
+    let name = c_string(entry.name, entry.name)?;
     // SAFETY: the module was just loaded and is never unloaded.
     let function =
         driver::check("cuModuleGetFunction", unsafe { result::module::get_function(module, name) })?;
@@ -68,7 +84,8 @@ fn load<A, T>(entry: &Entry<A, T>, ptx: &str) -> Result<sys::CUfunction> {
 }
 
 /// Has the driver compile PTX, with its log in the error.
-fn compile(entry: &str, ptx: &CString) -> Result<sys::CUmodule> {
+fn compile(entry: &str, ptx: &str) -> Result<sys::CUmodule> {
+    let ptx = c_string(entry, ptx)?;
     let mut log = vec![0_u8; LOG_BYTES];
     let mut options =
         [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];

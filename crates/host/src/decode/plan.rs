@@ -67,14 +67,14 @@ pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeReq
         None => shape.choose_splits(),
     };
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-    let mut steps = vec![Step { entry, grid: checked_grid(shape.tiles as u128 * num_splits as u128)? }];
+    let mut steps = vec![Step::new(entry, checked_grid(shape.tiles as u128 * num_splits as u128)?)];
     let mut workspace_bytes = 0;
     if num_splits > 1 {
         let rows = dense.lse_len() as u128;
         let combine = built_for(Algorithm::DecodeCombine, dense.dtype())
             .next()
             .ok_or_else(|| unsupported_dtype(KERNEL, Algorithm::DecodeCombine, dense.dtype()))?;
-        steps.push(Step { entry: combine, grid: checked_grid(rows)? });
+        steps.push(Step::new(combine, checked_grid(rows)?));
         // The grid bounds the rows, so this fits.
         workspace_bytes = (4 * rows * num_splits as u128 * (dense.head_dim() as u128 + 1)) as u64;
     }
@@ -117,7 +117,7 @@ fn choose_entry(problem: &DecodeProblem, device: &Device, request: &DecodeReques
         None => unsupported_dtype(KERNEL, Algorithm::Decode, dtype),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
-    if let Some(entry) = candidates.iter().find(|entry| entry.target > device.compute_capability) {
+    if let Some(entry) = candidates.iter().find(|entry| !entry.target.runs_on(device.compute_capability)) {
         return Err(Error::KernelNeedsDevice {
             kernel: KERNEL,
             needed: entry.target,

@@ -1,8 +1,12 @@
 //! From a problem and addresses to the kernels' parameters.
 
-use fa_kernels::params::GemmParams;
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, GemmTile, Params};
+use fa_kernels::params::{GemmParams, Mapped};
+use fa_kernels::ptx::tma;
 
-use super::{GemmProblem, Order};
+use super::{GemmProblem, MatrixLayout, Order};
+use crate::Result;
+use crate::tensor_map::{Dimension, TensorMap, swizzled};
 
 /// Addresses of a problem's matrices on the device that runs it (host addresses in the simulator), each of
 /// the first element.
@@ -16,8 +20,54 @@ pub struct GemmAddresses {
     pub c: u64,
 }
 
-/// The parameters that every entry of a plan for `problem` takes.
-pub(crate) fn params(problem: &GemmProblem, addresses: &GemmAddresses) -> GemmParams {
+/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives them.
+pub(crate) fn params(
+    problem: &GemmProblem,
+    entry: &GemmEntry,
+    addresses: &GemmAddresses,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
+    let params = plain_params(problem, addresses);
+    if entry.algorithm != GemmAlgorithm::GemmSm90 {
+        return Ok(Params::Gemm(params));
+    }
+    let mut maps = [tma::TensorMap::default(); 3];
+    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, &entry.tile, &params)) {
+        if let Some(tensor) = tensor {
+            *map = encode(&tensor)?;
+        }
+    }
+    Ok(Params::MappedGemm(Mapped { maps, params }))
+}
+
+/// What `gemm_sm90` copies of A, B and C: of A and B the box of a step, 64 elements of each line; of C 64
+/// elements of a warp's rows, or no map where its rows do not start at multiples of 16 bytes.
+fn tensor_maps(problem: &GemmProblem, tile: &GemmTile, params: &GemmParams) -> [Option<TensorMap>; 3] {
+    const LINE: u32 = 64;
+    const WARP_ROWS: u32 = 16;
+    let (matrices, _) = problem.row_major();
+    let map = |address, layout: &MatrixLayout, lines| {
+        let (inner, outer) = match layout.order {
+            Order::RowMajor => (layout.columns, layout.rows),
+            Order::ColumnMajor => (layout.rows, layout.columns),
+        };
+        let inner = Dimension { length: inner, stride: 1, boxed: LINE };
+        swizzled(
+            address,
+            [inner, Dimension { length: outer, stride: layout.leading_dimension, boxed: lines }],
+        )
+    };
+    let lines = |along_k: u32, block| if along_k == 1 { block } else { LINE };
+    let c_in_chunks = params.c.is_multiple_of(16) && params.ldc.is_multiple_of(8);
+    [
+        Some(map(params.a, &matrices.a, lines(params.a_along_k, tile.block_m))),
+        Some(map(params.b, &matrices.b, lines(params.b_along_k, tile.block_n))),
+        c_in_chunks.then(|| map(params.c, &matrices.c, WARP_ROWS)),
+    ]
+}
+
+/// The parameters that every entry takes.
+fn plain_params(problem: &GemmProblem, addresses: &GemmAddresses) -> GemmParams {
     let (matrices, swapped) = problem.row_major();
     let (a, b) = if swapped { (addresses.b, addresses.a) } else { (addresses.a, addresses.b) };
     // `GemmProblem::new` bounds extents by MAX_EXTENT, so these casts keep their values.

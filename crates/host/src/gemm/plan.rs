@@ -1,6 +1,6 @@
 //! Matrix multiplication → kernel and tile: a pure function, with its reasons written beside each choice.
 
-use fa_kernels::entries::{GemmAlgorithm, GemmEntry, gemm_entries};
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, GemmTile, Target, gemm_entries};
 use fa_kernels::tile::mma_block::MAX_LEADING;
 
 use super::{GemmAddresses, GemmProblem, Matrices, Order};
@@ -10,6 +10,8 @@ use crate::{BackendKind, DType, Device, Error, Result};
 /// A kernel that multiplies matrices; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GemmKernel {
+    /// Tensor cores through `wgmma`, fed by tensor maps: Hopper in 16-bit types, and the simulator.
+    GemmSm90,
     /// Tensor cores through `mma.sync`: NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
     GemmSm80,
     /// fp32 FMA: any NVIDIA GPU, and the simulator.
@@ -20,11 +22,12 @@ pub enum GemmKernel {
 
 impl GemmKernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::GemmSm80, Self::GemmSimt, Self::GemmCpu];
+    pub const ALL: [Self; 4] = [Self::GemmSm90, Self::GemmSm80, Self::GemmSimt, Self::GemmCpu];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::GemmSm90 => "gemm_sm90",
             Self::GemmSm80 => "gemm_sm80",
             Self::GemmSimt => "gemm_simt",
             Self::GemmCpu => "gemm_cpu",
@@ -34,7 +37,7 @@ impl GemmKernel {
     /// The kernels of a backend, the fastest first. Not each one takes every storage type or device.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::GemmSm80, Self::GemmSimt],
+            BackendKind::Cuda | BackendKind::Sim => &[Self::GemmSm90, Self::GemmSm80, Self::GemmSimt],
             BackendKind::Cpu => &[Self::GemmCpu],
         }
     }
@@ -42,6 +45,7 @@ impl GemmKernel {
     /// Its entries for `dtype`; none for the CPU's.
     fn entries(self, dtype: DType) -> impl Iterator<Item = &'static GemmEntry> {
         let algorithm = match self {
+            Self::GemmSm90 => Some(GemmAlgorithm::GemmSm90),
             Self::GemmSm80 => Some(GemmAlgorithm::GemmSm80),
             Self::GemmSimt => Some(GemmAlgorithm::GemmSimt),
             Self::GemmCpu => None,
@@ -70,6 +74,12 @@ pub struct GemmRequest {
 }
 
 impl GemmRequest {
+    /// Whether a tile is one that was asked for.
+    fn allows(&self, tile: &GemmTile) -> bool {
+        let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
+        matches(self.block_m, tile.block_m) && matches(self.block_n, tile.block_n)
+    }
+
     /// The tile asked for, in words.
     pub(super) fn tile(&self) -> String {
         let name = |block: Option<usize>| block.map_or("any".to_owned(), |block| block.to_string());
@@ -131,7 +141,7 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     }
     let (kernel, why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
-        None => default_kernel(problem, device),
+        None => default_kernel(problem, device, request),
     };
     if kernel == GemmKernel::GemmCpu {
         return super::cpu::plan(problem, why, request);
@@ -139,6 +149,10 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     let alignment = match kernel {
         GemmKernel::GemmSm80 if request.realign => Err("realigned, as asked for".to_owned()),
         GemmKernel::GemmSm80 => alignment(problem),
+        GemmKernel::GemmSm90 => {
+            let unfit = |reason| Error::UnfitKernel { kernel: kernel.name(), reason };
+            Ok(mappable(problem, request).map_err(unfit)?)
+        }
         GemmKernel::GemmSimt | GemmKernel::GemmCpu => Err(String::new()),
     };
     let mut reasons = vec![why];
@@ -151,6 +165,11 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
     let (step, why) = candidates.choose(alignment.is_ok(), true)?;
     reasons.push(why);
     let unaligned = match alignment {
+        // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
+        Ok(()) if kernel == GemmKernel::GemmSm90 => {
+            let candidates = Candidates { kernel: GemmKernel::GemmSm80, ..candidates };
+            Some(candidates.choose(false, false)?.0)
+        }
         Ok(()) => Some(candidates.choose(false, false)?.0),
         Err(_) => None,
     };
@@ -158,7 +177,7 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
 }
 
 /// The fastest kernel that takes the problem on the device, and why.
-fn default_kernel(problem: &GemmProblem, device: &Device) -> (GemmKernel, String) {
+fn default_kernel(problem: &GemmProblem, device: &Device, request: &GemmRequest) -> (GemmKernel, String) {
     const SM80: u32 = 80;
     if device.backend == BackendKind::Cpu {
         return (GemmKernel::GemmCpu, "gemm_cpu: on all cores".to_owned());
@@ -173,7 +192,38 @@ fn default_kernel(problem: &GemmProblem, device: &Device) -> (GemmKernel, String
             device.name, device.compute_capability
         ));
     }
-    (GemmKernel::GemmSm80, "gemm_sm80: on tensor cores".to_owned())
+    if !Target::Sm90a.runs_on(device.compute_capability) {
+        return (GemmKernel::GemmSm80, "gemm_sm80: on tensor cores".to_owned());
+    }
+    let has_tile = || {
+        let tiles = GemmKernel::GemmSm90.entries(problem.dtype()).any(|entry| request.allows(&entry.tile));
+        if tiles { Ok(()) } else { Err(format!("it has no tile of {}", request.tile())) }
+    };
+    match mappable(problem, request).and_then(|()| has_tile()) {
+        Ok(()) => {
+            (GemmKernel::GemmSm90, "gemm_sm90: on Hopper's tensor cores, fed by tensor maps".to_owned())
+        }
+        Err(why) => {
+            (GemmKernel::GemmSm80, format!("gemm_sm80: on tensor cores, not gemm_sm90 because {why}"))
+        }
+    }
+}
+
+/// Whether tensor maps describe the operands, or why not; their addresses are known only at the launch.
+fn mappable(problem: &GemmProblem, request: &GemmRequest) -> Result<(), String> {
+    if request.realign {
+        return Err("realignment was asked for".to_owned());
+    }
+    let Matrices { a, b, .. } = problem.matrices();
+    [("A", a), ("B", b)].into_iter().try_for_each(|(name, layout)| in_chunks(name, layout.leading_dimension))
+}
+
+/// Whether a matrix's rows, or columns, start at multiples of 16 bytes where its first one does.
+fn in_chunks(name: &str, leading: usize) -> Result<(), String> {
+    if leading.is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(format!("the leading dimension of {name} is {leading}, no multiple of 8"))
 }
 
 /// Whether asynchronous copies of 16 bytes reach the operands, or why not; their addresses are known only
@@ -184,9 +234,7 @@ fn alignment(problem: &GemmProblem) -> Result<(), String> {
         [("A", a, a.order == Order::RowMajor), ("B", b, b.order == Order::ColumnMajor)]
     {
         let leading = layout.leading_dimension;
-        if !leading.is_multiple_of(8) {
-            return Err(format!("the leading dimension of {name} is {leading}, no multiple of 8"));
-        }
+        in_chunks(name, leading)?;
         if leading > MAX_LEADING as usize {
             return Err(format!("the leading dimension of {name} is {leading}, more than {MAX_LEADING}"));
         }
@@ -199,6 +247,7 @@ fn alignment(problem: &GemmProblem) -> Result<(), String> {
 }
 
 /// What a tile is chosen for.
+#[derive(Clone, Copy)]
 struct Candidates<'a> {
     problem: &'a GemmProblem,
     device: &'a Device,
@@ -225,7 +274,7 @@ impl Candidates<'_> {
                 available: join(DType::ALL.into_iter().filter(has).map(DType::name)),
             });
         };
-        if first.target > self.device.compute_capability {
+        if !first.target.runs_on(self.device.compute_capability) {
             return Err(Error::KernelNeedsDevice {
                 kernel: self.kernel.name(),
                 needed: first.target,
@@ -233,11 +282,10 @@ impl Candidates<'_> {
                 found: self.device.compute_capability,
             });
         }
-        let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
         let GemmRequest { block_m, block_n, .. } = *self.request;
         let fitting = built.iter().copied().filter(|entry| {
-            let asked = matches(block_m, entry.tile.block_m) && matches(block_n, entry.tile.block_n);
-            (asked || !exact) && entry.shared_bytes as usize <= self.device.shared_per_block
+            (self.request.allows(&entry.tile) || !exact)
+                && entry.shared_bytes as usize <= self.device.shared_per_block
         });
         let rounds =
             |entry: &GemmEntry| self.tiles(entry).div_ceil(self.device.multiprocessors.max(1).into());
@@ -274,7 +322,7 @@ impl Candidates<'_> {
     /// its next tile has begun to load it while it stores the last one.
     fn grid(&self, entry: &GemmEntry, tiles: u32) -> u32 {
         match self.kernel {
-            GemmKernel::GemmSm80 => {
+            GemmKernel::GemmSm90 | GemmKernel::GemmSm80 => {
                 // A multiprocessor keeps 1 KiB of its shared memory for each block.
                 let fitting = self.device.shared_per_multiprocessor as u32 / (entry.shared_bytes + 1024);
                 tiles.min(entry.min_blocks.min(fitting).max(1) * self.device.multiprocessors.max(1))
@@ -314,7 +362,10 @@ mod tests {
     }
 
     fn device(shared_per_block: usize) -> Device {
-        Device { backend: BackendKind::Cuda, shared_per_block, ..Sim::new(0).device().clone() }
+        // Hopper alone has so much.
+        let compute_capability = if shared_per_block == 227 << 10 { 90 } else { 80 };
+        let hopper = Sim::new(0).device().clone();
+        Device { backend: BackendKind::Cuda, shared_per_block, compute_capability, ..hopper }
     }
 
     fn plan(problem: &GemmProblem, request: GemmRequest) -> Result<GemmPlan> {
@@ -323,10 +374,52 @@ mod tests {
 
     #[test]
     fn large_problems_get_large_tiles_and_small_ones_more_blocks() {
-        let tile = |size| {
-            plan(&problem(size, size, size, DType::F16), GemmRequest::default()).unwrap().tile().unwrap()
+        let tile = |kernel, size| {
+            let request = GemmRequest { kernel: Some(kernel), ..GemmRequest::default() };
+            plan(&problem(size, size, size, DType::F16), request).unwrap().tile().unwrap()
         };
-        assert_eq!([256, 4096].map(tile), [(64, 64, 64), (128, 256, 64)]);
+        assert_eq!([256, 4096].map(|size| tile(GemmKernel::GemmSm80, size)), [(64, 64, 64), (128, 256, 64)]);
+        assert_eq!([256, 1024].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 128, 64); 2]);
+        assert_eq!([2048, 4096].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 256, 64); 2]);
+    }
+
+    #[test]
+    fn hopper_takes_what_tensor_maps_describe() {
+        let chosen = |problem: &GemmProblem, compute_capability, request| {
+            let device = Device { compute_capability, ..device(227 << 10) };
+            let plan = gemm_plan(problem, &device, &request).unwrap();
+            (plan.kernel, plan.reasons[0].clone())
+        };
+        let any = GemmRequest::default();
+        let (even, odd) = (problem(100, 72, 96, DType::F16), problem(100, 64, 99, DType::F16));
+        for (problem, capability, request, expected) in [
+            (
+                &even,
+                90,
+                GemmRequest { block_n: Some(64), ..any },
+                "gemm_sm80: on tensor cores, not gemm_sm90 because it has no tile of BLOCK_M = any, BLOCK_N = 64",
+            ),
+            (
+                &odd,
+                90,
+                any,
+                "gemm_sm80: on tensor cores, not gemm_sm90 because the leading dimension of A is 99, no multiple of 8",
+            ),
+            (&odd, 80, any, "gemm_sm80: on tensor cores"),
+            (&odd, 100, any, "gemm_sm80: on tensor cores"),
+        ] {
+            assert_eq!(chosen(problem, capability, request), (GemmKernel::GemmSm80, expected.to_owned()));
+        }
+        assert_eq!(chosen(&even, 90, any).0, GemmKernel::GemmSm90);
+        let request = GemmRequest { kernel: Some(GemmKernel::GemmSm90), ..any };
+        let message = plan(&odd, request).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "kernel gemm_sm90 cannot be run: the leading dimension of A is 99, no multiple of 8"
+        );
+        let blackwell = Device { compute_capability: 100, ..device(227 << 10) };
+        let message = gemm_plan(&even, &blackwell, &request).unwrap_err().to_string();
+        assert_eq!(message, "kernel gemm_sm90 needs sm_90a; simulated GPU is sm_100");
     }
 
     #[test]

@@ -1,20 +1,25 @@
 //! Problem → kernel and tile: a pure function, with its reasons written beside each choice.
 
+mod hopper;
 mod order;
 mod tile;
 mod tuned;
 
 use fa_kernels::attention::standard;
-use fa_kernels::entries::{Algorithm, Entry, entries};
+use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 
+use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
+pub(crate) use hopper::TileOrder;
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
+    /// FlashAttention v3 on tensor cores (`wgmma`), fed by tensor maps: Hopper in 16-bit types, and the simulator.
+    ForwardSm90,
     /// FlashAttention v2 on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
     ForwardSm80,
     /// FlashAttention v1 on fp32 FMA: any NVIDIA GPU, and the simulator.
@@ -27,11 +32,13 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::ForwardSm80, Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
+    pub const ALL: [Self; 5] =
+        [Self::ForwardSm90, Self::ForwardSm80, Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::ForwardSm90 => "forward_sm90",
             Self::ForwardSm80 => "forward_sm80",
             Self::ForwardSimt => "forward_simt",
             Self::ForwardCpu => "forward_cpu",
@@ -42,16 +49,27 @@ impl Kernel {
     /// What its one launch runs, where that has tiles to choose from.
     pub const fn tiled(self) -> Option<Algorithm> {
         match self {
+            Self::ForwardSm90 => Some(Algorithm::ForwardSm90),
             Self::ForwardSm80 => Some(Algorithm::ForwardSm80),
             Self::ForwardSimt => Some(Algorithm::ForwardSimt),
             Self::ForwardCpu | Self::Standard => None,
         }
     }
 
+    /// Why this kernel cannot run a problem whatever the device, if it cannot.
+    pub fn refusal(self, problem: &Problem) -> Option<String> {
+        match self {
+            Self::ForwardSm90 => hopper::refusal(problem),
+            Self::ForwardSm80 | Self::ForwardSimt | Self::ForwardCpu | Self::Standard => None,
+        }
+    }
+
     /// The kernels of a backend, the fastest first. Not each one takes every problem or device.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::ForwardSm80, Self::ForwardSimt, Self::Standard],
+            BackendKind::Cuda | BackendKind::Sim => {
+                &[Self::ForwardSm90, Self::ForwardSm80, Self::ForwardSimt, Self::Standard]
+            }
             BackendKind::Cpu => &[Self::ForwardCpu, Self::Standard],
         }
     }
@@ -81,6 +99,15 @@ pub struct Step {
     pub entry: &'static Entry,
     /// Number of blocks.
     pub grid: u32,
+    /// In which order blocks that go through several tiles take them.
+    pub(crate) order: TileOrder,
+}
+
+impl Step {
+    /// One launch, whose blocks each have their share by their index.
+    pub(crate) fn new(entry: &'static Entry, grid: u32) -> Self {
+        Self { entry, grid, order: TileOrder::default() }
+    }
 }
 
 /// How a problem will be computed.
@@ -92,6 +119,8 @@ pub struct Plan {
     pub tile: Option<(usize, usize)>,
     /// The launches in order; empty on the CPU.
     pub steps: Vec<Step>,
+    /// The launch in place of the first where Q, K, V or O turns out to start at no multiple of 16 bytes, if that one needs it.
+    pub unaligned: Option<Step>,
     /// Bytes of device memory beside Q, K, V, O and lse.
     pub workspace_bytes: u64,
     /// Why, one sentence per choice.
@@ -99,6 +128,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The launches for tensors at these addresses.
+    pub(crate) fn steps_at(&self, addresses: &Addresses) -> &[Step] {
+        match &self.unaligned {
+            Some(step) if !addresses.are_aligned() => std::slice::from_ref(step),
+            _ => &self.steps,
+        }
+    }
+
     /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they
     /// pass through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
     pub fn score_dtype(&self, problem: &Problem) -> DType {
@@ -130,6 +167,9 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device),
     };
+    if let Some(reason) = kernel.refusal(problem) {
+        return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
+    }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
     if algorithm == Some(Algorithm::ForwardSm80ScoreMod) {
         why += ", with the entries that change scores";
@@ -184,7 +224,17 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
             device.name, device.compute_capability
         ));
     }
-    (Kernel::ForwardSm80, "forward_sm80: fused, on tensor cores".to_owned())
+    let sm80 = "forward_sm80: fused, on tensor cores";
+    if !Target::Sm90a.runs_on(device.compute_capability) {
+        return (Kernel::ForwardSm80, sm80.to_owned());
+    }
+    match hopper::refusal(problem) {
+        None => (
+            Kernel::ForwardSm90,
+            "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps".to_owned(),
+        ),
+        Some(reason) => (Kernel::ForwardSm80, format!("{sm80}; not forward_sm90: {reason}")),
+    }
 }
 
 /// The first architecture with `mma.sync.m16n8k16` and `cp.async`.
@@ -220,10 +270,11 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
         kernel: Kernel::Standard,
         tile: None,
         steps: vec![
-            Step { entry: entry(Algorithm::StandardScores)?, grid: grid(problem, &[tiles_m, tiles_n])? },
-            Step { entry: entry(Algorithm::StandardSoftmax)?, grid: grid(problem, &[tiles_softmax])? },
-            Step { entry: entry(Algorithm::StandardValues)?, grid: grid(problem, &[tiles_m, tiles_d])? },
+            Step::new(entry(Algorithm::StandardScores)?, grid(problem, &[tiles_m, tiles_n])?),
+            Step::new(entry(Algorithm::StandardSoftmax)?, grid(problem, &[tiles_softmax])?),
+            Step::new(entry(Algorithm::StandardValues)?, grid(problem, &[tiles_m, tiles_d])?),
         ],
+        unaligned: None,
         workspace_bytes,
         reasons: vec![
             "standard was asked for: the unfused baseline, with the scores in device memory".to_owned(),

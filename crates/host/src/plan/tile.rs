@@ -6,7 +6,7 @@ use fa_kernels::variant::Config;
 
 use super::order::fastest_first;
 use super::tuned::TUNED;
-use super::{Kernel, Plan, Request, Step, built_for, grid, join, unsupported_dtype};
+use super::{Kernel, Plan, Request, Step, built_for, grid, hopper, join, unsupported_dtype};
 use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
@@ -56,7 +56,7 @@ pub(super) fn plan(
             device.shared_per_block
         ),
     ];
-    of_entry(problem, kernel, entry, reasons)
+    of_entry(problem, device, kernel, entry, reasons)
 }
 
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
@@ -79,25 +79,46 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if problem.changes_scores() && entry.algorithm == Algorithm::ForwardSm80 {
         return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
     }
+    if let Some(reason) = kernel.refusal(problem) {
+        return Err(unfit(reason));
+    }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
-    of_entry(problem, kernel, entry, vec![format!("{} was asked for", entry.name)])
+    of_entry(problem, device, kernel, entry, vec![format!("{} was asked for", entry.name)])
 }
 
 /// The plan that is one launch of `entry`.
-fn of_entry(problem: &Problem, kernel: Kernel, entry: &'static Entry, reasons: Vec<String>) -> Result<Plan> {
-    let tiles = problem.seqlen_q().div_ceil(entry.tile.block_m as usize);
+fn of_entry(
+    problem: &Problem,
+    device: &Device,
+    kernel: Kernel,
+    entry: &'static Entry,
+    mut reasons: Vec<String>,
+) -> Result<Plan> {
+    let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
+    let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
+    if entry.algorithm == Algorithm::ForwardSm90 {
+        let grid = tiles.min(device.multiprocessors);
+        step = Step { entry, grid, order: hopper::order(problem, &entry.tile, grid) };
+        reasons.push(format!(
+            "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
+            step.order.section
+        ));
+        let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+        unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
+    }
     Ok(Plan {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![Step { entry, grid: grid(problem, &[tiles])? }],
+        steps: vec![step],
+        unaligned,
         workspace_bytes: 0,
         reasons,
     })
 }
 
 fn check_target(entry: &Entry, device: &Device, kernel: Kernel) -> Result<()> {
-    if entry.target <= device.compute_capability {
+    if entry.target.runs_on(device.compute_capability) {
         return Ok(());
     }
     Err(Error::KernelNeedsDevice {

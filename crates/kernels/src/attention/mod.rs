@@ -7,4 +7,6 @@ pub mod decode;
 pub mod forward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod forward_sm80;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod forward_sm90;
 pub mod standard;

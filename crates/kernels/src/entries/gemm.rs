@@ -2,6 +2,8 @@
 
 use crate::element::{Bf16, F16};
 use crate::gemm::simt;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::gemm::sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::gemm::{peak, sm80};
 #[cfg(target_arch = "nvptx64")]
@@ -10,7 +12,9 @@ use crate::params::GemmParams;
 use crate::tile::mma_block::{AlongK, AlongSpan};
 
 #[cfg(not(target_arch = "nvptx64"))]
-use super::{Run, for_target};
+use super::{Run, Target, for_target};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::config::GemmSm90Config;
 #[cfg(not(target_arch = "nvptx64"))]
 use host::{GemmAlgorithm as Algorithm, GemmEntry as Entry};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -27,6 +31,8 @@ mod host {
         GemmSimt,
         /// `gemm::sm80`.
         GemmSm80,
+        /// `gemm::sm90`.
+        GemmSm90,
         /// `gemm::peak`.
         MmaPeak,
     }
@@ -37,6 +43,7 @@ mod host {
             match self {
                 Self::GemmSimt => "gemm_simt",
                 Self::GemmSm80 => "gemm_sm80",
+                Self::GemmSm90 => "gemm_sm90",
                 Self::MmaPeak => "mma_peak",
             }
         }
@@ -94,16 +101,26 @@ macro_rules! gemm_simt {
 /// One tile of `gemm_sm80` in each storage type that tensor cores take and each order of the operands:
 /// BLOCK_M, BLOCK_N, BLOCK_K, warps along M and N, stages, blocks per multiprocessor, alignment.
 macro_rules! gemm_sm80 {
-    ($($tile:tt),*) => {
+    ($($tile:tt),*) => { tensor_core_orders! { gemm_sm80_entry, $($tile),* } };
+}
+
+/// One tile of `gemm_sm90`, likewise: BLOCK_M, BLOCK_N, stages.
+macro_rules! gemm_sm90 {
+    ($($tile:tt),*) => { tensor_core_orders! { gemm_sm90_entry, $($tile),* } };
+}
+
+/// One tile in each storage type that tensor cores take and each order of the operands.
+macro_rules! tensor_core_orders {
+    ($entry:ident, $($tile:tt),*) => {
         group! {
-            gemm_sm80_entry { "f16", F16, "row_row", AlongK, AlongSpan, $($tile),* }
-            gemm_sm80_entry { "f16", F16, "row_col", AlongK, AlongK, $($tile),* }
-            gemm_sm80_entry { "f16", F16, "col_row", AlongSpan, AlongSpan, $($tile),* }
-            gemm_sm80_entry { "f16", F16, "col_col", AlongSpan, AlongK, $($tile),* }
-            gemm_sm80_entry { "bf16", Bf16, "row_row", AlongK, AlongSpan, $($tile),* }
-            gemm_sm80_entry { "bf16", Bf16, "row_col", AlongK, AlongK, $($tile),* }
-            gemm_sm80_entry { "bf16", Bf16, "col_row", AlongSpan, AlongSpan, $($tile),* }
-            gemm_sm80_entry { "bf16", Bf16, "col_col", AlongSpan, AlongK, $($tile),* }
+            $entry { "f16", F16, "row_row", AlongK, AlongSpan, $($tile),* }
+            $entry { "f16", F16, "row_col", AlongK, AlongK, $($tile),* }
+            $entry { "f16", F16, "col_row", AlongSpan, AlongSpan, $($tile),* }
+            $entry { "f16", F16, "col_col", AlongSpan, AlongK, $($tile),* }
+            $entry { "bf16", Bf16, "row_row", AlongK, AlongSpan, $($tile),* }
+            $entry { "bf16", Bf16, "row_col", AlongK, AlongK, $($tile),* }
+            $entry { "bf16", Bf16, "col_row", AlongSpan, AlongSpan, $($tile),* }
+            $entry { "bf16", Bf16, "col_col", AlongSpan, AlongK, $($tile),* }
         }
     };
 }
@@ -117,7 +134,7 @@ macro_rules! gemm_sm80_entry {
             GemmSm80,
             $dtype,
             {
-                tile: sm80_tile(&sm80_config($m, $n, $k, $warps_m, $warps_n, $stages), $orders, alignment!($alignment)),
+                tile: tile(($m, $n, $k), $orders, alignment!($alignment)),
                 threads: sm80_config($m, $n, $k, $warps_m, $warps_n, $stages).threads(),
                 min_blocks: $blocks,
                 shared_bytes: sm80_config($m, $n, $k, $warps_m, $warps_n, $stages).shared_bytes(),
@@ -131,6 +148,27 @@ macro_rules! gemm_sm80_entry {
             >,
             Gemm,
             GemmParams
+        }
+    };
+}
+
+/// One entry of `gemm_sm90`.
+macro_rules! gemm_sm90_entry {
+    ($dtype:literal, $element:ty, $orders:literal, $a:ident, $b:ident, $m:literal, $n:literal, $stages:literal) => {
+        entry! {
+            concat!("gemm_sm90_", $dtype, "_m", $m, "_n", $n, "_k64_", $orders),
+            GemmSm90,
+            $dtype,
+            {
+                tile: tile(($m, $n, GemmSm90Config::BLOCK_K), $orders, true),
+                threads: GemmSm90Config { block_m: $m, block_n: $n, stages: $stages }.threads(),
+                min_blocks: 1,
+                shared_bytes: GemmSm90Config { block_m: $m, block_n: $n, stages: $stages }.shared_bytes(),
+                barriers: sm90::BARRIERS,
+            },
+            sm90::gemm_sm90::<$element, $a<$m, 64>, $b<$n, 64>, $stages, { $n / 2 }>,
+            MappedGemm,
+            Mapped<3, GemmParams>
         }
     };
 }
@@ -190,10 +228,16 @@ entries! { sm_80;
     mma_peak("bf16", Bf16);
 }
 
+entries! { sm_90a;
+    // (BLOCK_M, BLOCK_N, stages): the whole shared memory of a multiprocessor.
+    gemm_sm90(128, 256, 4);
+    gemm_sm90(128, 128, 6);
+}
+
 /// All entries of matrix multiplication.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn gemm_entries() -> impl Iterator<Item = &'static GemmEntry> {
-    [SM_75, SM_80].into_iter().flatten().copied().flatten()
+    [SM_75, SM_80, SM_90A].into_iter().flatten().copied().flatten()
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -218,15 +262,9 @@ const fn sm80_config(
     crate::config::GemmConfig { block_m, block_n, block_k, warps_m, warps_n, stages }
 }
 
-/// The tile of an entry whose operands' orders are `orders`, as in `row_col`.
+/// (BLOCK_M, BLOCK_N, BLOCK_K) of an entry whose operands' orders are `orders`, as in `row_col`.
 #[cfg(not(target_arch = "nvptx64"))]
-const fn sm80_tile(config: &crate::config::GemmConfig, orders: &str, aligned: bool) -> GemmTile {
+const fn tile((block_m, block_n, block_k): (u32, u32, u32), orders: &str, aligned: bool) -> GemmTile {
     let orders = orders.as_bytes();
-    GemmTile {
-        block_m: config.block_m,
-        block_n: config.block_n,
-        block_k: config.block_k,
-        along_k: Some((orders[0] == b'r', orders[4] == b'c')),
-        aligned,
-    }
+    GemmTile { block_m, block_n, block_k, along_k: Some((orders[0] == b'r', orders[4] == b'c')), aligned }
 }

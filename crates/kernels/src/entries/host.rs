@@ -1,6 +1,53 @@
 //! An entry as the host sees it: a row of the list.
 
-use crate::params::{AttentionParams, DecodeParams, GemmParams};
+use core::fmt;
+
+use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped, PersistentParams};
+
+/// A PTX target: what an entry's instructions need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// Turing and everything later.
+    Sm75,
+    /// Ampere and everything later.
+    Sm80,
+    /// Hopper alone: no later device has its instructions.
+    Sm90a,
+}
+
+impl Target {
+    /// The name, as in `sm_75`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm75 => "sm_75",
+            Self::Sm80 => "sm_80",
+            Self::Sm90a => "sm_90a",
+        }
+    }
+
+    /// Least compute capability of a device that it runs on, as major·10 + minor.
+    pub const fn compute_capability(self) -> u32 {
+        match self {
+            Self::Sm75 => 75,
+            Self::Sm80 => 80,
+            Self::Sm90a => 90,
+        }
+    }
+
+    /// Whether a device of this compute capability, as major·10 + minor, runs it.
+    pub const fn runs_on(self, compute_capability: u32) -> bool {
+        match self {
+            Self::Sm75 | Self::Sm80 => self.compute_capability() <= compute_capability,
+            Self::Sm90a => compute_capability == 90,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// What an entry computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +64,8 @@ pub enum Algorithm {
     ForwardSm80,
     /// `attention::forward_sm80` with a `score::ScoreMod`.
     ForwardSm80ScoreMod,
+    /// `attention::forward_sm90`.
+    ForwardSm90,
     /// `attention::decode`.
     Decode,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -30,6 +79,7 @@ impl Algorithm {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
+            Self::ForwardSm90 => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
         }
     }
@@ -57,8 +107,8 @@ pub struct Entry<A = Algorithm, T = Tile> {
     pub dtype: &'static str,
     /// Its tile.
     pub tile: T,
-    /// Least PTX target, as in `sm_75`.
-    pub target: u32,
+    /// Its PTX target.
+    pub target: Target,
     /// Threads of a block; the PTX declares it as `.maxntid`.
     pub threads: u32,
     /// Blocks that the register budget must leave room for on a multiprocessor (`.minnctapersm`).
@@ -76,10 +126,14 @@ pub struct Entry<A = Algorithm, T = Tile> {
 pub enum Run {
     /// [`AttentionParams`].
     Attention(unsafe fn(&AttentionParams)),
+    /// [`PersistentParams`] behind the tensor maps of Q, K, V and O, by the address of the first.
+    Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
     /// [`GemmParams`].
     Gemm(unsafe fn(&GemmParams)),
+    /// [`GemmParams`] behind the tensor maps of A, B and C, by the address of the first.
+    MappedGemm(unsafe fn(&GemmParams, u64)),
 }
 
 /// The parameters of a launch.
@@ -87,10 +141,14 @@ pub enum Run {
 pub enum Params {
     /// For [`Run::Attention`].
     Attention(AttentionParams),
+    /// For [`Run::Persistent`].
+    Persistent(Mapped<4, PersistentParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Gemm`].
     Gemm(GemmParams),
+    /// For [`Run::MappedGemm`].
+    MappedGemm(Mapped<3, GemmParams>),
 }
 
 impl Run {
@@ -109,6 +167,16 @@ impl Run {
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
+            (Self::Persistent(run), Params::Persistent(mapped)) => {
+                let Mapped { maps, params } = mapped;
+                // SAFETY: the caller's contract.
+                unsafe { run(params, maps.as_ptr().addr() as u64) }
+            }
+            (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
+                let Mapped { maps, params } = mapped;
+                // SAFETY: the caller's contract.
+                unsafe { run(params, maps.as_ptr().addr() as u64) }
+            }
             _ => panic!("the parameters are another kernel's"),
         }
     }

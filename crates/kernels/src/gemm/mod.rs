@@ -5,6 +5,8 @@ pub mod peak;
 pub mod simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod sm80;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod sm90;
 
 use core::hint::assert_unchecked;
 

@@ -7,18 +7,25 @@
 //! is the exception.
 //!
 //! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA that
-//! comes with it: only entries of the sm_80 list use them.
+//! comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`], [`setmaxnreg`]
+//! and [`stmatrix`] are Hopper's: only those of the sm_90a list do.
 
 pub mod barrier;
 pub mod convert;
 pub mod cp_async;
+pub mod fence;
 pub mod global;
 pub mod index;
 pub mod ldmatrix;
 pub mod math;
+pub mod mbarrier;
 pub mod mma;
+pub mod setmaxnreg;
 pub mod shared;
+pub mod stmatrix;
+pub mod tma;
 pub mod warp;
+pub mod wgmma;
 
 /// Stops the whole grid with a fault (PTX ISA, `trap`).
 #[cfg(target_arch = "nvptx64")]

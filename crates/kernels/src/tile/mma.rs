@@ -29,17 +29,18 @@ impl Lane {
     /// This thread's, if each warp has `ROWS` times eight rows.
     #[inline(always)]
     pub fn current<const ROWS: usize>() -> Self {
-        Self::of::<ROWS>(index::thread())
+        Self::of_thread::<ROWS>(index::thread())
     }
 
     /// As [`Self::current`], found anew: behind a loop that has no registers to keep it in.
     #[inline(always)]
     pub fn anew<const ROWS: usize>() -> Self {
-        Self::of::<ROWS>(index::thread_anew())
+        Self::of_thread::<ROWS>(index::thread_anew())
     }
 
+    /// As [`Self::current`], of a given thread.
     #[inline(always)]
-    fn of<const ROWS: usize>(thread: u32) -> Self {
+    pub fn of_thread<const ROWS: usize>(thread: u32) -> Self {
         let (warp, lane) = (thread / 32, thread % 32);
         Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
     }

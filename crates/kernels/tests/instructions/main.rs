@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cp_async;
+mod hopper;
 mod tensor_cores;
 
 use fa_kernels::ptx::{barrier, convert, global, index, math, shared, warp};

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
+use super::chunks::AgentReads;
 use super::{Actor, Conflict, LANES};
 use crate::error::AccessKind;
 use crate::site::SiteId;
@@ -12,30 +13,44 @@ use crate::site::SiteId;
 /// The epoch of a write that its own thread is not ordered after either: a copy in flight.
 pub(super) const IN_FLIGHT: u32 = u32::MAX;
 
+/// The author of the "write" that keeps everybody from an mbarrier, and its epoch, which nobody reaches.
+pub(super) const RESERVED: u16 = u16::MAX;
+pub(super) const RESERVED_EPOCH: u32 = IN_FLIGHT - 1;
+
 /// The last write to each cell, and the reads since then.
 pub(super) struct History {
     words: usize,
     /// One for each word; after these, once any word is split, one for each byte.
-    cells: Vec<Cell>,
+    pub(super) cells: Vec<Cell>,
     /// By warp, then by cell: the lanes of a warp read neighbouring cells.
     reads: Vec<Reads>,
     /// One bit for each word; empty until one is split.
-    split: Vec<u64>,
+    pub(super) split: Vec<u64>,
     stragglers: HashMap<usize, Vec<Straggler>>,
+    /// What asynchronous operations have read.
+    pub(super) agents: AgentReads,
+    /// Cells that are part of an mbarrier.
+    pub(super) reserved: Vec<usize>,
 }
 
 /// The last write to a cell, and which warps have read it since.
 #[derive(Clone, Copy)]
-struct Cell {
+pub(super) struct Cell {
     /// Epoch of the last write; 0 for none, [`IN_FLIGHT`] for one that nobody is ordered after yet.
-    write_epoch: u32,
-    write_thread: u16,
-    write_site: SiteId,
+    pub(super) write_epoch: u32,
+    pub(super) write_thread: u16,
+    pub(super) write_site: SiteId,
     /// One bit for each warp whose [`Reads`] of this cell are valid.
-    readers: u32,
-    /// Whether `History::stragglers` holds reads of this cell too.
-    has_stragglers: u32,
+    pub(super) readers: u32,
+    /// Where else there are reads of this cell: [`STRAGGLERS`], [`AGENTS`].
+    pub(super) elsewhere: u32,
 }
+
+/// `History::stragglers` holds reads of the cell.
+const STRAGGLERS: u32 = 1;
+
+/// `History::agents` holds reads of the cell's chunk.
+pub(super) const AGENTS: u32 = 2;
 
 // SAFETY: all fields are integers.
 unsafe impl Zeroable for Cell {}
@@ -70,6 +85,8 @@ impl History {
             reads: bytemuck::zeroed_vec(words * warps),
             split: Vec::new(),
             stragglers: HashMap::new(),
+            agents: AgentReads::new(warps * LANES, words.div_ceil(4)),
+            reserved: Vec::new(),
         }
     }
 
@@ -117,12 +134,12 @@ impl History {
 
     /// Whether an access of `bytes` meets no split word.
     #[inline]
-    fn has_whole_words(&self, bytes: usize) -> bool {
+    pub(super) fn has_whole_words(&self, bytes: usize) -> bool {
         bytes >= 4 && self.split.is_empty()
     }
 
     /// Calls `visit` for each cell of an access where words may be split.
-    fn each_cell(
+    pub(super) fn each_cell(
         &mut self,
         offset: usize,
         bytes: usize,
@@ -225,7 +242,7 @@ impl History {
             *reads = Reads::first(actor, 1 << (actor.thread % LANES));
         }
         if !late.is_empty() {
-            self.cells[index].has_stragglers = 1;
+            self.cells[index].elsewhere |= STRAGGLERS;
             let list = self.stragglers.entry(index).or_default();
             list.retain(|old| !actor.follows(old));
             list.extend(late);
@@ -233,7 +250,7 @@ impl History {
     }
 
     #[inline(always)]
-    fn write_cell(&mut self, actor: Actor<'_>, index: usize) -> Result<(), Conflict> {
+    pub(super) fn write_cell(&mut self, actor: Actor<'_>, index: usize) -> Result<(), Conflict> {
         let cell = self.cells[index];
         if !cell.written_before(actor) {
             return Err(self.write_conflict(index));
@@ -244,15 +261,15 @@ impl History {
                 self.check_warp(actor, index, warp)?;
             }
         }
-        if cell.has_stragglers != 0 {
-            self.check_stragglers(actor, index)?;
+        if cell.elsewhere != 0 {
+            self.check_elsewhere(actor, index)?;
         }
         self.cells[index] = Cell {
             write_epoch: actor.epoch,
-            write_thread: actor.thread as u16,
+            write_thread: actor.author as u16,
             write_site: actor.site,
             readers: 0,
-            has_stragglers: 0,
+            elsewhere: 0,
         };
         Ok(())
     }
@@ -270,8 +287,19 @@ impl History {
         Ok(())
     }
 
-    /// As [`History::check_warp`], and forgets the reads.
     #[cold]
+    fn check_elsewhere(&mut self, actor: Actor<'_>, index: usize) -> Result<(), Conflict> {
+        let elsewhere = self.cells[index].elsewhere;
+        if elsewhere & AGENTS != 0 {
+            self.check_agents(actor, index)?;
+        }
+        if elsewhere & STRAGGLERS != 0 {
+            self.check_stragglers(actor, index)?;
+        }
+        Ok(())
+    }
+
+    /// As [`History::check_warp`], and forgets the reads.
     fn check_stragglers(&mut self, actor: Actor<'_>, index: usize) -> Result<(), Conflict> {
         let reads = self.stragglers.remove(&index).unwrap_or_default();
         match reads.into_iter().find(|read| !actor.follows(read)) {
@@ -281,7 +309,7 @@ impl History {
     }
 
     #[cold]
-    fn write_conflict(&self, index: usize) -> Conflict {
+    pub(super) fn write_conflict(&self, index: usize) -> Conflict {
         let cell = &self.cells[index];
         Conflict {
             offset: self.offset_of(index),
@@ -289,6 +317,7 @@ impl History {
             kind: AccessKind::Write,
             site: cell.write_site,
             in_flight: cell.write_epoch == IN_FLIGHT,
+            unfenced: false,
         }
     }
 
@@ -300,11 +329,12 @@ impl History {
             kind: AccessKind::Read,
             site: read.site,
             in_flight: false,
+            unfenced: false,
         }
     }
 
     /// Offset of the first byte of a cell.
-    fn offset_of(&self, index: usize) -> usize {
+    pub(super) fn offset_of(&self, index: usize) -> usize {
         if index < self.words { 4 * index } else { index - self.words }
     }
 }
@@ -312,7 +342,7 @@ impl History {
 impl Cell {
     /// Whether the last write is the actor's own or ordered before what it does now.
     #[inline]
-    fn written_before(&self, actor: Actor<'_>) -> bool {
+    pub(super) fn written_before(&self, actor: Actor<'_>) -> bool {
         let writer = usize::from(self.write_thread);
         actor.known.follows(writer, self.write_epoch)
             || writer == actor.thread && self.write_epoch != IN_FLIGHT

@@ -111,7 +111,7 @@ fn perform(races: &mut Races, access: &Past) -> Result<(), Conflict> {
     match kind {
         AccessKind::Read => races.read(thread, offset, bytes, site),
         AccessKind::Write => races.write(thread, offset, bytes, site),
-        AccessKind::Copy => races.copy(thread, offset, bytes, site),
+        _ => races.copy(thread, offset, bytes, site),
     }
 }
 
@@ -177,7 +177,14 @@ fn lanes_out_of_step_keep_their_own_places() {
     races.synchronize([0, 40].into_iter());
     assert_eq!(races.read(0, 0, 4, 11), Ok(()));
     races.synchronize([0, 41].into_iter());
-    let conflict = Conflict { offset: 0, thread: 1, kind: AccessKind::Read, site: 10, in_flight: false };
+    let conflict = Conflict {
+        offset: 0,
+        thread: 1,
+        kind: AccessKind::Read,
+        site: 10,
+        in_flight: false,
+        unfenced: false,
+    };
     assert_eq!(races.write(41, 0, 4, 12), Err(conflict));
 }
 
@@ -190,8 +197,14 @@ fn three_places_in_one_epoch_are_told_apart() {
         }
         races.synchronize([0, 1, 2, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 20 + left_out as SiteId;
-        let conflict =
-            Conflict { offset: 8, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
+        let conflict = Conflict {
+            offset: 8,
+            thread: left_out,
+            kind: AccessKind::Read,
+            site,
+            in_flight: false,
+            unfenced: false,
+        };
         assert_eq!(races.write(50, 8, 4, 30), Err(conflict));
     }
 }
@@ -214,8 +227,14 @@ fn reads_of_many_epochs_are_all_kept() {
         let mut races = reads_in_three_epochs();
         races.synchronize([1, 2, 3, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 10 + left_out as SiteId;
-        let conflict =
-            Conflict { offset: 0, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
+        let conflict = Conflict {
+            offset: 0,
+            thread: left_out,
+            kind: AccessKind::Read,
+            site,
+            in_flight: false,
+            unfenced: false,
+        };
         assert_eq!(races.write(50, 0, 4, 30), Err(conflict));
     }
 }
@@ -226,8 +245,14 @@ fn reads_of_many_epochs_survive_a_split() {
         let mut races = reads_in_three_epochs();
         races.synchronize([1, 2, 3, 50].into_iter().filter(|&thread| thread != left_out));
         let site = 10 + left_out as SiteId;
-        let conflict =
-            Conflict { offset: 3, thread: left_out, kind: AccessKind::Read, site, in_flight: false };
+        let conflict = Conflict {
+            offset: 3,
+            thread: left_out,
+            kind: AccessKind::Read,
+            site,
+            in_flight: false,
+            unfenced: false,
+        };
         assert_eq!(races.write(50, 3, 1, 30), Err(conflict));
     }
 }

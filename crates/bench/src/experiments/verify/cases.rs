@@ -156,11 +156,16 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
 }
 
 impl Case {
-    /// The problem for a kernel of this storage type that takes these head_dims.
-    pub(super) fn problem(&self, dtype: DType, head_dims: &RangeInclusive<usize>) -> Result<Problem> {
+    /// The problem for a kernel of this storage type that takes the multiples of `step` among these head_dims.
+    pub(super) fn problem(
+        &self,
+        dtype: DType,
+        head_dims: &RangeInclusive<usize>,
+        step: usize,
+    ) -> Result<Problem> {
         let Features { causal, window, softcap, alibi, packed, narrow } = self.features;
-        let widest = self.width.of(head_dims);
-        let half = widest / 2 + 1;
+        let widest = self.width.of(head_dims).next_multiple_of(step);
+        let half = (widest / 2 + 1).next_multiple_of(step);
         let head_dim = if narrow == Narrow::Q { half } else { widest };
         let head_dim_v = if narrow == Narrow::V { half } else { widest };
         let (cu_seqlens_q, cu_seqlens_k) = (self.offsets(self.seq, 0), self.offsets(self.kv_seq, 1));

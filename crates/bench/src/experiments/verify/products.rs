@@ -52,6 +52,7 @@ fn of_entry(entry: &'static GemmEntry) -> Option<Target> {
     let kernel = match entry.algorithm {
         GemmAlgorithm::GemmSimt => GemmKernel::GemmSimt,
         GemmAlgorithm::GemmSm80 => GemmKernel::GemmSm80,
+        GemmAlgorithm::GemmSm90 => GemmKernel::GemmSm90,
         // It multiplies nothing that is anybody's.
         GemmAlgorithm::MmaPeak => return None,
     };
@@ -91,15 +92,17 @@ impl Target {
         let [m, n, k] = shape;
         let (m, n) = (round(m, aligned && !a_along_k), round(n, aligned && !b_along_k));
         let order = |row_major: bool| if row_major { Order::RowMajor } else { Order::ColumnMajor };
-        let layout = |order: Order, rows, columns| {
+        // Any C will do; a part of its rows start at multiples of 16 bytes.
+        let c_aligned = aligned && index % 3 != 1;
+        let layout = |order: Order, rows, columns, aligned: bool| {
             let layout = order.matrix(rows, columns);
             let gap = if aligned { 8 * (index / 2 % 2) } else { [0, 1, 3][index % 3] };
             layout.with_leading_dimension(round(layout.leading_dimension, aligned) + gap)
         };
         let matrices = Matrices {
-            a: layout(order(a_along_k), m, k),
-            b: layout(order(!b_along_k), k, n),
-            c: layout(c_order, m, n),
+            a: layout(order(a_along_k), m, k, aligned),
+            b: layout(order(!b_along_k), k, n, aligned),
+            c: layout(c_order, m, n, c_aligned),
         };
         GemmProblem::new(matrices, self.dtype)
     }

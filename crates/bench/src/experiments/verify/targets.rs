@@ -14,12 +14,18 @@ pub(crate) struct Target {
     pub(crate) request: Request,
     /// The head_dims for which the planner comes to these entries.
     pub(crate) head_dims: RangeInclusive<usize>,
+    /// What those that they are verified with are multiples of.
+    pub(crate) step: usize,
     entries: Vec<&'static Entry>,
 }
 
 impl Target {
     /// Whether the planner comes to these entries for `problem`, whose head_dim is one of theirs.
     pub(crate) fn takes(&self, problem: &Problem) -> bool {
+        let refused = self.request.kernel.and_then(|kernel| kernel.refusal(problem));
+        if refused.is_some() {
+            return false;
+        }
         self.entries.iter().all(|entry| match entry.algorithm {
             Algorithm::ForwardSm80 => !problem.changes_scores(),
             Algorithm::ForwardSm80ScoreMod => problem.changes_scores(),
@@ -41,8 +47,8 @@ impl Target {
 
 /// Why `device` cannot run `entry`, if it cannot.
 pub(crate) fn refusal<A, T>(entry: &Entry<A, T>, device: &Device) -> Option<String> {
-    if entry.target > device.compute_capability {
-        return Some(format!("needs sm_{}, the device is sm_{}", entry.target, device.compute_capability));
+    if !entry.target.runs_on(device.compute_capability) {
+        return Some(format!("needs {}, the device is sm_{}", entry.target, device.compute_capability));
     }
     (entry.shared_bytes as usize > device.shared_per_block).then(|| {
         let (needed, available) = (entry.shared_bytes, device.shared_per_block);
@@ -69,12 +75,14 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardScores => {
             let entries: Vec<_> = of_dtype().filter(|other| other.algorithm.family() == "standard").collect();
             let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
-            Some(Target { names: names(&entries), dtype, request, head_dims: 1..=MAX_HEAD_DIM, entries })
+            let head_dims = 1..=MAX_HEAD_DIM;
+            Some(Target { names: names(&entries), dtype, request, head_dims, step: 1, entries })
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` has them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
+        Algorithm::ForwardSm90 => Some(fused(Kernel::ForwardSm90, dtype, entry)),
         Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
         Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
             Some(fused(Kernel::ForwardSm80, dtype, entry))
@@ -91,6 +99,8 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
         dtype,
         request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
         head_dims: bucket(entry),
+        // Rows of others do not start where tensor maps want them.
+        step: if kernel == Kernel::ForwardSm90 { 8 } else { 1 },
         entries: vec![entry],
     }
 }
@@ -116,6 +126,7 @@ fn of_cpu(dtype: DType) -> Vec<Target> {
                 block_n: tile.map(|tile| tile.1),
             },
             head_dims: 1..=MAX_HEAD_DIM,
+            step: 1,
             entries: Vec::new(),
         }
     };

@@ -1,0 +1,3 @@
+// Written by `cargo xtask kernels`.
+&[
+]

@@ -1,0 +1,216 @@
+//! FlashAttention v3 on Hopper's tensor cores with `wgmma`, fed by tensor maps (Shah et al. 2024, arXiv:2407.08608,
+//! Algorithm 2).
+//!
+//! A block stays on its multiprocessor and goes through tiles of queries. One thread of its last warpgroup copies Q, and the blocks of
+//! K and V that the tile sees from right to left, into rings in shared memory, ahead of the products and across the border of
+//! two tiles. The other warpgroups each own 64 rows of the tile: scores, P and O stay in their registers. The products of the next block's
+//! scores run beside those of this block's P with V, and both beside the softmax of another warpgroup.
+
+mod consumer;
+mod key_blocks;
+mod output;
+mod producer;
+mod schedule;
+
+use crate::config::Sm90Config;
+use crate::params::PersistentParams;
+use crate::ptx::tma::TensorMap;
+use crate::ptx::wgmma::{Accumulator, Format};
+use crate::ptx::{barrier, index, setmaxnreg, shared, warp};
+use crate::tile::mma::MmaElement;
+use crate::tile::panels::Panels;
+use crate::tile::ring::Ring;
+use consumer::Consumer;
+use schedule::Schedule;
+
+/// Threads of a warpgroup, and rows of a tile that are one's.
+const WARPGROUP: u32 = 128;
+const WARPGROUP_ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
+
+/// Warps of a warpgroup.
+const WARPS: u32 = WARPGROUP / 32;
+
+/// Barriers in the source; the build fails when the PTX has another number.
+pub const fn barriers(config: Sm90Config, ping_pong: bool) -> u32 {
+    1 + if ping_pong { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
+}
+
+/// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
+///
+/// `maps` is the address of the tensor maps of Q, K, V and O, as [`Panels::load`] wants them, with boxes of 64 rows of Q, `BLOCK_N` of K and V, and 16
+/// of O. With `PING_PONG`, two warpgroups take turns: one multiplies while the other exponentiates. `SCORES` = BLOCK_N / 2,
+/// `PAIRS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot
+/// be computed from other ones.
+/// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` and the maps describe the same valid device memory, softmax_scale is positive, and the launch is as above.
+#[inline(always)]
+pub unsafe fn forward_sm90<
+    E: MmaElement + Format,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const PING_PONG: bool,
+    const SCORES: usize,
+    const PAIRS: usize,
+    const OUT: usize,
+>(
+    params: &PersistentParams,
+    maps: u64,
+) where
+    [f32; SCORES]: Accumulator,
+    [f32; OUT]: Accumulator,
+{
+    let config = const {
+        let config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, stages: STAGES };
+        assert!(config.is_well_formed() && !PING_PONG || config.warpgroups() == 2);
+        assert!(2 * SCORES as u32 == BLOCK_N && 4 * PAIRS as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
+        config
+    };
+    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed; the warps of a
+    // warpgroup run the same branch, and ask for the registers that the block started with.
+    unsafe {
+        let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::new();
+        if index::thread() == 0 {
+            pipeline.init();
+        }
+        barrier::sync(0, config.threads());
+        let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
+        if warpgroup == config.warpgroups() {
+            if config.warpgroups() == 2 {
+                setmaxnreg::decrease::<40>()
+            } else {
+                setmaxnreg::decrease::<32>()
+            }
+            if index::thread() % WARPGROUP == 0 {
+                producer::produce(params, maps, pipeline);
+            }
+        } else {
+            if config.warpgroups() == 2 {
+                setmaxnreg::increase::<232>()
+            } else {
+                setmaxnreg::increase::<160>()
+            }
+            let mut consumer =
+                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>::new(
+                    pipeline,
+                );
+            consumer.run(params, Maps { first: maps }.o());
+        }
+    }
+}
+
+/// Where tiles and barriers lie in shared memory.
+#[derive(Clone, Copy)]
+struct Pipeline<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
+    base: u32,
+}
+
+/// A warpgroup's rows of Q or O, and a block of K or V.
+type Rows<const HEAD_DIM: u32> = Panels<WARPGROUP_ROWS, HEAD_DIM>;
+
+impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>
+    Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>
+{
+    const CONFIG: Sm90Config =
+        Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, stages: STAGES };
+
+    #[inline(always)]
+    fn new() -> Self {
+        Self { base: shared::base() }
+    }
+
+    /// Makes all barriers.
+    ///
+    /// # Safety
+    /// One thread calls this, and a block barrier follows.
+    #[inline(always)]
+    unsafe fn init(self) {
+        // SAFETY: the caller's contract; barriers lie behind all tiles.
+        unsafe {
+            let mut warpgroup = 0;
+            while warpgroup < Self::CONFIG.warpgroups() {
+                Ring::<1>::init(self.q_barriers(warpgroup), WARPS);
+                warpgroup += 1;
+            }
+            Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
+            Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
+            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS);
+        }
+    }
+
+    #[inline(always)]
+    fn schedule(self) -> u32 {
+        const { assert!(Schedule::BYTES == Sm90Config::SCHEDULE_BYTES) };
+        self.base + Self::CONFIG.schedule_offset()
+    }
+
+    #[inline(always)]
+    fn q_barriers(self, warpgroup: u32) -> u32 {
+        self.base + Self::CONFIG.barriers_offset() + Ring::<1>::BYTES * warpgroup
+    }
+
+    #[inline(always)]
+    fn k_barriers(self) -> u32 {
+        self.q_barriers(Self::CONFIG.warpgroups())
+    }
+
+    #[inline(always)]
+    fn v_barriers(self) -> u32 {
+        self.k_barriers() + Ring::<STAGES>::BYTES
+    }
+
+    /// A warpgroup's rows of Q.
+    #[inline(always)]
+    fn q(self, warpgroup: u32) -> Rows<HEAD_DIM> {
+        Panels { address: self.base + Rows::<HEAD_DIM>::BYTES * warpgroup }
+    }
+
+    /// A warpgroup's rows of O.
+    #[inline(always)]
+    fn o(self, warpgroup: u32) -> Rows<HEAD_DIM> {
+        Panels { address: self.q(warpgroup).address + Self::CONFIG.o_offset() }
+    }
+
+    /// The first stage of K; the others lie behind it.
+    #[inline(always)]
+    fn k(self) -> Panels<BLOCK_N, HEAD_DIM> {
+        Panels { address: self.base + Self::CONFIG.k_offset() }
+    }
+
+    /// The first stage of V.
+    #[inline(always)]
+    fn v(self) -> Panels<BLOCK_N, HEAD_DIM> {
+        Panels { address: self.base + Self::CONFIG.v_offset() }
+    }
+}
+
+/// Addresses of the tensor maps.
+#[derive(Clone, Copy)]
+struct Maps {
+    first: u64,
+}
+
+impl Maps {
+    #[inline(always)]
+    fn q(self) -> u64 {
+        self.first
+    }
+
+    #[inline(always)]
+    fn k(self) -> u64 {
+        self.first + TensorMap::BYTES
+    }
+
+    #[inline(always)]
+    fn v(self) -> u64 {
+        self.first + 2 * TensorMap::BYTES
+    }
+
+    #[inline(always)]
+    fn o(self) -> u64 {
+        self.first + 3 * TensorMap::BYTES
+    }
+}

@@ -1,0 +1,389 @@
+//! The warpgroups that multiply.
+
+use core::marker::PhantomData;
+
+use super::key_blocks::{KeyBlocks, Seen};
+use super::schedule::Schedule;
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, output};
+use crate::params::{AttentionParams, PersistentParams};
+use crate::ptx::wgmma::{self, Accumulator, Format};
+use crate::ptx::{barrier, index, warp};
+use crate::scheduler::WorkTile;
+use crate::softmax::OnlineSoftmax;
+use crate::tile::mma::{Lane, MmaElement, QUAD};
+use crate::tile::panels::Panels;
+use crate::tile::ring::Ring;
+use crate::tile::wgmma::Descriptor;
+
+/// One of the warpgroups that multiply: its place in the rings, and its rows of a tile.
+///
+/// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in turn.
+pub(super) struct Consumer<
+    E,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const PING_PONG: bool,
+    const SCORES: usize,
+    const PAIRS: usize,
+    const OUT: usize,
+> {
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    /// Which of two warpgroups this is, where they take turns.
+    turn: u32,
+    queries: Ring<1>,
+    keys: Ring<STAGES>,
+    values: Ring<STAGES>,
+    /// Of Q, and of the first stages of K and V.
+    operands: [Descriptor; 3],
+    s: [f32; SCORES],
+    /// P, rounded, as A of its product with V.
+    p: [u32; PAIRS],
+    o: [f32; OUT],
+    softmax: OnlineSoftmax<2, QUAD>,
+    element: PhantomData<E>,
+}
+
+impl<
+    E: MmaElement + Format,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const PING_PONG: bool,
+    const SCORES: usize,
+    const PAIRS: usize,
+    const OUT: usize,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, PING_PONG, SCORES, PAIRS, OUT>
+where
+    [f32; SCORES]: Accumulator,
+    [f32; OUT]: Accumulator,
+{
+    const OWN_OUTPUT: bool = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output();
+
+    #[inline(always)]
+    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
+        let warpgroup = warpgroup();
+        Self {
+            pipeline,
+            turn: if PING_PONG { warpgroup } else { 0 },
+            queries: Ring::consumer(pipeline.q_barriers(warpgroup)),
+            keys: Ring::consumer(pipeline.k_barriers()),
+            values: Ring::consumer(pipeline.v_barriers()),
+            operands: [
+                pipeline.q(warpgroup).descriptor(),
+                pipeline.k().descriptor(),
+                pipeline.v().descriptor(),
+            ],
+            s: [0.0; SCORES],
+            p: [0; PAIRS],
+            o: [0.0; OUT],
+            softmax: OnlineSoftmax::with_positive_scale(1.0),
+            element: PhantomData,
+        }
+    }
+
+    /// Computes and stores this warpgroup's rows of all tiles of this block.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn run(&mut self, params: &PersistentParams, o_map: u64) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.turn == 1 {
+                self.pass_turn();
+            }
+            let mut schedule = Schedule::consumer(self.pipeline.schedule());
+            while schedule.wait() {
+                self.attend(&params.attention, &schedule.work());
+                let work = schedule.work();
+                let finished = [self.softmax.finish(0), self.softmax.finish(1)];
+                output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
+                    &params.attention,
+                    o_map,
+                    self.pipeline,
+                    &work,
+                    &mut self.o,
+                    finished,
+                );
+                if !Self::OWN_OUTPUT {
+                    output::wait();
+                    self.release_queries();
+                }
+                schedule.leave(leads_warp());
+            }
+            output::wait_all();
+        }
+    }
+
+    /// O before its rows are divided by their sums, and those sums.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn attend(&mut self, params: &AttentionParams, work: &WorkTile) {
+        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work);
+        let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
+        let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
+        let seen = if PING_PONG { blocks.all(seen) } else { seen };
+        self.softmax = OnlineSoftmax::with_positive_scale(params.softmax_scale);
+        self.o = [0.0; OUT];
+        let sees = seen.begin < seen.end;
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.queries.wait();
+            self.pass_over(blocks.count - seen.end);
+            if sees {
+                self.multiply_blocks(params, &blocks, &seen);
+            } else {
+                warp::sync(); // As in `pass_over`.
+            }
+            if Self::OWN_OUTPUT {
+                self.release_queries();
+            }
+            self.queries.advance();
+            if sees {
+                self.values.wait();
+                wgmma::fence();
+                self.multiply_values();
+                self.o.wait_group::<0>();
+                self.release_values();
+            }
+            self.pass_over(seen.begin);
+        }
+    }
+
+    /// All blocks that the rows see, but for the last one's product with V.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn multiply_blocks(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, seen: &Seen) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut block = seen.end - 1;
+            self.keys.wait();
+            wgmma::fence();
+            self.multiply_keys();
+            self.s.wait_group::<0>();
+            self.release_keys();
+            self.mask(params, blocks, block);
+            self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
+            self.round();
+            while block > seen.begin && block > seen.whole_end {
+                block -= 1;
+                self.step::<true>(params, blocks, block);
+            }
+            while block > seen.begin && block > seen.whole_begin {
+                block -= 1;
+                self.step::<false>(params, blocks, block);
+            }
+            while block > seen.begin {
+                block -= 1;
+                self.step::<true>(params, blocks, block);
+            }
+        }
+    }
+
+    /// Scores and P of a block, while P of the block to its right is multiplied with V.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn step<const MASKED: bool>(
+        &mut self,
+        params: &AttentionParams,
+        blocks: &KeyBlocks<BLOCK_N>,
+        block: u32,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.keys.wait();
+            self.take_turn();
+            wgmma::fence();
+            self.multiply_keys();
+            self.values.wait();
+            wgmma::fence();
+            self.multiply_values();
+            self.pass_turn();
+            self.s.wait_group::<1>();
+            self.release_keys();
+            if MASKED {
+                self.mask(params, blocks, block);
+            }
+            let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
+            self.o.wait_group::<0>();
+            self.release_values();
+            self.round();
+            if warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) {
+                scale_rows(&mut self.o, rescale);
+            }
+        }
+    }
+
+    /// Begins S = Q·Kᵀ with the stage of K at hand.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; both are there.
+    #[inline(always)]
+    unsafe fn multiply_keys(&mut self) {
+        let [q, k, _] = self.operands;
+        let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+        let mut step = 0;
+        while step < HEAD_DIM / 16 {
+            let a = q.behind(Rows::<HEAD_DIM>::columns(step)).bits();
+            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::columns(step)).bits();
+            // SAFETY: the caller's contract.
+            unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
+            step += 1;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { wgmma::commit_group() };
+    }
+
+    /// Begins O += P·V with the stage of V at hand.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; it is there.
+    #[inline(always)]
+    unsafe fn multiply_values(&mut self) {
+        let [_, _, v] = self.operands;
+        let stage = self.values.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+        let mut step = 0;
+        while step < BLOCK_N as usize / 16 {
+            let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
+            let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
+            // SAFETY: the caller's contract.
+            unsafe { self.o.multiply_rs::<E, true>(a, b, true) };
+            step += 1;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { wgmma::commit_group() };
+    }
+
+    /// Sets the scores of keys that their row does not see to −∞.
+    #[inline(always)]
+    fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
+        let lane = Lane::current::<2>();
+        let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
+        let mut j = 0;
+        while j < SCORES {
+            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
+            if near.hides(params, column, row) {
+                self.s[j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+    }
+
+    /// P in the storage type.
+    #[inline(always)]
+    fn round(&mut self) {
+        let mut j = 0;
+        while j < PAIRS {
+            self.p[j] = E::pack(self.s[2 * j], self.s[2 * j + 1]);
+            j += 1;
+        }
+    }
+
+    /// Leaves blocks to the other warpgroups, of which these rows see nothing.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn pass_over(&mut self, blocks: u32) {
+        let mut passed = 0;
+        while passed < blocks {
+            // SAFETY: the caller's contract.
+            unsafe {
+                // A lane that still waits while another releases would miss the phase.
+                self.keys.wait();
+                warp::sync();
+                self.release_keys();
+                self.values.wait();
+                warp::sync();
+                self.release_values();
+            }
+            passed += 1;
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::run`], once the stage of K at hand has been read.
+    #[inline(always)]
+    unsafe fn release_keys(&mut self) {
+        if leads_warp() {
+            // SAFETY: the caller's contract; one lane of each warp releases.
+            unsafe { self.keys.release() };
+        }
+        self.keys.advance();
+    }
+
+    /// # Safety
+    /// As [`Self::run`], once the stage of V at hand has been read.
+    #[inline(always)]
+    unsafe fn release_values(&mut self) {
+        if leads_warp() {
+            // SAFETY: the caller's contract; one lane of each warp releases.
+            unsafe { self.values.release() };
+        }
+        self.values.advance();
+    }
+
+    /// # Safety
+    /// As [`Self::run`], once nobody reads or writes the rows of Q in shared memory any more.
+    #[inline(always)]
+    unsafe fn release_queries(&mut self) {
+        if leads_warp() {
+            // SAFETY: the caller's contract; one lane of each warp releases.
+            unsafe { self.queries.release() };
+        }
+    }
+
+    /// Waits until the other warpgroup has issued its products.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn take_turn(&self) {
+        if PING_PONG {
+            // SAFETY: the caller's contract.
+            unsafe { barrier::sync(1 + self.turn, 2 * WARPGROUP) };
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn pass_turn(&self) {
+        if PING_PONG {
+            // SAFETY: the caller's contract.
+            unsafe { barrier::arrive(2 - self.turn, 2 * WARPGROUP) };
+        }
+    }
+}
+
+/// Index of this thread's warpgroup, in a register that is known to be uniform; found anew by each call.
+#[inline(always)]
+pub(super) fn warpgroup() -> u32 {
+    // SAFETY: the whole warp calls this.
+    unsafe { warp::broadcast(index::thread_anew() / WARPGROUP, 0) }
+}
+
+/// Whether this is its warp's first lane.
+#[inline(always)]
+pub(super) fn leads_warp() -> bool {
+    index::thread() % 32 == 0
+}
+
+/// Multiplies a thread's two rows by a factor each.
+#[inline(always)]
+pub(super) fn scale_rows<const OUT: usize>(o: &mut [f32; OUT], factors: [f32; 2]) {
+    let mut j = 0;
+    while j < OUT {
+        o[j] *= factors[j / 2 % 2];
+        j += 1;
+    }
+}

@@ -1,0 +1,231 @@
+//! Matrix multiply-accumulate of a warpgroup on the tensor cores: D (64 × N) += A (64 × 16) · B (16 × N), A and B of
+//! 16-bit elements and D of fp32 (PTX ISA, `wgmma.mma_async.sync.aligned.m64nNk16`, from sm_90a on).
+//!
+//! A warpgroup is four warps, the first of them a multiple of four, which execute all of these functions together.
+//! Of D, warp w holds rows 16w to 16w + 15, and its lane 4g + t in `accumulator[4j]` and `[4j + 1]` the
+//! elements (g, 8j + 2t) and (g, 8j + 2t + 1), in `[4j + 2]` and `[4j + 3]` the same of row g + 8. A in registers is laid
+//! out as the A of [`mma`](super::mma), so that four consecutive pairs of D, rounded and packed, are the A of
+//! a product over their 16 columns.
+//!
+//! Products run asynchronously. They read registers from [`fence`] on, and shared memory through the asynchronous
+//! proxy; the accumulator is theirs until [`Accumulator::wait_group`] covers the group that they were committed with.
+//!
+//! B is always in shared memory, A there or in registers. A descriptor says where (PTX ISA, "Matrix descriptor
+//! format"): address / 16 in bits 0 to 13, leading byte offset / 16 in bits 16 to 29, stride byte offset / 16 in bits
+//! 32 to 45, swizzle mode in bits 62 and 63.
+//!
+//! Inline assembly for the products, because LLVM has no intrinsic for them, and for the wait, which must name the
+//! accumulator, or the compiler would read it early.
+
+#[cfg(target_arch = "nvptx64")]
+use core::arch::asm;
+
+use crate::element::{Bf16, F16};
+
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.wgmma.fence.sync.aligned"]
+    fn wgmma_fence();
+    #[link_name = "llvm.nvvm.wgmma.commit_group.sync.aligned"]
+    fn wgmma_commit_group();
+}
+
+/// A storage type that A and B can have.
+pub trait Format {
+    /// Whether it is bf16; fp16 otherwise.
+    const BF16: bool;
+}
+
+impl Format for F16 {
+    const BF16: bool = false;
+}
+
+impl Format for Bf16 {
+    const BF16: bool = true;
+}
+
+/// Orders this warpgroup's accesses to the registers of the products that follow, before these products
+/// (`wgmma.fence.sync.aligned`). Between products into one accumulator none is needed.
+///
+/// # Safety
+/// All threads of the warpgroup execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn fence() {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { wgmma_fence() }
+        }
+        _ => { fa_sim::wgmma::fence() }
+    }
+}
+
+/// Closes a group of all products that this warpgroup has issued since the last one
+/// (`wgmma.commit_group.sync.aligned`).
+///
+/// # Safety
+/// As [`fence`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn commit_group() {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { wgmma_commit_group() }
+        }
+        _ => { fa_sim::wgmma::commit_group() }
+    }
+}
+
+/// What a thread holds of D: `[f32; N / 2]`, for each N that is a multiple of 16 up to 256.
+///
+/// `TRANS_A` and `TRANS_B` say of an operand in shared memory that consecutive elements run along M or N, and not
+/// along K. Without `accumulate`, what the accumulator held before does not matter.
+pub trait Accumulator {
+    /// N.
+    const COLUMNS: u32;
+
+    /// Begins D (+)= A·B with both operands in shared memory.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup execute this call together, with equal arguments. The descriptors describe
+    /// operands inside the block's shared memory, visible to the asynchronous proxy, which nobody writes until a
+    /// [`Self::wait_group`] covers the product. [`fence`] has followed the last access to the accumulator.
+    unsafe fn multiply_ss<E: Format, const TRANS_A: bool, const TRANS_B: bool>(
+        &mut self,
+        a: u64,
+        b: u64,
+        accumulate: bool,
+    );
+
+    /// As [`Self::multiply_ss`], with A in registers.
+    ///
+    /// # Safety
+    /// As [`Self::multiply_ss`]; [`fence`] has followed the last write of `a` too.
+    unsafe fn multiply_rs<E: Format, const TRANS_B: bool>(&mut self, a: [u32; 4], b: u64, accumulate: bool);
+
+    /// Waits until at most the `PENDING` youngest groups of this warpgroup are not complete
+    /// (`wgmma.wait_group.sync.aligned`). The accumulator of a group that is must be named by a call of its own.
+    ///
+    /// # Safety
+    /// As [`fence`].
+    unsafe fn wait_group<const PENDING: usize>(&mut self);
+}
+
+/// What the simulator is told of a product.
+#[cfg(not(target_arch = "nvptx64"))]
+const fn options<E: Format>(
+    transposed_a: bool,
+    transposed_b: bool,
+    accumulate: bool,
+) -> fa_sim::wgmma::Options {
+    let element = if E::BF16 { fa_sim::wgmma::Element::Bf16 } else { fa_sim::wgmma::Element::F16 };
+    fa_sim::wgmma::Options { element, transposed_a, transposed_b, accumulate }
+}
+
+/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! product {
+    ($element:ident, $($arguments:tt)*) => {
+        if $element::BF16 { product!("bf16"; $($arguments)*) } else { product!("f16"; $($arguments)*) }
+    };
+    ($format:literal; $columns:literal, [$first:literal $($index:literal)*], $d:ident, $accumulate:ident,
+     $a:literal, $transposed:literal, $($operands:tt)*) => {
+        asm!("{{", ".reg .pred accumulate;", "setp.ne.b32 accumulate, {accumulate}, 0;",
+            concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $format, ".", $format,
+                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1, ", $transposed, ";"),
+            "}}",
+            inlateout(reg32) $d[$first], $(inlateout(reg32) $d[$index],)* accumulate = in(reg32) $accumulate as u32,
+            $($operands)*, options(nostack))
+    };
+}
+
+macro_rules! accumulator {
+    ($columns:literal, [$($index:literal)*]) => {
+        impl Accumulator for [f32; $columns / 2] {
+            const COLUMNS: u32 = $columns;
+
+            #[inline(always)]
+            #[track_caller]
+            unsafe fn multiply_ss<E: Format, const TRANS_A: bool, const TRANS_B: bool>(
+                &mut self,
+                a: u64,
+                b: u64,
+                accumulate: bool,
+            ) {
+                cfg_select! {
+                    target_arch = "nvptx64" => {
+                        // SAFETY: the caller's contract is the instruction's.
+                        unsafe {
+                            product!(E, $columns, [$($index)*], self, accumulate, "{a}", "{trans_a}, {trans_b}",
+                                a = in(reg64) a, b = in(reg64) b,
+                                trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32)
+                        }
+                    }
+                    _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(TRANS_A, TRANS_B, accumulate)) }
+                }
+            }
+
+            #[inline(always)]
+            #[track_caller]
+            unsafe fn multiply_rs<E: Format, const TRANS_B: bool>(&mut self, a: [u32; 4], b: u64, accumulate: bool) {
+                cfg_select! {
+                    target_arch = "nvptx64" => {
+                        // SAFETY: the caller's contract is the instruction's.
+                        unsafe {
+                            product!(E, $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}",
+                                "{trans_b}", a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2],
+                                a3 = in(reg32) a[3], b = in(reg64) b, trans_b = const TRANS_B as u32)
+                        }
+                    }
+                    _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate)) }
+                }
+            }
+
+            #[inline(always)]
+            #[track_caller]
+            unsafe fn wait_group<const PENDING: usize>(&mut self) {
+                cfg_select! {
+                    target_arch = "nvptx64" => {
+                        // SAFETY: the caller's contract is the instruction's. The comment names each register: what is
+                        // read after the wait was then written by it.
+                        unsafe {
+                            asm!("wgmma.wait_group.sync.aligned {pending};", concat!("//", $(" {", $index, "}"),*),
+                                $(inlateout(reg32) self[$index],)* pending = const PENDING, options(nostack))
+                        }
+                    }
+                    _ => { fa_sim::wgmma::wait_group(PENDING, self) }
+                }
+            }
+        }
+    };
+}
+
+/// One [`Accumulator`] for each N, whose registers are those of the N before and eight more.
+macro_rules! accumulators {
+    ([$($before:literal)*]) => {};
+    ([$($before:literal)*] $columns:literal [$($more:literal)*] $($rest:tt)*) => {
+        accumulator!($columns, [$($before)* $($more)*]);
+        accumulators! { [$($before)* $($more)*] $($rest)* }
+    };
+}
+
+accumulators! { []
+    16 [0 1 2 3 4 5 6 7]
+    32 [8 9 10 11 12 13 14 15]
+    48 [16 17 18 19 20 21 22 23]
+    64 [24 25 26 27 28 29 30 31]
+    80 [32 33 34 35 36 37 38 39]
+    96 [40 41 42 43 44 45 46 47]
+    112 [48 49 50 51 52 53 54 55]
+    128 [56 57 58 59 60 61 62 63]
+    144 [64 65 66 67 68 69 70 71]
+    160 [72 73 74 75 76 77 78 79]
+    176 [80 81 82 83 84 85 86 87]
+    192 [88 89 90 91 92 93 94 95]
+    208 [96 97 98 99 100 101 102 103]
+    224 [104 105 106 107 108 109 110 111]
+    240 [112 113 114 115 116 117 118 119]
+    256 [120 121 122 123 124 125 126 127]
+}

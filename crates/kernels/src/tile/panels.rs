@@ -1,0 +1,94 @@
+//! Tiles of attention in shared memory as tensor maps lay them down and `wgmma` reads them.
+//!
+//! A tile of 16-bit elements is one panel of 64 columns behind the other, each of lines of 128 bytes, one for each row, that are
+//! swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left of the columns: the tensor map fills it up with
+//! zeros, and nothing multiplies them.
+
+use crate::ptx::tma;
+use crate::tile::wgmma::{Descriptor, LINE, LINE_ELEMENTS};
+
+/// Columns of one `wgmma` along K.
+const DEPTH: u32 = 16;
+
+/// A tile of `ROWS` × `COLUMNS` elements of a [B, S, H, D] view.
+#[derive(Clone, Copy)]
+pub struct Panels<const ROWS: u32, const COLUMNS: u32> {
+    /// Byte address, aligned to 1,024.
+    pub address: u32,
+}
+
+impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
+    /// How many there are.
+    const COUNT: u32 = COLUMNS.div_ceil(LINE_ELEMENTS);
+    /// Bytes of one.
+    const PANEL: u32 = const {
+        assert!(ROWS.is_multiple_of(8) && COLUMNS.is_multiple_of(DEPTH));
+        ROWS * LINE
+    };
+    /// Bytes in all.
+    pub const BYTES: u32 = Self::COUNT * Self::PANEL;
+
+    /// Begins to load the rows from `row` on of a head of a sequence.
+    ///
+    /// # Safety
+    /// As [`tma::load_4d`]: `map` is a tensor map of the view with dimensions {D, S, H, B} and swizzled boxes {64, `ROWS`, 1, 1}.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn load(self, map: u64, barrier: u32, row: u32, head: u32, batch: u32) {
+        let mut panel = 0;
+        while panel < Self::COUNT {
+            let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
+            // SAFETY: the caller's contract.
+            unsafe { tma::load_4d(self.address + panel * Self::PANEL, map, barrier, at) };
+            panel += 1;
+        }
+    }
+
+    /// The panels of the tile, from row `row`, a multiple of eight, on: what [`Self::at`] and stores start from.
+    #[inline(always)]
+    pub fn from_row(self, row: u32) -> Self {
+        Self { address: self.address + row * LINE }
+    }
+
+    /// Begins to store the rows of a box from `row` of the view on, all columns of them.
+    ///
+    /// # Safety
+    /// As [`tma::store_4d`], with a map as [`Self::load`] says, whose box may have fewer rows.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn store(self, map: u64, row: u32, head: u32, batch: u32) {
+        let mut panel = 0;
+        while panel < Self::COUNT {
+            let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
+            // SAFETY: the caller's contract.
+            unsafe { tma::store_4d(map, self.address + panel * Self::PANEL, at) };
+            panel += 1;
+        }
+    }
+
+    /// Address of the eight columns from 8·`chunk` on in row `row`.
+    #[inline(always)]
+    pub fn at(self, row: u32, chunk: u32) -> u32 {
+        let (panel, chunk) = (chunk / 8, chunk % 8);
+        super::wgmma::chunk(self.address + panel * Self::PANEL, row, chunk)
+    }
+
+    /// The tile as an operand.
+    #[inline(always)]
+    pub fn descriptor(self) -> Descriptor {
+        Descriptor::of_boxes(self.address, Self::PANEL)
+    }
+
+    /// Bytes to the `step`-th sixteen columns: K of a product with the tile's rows as rows of A or columns of B.
+    #[inline(always)]
+    pub fn columns(step: u32) -> u32 {
+        let steps = LINE_ELEMENTS / DEPTH;
+        step / steps * Self::PANEL + step % steps * 2 * DEPTH
+    }
+
+    /// Bytes to the `step`-th sixteen rows: K of a product with the tile's columns as columns of B.
+    #[inline(always)]
+    pub fn rows(step: u32) -> u32 {
+        step * DEPTH * LINE
+    }
+}

@@ -1,0 +1,28 @@
+//! Fences between proxies (PTX ISA, `membar`/`fence`, "Async proxy").
+
+use crate::block::Block;
+use crate::context;
+
+/// Makes what this thread has written to shared memory with ordinary stores visible to the async proxy, that
+/// is, to TMA and `wgmma` (`fence.proxy.async.shared::cta`), for operations that a later synchronisation
+/// orders after the fence.
+///
+/// The writing thread fences, after the write and before it synchronises. The PTX ISA takes a fence of another
+/// thread too, if it lies on the way from the write to the operation; this crate does not.
+///
+/// # Panics
+/// Outside a kernel.
+pub fn proxy_async() {
+    context::with(|block| {
+        let epoch = block.fence_proxy();
+        block.fence_mbarriers(epoch);
+    });
+}
+
+impl Block {
+    /// Records a proxy fence of the running thread; returns the epoch that it ends, 0 where races go
+    /// unreported.
+    fn fence_proxy(&mut self) -> u32 {
+        self.races.as_mut().map_or(0, |races| races.fence(self.current))
+    }
+}

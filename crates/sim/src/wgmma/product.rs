@@ -1,0 +1,78 @@
+//! The arithmetic of `wgmma`, and which lane holds what (PTX ISA, "Register Fragments and Shared Memory Matrix
+//! Layouts" of `wgmma.mma_async`).
+
+use half::f16;
+use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
+
+use super::Element;
+use super::descriptor::CHUNK;
+
+/// Rows of A and D.
+pub(super) const M: usize = 64;
+/// Columns of A and rows of B.
+pub(super) const K: usize = 16;
+/// Rows of a warp.
+pub(super) const WARP_ROWS: usize = 16;
+
+/// Row and column of element `index` of a lane's accumulator, in the 16 rows of its warp: with g = lane / 4 and
+/// t = lane % 4, elements 4j and 4j + 1 are (g, 8j + 2t) and (g, 8j + 2t + 1), the next two the same of row
+/// g + 8.
+pub(super) fn accumulator_place(lane: usize, index: usize) -> (usize, usize) {
+    (lane / 4 + 8 * (index / 2 % 2), index / 4 * 8 + 2 * (lane % 4) + index % 2)
+}
+
+/// Writes a lane's four registers of A to the 16 rows of its warp. They are those of `mma.m16n8k16`.
+pub(super) fn place_a(bits: &mut [u16], lane: usize, [a0, a1, a2, a3]: [u32; 4]) {
+    let (group, pair) = (lane / 4, 2 * (lane % 4));
+    for (register, row, column) in
+        [(a0, group, pair), (a1, group + 8, pair), (a2, group, pair + 8), (a3, group + 8, pair + 8)]
+    {
+        bits[row * K + column] = register as u16;
+        bits[row * K + column + 1] = (register >> 16) as u16;
+    }
+}
+
+/// A (M × K, by rows) from its chunks in the order of `Descriptor::chunks`.
+pub(super) fn gather_a(chunks: impl Iterator<Item = [u16; CHUNK]>, transposed: bool) -> Vec<u16> {
+    let mut bits = vec![0; M * K];
+    for (index, chunk) in chunks.enumerate() {
+        if transposed {
+            let (k, row) = (index / (M / CHUNK), index % (M / CHUNK) * CHUNK);
+            chunk.iter().enumerate().for_each(|(step, &element)| bits[(row + step) * K + k] = element);
+        } else {
+            bits[index * CHUNK..(index + 1) * CHUNK].copy_from_slice(&chunk);
+        }
+    }
+    bits
+}
+
+/// B (K × `n`, by rows) likewise.
+pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, transposed: bool) -> Vec<u16> {
+    let mut bits = vec![0; K * n];
+    for (index, chunk) in chunks.enumerate() {
+        if transposed {
+            bits[index * CHUNK..(index + 1) * CHUNK].copy_from_slice(&chunk);
+        } else {
+            let (column, k) = (index / 2, index % 2 * CHUNK);
+            chunk.iter().enumerate().for_each(|(step, &element)| bits[(k + step) * n + column] = element);
+        }
+    }
+    bits
+}
+
+/// d (M × `n`, by rows) += a · b, the products added one by one in ascending k.
+pub(super) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
+    let (a, b) = (widen(a, element), widen(b, element));
+    for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<K>().0) {
+        for (&a, b_row) in a_row.iter().zip(b.chunks_exact(n)) {
+            sums.iter_mut().zip(b_row).for_each(|(sum, b)| *sum += a * b);
+        }
+    }
+}
+
+fn widen(bits: &[u16], element: Element) -> Vec<f32> {
+    match element {
+        Element::F16 => bits.reinterpret_cast::<f16>().to_f32_vec(),
+        Element::Bf16 => bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect(),
+    }
+}
