@@ -154,7 +154,7 @@ mod tests {
         let size = write(folder.path(), &shipped).unwrap();
         let sizes = ["test.ptx.zst", "test.cubin.zst"]
             .map(|name| fs::metadata(folder.path().join(name)).unwrap().len());
-        assert_eq!(size, sizes.iter().sum());
+        assert_eq!(size, sizes.iter().sum::<u64>());
         assert_eq!(read(folder.path()).unwrap(), shipped);
         for (list, archive) in [(LIST, "test.ptx.zst"), (CUBIN_LIST, "test.cubin.zst")] {
             let list = fs::read_to_string(folder.path().join(list)).unwrap();

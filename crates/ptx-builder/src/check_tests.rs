@@ -56,6 +56,8 @@ fn a_changed_text_is_found() {
         shipped.texts.insert("test".to_owned(), text);
     });
     assert_eq!(edited, ["archive test: its text is not the one that the manifest hashes"]);
+    let cubin = problems_after(|shipped| shipped.cubins.get_mut("test").unwrap()[0] = 0);
+    assert_eq!(cubin, ["k: its cubin is not the one that the manifest hashes"]);
     let barrier = problems_after(|shipped| with_text(shipped, "ret;", "bar.sync 0, 128;\nret;"));
     assert_eq!(barrier, ["k: barriers: 2 in the PTX, 1 in the source"]);
     let bounds = problems_after(|shipped| with_text(shipped, ".maxntid 128", ".maxntid 256"));

@@ -28,5 +28,11 @@ fn the_kernels_crate_embeds_the_committed_bytes() {
         let embedded = zstd::stream::decode_all(bytes).expect("the embedded archive is zstd");
         assert!(embedded == text.as_bytes(), "archive {family}");
     }
+    for (family, cubins) in &committed.cubins {
+        let bytes =
+            shipped::cubin_archive(family).unwrap_or_else(|| panic!("cubins of {family} are embedded"));
+        let embedded = zstd::stream::decode_all(bytes).expect("the embedded archive is zstd");
+        assert!(embedded == *cubins, "cubins of {family}");
+    }
     assert_eq!(shipped::archive("no such family"), None);
 }

@@ -142,6 +142,7 @@ impl Block {
     }
 
     /// Chooses the thread that runs next and makes it the current one.
+    #[inline]
     pub(crate) fn advance(&mut self) -> Option<usize> {
         self.current = match self.picker.pick(&mut self.runnable) {
             Some(thread) => thread,

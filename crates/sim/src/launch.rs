@@ -84,15 +84,15 @@ pub enum BufferAccess {
 /// What a launch did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Bytes that all threads loaded from global memory.
+    /// Bytes that all threads loaded from global memory, and TMA for them.
     pub global_bytes_read: u64,
-    /// Bytes that all threads stored to global memory.
+    /// Bytes that all threads stored to global memory, and TMA for them.
     pub global_bytes_written: u64,
     /// Bytes that all threads loaded from shared memory.
     pub shared_bytes_read: u64,
     /// Bytes that all threads stored to shared memory.
     pub shared_bytes_written: u64,
-    /// Distinct source locations of `barrier::sync` that were executed.
+    /// Distinct source locations of `barrier::sync` and `barrier::arrive` that were executed.
     pub barrier_sites: usize,
     /// Barrier phases completed, over all blocks.
     pub barriers: u64,

@@ -13,6 +13,9 @@
 //!   buffers of the [`Launch`].
 //! * Asynchronous copies land at a time that the schedule draws; any access to their bytes before
 //!   the wait that covers them is reported.
+//! * What Hopper adds, tensor transfers (TMA), barriers in shared memory and products of a warpgroup, are
+//!   operations of authors of their own in the happens-before order: only who has waited for one comes after
+//!   it, under any schedule. What passes from ordinary stores to them needs its proxy fence.
 //! * Threads that can never advance are a [`Error::Deadlock`] that says who waits where.
 //!
 //! ```
@@ -40,9 +43,16 @@
 //! # What differs from the hardware
 //! Threads of a warp interleave freely between the points where they meet, as PTX allows since
 //! sm_70; no warp runs in lockstep. Time, caches and bank conflicts are not modelled. Accesses to
-//! global memory are checked for bounds but not for races. Sums of an `mma` are rounded in an
-//! order of this crate's own. A kernel that overruns its coroutine
-//! stack (256 KiB) hits a guard page, which ends the process.
+//! global memory are checked for bounds but not for races. Sums of an `mma` or a `wgmma` are rounded in an
+//! order of this crate's own.
+//!
+//! Registers that a `wgmma` under way reads or writes are not watched: its A is read at the issue, and of its
+//! accumulator only what a wait or the next product is given is looked at. Reading the accumulator too early
+//! gives NaN. Which accesses to registers lie between a product and its `wgmma::fence` is not seen; a fence
+//! since the last wait is asked for. A proxy fence has to be the writer's. Clusters, multicast, cache hints, im2col,
+//! interleaved maps, and descriptors with a base offset are not modelled. A `setmaxnreg` takes and gives nothing.
+//!
+//! A kernel that overruns its coroutine stack (256 KiB) hits a guard page, which ends the process.
 
 pub mod barrier;
 pub mod convert;

@@ -66,7 +66,7 @@ pub enum Operation {
     /// [`wgmma::wait_group`](crate::wgmma::wait_group).
     WgmmaWait {
         /// Groups that may be under way after it.
-        pending: usize,
+        pending: u32,
     },
     /// [`setmaxnreg::decrease`](crate::setmaxnreg::decrease) or [`setmaxnreg::increase`](crate::setmaxnreg::increase).
     SetRegisters {

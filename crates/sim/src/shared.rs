@@ -146,11 +146,17 @@ impl Block {
             return Ok(Some(offset));
         }
         let error = self.uninitialised(address, bytes, AccessKind::Read, location);
+        self.suspect(error)?;
+        Ok(None)
+    }
+
+    /// Fails for a read of bytes that nothing has written, at once or, where races are detected, at the end.
+    pub(crate) fn suspect(&mut self, error: Box<Error>) -> Result<(), Box<Error>> {
         if self.races.is_none() {
             return Err(error);
         }
         self.suspicion.get_or_insert(error);
-        Ok(None)
+        Ok(())
     }
 
     /// Checks and records a write; returns its offset.

@@ -73,7 +73,10 @@ pub unsafe fn store<const N: usize>(map: u64, shared: u32, coordinates: [i32; N]
     let map = unsafe { read_map(map) };
     let current = context::current();
     current.maybe_preempt();
-    context::unwrap_or_fail(current.with(|block| block.issue_store(map, shared, &coordinates, location)));
+    let issued = current.with(|block| block.issue_store(map, shared, &coordinates, location));
+    if !context::unwrap_or_fail(issued) {
+        context::park();
+    }
 }
 
 /// Closes a group of all stores that the thread has issued since the last one, be it empty

@@ -21,6 +21,7 @@
 
 mod descriptor;
 mod product;
+mod sums;
 mod warpgroup;
 
 use std::panic::Location;
@@ -88,6 +89,8 @@ pub fn commit_group() {
 #[track_caller]
 pub fn wait_group(pending: usize, accumulator: &mut [f32]) {
     let location = Location::caller();
+    // More groups than that are never under way.
+    let pending = pending.try_into().unwrap_or(u32::MAX);
     warp::meet(Operation::WgmmaWait { pending }, [], location);
     context::unwrap_or_fail(context::with(|block| block.take_sums(accumulator, location)));
 }

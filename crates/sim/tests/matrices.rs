@@ -1,10 +1,10 @@
-//! `ldmatrix` and `mma` as operations of a warp: who reads, and who must be there. What they
-//! compute is tested with their wrappers in `fa-kernels`.
+//! `ldmatrix`, `stmatrix` and `mma` as operations of a warp: who reads and writes, and who must be there. What
+//! `ldmatrix` and `mma` compute is tested with their wrappers in `fa-kernels`.
 
 mod common;
 
 use common::{assert_contains, fails, run, word};
-use fa_sim::{AccessKind, Error, Operation, barrier, index, ldmatrix, mma, shared};
+use fa_sim::{AccessKind, Error, Operation, barrier, index, ldmatrix, mma, shared, stmatrix};
 
 const SEEDS: std::ops::Range<u64> = 0..24;
 
@@ -132,5 +132,54 @@ fn lanes_that_are_elsewhere_or_gone() {
         let Error::Deadlock { waiting, .. } = error else { panic!("seed {seed}: {message}") };
         assert_eq!(waiting[0].operation, Operation::MmaF16);
         assert!(waiting[0].warp_incomplete);
+    }
+}
+
+#[test]
+fn stores_of_matrices_put_each_element_in_its_row() {
+    for seed in SEEDS {
+        for transposed in [false, true] {
+            run(32, seed, || {
+                // Matrix m holds 64 m + 8 row + column; a lane's pair is two columns, or two rows.
+                let (group, pair) = (lane() / 4, 2 * (lane() % 4));
+                let element = |row: u32, column: u32| 8 * row + column;
+                let join = |low: u32, high: u32| low | high << 16;
+                let registers = std::array::from_fn(|matrix| {
+                    let first = 64 * matrix as u32;
+                    if transposed {
+                        join(first + element(pair, group), first + element(pair + 1, group))
+                    } else {
+                        join(first + element(group, pair), first + element(group, pair + 1))
+                    }
+                });
+                // Rows are laid out the last first.
+                stmatrix::store_x4(word(4 * (31 - lane())), registers, transposed);
+                barrier::sync(0, 32);
+                let row = shared::load::<[u16; 8]>(word(4 * (31 - lane())));
+                assert_eq!(row, std::array::from_fn(|column| 8 * lane() as u16 + column as u16));
+            })
+            .expect("rows do not overlap");
+        }
+    }
+}
+
+#[test]
+fn a_row_is_written_by_the_lane_that_names_it() {
+    for seed in SEEDS {
+        let (error, message) = fails(64, seed, || {
+            if index::thread() < 32 {
+                stmatrix::store_x4(word(4 * lane()), [0; 4], false);
+            } else {
+                shared::load::<u32>(word(4 * lane()));
+            }
+        });
+        let Error::Race { first, second, offset, .. } = error else { panic!("seed {seed}: {message}") };
+        let (reader, writer) = if first.kind == AccessKind::Read { (first, second) } else { (second, first) };
+        assert_eq!((reader.thread, writer.thread), (32 + offset / 16, offset / 16), "seed {seed}: {message}");
+        let (error, message) = fails(32, seed, || stmatrix::store_x4(word(4 * (lane() / 2)), [0; 4], true));
+        assert!(matches!(error, Error::Race { .. }), "two lanes name one row, seed {seed}: {message}");
+        let (error, message) =
+            fails(32, seed, || stmatrix::store_x4(word(4 * lane()) + 8 * (lane() / 20), [0; 4], true));
+        assert!(matches!(error, Error::SharedMisaligned { bytes: 16, .. }), "seed {seed}: {message}");
     }
 }

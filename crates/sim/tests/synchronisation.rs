@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{assert_contains, fails, one_block, run};
-use fa_sim::{Error, Launch, Operation, barrier, index, launch, warp};
+use common::{assert_contains, fails, one_block, run, word};
+use fa_sim::{Error, Launch, Operation, barrier, index, launch, setmaxnreg, shared, warp};
 
 const SEEDS: std::ops::Range<u64> = 0..16;
 
@@ -100,6 +100,117 @@ fn a_barrier_serves_phase_after_phase() {
     assert_eq!((report.barriers, report.barrier_sites), (51, 2));
 }
 
+/// Warp 0 fills a buffer and warp 1 empties it: each arrives at one barrier and waits at the other.
+fn hand_over(fill: impl Fn(u32, u32)) {
+    for step in 0..5 {
+        if index::thread() < 32 {
+            if step > 0 {
+                barrier::sync(2, 64);
+            }
+            fill(step, index::thread());
+        } else {
+            barrier::sync(1, 64);
+            let lane = index::thread() % 32;
+            assert_eq!(shared::load::<u32>(word((lane + 1) % 32)), 100 * step + (lane + 1) % 32);
+            if step < 4 {
+                barrier::arrive(2, 64);
+            }
+        }
+    }
+}
+
+#[test]
+fn those_who_arrive_do_not_wait_and_come_before_those_who_do() {
+    for seed in SEEDS {
+        let report = run(64, seed, || {
+            hand_over(|step, lane| {
+                shared::store(word(lane), 100 * step + lane);
+                barrier::arrive(1, 64);
+            });
+        })
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!((report.barriers, report.barrier_sites), (9, 4));
+        let (error, message) = fails(64, seed, || {
+            hand_over(|step, lane| {
+                barrier::arrive(1, 64);
+                shared::store(word(lane), 100 * step + lane);
+            });
+        });
+        assert!(matches!(error, Error::Race { .. }), "seed {seed}: {message}");
+        // Who arrives is not ordered after who waits.
+        let (error, message) = fails(64, seed, || {
+            if index::thread() < 32 {
+                barrier::arrive(1, 64);
+                shared::store(word(index::thread()), 1_u32);
+            } else {
+                shared::store(word(index::thread() - 32), 2_u32);
+                barrier::sync(1, 64);
+            }
+        });
+        assert!(matches!(error, Error::Race { .. }), "seed {seed}: {message}");
+    }
+}
+
+#[test]
+fn arrivals_count_and_have_to_agree() {
+    for seed in SEEDS {
+        let (error, message) = fails(96, seed, || {
+            if index::thread() < 32 {
+                barrier::arrive(3, 96);
+            } else if index::thread() < 64 {
+                barrier::sync(3, 96);
+            }
+        });
+        assert!(matches!(error, Error::Deadlock { .. }), "{message}");
+        assert_contains(&message, &["threads 32-63 wait at barrier 3 for 96 arrivals (64 arrived)"]);
+        let (error, message) = fails(96, seed, || match index::thread() / 32 {
+            0 => barrier::arrive(3, 96),
+            1 => barrier::sync(3, 96),
+            _ => barrier::arrive(3, 64),
+        });
+        assert!(matches!(error, Error::BarrierMismatch { barrier: 3, .. }), "seed {seed}: {message}");
+    }
+}
+
+#[test]
+fn register_limits_that_no_device_takes() {
+    for seed in SEEDS {
+        let producer = || index::thread() < 128;
+        run(384, seed, || if producer() { setmaxnreg::decrease(24) } else { setmaxnreg::increase(240) })
+            .expect("64,512 registers");
+        let (error, message) =
+            fails(
+                384,
+                seed,
+                || {
+                    if producer() { setmaxnreg::decrease(32) } else { setmaxnreg::increase(248) }
+                },
+            );
+        assert!(matches!(error, Error::InvalidRegisters { .. }), "{message}");
+        assert_contains(&message, &["the warpgroups of the block hold 67584 registers, the limit is 65536"]);
+        for (registers, part) in
+            [(20, "registers is 20, not a multiple of 8"), (264, "registers is 264"), (28, "is 28")]
+        {
+            let (_, message) = fails(128, seed, || setmaxnreg::decrease(registers));
+            assert_contains(&message, &[part, file!()]);
+        }
+        let (_, message) =
+            fails(128, seed, || setmaxnreg::decrease(if index::thread() < 64 { 24 } else { 40 }));
+        assert_contains(&message, &["another warp of the warpgroup executes setmaxnreg::decrease of"]);
+        let (_, message) = fails(128, seed, || {
+            if index::thread() / 32 != 2 {
+                setmaxnreg::decrease(24);
+            }
+        });
+        assert_contains(
+            &message,
+            &["threads 64-95 never execute setmaxnreg::decrease of 24 of their warpgroup"],
+        );
+        let (_, message) = fails(96, seed, || setmaxnreg::decrease(24));
+        assert_contains(&message, &["threads 0 on are no whole warpgroup"]);
+    }
+}
+
 #[test]
 fn shuffles_at_two_places() {
     for seed in SEEDS {
@@ -157,6 +268,10 @@ fn shuffles_and_votes_give_what_ptx_says() {
                 assert_eq!(warp::shuffle_xor(100 + thread, mask), 100 + (thread ^ mask));
             }
             assert_eq!(warp::shuffle_xor(thread, 32 + 4), thread ^ 4, "5 bits count");
+            for from in [0, 5, 31] {
+                assert_eq!(warp::broadcast(100 + thread, from), 100 + thread / 32 * 32 + from);
+            }
+            assert_eq!(warp::broadcast(thread, 32 + 3), thread / 32 * 32 + 3, "5 bits count");
             assert!(warp::vote_any(lane == 31));
             assert!(!warp::vote_any(false));
             assert!(warp::vote_all(true));

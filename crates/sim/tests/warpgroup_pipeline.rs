@@ -235,13 +235,18 @@ fn b_at(column: usize, k: usize) -> i32 {
 
 /// Runs the kernel; returns what it wrote.
 fn run(schedule: Schedule, fault: Fault) -> Result<(Report, Vec<u16>), Error> {
+    run_blocks(1, schedule, fault)
+}
+
+/// As [`run`], with blocks that all do the same.
+fn run_blocks(grid: u32, schedule: Schedule, fault: Fault) -> Result<(Report, Vec<u16>), Error> {
     let (a, b) = (matrix(M, K, a_at), matrix(N, K, b_at));
     let mut d = matrix(M, N, |_, _| 1234);
     let parameters = Parameters { maps: [map_of(&a, M, K, M), map_of(&b, N, K, N), map_of(&d, M, N, M)] };
     let buffers = [Buffer::read("a", &a), Buffer::read("b", &b), Buffer::read_write("d", &mut d)];
     let config = Launch {
         name: "pipeline",
-        grid: 1,
+        grid,
         block: THREADS,
         shared_bytes: BARRIERS + 16 * STAGES,
         schedule,
@@ -257,11 +262,14 @@ fn fails(seed: u64, fault: Fault) -> (Error, String) {
     (error, message)
 }
 
+fn expected() -> Vec<f32> {
+    let sum = |row, column| (0..K).map(|k| a_at(row, k) * b_at(column, k)).sum::<i32>() as f32;
+    (0..M * N).map(|index| sum(index / N, index % N)).collect()
+}
+
 #[test]
 fn the_pipeline_multiplies_under_every_schedule() {
-    let expected: Vec<f32> = (0..M * N)
-        .map(|index| (0..K).map(|k| a_at(index / N, k) * b_at(index % N, k)).sum::<i32>() as f32)
-        .collect();
+    let expected = expected();
     for seed in SEEDS {
         for schedule in [Schedule::from_seed(seed), Schedule::from_seed(seed).without_race_detection()] {
             let (report, bits) =
@@ -272,6 +280,18 @@ fn the_pipeline_multiplies_under_every_schedule() {
             assert_eq!(report.global_bytes_read, 2 * (M * K + N * K) as u64);
             assert_eq!(report.global_bytes_written, 2 * (M * N) as u64);
         }
+    }
+}
+
+#[test]
+fn blocks_leave_nothing_to_the_next() {
+    for seed in SEEDS {
+        let schedule = Schedule::from_seed(seed);
+        let (report, bits) =
+            run_blocks(12, schedule, Fault::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let found: Vec<f32> = bits.iter().map(|&bits| convert::f16_to_f32(bits)).collect();
+        assert_eq!(found, expected(), "seed {seed}");
+        assert_eq!(report.global_bytes_written, 12 * 2 * (M * N) as u64);
     }
 }
 

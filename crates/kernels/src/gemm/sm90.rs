@@ -65,13 +65,15 @@ pub unsafe fn gemm_sm90<
     // a warpgroup run the same branch.
     unsafe {
         if index::thread() == 0 {
+            tma::prefetch(maps);
+            tma::prefetch(maps + TensorMap::BYTES);
             Ring::<STAGES>::init(barriers, config.consumers() * (WARPGROUP / 32));
         }
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.consumers() {
             setmaxnreg::decrease::<PRODUCER_REGISTERS>();
-            if index::thread() % WARPGROUP == 0 {
+            if index::thread().is_multiple_of(WARPGROUP) {
                 produce::<A, B, STAGES>(params, maps, Ring::producer(barriers));
             }
         } else {
@@ -96,8 +98,6 @@ unsafe fn produce<A: Panel, B: Panel, const STAGES: u32>(
     let (a_map, b_map) = (maps, maps + TensorMap::BYTES);
     // SAFETY: the caller's contract and the kernel's; the tile exists.
     unsafe {
-        tma::prefetch(a_map);
-        tma::prefetch(b_map);
         let mut tile = index::block();
         while tile < tiles {
             let (m, n) = corner(params, tile, A::SPAN, B::SPAN);
@@ -129,7 +129,7 @@ unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32,
     [f32; ACCUMULATORS]: Accumulator,
 {
     let tiles = tiles(params, A::SPAN, B::SPAN);
-    let leader = index::thread() % 32 == 0;
+    let leader = index::thread().is_multiple_of(32);
     // 64 rows of A are a box in either order.
     let a = Descriptor::new::<A>(shared::base() + warpgroup * BOX_BYTES);
     let b = Descriptor::new::<B>(shared::base() + A::BYTES);
@@ -137,6 +137,9 @@ unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32,
     let mut tile = index::block();
     // SAFETY: the caller's contract and the kernel's; the tile exists.
     unsafe {
+        if index::thread() == 0 && out.map != 0 {
+            tma::prefetch(out.map);
+        }
         while tile < tiles {
             let (m, n) = corner(params, tile, A::SPAN, B::SPAN);
             let mut k = 0;
@@ -211,7 +214,7 @@ impl<'a> Out<'a> {
     /// For this thread's warp, whose buffers stand among those at `buffers`.
     #[inline(always)]
     fn new(params: &'a GemmParams, maps: u64, buffers: u32) -> Self {
-        let in_chunks = (params.c | 2 * params.ldc as u64).is_multiple_of(16);
+        let in_chunks = (params.c | (2 * params.ldc as u64)).is_multiple_of(16);
         Self {
             params,
             map: if in_chunks { maps + 2 * TensorMap::BYTES } else { 0 },

@@ -48,19 +48,20 @@ pub struct Descriptor(u32);
 
 impl Descriptor {
     /// Swizzle of 128 bytes, and the stride from eight lines to the next eight.
-    const HIGH: u64 = (1 << 30 | PATTERN as u64 / 16) << 32;
+    const HIGH: u64 = ((1 << 30) | (PATTERN as u64 / 16)) << 32;
 
     /// Of the panel at `shared`.
     #[inline(always)]
     pub fn new<P: Panel>(shared: u32) -> Self {
         const { assert!(P::DEPTH == LINE_ELEMENTS, "a line along K is a line of the swizzle") };
-        Self::of_boxes(shared, BOX_BYTES)
+        // The leading byte offset leads from box to box; along K it is not used.
+        Self::of_boxes(shared, if P::ALONG_K { 16 } else { BOX_BYTES })
     }
 
     /// Of lines at `shared` in boxes of `box_bytes`, the leading byte offset along the span; along K it is not used.
     #[inline(always)]
     pub fn of_boxes(shared: u32, box_bytes: u32) -> Self {
-        Self((shared & 0x3ffff) / 16 | box_bytes / 16 << 16)
+        Self(((shared & 0x3ffff) / 16) | (box_bytes / 16 << 16))
     }
 
     /// Of what lies `bytes` bytes, a multiple of 16, behind.
@@ -86,5 +87,5 @@ impl Descriptor {
 /// Address of the 16-byte chunk `chunk` of line `line` of swizzled lines at `shared`.
 #[inline(always)]
 pub fn chunk(shared: u32, line: u32, chunk: u32) -> u32 {
-    shared + line * LINE + 16 * (chunk ^ line % 8)
+    shared + line * LINE + 16 * (chunk ^ (line % 8))
 }

@@ -193,7 +193,3 @@ pub(crate) struct Row {
     /// Where it is in global memory.
     pub(crate) address: u64,
 }
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests;

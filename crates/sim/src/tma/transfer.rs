@@ -118,13 +118,14 @@ impl Block {
         self.land_due_pieces()
     }
 
+    /// Whether the store has begun; if not, the thread has to park as in `Block::shared_read`.
     pub(super) fn issue_store(
         &mut self,
         map: [u64; 16],
         shared: u32,
         coordinates: &[i32],
         location: &'static Location<'static>,
-    ) -> Result<(), Box<Error>> {
+    ) -> Result<bool, Box<Error>> {
         let transfer = self.check_transfer(shared, map, coordinates, AccessKind::TmaStore, location)?;
         let agent = self.storing_agent();
         let rows = transfer.map.rows();
@@ -135,14 +136,17 @@ impl Block {
                 return Err(self.race(conflict, AccessKind::TmaStore, location));
             }
         }
-        self.check_written(&transfer)?;
+        if let Some(address) = self.first_unwritten(&transfer) {
+            let error = self.uninitialised(address, 16, AccessKind::TmaStore, location);
+            return self.suspect(error).map(|()| false);
+        }
         self.shared.bytes_read += u64::from(rows) * u64::from(transfer.map.row_bytes());
         let numbers = self.begin_transfer(transfer);
         if let Some(stores) = self.transfers.stores.get_mut(&self.current) {
             stores.open.pieces.extend(numbers);
             stores.open.first.get_or_insert(location);
         }
-        self.land_due_pieces()
+        self.land_due_pieces().map(|()| true)
     }
 
     /// The author of the running thread's stores.
@@ -204,22 +208,19 @@ impl Block {
         Ok(Transfer { map, shared, coordinates: all, barrier: None, thread: self.current, location })
     }
 
-    /// All that a store writes to global memory has been written to shared memory.
-    fn check_written(&self, transfer: &Transfer) -> Result<(), Box<Error>> {
-        let row_bytes = transfer.map.row_bytes();
-        for row in 0..transfer.map.rows() {
-            let inside = transfer.map.row(row, transfer.coordinates);
-            let mut left = inside.bytes;
-            for chunk in 0..inside.bytes.div_ceil(16) {
-                let byte = row * row_bytes + (inside.skipped + 16 * chunk) as u32;
-                let address = transfer.map.swizzle.apply(transfer.shared + byte);
-                if !self.shared.is_written((address - BASE) as usize, left.min(16)) {
-                    return Err(self.uninitialised(address, 16, AccessKind::TmaStore, transfer.location));
-                }
-                left = left.saturating_sub(16);
-            }
-        }
-        Ok(())
+    /// Address of the first chunk with bytes for global memory that nothing has written.
+    fn first_unwritten(&self, transfer: &Transfer) -> Option<u32> {
+        let map = &transfer.map;
+        let chunks = (0..map.rows()).flat_map(|row| {
+            let inside = map.row(row, transfer.coordinates);
+            let start = transfer.shared + row * map.row_bytes() + inside.skipped as u32;
+            (0..inside.bytes)
+                .step_by(16)
+                .map(move |byte| (map.swizzle.apply(start + byte as u32), (inside.bytes - byte).min(16)))
+        });
+        let is_unwritten =
+            |&(address, bytes): &(u32, usize)| !self.shared.is_written((address - BASE) as usize, bytes);
+        { chunks }.find(is_unwritten).map(|(address, _)| address)
     }
 
     /// Splits a transfer into pieces and draws when each lands; returns their numbers.

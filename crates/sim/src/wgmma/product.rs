@@ -64,10 +64,27 @@ pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, tra
 pub(super) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
     let (a, b) = (widen(a, element), widen(b, element));
     for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<K>().0) {
-        for (&a, b_row) in a_row.iter().zip(b.chunks_exact(n)) {
-            sums.iter_mut().zip(b_row).for_each(|(sum, b)| *sum += a * b);
-        }
+        let (wide, narrow) = sums.as_chunks_mut::<WIDE>();
+        let first = wide.len() * WIDE;
+        wide.iter_mut().enumerate().for_each(|(block, sums)| add_block(sums, a_row, &b[block * WIDE..], n));
+        let narrow = narrow.as_chunks_mut::<CHUNK>().0;
+        narrow.iter_mut().enumerate().for_each(|(block, sums)| {
+            add_block(sums, a_row, &b[first + block * CHUNK..], n);
+        });
     }
+}
+
+/// Columns whose sums stay in registers.
+const WIDE: usize = 32;
+
+/// Adds the products of a row of A and of `W` columns of B, whose rows are `n` apart.
+#[inline(always)]
+fn add_block<const W: usize>(sums: &mut [f32; W], a: &[f32; K], b: &[f32], n: usize) {
+    let mut registers = *sums;
+    for (a, b_row) in a.iter().zip(b.chunks(n)) {
+        registers.iter_mut().zip(&b_row[..W]).for_each(|(sum, b)| *sum += a * b);
+    }
+    *sums = registers;
 }
 
 fn widen(bits: &[u16], element: Element) -> Vec<f32> {
