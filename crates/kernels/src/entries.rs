@@ -364,7 +364,7 @@ entries! { sm_80;
     forward_sm80(128, 48, 112, 4, 2);
     forward_sm80(128, 32, 128, 4, 2);
     forward_sm80(128, 32, 144, 4, 2);
-    forward_sm80(128, 32, 160, 4, 2);
+    forward_sm80(128, 64, 160, 8, 1);
     forward_sm80(128, 16, 176, 4, 2);
     forward_sm80(128, 64, 192, 8, 1);
     forward_sm80(64, 32, 192, 4, 2);

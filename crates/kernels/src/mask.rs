@@ -45,46 +45,61 @@ pub struct TileMask {
     pub seen: KeyRange,
     /// What to add to a key, modulo 2^32.
     offset: u32,
+    /// In how many places, from where the last row's window begins, a block of keys may begin so that all rows see it
+    /// whole. 0 makes [`Self::hides`] always true.
+    pub whole: u32,
 }
 
 impl TileMask {
-    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's.
+    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's, against blocks of
+    /// `keys` keys.
     #[inline(always)]
-    pub fn new(params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32) -> Self {
+    pub fn new(params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32, keys: u32) -> Self {
         let last = KeyRange::of_row(params, work, first_row + rows - 1);
         let first = KeyRange::of_row(params, work, first_row);
         let offset = (work.queries.len + params.window_left).wrapping_sub(first_row + work.keys.len);
-        Self { seen: KeyRange { first: first.first, end: last.end }, offset }
+        let mut mask = Self { seen: KeyRange { first: first.first, end: last.end }, offset, whole: 0 };
+        // The first row's window ends furthest to the left.
+        let places = mask.place(rows, (first.end + 1).wrapping_sub(keys)) as i32;
+        mask.whole = places.max(0) as u32;
+        mask
     }
 
-    /// How far the key on the first row's diagonal lies to the right of `key`, modulo 2^32.
+    /// How far `key` lies to the right of where the window of the last of the tile's `rows` rows begins, modulo 2^32. A loop over
+    /// blocks counts in these places, and needs no register for the keys' own numbers.
     #[inline(always)]
-    pub fn diagonal_from(self, params: &AttentionParams, key: u32) -> u32 {
-        params.window_left.wrapping_sub(self.offset).wrapping_sub(key)
+    pub fn place(self, rows: u32, key: u32) -> u32 {
+        self.offset.wrapping_add(key).wrapping_sub(rows - 1)
     }
 
-    /// Whether one of the tile's `rows` rows does not see one of the `keys` keys from `first_key` on.
+    /// How far the key on the first row's diagonal lies to the right of the key at `place`, modulo 2^32.
     #[inline(always)]
-    pub fn hides(self, params: &AttentionParams, rows: u32, first_key: u32, keys: u32) -> bool {
-        let from_left = self.offset.wrapping_add(first_key);
-        // The last row's window begins furthest to the right, the first row's ends furthest to the left.
-        (from_left.wrapping_sub(rows - 1) as i32) < 0
-            || from_left.wrapping_add(keys - 1) > params.window_span
-            || first_key + keys > self.seen.end
+    pub fn diagonal_from(params: &AttentionParams, rows: u32, place: u32) -> u32 {
+        params.window_left.wrapping_sub(rows - 1).wrapping_sub(place)
     }
 
-    /// Sets the scores of keys that their row does not see to −∞: `row` and `key` say which row of the
-    /// tile and which key after `first_key` a thread's score [i][j] belongs to, and rise by constants.
+    /// Whether one of the tile's rows may not see one of a block of keys from `place` on.
+    #[inline(always)]
+    pub fn hides(self, place: u32) -> bool {
+        place >= self.whole
+    }
+
+    /// Sets the scores of keys that their row does not see to −∞, of a block from `place` on, which is `keys` before the
+    /// end of what the tile sees. `row` and `key` say which row of the tile and which key of the block a thread's
+    /// score [i][j] belongs to, and rise by constants.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
-        self,
         params: &AttentionParams,
         s: &mut [[f32; COLS]; ROWS],
-        first_key: u32,
+        rows: u32,
+        (place, keys): (u32, u32),
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
     ) {
-        let near = self.near(first_key + key(0), row(0));
+        let near = MaskCorner {
+            from_left: place.wrapping_add(rows - 1 + key(0)).wrapping_sub(row(0)),
+            keys: keys.saturating_sub(key(0)),
+        };
         let mut i = 0;
         while i < ROWS {
             let mut j = 0;
@@ -168,7 +183,7 @@ mod tests {
         first: u32,
         sees: impl Fn(u32, u32) -> bool,
     ) {
-        let mask = TileMask::new(params, work, first, 3);
+        let mask = TileMask::new(params, work, first, 3, 3);
         for key in 0..work.keys.len {
             let seen = (first..work.queries.len.min(first + 3)).any(|row| sees(row, key));
             assert!(
@@ -178,7 +193,9 @@ mod tests {
         }
         for key in 0..work.keys.len + 3 {
             let mut scores = [[0.0; 3]; 2];
-            mask.apply(params, &mut scores, key, |i| 2 * i as u32, |j| j as u32);
+            let keys = mask.seen.end.saturating_sub(key);
+            let place = mask.place(3, key);
+            TileMask::apply(params, &mut scores, 3, (place, keys), |i| 2 * i as u32, |j| j as u32);
             let rows = |i: usize| first + 2 * i as u32;
             let mut hidden = false;
             for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
@@ -190,15 +207,15 @@ mod tests {
                 );
                 hidden |= masked;
             }
-            assert!(mask.hides(params, 3, key, 3) >= hidden, "{params:?} {work:?} {first} {key}");
+            assert!(mask.hides(mask.place(3, key)) >= hidden, "{params:?} {work:?} {first} {key}");
             let diagonal = first as i32 + work.keys.len as i32 - work.queries.len as i32;
-            assert_eq!(mask.diagonal_from(params, key) as i32, diagonal - key as i32);
+            assert_eq!(TileMask::diagonal_from(params, 3, place) as i32, diagonal - key as i32);
         }
         let (inner, keys) = (mask.seen.first..mask.seen.end.saturating_sub(2), 0..3);
         for key in inner {
             let all = (first..first + 3).all(|row| keys.clone().all(|j| sees(row, key + j)));
             let inside = first + 2 < work.queries.len;
-            assert!(!inside || mask.hides(params, 3, key, 3) != all, "{params:?} {work:?} {first} {key}");
+            assert!(!inside || mask.hides(mask.place(3, key)) != all, "{params:?} {work:?} {first} {key}");
         }
     }
 

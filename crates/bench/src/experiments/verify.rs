@@ -1,5 +1,6 @@
 //! Every built kernel against the f64 reference, over shapes that break careless ones.
 
+mod args;
 mod cases;
 mod decode;
 mod products;
@@ -10,13 +11,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use fa_kernels::entries::Entry;
-use flash_attention::gemm::GemmKernel;
-use flash_attention::{Backend, BackendKind, DType, Element, Error, Kernel, Problem};
+use flash_attention::{Backend, BackendKind, DType, Element, Error, Problem};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::check::{Expected, Verdict};
-use crate::cli::{BackendArgs, ReportArgs, named};
 use crate::failure::usage;
 use crate::inputs::Inputs;
 use crate::measure::with_element;
@@ -25,66 +24,14 @@ use crate::problem::describe;
 use crate::record::Header;
 use crate::session::Session;
 use crate::table::judgement;
+pub(crate) use args::Args;
+use args::{AnyKernel, Sizes};
 use cases::{Case, cases};
 use products::verify as verify_product;
 use targets::{Target, refusal, targets};
 
-/// Rows of a case that are compared with the reference; the simulator's cases have fewer.
+/// Rows of a case that are compared with the reference; small cases have fewer.
 const CHECKED_ROWS: usize = 144;
-
-/// Arguments of `verify`.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Thread orders in which the simulator runs each case; the first 8 differ in kind, the rest by chance
-    #[arg(long, default_value_t = 8, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    schedules: u64,
-    /// The only kernel to verify
-    #[arg(long, value_parser = named(&AnyKernel::ALL, AnyKernel::name))]
-    kernel: Option<AnyKernel>,
-    /// Only entries with this text in their name
-    #[arg(long, value_name = "TEXT")]
-    entry: Option<String>,
-    #[command(flatten)]
-    backend: BackendArgs,
-    #[command(flatten)]
-    report: ReportArgs,
-}
-
-/// A kernel of attention or of matrix multiplication.
-#[derive(Clone, Copy, Debug)]
-enum AnyKernel {
-    Attention(Kernel),
-    Gemm(GemmKernel),
-}
-
-impl AnyKernel {
-    const ALL: [Self; Kernel::ALL.len() + GemmKernel::ALL.len()] = {
-        let mut all = [Self::Gemm(GemmKernel::ALL[0]); _];
-        let mut index = 0;
-        while index < Kernel::ALL.len() {
-            all[index] = Self::Attention(Kernel::ALL[index]);
-            index += 1;
-        }
-        while index < all.len() {
-            all[index] = Self::Gemm(GemmKernel::ALL[index - Kernel::ALL.len()]);
-            index += 1;
-        }
-        all
-    };
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Attention(kernel) => kernel.name(),
-            Self::Gemm(kernel) => kernel.name(),
-        }
-    }
-
-    /// The names of those that a backend has.
-    fn of_backend(backend: BackendKind) -> impl Iterator<Item = &'static str> {
-        let gemm = GemmKernel::of_backend(backend).iter().map(|kernel| kernel.name());
-        Kernel::of_backend(backend).iter().map(|kernel| kernel.name()).chain(gemm)
-    }
-}
 
 #[derive(Serialize)]
 struct Document {
@@ -156,15 +103,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let Chosen { attention, decode, products, skipped } = chosen(&session, args)?;
-    let cases = cases(session.kind());
+    let sizes = args.sizes(session.kind());
+    let cases = cases(sizes);
     session.header(&screen)?;
     let count = names(&attention).count() + decode.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
     };
-    let (of_decode, of_products) =
-        (decode::cases(session.kind()).len(), products::shapes(session.kind()).count());
+    let (of_decode, of_products) = (decode::cases(sizes).len(), products::shapes(sizes).count());
     screen.line(format!(
         "{count} entries, each on those of {} cases that it takes (decode: {of_decode}, products: {of_products}){schedules}",
         cases.len()
@@ -179,8 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
     for target in &products {
-        let (schedules, seed) = (args.schedules, args.report.seed);
-        let record = with_element!(target.dtype, verify_product(&session, target, schedules, seed))?;
+        let record = with_element!(target.dtype, verify_product(&session, args, target))?;
         print(&screen, &record)?;
         runs += record.runs;
         entries.push(record);

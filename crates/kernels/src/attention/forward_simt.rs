@@ -57,7 +57,7 @@ pub unsafe fn forward_simt<
     if first_row >= work.queries.len {
         return;
     }
-    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M, BLOCK_N);
     // Keys that no row of the tile sees are not read.
     let keys = Rows { len: mask.seen.end, ..work.keys };
     let q_shape = (work.queries, params.head_dim);
@@ -77,7 +77,7 @@ pub unsafe fn forward_simt<
         let score_mod = ScoreMod::of_head(params, &work);
         let mut first_key = mask.seen.first;
         while first_key < mask.seen.end {
-            let keys = BLOCK_N.min(mask.seen.end - first_key);
+            let (place, keys) = (mask.place(BLOCK_M, first_key), BLOCK_N.min(mask.seen.end - first_key));
             barrier::sync(0, THREADS); // The last step's reads of V and P are over.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &k.from::<E>(first_key, 0));
             barrier::sync(0, THREADS);
@@ -85,11 +85,11 @@ pub unsafe fn forward_simt<
             simt::multiply_transposed(&mut s, q_shared, kv_shared, lane, params.head_dim);
             let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
             if changes_scores {
-                let diagonal = mask.diagonal_from(params, first_key);
+                let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
                 score_mod.apply(params, &mut s, diagonal, row, key);
             }
-            if mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
-                mask.apply(params, &mut s, first_key, row, key);
+            if mask.hides(place) {
+                TileMask::apply(params, &mut s, BLOCK_M, (place, keys), row, key);
             }
             let rescale = softmax.step(&mut s);
             store_p(p_shared, lane, &s);

@@ -9,12 +9,13 @@ use crate::config::MmaConfig;
 use crate::element::Element;
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
-use crate::ptx::{barrier, cp_async, global, index, shared};
+use crate::ptx::{barrier, cp_async, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::{OnlineSoftmax, rescale_where_needed};
 use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
 use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
+use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
@@ -60,40 +61,36 @@ pub unsafe fn forward_sm80<
         return;
     }
     let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
-    let Operands { q, k, v, rows } = &operands;
+    macro_rules! attend {
+        ($q:ty, $kv:ty, $keep:expr) => {
+            attend::<E, $q, $kv, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
+                params, &operands, $keep,
+            )
+        };
+    }
     // SAFETY: the caller's contract; all threads take the same branch.
-    let (acc, softmax) = unsafe {
-        match rows {
+    let ((acc, softmax), first_column) = unsafe {
+        match operands.rows {
             Rows::Aligned => {
-                let q = ChunkCopy::<false, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
-                let kv = [k, v].map(ChunkCopy::<false, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
-                    params, q, kv, !0,
-                )
+                type Copy<const D: u32, const T: u32, const R: u32> = ChunkCopy<false, D, T, R>;
+                (attend!(Copy<HEAD_DIM, THREADS, Q_ROWS>, Copy<HEAD_DIM, THREADS, BLOCK_N>, !0), 0)
             }
             Rows::Alike => {
-                let keep = keep_columns(shift(k));
-                let q = ChunkCopy::<true, HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
-                let kv = [k, v].map(ChunkCopy::<true, HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
-                    params, q, kv, keep,
-                )
+                type Copy<const D: u32, const T: u32, const R: u32> = ChunkCopy<true, D, T, R>;
+                let keep = keep_columns(shift(&operands.k));
+                let result = attend!(Copy<HEAD_DIM, THREADS, Q_ROWS>, Copy<HEAD_DIM, THREADS, BLOCK_N>, keep);
+                let v = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work_tile::<BLOCK_M>(params)).v;
+                (result, shift(&v))
             }
             Rows::Any => {
-                let q = WordCopy::<HEAD_DIM, THREADS, Q_ROWS>::new::<E>(q);
-                let kv = [k, v].map(WordCopy::<HEAD_DIM, THREADS, BLOCK_N>::new::<E>);
-                attend::<E, _, _, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
-                    params, q, kv, !0,
-                )
+                (attend!(WordCopy<HEAD_DIM, THREADS, Q_ROWS>, WordCopy<HEAD_DIM, THREADS, BLOCK_N>, !0), 0)
             }
         }
     };
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let work = work_tile::<BLOCK_M>(params);
-    let Operands { v, rows, .. } = &Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
-    let first_column = if let Rows::Alike = rows { shift(v) } else { 0 };
     // SAFETY: the caller's contract.
-    unsafe { store_output::<E, BLOCK_M, ROWS, OUT>(params, &work, first_column, &acc, &softmax) };
+    unsafe { store_output::<E, BLOCK_M, HEAD_DIM, ROWS, OUT>(params, &work, first_column, &acc, &softmax) };
 }
 
 /// What one block reads.
@@ -157,7 +154,7 @@ const Q_ROWS: u32 = 32;
 /// Of this lane's two columns in the first eight of Q and K, `keep` masks those that are theirs.
 ///
 /// # Safety
-/// As [`forward_sm80`]; `q` is at the first row of this block's tile.
+/// As [`forward_sm80`]; `Q` and `KV` can copy `operands`, which are this block's.
 #[inline(always)]
 unsafe fn attend<
     E: MmaElement,
@@ -173,12 +170,11 @@ unsafe fn attend<
     const SCORE_MOD: bool,
 >(
     params: &AttentionParams,
-    q: Q,
-    [k, v]: [KV; 2],
+    operands: &Operands,
     keep: u32,
 ) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
     let work = work_tile::<BLOCK_M>(params);
-    let mask = TileMask::new(params, &work, work.tile * BLOCK_M, BLOCK_M);
+    let mut mask = TileMask::new(params, &work, work.tile * BLOCK_M, BLOCK_M, BLOCK_N);
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
     let stages = q_shared.from_row(BLOCK_M);
     let lane = Lane::current::<ROWS>();
@@ -203,15 +199,17 @@ unsafe fn attend<
             row += 2 * BLOCK_N;
         }
         let rows = index::unknown(BLOCK_M);
+        let mut q = Q::new::<E>(&operands.q);
         let mut row = 0;
         while row < rows {
-            q.copy(row, q_shared.from_row(row));
+            q.copy(operands.q.rows.saturating_sub(row), q_shared.from_row(row));
             row += Q_ROWS;
         }
-        // A tile starts at an even row, see `WordCopy`.
-        let start = mask.seen.first & !1;
-        k.copy(start, stages);
-        v.copy(start, stages.from_row(BLOCK_N));
+        let keys = mask.seen.end - mask.seen.first;
+        let [mut k, mut v] =
+            [operands.k, operands.v].map(|kv| KV::new::<E>(&kv.from::<E>(mask.seen.first, 0)));
+        k.copy(keys, stages);
+        v.copy(keys, stages.from_row(BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
         let mut row = 0;
@@ -219,18 +217,22 @@ unsafe fn attend<
             q.settle(q_shared.from_row(row));
             row += Q_ROWS;
         }
-        let (mut first_key, mut stage) = (start, 0);
-        while first_key < mask.seen.end {
-            let (k_shared, v_shared) = (stages.from_row(stage), stages.from_row(stage + BLOCK_N));
+        if softmax.prescales() {
+            mask.whole = 0; // Scores are scaled in the branch of those that are masked.
+        }
+        let mut place = mask.place(BLOCK_M, mask.seen.first);
+        let end = place.wrapping_add(keys);
+        let (mut k_shared, mut next) = (stages, stages.from_row(2 * BLOCK_N));
+        loop {
+            let v_shared = k_shared.from_row(BLOCK_N);
             cp_async::wait_group::<0>();
             k.settle(k_shared);
             v.settle(v_shared);
             barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
-            let next_key = first_key + BLOCK_N;
-            stage = 2 * BLOCK_N - stage;
-            if next_key < mask.seen.end {
-                k.copy(next_key, stages.from_row(stage));
-                v.copy(next_key, stages.from_row(stage + BLOCK_N));
+            let keys = end.wrapping_sub(place);
+            if keys > BLOCK_N {
+                k.copy(keys - BLOCK_N, next);
+                v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
@@ -242,19 +244,23 @@ unsafe fn attend<
                 keep,
             );
             if SCORE_MOD {
-                let diagonal = mask.diagonal_from(params, first_key);
+                let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
                 score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
             }
-            if softmax.prescales() || mask.hides(params, BLOCK_M, first_key, BLOCK_N) {
+            if mask.hides(place) {
+                let lane = Lane::anew::<ROWS>();
                 softmax.prescale(&mut s);
-                mask.apply(params, &mut s, first_key, |i| lane.row(i), |j| lane.column(j));
+                TileMask::apply(params, &mut s, BLOCK_M, (place, keys), |i| lane.row(i), |j| lane.column(j));
             }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
-            first_key = next_key;
+            if keys <= BLOCK_N {
+                return (acc, softmax);
+            }
+            place = place.wrapping_add(BLOCK_N);
+            (k_shared, next) = (next, k_shared);
         }
-        (acc, softmax)
     }
 }
 
@@ -269,51 +275,49 @@ fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
 /// product's `first_column`.
 ///
 /// # Safety
-/// All threads of the block call this together; O is writable, and these rows are this block's own.
+/// All threads of the block call this together; O is writable, these rows are this block's own, and each warp has
+/// read its rows of Q for the last time.
 #[inline(always)]
-unsafe fn store_output<E: MmaElement, const BLOCK_M: u32, const ROWS: usize, const OUT: usize>(
+unsafe fn store_output<
+    E: MmaElement,
+    const BLOCK_M: u32,
+    const HEAD_DIM: u32,
+    const ROWS: usize,
+    const OUT: usize,
+>(
     params: &AttentionParams,
     work: &WorkTile,
     first_column: u32,
     acc: &[[f32; OUT]; ROWS],
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
-    let (first_row, lane) = (work.tile * BLOCK_M, Lane::current::<ROWS>());
-    let shape = (work.queries, params.head_dim_v);
-    let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
-    // From the product's first column on, be it before O's.
-    let mut o = o.from::<E>(first_row, 0);
-    o.address -= E::BYTES * first_column as u64;
-    let exists = |column: u32| column.wrapping_sub(first_column) < o.columns;
-    let in_pairs = (o.address | (2 * o.stride)).is_multiple_of(4);
-    let mut i = 0;
-    while i < ROWS {
-        let row = lane.row(i);
-        // SAFETY: the caller's contract; an element is stored only where it exists, by one lane.
-        unsafe {
+    let (first_row, lane) = (work.tile * BLOCK_M, Lane::anew::<ROWS>());
+    let rows = work.queries.len - first_row;
+    let staged = MmaTile::<HEAD_DIM> { address: shared::base() };
+    // SAFETY: the caller's contract; the warp's part of Q's tile takes its rows of O.
+    unsafe {
+        warp::sync();
+        let mut i = 0;
+        while i < ROWS {
+            let row = lane.row(i);
             let (inverse_sum, lse) = softmax.finish(i);
-            if row < o.rows {
-                let mut j = 0;
-                while j < OUT {
-                    let column = lane.column(j);
-                    let (low, high) = (acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
-                    if in_pairs && exists(column) && exists(column + 1) {
-                        global::store_b32(o.at::<E>(row, column), E::pack(low, high));
-                    } else {
-                        if exists(column) {
-                            E::store(o.at::<E>(row, column), low);
-                        }
-                        if exists(column + 1) {
-                            E::store(o.at::<E>(row, column + 1), high);
-                        }
-                    }
-                    j += 2;
-                }
-                if params.lse != 0 && lane.pair == 0 {
-                    f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
-                }
+            let mut j = 0;
+            while j < OUT {
+                let pair = E::pack(acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
+                shared::store_b32(staged.at(row, lane.column(j)), pair);
+                j += 2;
             }
+            if params.lse != 0 && lane.pair == 0 && row < rows {
+                f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
+            }
+            i += 1;
         }
-        i += 1;
+        warp::sync();
+        if lane.warp_row < rows {
+            let shape = (work.queries, params.head_dim_v);
+            let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
+            let o = o.from::<E>(first_row + lane.warp_row, 0);
+            store_rows::<E, HEAD_DIM>(staged.from_row(lane.warp_row), 8 * ROWS as u32, &o, first_column);
+        }
     }
 }

@@ -74,9 +74,10 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
     let (row, key) = (|i: usize| lane.row + i as u32, |j: usize| lane.x + ROW_LANES * j as u32);
     // SAFETY: valid parameters describe readable slopes.
     let score_mod = unsafe { ScoreMod::of_head(params, &work) };
-    let mask = TileMask::new(params, &work, first_row, BLOCK_M);
-    score_mod.apply(params, &mut s, mask.diagonal_from(params, first_key), row, key);
-    mask.apply(params, &mut s, first_key, row, key);
+    let mask = TileMask::new(params, &work, first_row, BLOCK_M, BLOCK_N);
+    let (place, keys) = (mask.place(BLOCK_M, first_key), mask.seen.end.saturating_sub(first_key));
+    score_mod.apply(params, &mut s, TileMask::diagonal_from(params, BLOCK_M, place), row, key);
+    TileMask::apply(params, &mut s, BLOCK_M, (place, keys), row, key);
     let target = score_matrix::<E>(params, &work);
     let mut i = 0;
     while i < ROWS {

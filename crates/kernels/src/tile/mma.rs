@@ -32,6 +32,12 @@ impl Lane {
         Self::of_thread::<ROWS>(index::thread())
     }
 
+    /// As [`Self::current`], found anew: behind a loop that has no registers to keep it in.
+    #[inline(always)]
+    pub fn anew<const ROWS: usize>() -> Self {
+        Self::of_thread::<ROWS>(index::thread_anew())
+    }
+
     /// As [`Self::current`], of a given thread.
     #[inline(always)]
     pub fn of_thread<const ROWS: usize>(thread: u32) -> Self {
@@ -116,7 +122,7 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
 
     /// Byte address of an element.
     #[inline(always)]
-    fn at(self, row: u32, column: u32) -> u32 {
+    pub fn at(self, row: u32, column: u32) -> u32 {
         self.address + row * Self::STRIDE + 2 * column
     }
 
@@ -132,6 +138,9 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     /// All `THREADS` threads of the block call this together; no other thread accesses those columns.
     #[inline(always)]
     pub unsafe fn clear_columns<const THREADS: u32>(self, first: u32, rows: u32) {
+        if first >= COLUMNS {
+            return;
+        }
         let (warp, lane) = (index::thread() / 32, index::thread() % 32);
         let mut row = warp;
         while row < rows {

@@ -9,7 +9,7 @@ use crate::ptx::{cp_async, index, shared, warp};
 use crate::tile::mma::{CHUNK, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
 
-/// The rows of one matrix on their way into tiles of `COLUMNS` columns.
+/// The rows of one matrix on their way into tiles of `COLUMNS` columns, from its first row on.
 pub trait TileCopy<const COLUMNS: u32>: Sized {
     /// Columns that this way copies anew for each row of `head_dim`; what lies behind them in a tile has to be
     /// cleared once.
@@ -18,12 +18,12 @@ pub trait TileCopy<const COLUMNS: u32>: Sized {
     /// Of the matrix `source`.
     fn new<E: Element>(source: &GlobalTile) -> Self;
 
-    /// Begins to copy the rows from `first`, an even one, on into `tile`. The caller commits.
+    /// Begins to copy the next rows into `tile`, of which there are `rows`, and zeros for the others. The caller commits.
     ///
     /// # Safety
     /// All threads of the block call this together. The rows are readable; the tile fits at its address, and no
     /// thread still reads it.
-    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>);
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>);
 
     /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read it.
     ///
@@ -55,12 +55,10 @@ pub fn shift(source: &GlobalTile) -> u32 {
 /// `SHIFTED`, a row's first elements are preceded by what lies before them in their 16 bytes, and all columns
 /// come [`shift`] later; what is multiplied over the columns has to leave the foreign ones out ([`keep_columns`]).
 pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
-    /// Byte address of this thread's chunk in its first row of the matrix.
+    /// Byte address of this thread's chunk in its first row of the next tile.
     source: u64,
     /// Bytes from one row to the next.
     stride: u64,
-    /// Rows from that first one on; at most 0 where it does not exist.
-    rows: i32,
     /// Offset of its first chunk in a tile.
     target: u32,
     /// Bytes that there are of its chunks.
@@ -96,7 +94,8 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
     /// # Safety
     /// As [`TileCopy::copy`].
     #[inline(always)]
-    unsafe fn copy_whole(&self, mut source: u64, target: u32) {
+    unsafe fn copy_whole(&self, target: u32) {
+        let (mut source, target) = (self.source, target + self.target);
         let mut row = 0;
         while row < ROWS {
             // Only the last turn can reach behind the tile.
@@ -109,26 +108,21 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
         }
     }
 
-    /// Issues the copies of a tile of which this thread has `rows` rows from its first on, and writes zeros for the others.
+    /// Issues the copies of a tile that has `rows` rows; the others become zeros.
     ///
     /// # Safety
     /// As [`TileCopy::copy`].
     #[inline(always)]
-    unsafe fn copy_part(&self, mut source: u64, mut target: u32, rows: i32) {
-        let end = target - self.target + index::unknown(ROWS * MmaTile::<COLUMNS>::STRIDE);
-        let mut row = 0;
-        while target < end {
-            // SAFETY: the caller's contract.
-            unsafe {
-                if row < rows {
-                    cp_async::copy16(target, source, self.bytes);
-                } else {
-                    shared::store4(target, [0; 4]);
-                }
-            }
+    unsafe fn copy_part(&self, target: u32, rows: u32) {
+        let (mut source, mut offset) = (self.source, self.target);
+        let end = index::unknown(ROWS * MmaTile::<COLUMNS>::STRIDE);
+        let rows = rows * MmaTile::<COLUMNS>::STRIDE;
+        while offset < end {
+            let bytes = if offset < rows { self.bytes } else { 0 };
+            // SAFETY: the caller's contract; of a row that does not exist nothing is read.
+            unsafe { cp_async::copy16(target + offset, source, bytes) };
             source += Self::TURN as u64 * self.stride;
-            target += Self::TURN * MmaTile::<COLUMNS>::STRIDE;
-            row += Self::TURN as i32;
+            offset += Self::TURN * MmaTile::<COLUMNS>::STRIDE;
         }
     }
 }
@@ -148,10 +142,9 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
         let shift = if SHIFTED { shift(source) } else { 0 };
         let columns = (source.columns + shift).saturating_sub(column);
         Self {
-            // Where no byte is copied the address still has to be a valid one.
-            source: source.at::<E>(row, if SHIFTED && columns == 0 { 0 } else { column }) - 2 * shift as u64,
+            // Where the chunk does not exist, no byte of it is read.
+            source: source.at::<E>(row, column) - 2 * shift as u64,
             stride: E::BYTES * source.stride,
-            rows: source.rows as i32 - row as i32,
             target: row * MmaTile::<COLUMNS>::STRIDE + 2 * column,
             bytes: if SHIFTED { (2 * columns).min(CHUNK) } else { CHUNK },
             active: thread < Self::TURN * Self::CHUNKS && (SHIFTED || columns > 0),
@@ -159,19 +152,18 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
     }
 
     #[inline(always)]
-    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>) {
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>) {
         if self.active {
-            let (source, target) = (self.source + first as u64 * self.stride, tile.address + self.target);
-            let rows = self.rows - first as i32;
             // SAFETY: the caller's contract.
             unsafe {
-                if rows >= ROWS as i32 {
-                    self.copy_whole(source, target);
+                if rows >= ROWS {
+                    self.copy_whole(tile.address);
                 } else {
-                    self.copy_part(source, target, rows);
+                    self.copy_part(tile.address, rows);
                 }
             }
         }
+        self.source += ROWS as u64 * self.stride;
     }
 
     #[inline(always)]
@@ -184,12 +176,10 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
 /// A row that starts in the middle of a word arrives one element late, with the half word before it; its
 /// warp shifts it into place in [`TileCopy::settle`].
 pub struct WordCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
-    /// Byte address of the matrix.
+    /// Byte address of the next tile's first row.
     source: u64,
     /// Bytes from one row to the next.
     stride: u64,
-    /// Rows that exist.
-    rows: u32,
     /// Elements of a row.
     columns: u32,
 }
@@ -342,30 +332,25 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
 
     #[inline(always)]
     fn new<E: Element>(source: &GlobalTile) -> Self {
-        Self {
-            source: source.address,
-            stride: E::BYTES * source.stride,
-            rows: source.rows,
-            columns: source.columns,
-        }
+        Self { source: source.address, stride: E::BYTES * source.stride, columns: source.columns }
     }
 
     #[inline(always)]
-    unsafe fn copy(&self, first: u32, tile: MmaTile<COLUMNS>) {
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>) {
         let (warp, lane) = place();
-        let row = first + warp * Self::WARP_ROWS;
-        let tile = tile.from_row(warp * Self::WARP_ROWS);
+        let row = warp * Self::WARP_ROWS;
+        let tile = tile.from_row(row);
         // SAFETY: the caller's contract.
         unsafe {
             let (source, target) =
                 (self.source + row as u64 * self.stride + 4 * lane as u64, tile.address + 4 * lane);
-            if row + Self::WARP_ROWS <= self.rows {
+            if row + Self::WARP_ROWS <= rows {
                 self.copy_whole(source, target, lane);
             } else {
-                self.copy_part(source, target, lane, self.rows.saturating_sub(row));
+                self.copy_part(source, target, lane, rows.saturating_sub(row));
             }
             if lane < Self::WARP_ROWS {
-                let exists = row + lane < self.rows;
+                let exists = row + lane < rows;
                 let start = self.source + if exists { row + lane } else { 0 } as u64 * self.stride;
                 let bytes = 2 * (self.columns % 2) + if Self::is_late(start) { 2 } else { 0 };
                 let last = (start & !3) + 4 * self.words() as u64;
@@ -374,11 +359,12 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
                 cp_async::copy4(to, from, if exists { bytes } else { 0 });
             }
         }
+        self.source += ROWS as u64 * self.stride;
     }
 
     #[inline(always)]
     unsafe fn settle(&self, tile: MmaTile<COLUMNS>) {
-        // A tile starts at an even row, so its rows start like those of the matrix.
+        // Tiles have an even number of rows, so those of each start alike.
         let (first, all) = match (Self::is_late(self.source), Self::is_late(self.stride)) {
             (false, false) => return,
             (true, false) => (0, true),

@@ -10,6 +10,8 @@ pub mod mma;
 pub mod mma_block;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod mma_copy;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod mma_store;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod panels;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]

@@ -3,13 +3,14 @@
 
 use std::ops::RangeInclusive;
 
-use flash_attention::{BackendKind, DType, Options, Problem, Result, Tensors};
+use flash_attention::{DType, Options, Problem, Result, Tensors};
 
+use super::Sizes;
 use crate::problem::{Layout, alibi_slopes};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
+pub(super) struct Case {
     batch: usize,
     seq: usize,
     kv_seq: usize,
@@ -97,7 +98,7 @@ const FEATURES: [(usize, usize, Features, usize); 12] = [
 ];
 
 /// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SIM_CASES: [(usize, usize, Features, usize); 18] = [
+const SMALL_CASES: [(usize, usize, Features, usize); 18] = [
     (1, 1, PLAIN, 1),
     (37, 1, CAUSAL, 2),
     (3, 70, PLAIN, 2),
@@ -118,13 +119,13 @@ const SIM_CASES: [(usize, usize, Features, usize); 18] = [
     (3, 70, Features { narrow: Narrow::Q, ..PLAIN }, 1),
 ];
 
-/// The cases of a backend.
-pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
+/// The cases of a size.
+pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     let layout = |index: usize| Layout::ALL[index % 2];
     // Three widths and an even number of everything else: in turn, each meets each.
     let width = |index: usize| [Width::Smallest, Width::Odd, Width::Largest][index % 3];
-    match backend {
-        BackendKind::Sim => SIM_CASES
+    match sizes {
+        Sizes::Small => SMALL_CASES
             .into_iter()
             .enumerate()
             .map(|(index, (seq, kv_seq, features, group))| {
@@ -133,7 +134,7 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
                 Case { batch, seq, kv_seq, features, kv_heads: 1, group, layout, width }
             })
             .collect(),
-        BackendKind::Cuda | BackendKind::Cpu => {
+        Sizes::Full => {
             let variants = [(PLAIN, 1), (PLAIN, 2), (CAUSAL, 1), (CAUSAL, 2)];
             let of_pair =
                 |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
@@ -156,7 +157,7 @@ pub(crate) fn cases(backend: BackendKind) -> Vec<Case> {
 
 impl Case {
     /// The problem for a kernel of this storage type that takes the multiples of `step` among these head_dims.
-    pub(crate) fn problem(
+    pub(super) fn problem(
         &self,
         dtype: DType,
         head_dims: &RangeInclusive<usize>,
@@ -191,7 +192,7 @@ impl Case {
         (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()
     }
 
-    pub(crate) const fn layout(&self) -> Layout {
+    pub(super) const fn layout(&self) -> Layout {
         self.layout
     }
 }
@@ -211,32 +212,32 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_meets_every_feature() {
-        for backend in BackendKind::ALL {
-            let cases = cases(backend);
+    fn every_size_meets_every_feature() {
+        for sizes in [Sizes::Small, Sizes::Full] {
+            let cases = cases(sizes);
             let meets = |feature: &dyn Fn(&Case) -> bool| cases.iter().any(feature);
             let causal = |case: &Case| case.features.causal;
-            assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "{backend}: rows that see no key");
+            assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "{sizes:?}: rows that see no key");
             assert!(meets(&|case| causal(case) && case.seq < case.kv_seq));
             for (mask, layout) in
                 [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
             {
                 assert!(
                     meets(&|case| (case.features, case.layout) == (mask, layout)),
-                    "{backend} {mask:?} {layout:?}"
+                    "{sizes:?} {mask:?} {layout:?}"
                 );
             }
-            assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{backend}: a window");
-            assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{backend}: a window");
-            assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{backend}: a softcap");
-            assert!(meets(&|case| case.features.alibi && causal(case)), "{backend}: ALiBi");
-            assert!(meets(&|case| case.features.packed && causal(case)), "{backend}: a packed batch");
+            assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{sizes:?}: a window");
+            assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{sizes:?}: a window");
+            assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{sizes:?}: a softcap");
+            assert!(meets(&|case| case.features.alibi && causal(case)), "{sizes:?}: ALiBi");
+            assert!(meets(&|case| case.features.packed && causal(case)), "{sizes:?}: a packed batch");
             for narrow in [Narrow::Q, Narrow::V] {
-                assert!(meets(&|case| case.features.narrow == narrow), "{backend}: {narrow:?}");
+                assert!(meets(&|case| case.features.narrow == narrow), "{sizes:?}: {narrow:?}");
             }
             for width in [Width::Smallest, Width::Odd, Width::Largest] {
-                assert!(meets(&|case| case.width == width && causal(case)), "{backend} {width:?}");
-                assert!(meets(&|case| case.width == width && case.group == 2), "{backend} {width:?}");
+                assert!(meets(&|case| case.width == width && causal(case)), "{sizes:?} {width:?}");
+                assert!(meets(&|case| case.width == width && case.group == 2), "{sizes:?} {width:?}");
             }
         }
     }

@@ -9,7 +9,7 @@ use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest,
 use half::{bf16, f16};
 
 use super::targets::bucket;
-use super::{Args, CHECKED_ROWS, EntryRecord, Subject, outcomes, print, record};
+use super::{Args, CHECKED_ROWS, EntryRecord, Sizes, Subject, outcomes, print, record};
 use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
 use crate::output::Screen;
@@ -28,8 +28,8 @@ pub(super) struct Case {
     used: &'static [i32],
 }
 
-/// Small problems for the simulator: few key blocks, and both one and several of everything.
-const SIM_CASES: [Case; 8] = [
+/// Small problems: few key blocks, and both one and several of everything.
+const SMALL_CASES: [Case; 8] = [
     case(1, 1, 70, 1, None, false, &[]),
     case(3, 4, 75, 2, Some(16), true, &[75, 0]),
     case(16, 1, 150, 5, Some(1), true, &[]),
@@ -62,10 +62,10 @@ const fn case(
     Case { seq_q, group, seq_k, num_splits, page_size, causal, used }
 }
 
-/// The cases of a backend.
-pub(super) fn cases(backend: BackendKind) -> Vec<Case> {
-    if backend == BackendKind::Sim {
-        return SIM_CASES.to_vec();
+/// The cases of a size.
+pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
+    if sizes == Sizes::Small {
+        return SMALL_CASES.to_vec();
     }
     let queries = [1, 3, 16].into_iter().flat_map(|seq_q| [1, 4, 8].map(|group| (seq_q, group)));
     let of_queries = |(index, (seq_q, group)): (usize, (usize, usize))| {
@@ -124,7 +124,7 @@ fn verify_type<T: Element>(
     let (mut merged, mut runs) = (Vec::new(), 0);
     while let Some(head_dims) = kernels.first().map(|entry| bucket(entry)) {
         // Entries of one range of head_dims share inputs and references.
-        let trials = trials::<T>(session, &head_dims, args.report.seed)?;
+        let trials = trials::<T>(args.sizes(session.kind()), &head_dims, args.report.seed)?;
         let of_range = kernels.iter().take_while(|entry| bucket(entry) == head_dims).count();
         for entry in kernels.drain(..of_range) {
             let (split, whole): (Vec<_>, Vec<_>) =
@@ -147,13 +147,9 @@ fn verify_type<T: Element>(
     Ok(runs)
 }
 
-/// The cases of a backend for a range of head_dims.
-fn trials<T: Element>(
-    session: &Session,
-    head_dims: &RangeInclusive<usize>,
-    seed: u64,
-) -> Result<Vec<Trial<T>>> {
-    let cases = cases(session.kind());
+/// The cases of a size for a range of head_dims.
+fn trials<T: Element>(sizes: Sizes, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Vec<Trial<T>>> {
+    let cases = cases(sizes);
     let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed + index as u64);
     cases.iter().enumerate().map(trial).collect()
 }

@@ -6,24 +6,25 @@ use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matr
 use flash_attention::{Backend, BackendKind, DType, Device, Element};
 
 use super::targets::refusal;
-use super::{EntryRecord, Outcome, Subject, outcomes, record};
+use super::{Args, EntryRecord, Outcome, Sizes, Subject, outcomes, record};
 use crate::check::Verdict;
 use crate::product::{Product, describe};
 use crate::session::Session;
 
-/// Rows of C that are compared with the reference; the simulator's cases have few more.
+/// Rows of C that are compared with the reference.
 const CHECKED_ROWS: usize = 144;
 
-/// M, N and K for the simulator: few tiles, yet more than one in either direction, and steps that are parts.
-const SIM_SHAPES: [[usize; 3]; 5] = [[1, 17, 64], [17, 129, 1], [129, 64, 200], [200, 1, 129], [64, 200, 17]];
+/// M, N and K of few tiles, yet more than one in either direction, and steps that are parts.
+const SMALL_SHAPES: [[usize; 3]; 5] =
+    [[1, 17, 64], [17, 129, 1], [129, 64, 200], [200, 1, 129], [64, 200, 17]];
 
-/// What other backends get beside these.
+/// What full sizes have beside these.
 const LARGER_SHAPES: [[usize; 3]; 3] = [[1000, 1024, 2048], [4104, 1032, 200], [333, 4099, 1031]];
 
-/// The shapes of a backend.
-pub(super) fn shapes(backend: BackendKind) -> impl Iterator<Item = [usize; 3]> {
-    let larger = if backend == BackendKind::Sim { &[][..] } else { &LARGER_SHAPES };
-    SIM_SHAPES.iter().chain(larger).copied()
+/// The shapes of a size.
+pub(super) fn shapes(sizes: Sizes) -> impl Iterator<Item = [usize; 3]> {
+    let larger = if sizes == Sizes::Small { &[][..] } else { &LARGER_SHAPES };
+    SMALL_SHAPES.iter().chain(larger).copied()
 }
 
 /// An entry, or the CPU's kernel for a storage type, with the request that makes the planner choose it.
@@ -113,11 +114,11 @@ impl Target {
 /// What speaks against the machine.
 pub(super) fn verify<T: Element>(
     session: &Session,
+    args: &Args,
     target: &Target,
-    schedules: u64,
-    seed: u64,
 ) -> anyhow::Result<EntryRecord> {
-    let shapes = shapes(session.kind()).enumerate();
+    let (schedules, seed) = (args.schedules, args.report.seed);
+    let shapes = shapes(args.sizes(session.kind())).enumerate();
     // From another order of C for each target, so that all of them meet all shapes in both.
     let first = target.name.len() % 2;
     let trials: Vec<_> = shapes
@@ -170,7 +171,7 @@ mod tests {
         let peaks = gemm_entries().filter(|entry| entry.algorithm == GemmAlgorithm::MmaPeak).count();
         assert_eq!(targets.len() + peaks, gemm_entries().count());
         for target in targets {
-            for (index, shape) in SIM_SHAPES.into_iter().chain(LARGER_SHAPES).enumerate() {
+            for (index, shape) in shapes(Sizes::Full).enumerate() {
                 let problem = target.problem(index, shape).unwrap();
                 let plan = gemm_plan(&problem, backend.device(), &target.request).unwrap();
                 assert!(launches(&plan, target.entry.unwrap()), "{} at {}", target.name, describe(&problem));

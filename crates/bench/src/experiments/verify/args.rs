@@ -1,0 +1,79 @@
+//! What `verify` is asked for.
+
+use flash_attention::gemm::GemmKernel;
+use flash_attention::{BackendKind, Kernel};
+
+use crate::cli::{BackendArgs, ReportArgs, named};
+
+/// Arguments of `verify`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Thread orders in which the simulator runs each case; the first 8 differ in kind, the rest by chance
+    #[arg(long, default_value_t = 8, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) schedules: u64,
+    /// The only kernel to verify
+    #[arg(long, value_parser = named(&AnyKernel::ALL, AnyKernel::name))]
+    pub(super) kernel: Option<AnyKernel>,
+    /// Only entries with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub(super) entry: Option<String>,
+    /// Only the simulator's small cases, on any backend: for tools under which a kernel is slow
+    #[arg(long)]
+    small: bool,
+    #[command(flatten)]
+    pub(super) backend: BackendArgs,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+}
+
+/// How large the cases are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// A few tiles, which the simulator can run.
+    Small,
+    /// Many tiles too.
+    Full,
+}
+
+impl Args {
+    /// How large the cases are on a backend.
+    pub(super) fn sizes(&self, backend: BackendKind) -> Sizes {
+        if self.small || backend == BackendKind::Sim { Sizes::Small } else { Sizes::Full }
+    }
+}
+
+/// A kernel of attention or of matrix multiplication.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AnyKernel {
+    Attention(Kernel),
+    Gemm(GemmKernel),
+}
+
+impl AnyKernel {
+    pub(super) const ALL: [Self; Kernel::ALL.len() + GemmKernel::ALL.len()] = {
+        let mut all = [Self::Gemm(GemmKernel::ALL[0]); _];
+        let mut index = 0;
+        while index < Kernel::ALL.len() {
+            all[index] = Self::Attention(Kernel::ALL[index]);
+            index += 1;
+        }
+        while index < all.len() {
+            all[index] = Self::Gemm(GemmKernel::ALL[index - Kernel::ALL.len()]);
+            index += 1;
+        }
+        all
+    };
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Attention(kernel) => kernel.name(),
+            Self::Gemm(kernel) => kernel.name(),
+        }
+    }
+
+    /// The names of those that a backend has.
+    pub(super) fn of_backend(backend: BackendKind) -> impl Iterator<Item = &'static str> {
+        let gemm = GemmKernel::of_backend(backend).iter().map(|kernel| kernel.name());
+        Kernel::of_backend(backend).iter().map(|kernel| kernel.name()).chain(gemm)
+    }
+}
