@@ -26,9 +26,10 @@ impl Buffer {
         bytes: usize,
     ) -> Result<Self> {
         check("cuCtxSetCurrent", context.bind_to_thread())?;
-        // The driver refuses a size of 0.
+        // The driver refuses a size of 0. Whole chunks of 16 bytes, because compute-sanitizer takes the copy of a part of
+        // the last one (`cp.async` with fewer source bytes) for one of all of it.
         // SAFETY: a context is current.
-        let allocated = unsafe { result::malloc_sync(bytes.max(1)) };
+        let allocated = unsafe { result::malloc_sync(bytes.max(1).next_multiple_of(16)) };
         if let Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) = allocated {
             let (free, _) = check("cuMemGetInfo", context.mem_get_info())?;
             return Err(Error::OutOfMemory {
