@@ -97,6 +97,7 @@ fn mapped(case: Case) -> Case {
     });
     let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs() + 0.01);
     Case {
+        dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
         shape: [b, sq, sk, h, group, up(d)],
         head_dim_v: case.head_dim_v.map(up),
         orders,

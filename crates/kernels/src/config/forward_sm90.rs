@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(reason(128, 128, 256), "327680 bytes of shared memory; a block has 232448");
         assert_eq!(
             reason(128, u32::MAX - 15, 256),
-            "8796093022208 bytes of shared memory; a block has 232448"
+            "8796093054976 bytes of shared memory; a block has 232448"
         );
         assert_eq!(
             reason(192, 96, 128),
