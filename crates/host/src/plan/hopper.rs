@@ -59,7 +59,8 @@ const L2_BYTES: usize = 32 << 20;
 /// What is left of a block's speed where K and V come from device memory, as a reciprocal.
 const UNCACHED: f64 = 1.05;
 
-/// What a tile costs beside its blocks of keys, in such blocks: its first scores, its last product, and its way out.
+/// What a tile costs beside its blocks of keys, in such blocks: its first scores, its last product, and its
+/// way out.
 const TILE_OVERHEAD: u64 = 2;
 
 /// Beyond so many tiles a block, the one that ends last hardly matters.
@@ -67,9 +68,9 @@ const MANY_TILES: usize = 64;
 
 /// The order in which `blocks` blocks are done first.
 ///
-/// Where all tiles see the same number of keys, it does not matter, and one head's follow one another. Under a causal mask the longest go
-/// first. How even the shares are then depends on how the number of heads in a section goes into the grid, so all
-/// are tried.
+/// Where all tiles see the same number of keys, it does not matter, and one head's follow one another. Under
+/// a causal mask the longest go first. How even the shares are then depends on how the number of heads in a
+/// section goes into the grid, so all are tried.
 pub(super) fn order(problem: &Problem, tile: &Tile, blocks: u32) -> TileOrder {
     let (heads, block_m) = (problem.heads() * problem.batch(), tile.block_m as usize);
     let head_tiles = problem.seqlen_q().div_ceil(block_m);

@@ -18,7 +18,8 @@ use crate::tile::wgmma::Descriptor;
 
 /// One of the warpgroups that multiply: its place in the rings, and its rows of a tile.
 ///
-/// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in turn.
+/// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in
+/// turn.
 pub(super) struct Consumer<
     E,
     const BLOCK_M: u32,
@@ -88,7 +89,8 @@ where
     /// Computes and stores this warpgroup's rows of all tiles of this block.
     ///
     /// # Safety
-    /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90)
+    /// says.
     #[inline(always)]
     pub(super) unsafe fn run(&mut self, params: &PersistentParams, o_map: u64) {
         // SAFETY: the caller's contract.
