@@ -136,7 +136,7 @@ fn a_tile_that_the_fastest_kernel_lacks_comes_from_the_next_that_has_it() {
         chosen.reasons[0],
         "forward_simt: forward_sm90, which would be faster, has no such tile for this problem"
     );
-    assert_eq!(planned(blocks(Some(128), None), 227 << 10).unwrap().kernel, Kernel::ForwardSm80);
+    assert_eq!(planned(blocks(Some(128), Some(64)), 227 << 10).unwrap().kernel, Kernel::ForwardSm80);
     // No kernel has it: the answer is that of the fastest.
     let error = planned(blocks(Some(48), None), 227 << 10).unwrap_err().to_string();
     assert!(error.contains("is not built for forward_sm90 at head_dim 64"), "{error}");
