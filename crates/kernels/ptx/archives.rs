@@ -3,8 +3,10 @@
     ("decode", include_bytes!("decode.ptx.zst")),
     ("forward_simt", include_bytes!("forward_simt.ptx.zst")),
     ("forward_sm80", include_bytes!("forward_sm80.ptx.zst")),
+    ("forward_sm90", include_bytes!("forward_sm90.ptx.zst")),
     ("gemm_simt", include_bytes!("gemm_simt.ptx.zst")),
     ("gemm_sm80", include_bytes!("gemm_sm80.ptx.zst")),
+    ("gemm_sm90", include_bytes!("gemm_sm90.ptx.zst")),
     ("mma_peak", include_bytes!("mma_peak.ptx.zst")),
     ("standard", include_bytes!("standard.ptx.zst")),
 ]

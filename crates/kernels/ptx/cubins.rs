@@ -1,3 +1,5 @@
 // Written by `cargo xtask kernels`.
 &[
+    ("forward_sm90", include_bytes!("forward_sm90.cubin.zst")),
+    ("gemm_sm90", include_bytes!("gemm_sm90.cubin.zst")),
 ]
