@@ -121,9 +121,9 @@ fn a_kernel_and_a_tile_can_be_asked_for() {
 fn a_tile_without_a_kernel_goes_to_the_one_that_has_it() {
     let text = stdout("--seq 40 --dim 64 --heads 1 --backend sim --block-m 32 --block-n 32");
     let reason =
-        "plan: forward_simt: forward_sm80, which would be faster, has no such tile for this problem; ";
+        "plan: forward_simt: forward_sm90, which would be faster, has no such tile for this problem; ";
     assert!(text.contains(reason), "{text}");
-    assert!(text.contains("forward_sm80 was not run: BLOCK_M = 32, BLOCK_N = 32 is not built"), "{text}");
+    assert!(text.contains("forward_sm90 was not run: BLOCK_M = 32, BLOCK_N = 32 is not built"), "{text}");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--dtype f8", "'f8' for '--dtype <DTYPE>' [possible values: f32, f16, bf16]"),
         (
             "--kernel flash",
-            "'flash' for '--kernel <KERNEL>' [possible values: forward_sm80, forward_simt, forward_cpu, standard]",
+            "'flash' for '--kernel <KERNEL>' [possible values: forward_sm90, forward_sm80, forward_simt, forward_cpu, standard]",
         ),
         ("--backend tpu", "'tpu' for '--backend <BACKEND>' [possible values: cuda, cpu, sim]"),
         ("--layout hsbd", "'hsbd' for '--layout <LAYOUT>' [possible values: bshd, bhsd]"),
@@ -371,7 +371,7 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--backend sim --kernel standard --block-m 64", "BLOCK_M = 64"),
         (
             "--backend sim --block-m 48",
-            "BLOCK_M = 48, BLOCK_N = any is not built for forward_sm80 at head_dim 64; built: ",
+            "BLOCK_M = 48, BLOCK_N = any is not built for forward_sm90 at head_dim 64; built: ",
         ),
         (
             "--backend sim --block-m 1024 --block-n 1024",

@@ -65,7 +65,8 @@ pub(crate) fn params(
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 
-/// What `forward_sm90` copies of Q, K, V and O: 64 columns of a warpgroup's rows, of a block of keys, and of a warp's rows.
+/// What `forward_sm90` copies of Q, K, V and O: 64 columns of a warpgroup's rows, of a block of keys, and of
+/// a warp's rows.
 fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [TensorMap; 4] {
     let Tensors { q, k, v, o } = problem.tensors();
     let map = |address, layout: &TensorLayout, rows| {

@@ -1,5 +1,5 @@
-//! `forward_sm90` in the simulator, where a block goes through several tiles: what problems with a block for each tile, as
-//! those of `verify`, do not reach.
+//! `forward_sm90` in the simulator, where a block goes through several tiles: what problems with a block for
+//! each tile, as those of `verify`, do not reach.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
@@ -13,7 +13,8 @@ const PLAIN: Options =
     Options { causal: false, softmax_scale: None, window: (None, None), softcap: 0.0, alibi_slopes: None };
 const CAUSAL: Options = Options { causal: true, ..PLAIN };
 
-/// B, Sq, Sk, Hkv and the group of problems with several tiles for each of a few blocks, of which some are not full.
+/// B, Sq, Sk, Hkv and the group of problems with several tiles for each of a few blocks, of which some are
+/// not full.
 const SHAPES: [([usize; 5], Options); 6] = [
     ([1, 200, 300, 3, 1], PLAIN),
     ([2, 400, 400, 1, 2], CAUSAL),
@@ -63,7 +64,8 @@ fn run_in_its_type(
 
 #[test]
 fn blocks_go_through_several_tiles() {
-    // One of each kind: three warpgroups, two that take turns, two that do not and whose O leaves through Q's memory.
+    // One of each kind: three warpgroups, two that take turns, two that do not and whose O leaves through Q's
+    // memory.
     for (tile, (block_m, block_n, head_dim)) in
         [(192, 80, 128), (128, 128, 128), (128, 80, 256)].into_iter().enumerate()
     {
@@ -97,6 +99,7 @@ fn mapped(case: Case) -> Case {
     });
     let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs() + 0.01);
     Case {
+        dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
         shape: [b, sq, sk, h, group, up(d)],
         head_dim_v: case.head_dim_v.map(up),
         orders,

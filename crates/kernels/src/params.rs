@@ -92,11 +92,11 @@ pub struct PersistentParams {
     pub attention: AttentionParams,
     /// Tiles of queries in all.
     pub tiles: u32,
-    /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their K and V are
-    /// found in L2; at least 1.
+    /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their
+    /// K and V are found in L2; at least 1.
     pub section: u32,
-    /// 1 where the blocks of the grid take tiles in turn back and forth, the first of them the last one's turn next; 0 where the
-    /// first begins each round.
+    /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
+    /// round; 0 where the first begins each.
     pub back_and_forth: u32,
 }
 

@@ -118,8 +118,8 @@ impl WorkTile {
         Self { tile, head, batch, queries, keys }
     }
 
-    /// The tile of `BLOCK_M` queries with this index in the order that a persistent grid goes by: section after section of
-    /// heads, in each the tiles of all heads that come first, then those that come second.
+    /// The tile of `BLOCK_M` queries with this index in the order that a persistent grid goes by: section
+    /// after section of heads, in each the tiles of all heads that come first, then those that come second.
     ///
     /// # Safety
     /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.

@@ -157,8 +157,8 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
 }
 
 impl<const LANES: u32> OnlineSoftmax<2, LANES> {
-    /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at once, so that each
-    /// instruction has four that do not wait for it. The scale is positive.
+    /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
+    /// once, so that no instruction waits for the one before. The scale is positive.
     ///
     /// Unless the rows are `MASKED`, both have seen a key when this returns.
     ///

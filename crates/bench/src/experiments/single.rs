@@ -115,8 +115,12 @@ fn candidates(session: &Session, problem: &Problem, args: &KernelArgs) -> Result
             // A tile asked for without a kernel cannot mean the baseline, which has none to choose.
             let blocks = if kernel == Kernel::Standard { Request::default() } else { request };
             match session.backend.plan(problem, &Request { kernel: Some(kernel), ..blocks }) {
-                // A kernel that the type or the device lacks is not one of this problem's.
-                Err(Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. }) => None,
+                // A kernel that the type or the device lacks, or that does not take the problem, is none of its.
+                Err(
+                    Error::UnsupportedDType { .. }
+                    | Error::KernelNeedsDevice { .. }
+                    | Error::UnfitKernel { .. },
+                ) => None,
                 plan => Some(Candidate { kernel, plan: plan.map_err(|error| error.to_string()) }),
             }
         }));

@@ -38,7 +38,15 @@ pub(super) fn plan(
     let Some(smallest) = asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes) else {
         return Err(no_such_tile(problem, device, request, kernel, &built));
     };
-    let (ordered, order) = fastest_first(asked_for, problem.causal(), &device.name, TUNED);
+    let (ordered, order) = if algorithm == Algorithm::ForwardSm90 {
+        let mut ordered = asked_for;
+        let cycles =
+            |entry: &&Entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles as u64;
+        ordered.sort_by_cached_key(cycles);
+        (ordered, "the tile estimated to be done first,".to_owned())
+    } else {
+        fastest_first(asked_for, problem.causal(), &device.name, TUNED)
+    };
     let entry = ordered.into_iter().find(|entry| check_fits(entry, problem, device).is_ok());
     let Some(entry) = entry else {
         return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
@@ -98,8 +106,9 @@ fn of_entry(
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
     if entry.algorithm == Algorithm::ForwardSm90 {
-        let grid = tiles.min(device.multiprocessors);
-        step = Step { entry, grid, order: hopper::order(problem, &entry.tile, grid) };
+        let hopper::Schedule { grid, order, .. } =
+            hopper::schedule(problem, &entry.tile, device.multiprocessors);
+        step = Step { entry, grid, order };
         reasons.push(format!(
             "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
             step.order.section

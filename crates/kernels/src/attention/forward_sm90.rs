@@ -1,10 +1,11 @@
-//! FlashAttention v3 on Hopper's tensor cores with `wgmma`, fed by tensor maps (Shah et al. 2024, arXiv:2407.08608,
-//! Algorithm 2).
+//! FlashAttention v3 on Hopper's tensor cores with `wgmma`, fed by tensor maps (Shah et al. 2024,
+//! arXiv:2407.08608, Algorithm 2).
 //!
-//! A block stays on its multiprocessor and goes through tiles of queries. One thread of its last warpgroup copies Q, and the blocks of
-//! K and V that the tile sees from right to left, into rings in shared memory, ahead of the products and across the border of
-//! two tiles. The other warpgroups each own 64 rows of the tile: scores, P and O stay in their registers. The products of the next block's
-//! scores run beside those of this block's P with V, and both beside the softmax of another warpgroup.
+//! A block stays on its multiprocessor and goes through tiles of queries. One thread of its last warpgroup
+//! copies Q, and the blocks of K and V that the tile sees from right to left, into rings in shared memory,
+//! ahead of the products and across the border of two tiles. The other warpgroups each own 64 rows of the
+//! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
+//! this block's P with V, and both beside the softmax of another warpgroup.
 
 mod consumer;
 mod key_blocks;
@@ -37,14 +38,16 @@ pub const fn barriers(config: Sm90Config) -> u32 {
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
-/// `maps` is the address of the tensor maps of Q, K, V and O, as [`Panels::load`] wants them, with boxes of 64 rows of Q, `BLOCK_N` of K and V, and 16
-/// of O. `SCORES` = BLOCK_N / 2,
-/// `PAIRS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot
-/// be computed from other ones.
-/// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`] bytes of shared memory.
+/// `maps` is the address of the tensor maps of Q, K, V and O, as [`Panels::load`] wants them, with boxes of
+/// 64 rows of Q, `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
+/// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
+/// computed from other ones.
+/// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`]
+/// bytes of shared memory.
 ///
 /// # Safety
-/// `params` and the maps describe the same valid device memory, softmax_scale is positive, and the launch is as above.
+/// `params` and the maps describe the same valid device memory, softmax_scale is positive, and the launch is
+/// as above.
 #[inline(always)]
 pub unsafe fn forward_sm90<
     E: MmaElement + Format,
@@ -68,8 +71,8 @@ pub unsafe fn forward_sm90<
         assert!(2 * SCORES as u32 == BLOCK_N && 4 * PAIRS as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
         config
     };
-    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed; the warps of a
-    // warpgroup run the same branch, and ask for the registers that the block started with.
+    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
+    // the warps of a warpgroup run the same branch, and ask for the registers that the block started with.
     unsafe {
         let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::new();
         if index::thread() == 0 {

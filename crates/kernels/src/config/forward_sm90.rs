@@ -8,15 +8,16 @@ const SHARED: u32 = 227 << 10;
 /// Bytes of 64 columns of a row: the span of the swizzle.
 const LINE: u32 = 128;
 
-/// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key rows of
-/// `head_dim` columns.
+/// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key
+/// rows of `head_dim` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sm90Config {
     /// Query rows of a block (BLOCK_M), 128 or 192.
     pub block_m: u32,
     /// Key rows of a step (BLOCK_N), a multiple of 16.
     pub block_n: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared memory.
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
+    /// memory.
     pub head_dim: u32,
 }
 
@@ -45,13 +46,14 @@ impl Sm90Config {
         if self.warpgroups() == 2 { (240, 24) } else { (160, 32) }
     }
 
-    /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by themselves, and where
-    /// rows are long there is too little to exponentiate (FlashAttention-3).
+    /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
+    /// themselves, and where rows are long there is too little to exponentiate (FlashAttention-3).
     pub const fn takes_turns(&self) -> bool {
         self.warpgroups() == 2 && self.head_dim <= 128
     }
 
-    /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own beside them.
+    /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own
+    /// beside them.
     pub const fn stages(&self) -> u32 {
         if self.needed(3, true) <= SHARED { 3 } else { 2 }
     }
@@ -81,7 +83,8 @@ impl Sm90Config {
         self.k_offset() + self.stages() * self.stage_bytes()
     }
 
-    /// Whether O leaves through memory of its own, so that the next tile's Q can come meanwhile, and not through that of Q.
+    /// Whether O leaves through memory of its own, so that the next tile's Q can come meanwhile, and not
+    /// through that of Q.
     pub const fn own_output(&self) -> bool {
         self.needed(self.stages(), true) <= SHARED
     }
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(reason(128, 128, 256), "327680 bytes of shared memory; a block has 232448");
         assert_eq!(
             reason(128, u32::MAX - 15, 256),
-            "8796093022208 bytes of shared memory; a block has 232448"
+            "8796093054976 bytes of shared memory; a block has 232448"
         );
         assert_eq!(
             reason(192, 96, 128),

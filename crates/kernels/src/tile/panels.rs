@@ -1,8 +1,8 @@
 //! Tiles of attention in shared memory as tensor maps lay them down and `wgmma` reads them.
 //!
-//! A tile of 16-bit elements is one panel of 64 columns behind the other, each of lines of 128 bytes, one for each row, that are
-//! swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left of the columns: the tensor map fills it up with
-//! zeros, and nothing multiplies them.
+//! A tile of 16-bit elements is one panel of 64 columns behind the other, each of lines of 128 bytes, one for
+//! each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
+//! of the columns: the tensor map fills it up with zeros, and nothing multiplies them.
 
 use crate::ptx::tma;
 use crate::tile::wgmma::{Descriptor, LINE, LINE_ELEMENTS};
@@ -31,7 +31,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// Begins to load the rows from `row` on of a head of a sequence.
     ///
     /// # Safety
-    /// As [`tma::load_4d`]: `map` is a tensor map of the view with dimensions {D, S, H, B} and swizzled boxes {64, `ROWS`, 1, 1}.
+    /// As [`tma::load_4d`]: `map` is a tensor map of the view with dimensions {D, S, H, B} and swizzled boxes
+    /// {64, `ROWS`, 1, 1}.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn load(self, map: u64, barrier: u32, row: u32, head: u32, batch: u32) {
@@ -44,7 +45,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         }
     }
 
-    /// The panels of the tile, from row `row`, a multiple of eight, on: what [`Self::at`] and stores start from.
+    /// The panels of the tile, from row `row`, a multiple of eight, on: what [`Self::at`] and stores start
+    /// from.
     #[inline(always)]
     pub fn from_row(self, row: u32) -> Self {
         Self { address: self.address + row * LINE }
@@ -79,7 +81,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         Descriptor::of_boxes(self.address, Self::PANEL)
     }
 
-    /// Bytes to the `step`-th sixteen columns: K of a product with the tile's rows as rows of A or columns of B.
+    /// Bytes to the `step`-th sixteen columns: K of a product with the tile's rows as rows of A or columns of
+    /// B.
     #[inline(always)]
     pub fn columns(step: u32) -> u32 {
         let steps = LINE_ELEMENTS / DEPTH;

@@ -18,7 +18,8 @@ use crate::tile::wgmma::Descriptor;
 
 /// One of the warpgroups that multiply: its place in the rings, and its rows of a tile.
 ///
-/// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in turn.
+/// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in
+/// turn.
 pub(super) struct Consumer<
     E,
     const BLOCK_M: u32,
@@ -88,7 +89,8 @@ where
     /// Computes and stores this warpgroup's rows of all tiles of this block.
     ///
     /// # Safety
-    /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    /// All threads of the warpgroup call this together, in a launch as [`forward_sm90`](super::forward_sm90)
+    /// says.
     #[inline(always)]
     pub(super) unsafe fn run(&mut self, params: &PersistentParams, o_map: u64) {
         // SAFETY: the caller's contract.
@@ -98,9 +100,8 @@ where
             }
             let mut schedule = Schedule::consumer(self.pipeline.schedule());
             while schedule.wait() {
-                self.attend(&params.attention, &schedule.work());
+                let finished = self.attend(&params.attention, &schedule.work());
                 let work = schedule.work();
-                let finished = [self.softmax.finish(0), self.softmax.finish(1)];
                 output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
                     &params.attention,
                     o_map,
@@ -119,12 +120,12 @@ where
         }
     }
 
-    /// O before its rows are divided by their sums, and those sums.
+    /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`] does.
     ///
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn attend(&mut self, params: &AttentionParams, work: &WorkTile) {
+    unsafe fn attend(&mut self, params: &AttentionParams, work: &WorkTile) -> [(f32, f32); 2] {
         let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work);
         let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
@@ -136,23 +137,25 @@ where
         unsafe {
             self.queries.wait();
             self.pass_over(blocks.count - seen.end);
-            if sees {
+            let finished = if sees {
                 self.multiply_blocks(params, &blocks, &seen);
-            } else {
-                warp::sync(); // As in `pass_over`.
-            }
-            if Self::OWN_OUTPUT {
-                self.release_queries();
-            }
-            self.queries.advance();
-            if sees {
                 self.values.wait();
                 wgmma::fence();
                 self.multiply_values();
+                let finished = [self.softmax.finish(0), self.softmax.finish(1)];
                 self.o.wait_group::<0>();
                 self.release_values();
-            }
+                finished
+            } else {
+                warp::sync(); // As in `pass_over`.
+                if Self::OWN_OUTPUT {
+                    self.release_queries();
+                }
+                [(0.0, f32::NEG_INFINITY); 2]
+            };
+            self.queries.advance();
             self.pass_over(seen.begin);
+            finished
         }
     }
 
@@ -169,21 +172,23 @@ where
             wgmma::fence();
             self.multiply_keys();
             self.s.wait_group::<0>();
-            self.release_keys();
-            self.mask(params, blocks, block);
+            self.release_operands(block == seen.begin);
+            if block >= seen.whole_end || block < seen.whole_begin {
+                self.mask(params, blocks, block);
+            }
             self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
             self.round();
             while block > seen.begin && block > seen.whole_end {
                 block -= 1;
-                self.step::<true>(params, blocks, block);
+                self.step::<true>(params, blocks, seen, block);
             }
             while block > seen.begin && block > seen.whole_begin {
                 block -= 1;
-                self.step::<false>(params, blocks, block);
+                self.step::<false>(params, blocks, seen, block);
             }
             while block > seen.begin {
                 block -= 1;
-                self.step::<true>(params, blocks, block);
+                self.step::<true>(params, blocks, seen, block);
             }
         }
     }
@@ -197,6 +202,7 @@ where
         &mut self,
         params: &AttentionParams,
         blocks: &KeyBlocks<BLOCK_N>,
+        seen: &Seen,
         block: u32,
     ) {
         // SAFETY: the caller's contract.
@@ -210,11 +216,14 @@ where
             self.multiply_values();
             self.pass_turn();
             self.s.wait_group::<1>();
-            self.release_keys();
+            self.release_operands(block == seen.begin);
             if MASKED {
                 self.mask(params, blocks, block);
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
+            // V is there, and this returns at once; but ptxas moves no exponential behind its loop, to where the
+            // product with V would have to be over first.
+            self.values.wait();
             self.o.wait_group::<0>();
             self.release_values();
             self.round();
@@ -320,6 +329,21 @@ where
             unsafe { self.keys.release() };
         }
         self.keys.advance();
+    }
+
+    /// Leaves K, and with the `last` block Q too, so that the next tile's can come.
+    ///
+    /// # Safety
+    /// As [`Self::run`], once the products of scores have read both.
+    #[inline(always)]
+    unsafe fn release_operands(&mut self, last: bool) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.release_keys();
+            if Self::OWN_OUTPUT && last {
+                self.release_queries();
+            }
+        }
     }
 
     /// # Safety

@@ -15,8 +15,9 @@ const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 /// Hardware barrier of the first warpgroup; those of the others follow.
 const FIRST_BARRIER: u32 = 4;
 
-/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both rows' 1/l and lse. Each warp
-/// rounds its rows into shared memory, from where tensor copies fetch them and clip what is not there.
+/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both
+/// rows' 1/l and lse. Each warp rounds its rows into shared memory, from where tensor copies fetch them and
+/// clip what is not there.
 ///
 /// # Safety
 /// All threads of a warpgroup call this together; these rows of O are theirs alone.
@@ -41,7 +42,8 @@ pub(super) unsafe fn store<
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
     let first_row = work.tile * BLOCK_M;
-    // SAFETY: the caller's contract; the rows in shared memory are this warp's own, and no copy still reads them.
+    // SAFETY: the caller's contract; the rows in shared memory are this warp's own, and no copy still reads
+    // them.
     unsafe {
         if Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output() {
             wait();

@@ -1,0 +1,178 @@
+use super::*;
+use crate::{Options, Sim, TensorLayout, Tensors};
+
+fn problem(dtype: DType, head_dim: usize) -> Problem {
+    let layout = TensorLayout::bshd(1, 100, 2, head_dim);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    Problem::new(tensors, dtype, Options::default()).unwrap()
+}
+
+/// A GPU with so much shared memory per block.
+fn device(shared_per_block: usize) -> Device {
+    Device { backend: BackendKind::Cuda, shared_per_block, ..Sim::new(0).device().clone() }
+}
+
+fn tile(head_dim: usize, shared_per_block: usize) -> (usize, usize, u32) {
+    let plan = plan(&problem(DType::F32, head_dim), &device(shared_per_block), &Request::default()).unwrap();
+    let (block_m, block_n) = plan.tile.unwrap();
+    (block_m, block_n, plan.steps[0].entry.tile.head_dim)
+}
+
+#[test]
+fn the_smallest_head_dim_and_the_fastest_tile_that_fit_are_chosen() {
+    assert_eq!(tile(128, 227 << 10), (64, 64, 128));
+    assert_eq!(tile(129, 227 << 10), (64, 64, 160));
+    assert_eq!(tile(1, 227 << 10), (64, 64, 32));
+}
+
+#[test]
+fn every_head_dim_has_a_tile_on_the_smallest_device() {
+    for head_dim in 1..=crate::MAX_HEAD_DIM {
+        let plan = plan(&problem(DType::F32, head_dim), &device(64 << 10), &Request::default()).unwrap();
+        assert!(plan.steps[0].entry.shared_bytes <= 64 << 10);
+    }
+}
+
+#[test]
+fn tensor_cores_are_chosen_where_type_and_device_have_them() {
+    let chosen = |dtype, compute_capability| {
+        let device = Device { compute_capability, ..device(227 << 10) };
+        let plan = plan(&problem(dtype, 100), &device, &Request::default()).unwrap();
+        (plan.kernel, plan.reasons[0].clone())
+    };
+    for dtype in [DType::F16, DType::Bf16] {
+        assert_eq!(chosen(dtype, 80).0, Kernel::ForwardSm80);
+        let (kernel, reason) = chosen(dtype, 75);
+        assert_eq!(kernel, Kernel::ForwardSimt);
+        assert!(reason.ends_with("because simulated GPU is sm_75, and mma.sync needs sm_80"), "{reason}");
+    }
+    assert_eq!(chosen(DType::F32, 90).0, Kernel::ForwardSimt);
+}
+
+#[test]
+fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
+    let planned = |head_dim, compute_capability| {
+        let device = Device { compute_capability, multiprocessors: 2, ..device(227 << 10) };
+        plan(&problem(DType::F16, head_dim), &device, &Request::default()).unwrap()
+    };
+    for head_dim in (8..=crate::MAX_HEAD_DIM).step_by(8) {
+        let plan = planned(head_dim, 90);
+        assert_eq!(plan.kernel, Kernel::ForwardSm90);
+        // Two heads of 100 rows; addresses turn out at the launch.
+        assert_eq!(plan.steps[0].grid, 2);
+        assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
+    }
+    let refused = planned(100, 90);
+    assert_eq!(refused.kernel, Kernel::ForwardSm80);
+    assert!(
+        refused.reasons[0].contains("not forward_sm90: q's heads stride is 100"),
+        "{:?}",
+        refused.reasons
+    );
+    assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
+    let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    let error = plan(&problem(DType::F16, 100), &device(227 << 10), &asked).unwrap_err().to_string();
+    assert!(error.starts_with("kernel forward_sm90 cannot be run: q's heads stride is 100"), "{error}");
+}
+
+#[test]
+fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
+    let changes = |index: usize| match index % 2 {
+        0 => Options { softcap: 20.0, ..Options::default() },
+        _ => Options { alibi_slopes: Some(vec![0.5, 0.25]), ..Options::default() },
+    };
+    for head_dim in 1..=crate::MAX_HEAD_DIM {
+        let layout = TensorLayout::bshd(1, 100, 2, head_dim);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, changes(head_dim)).unwrap();
+        let plan = plan(&problem, &device(227 << 10), &Request::default()).unwrap();
+        assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
+        assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
+    }
+    let sm80 = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+    let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &sm80).unwrap();
+    assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80);
+}
+
+#[test]
+fn a_kernel_that_the_device_or_type_lacks_is_refused() {
+    let request = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+    let old = Device { compute_capability: 75, ..device(64 << 10) };
+    let error = plan(&problem(DType::F16, 64), &old, &request).unwrap_err().to_string();
+    assert_eq!(error, "kernel forward_sm80 needs sm_80; simulated GPU is sm_75");
+    let error = plan(&problem(DType::F32, 64), &device(227 << 10), &request).unwrap_err().to_string();
+    assert_eq!(error, "kernel forward_sm80 has no f32 entry; it has f16, bf16");
+}
+
+#[test]
+fn tiles_that_do_not_fit_or_do_not_exist_say_so() {
+    let message = |block_m, block_n| {
+        let request = Request { kernel: None, block_m: Some(block_m), block_n: Some(block_n) };
+        plan(&problem(DType::F32, 128), &device(64 << 10), &request).unwrap_err().to_string()
+    };
+    assert_eq!(
+        message(64, 64),
+        "BLOCK_M = 64, BLOCK_N = 64 at head_dim 128 needs 84992 bytes of shared memory; \
+         simulated GPU has 65536 per block"
+    );
+    assert_eq!(
+        message(512, 512),
+        "BLOCK_M = 512, BLOCK_N = 512 at head_dim 128 needs 1597440 bytes of shared memory; \
+         simulated GPU has 65536 per block"
+    );
+    assert_eq!(
+        message(32, 16),
+        "BLOCK_M = 32, BLOCK_N = 16 is not built for forward_simt at head_dim 128; built: 64x64, 64x32, 32x32"
+    );
+}
+
+#[test]
+fn a_tile_that_the_fastest_kernel_lacks_comes_from_the_next_that_has_it() {
+    let planned = |request, shared| plan(&problem(DType::F16, 64), &device(shared), &request);
+    let blocks = |block_m, block_n| Request { kernel: None, block_m, block_n };
+    let chosen = planned(blocks(Some(32), Some(32)), 227 << 10).unwrap();
+    assert_eq!((chosen.kernel, chosen.tile), (Kernel::ForwardSimt, Some((32, 32))));
+    assert_eq!(
+        chosen.reasons[0],
+        "forward_simt: forward_sm90, which would be faster, has no such tile for this problem"
+    );
+    assert_eq!(planned(blocks(Some(128), Some(64)), 227 << 10).unwrap().kernel, Kernel::ForwardSm80);
+    // No kernel has it: the answer is that of the fastest.
+    let error = planned(blocks(Some(48), None), 227 << 10).unwrap_err().to_string();
+    assert!(error.contains("is not built for forward_sm90 at head_dim 64"), "{error}");
+    // A kernel asked for is the only one.
+    let only = Request { kernel: Some(Kernel::ForwardSm80), ..blocks(Some(32), Some(32)) };
+    assert!(matches!(planned(only, 227 << 10), Err(Error::NoSuchTile { .. })));
+}
+
+#[test]
+fn one_entry_is_planned_if_it_takes_the_problem() {
+    let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
+    let planned = |name, dtype, head_dim| plan_entry(&problem(dtype, head_dim), &device(64 << 10), of(name));
+    let plan = planned("forward_simt_f32_m32_n32_d128", DType::F32, 100).unwrap();
+    assert_eq!((plan.kernel, plan.tile, plan.steps[0].grid), (Kernel::ForwardSimt, Some((32, 32)), 8));
+    let message = |name, dtype, head_dim| planned(name, dtype, head_dim).unwrap_err().to_string();
+    assert_eq!(
+        message("forward_simt_f32_m32_n32_d128", DType::F16, 100),
+        "entry forward_simt_f32_m32_n32_d128 cannot be run: it is for f32, the problem is f16"
+    );
+    assert_eq!(
+        message("forward_simt_f32_m32_n32_d64", DType::F32, 65),
+        "entry forward_simt_f32_m32_n32_d64 cannot be run: its HEAD_DIM is 64, the problem's head_dim 65"
+    );
+    assert_eq!(
+        message("standard_scores_f32", DType::F32, 64),
+        "entry standard_scores_f32 cannot be run: it is one of several launches"
+    );
+    assert!(message("forward_simt_f32_m64_n64_d128", DType::F32, 128).contains("84992 bytes"));
+}
+
+#[test]
+fn grids_beyond_a_launch_are_refused() {
+    let layout = TensorLayout::strided([1 << 16, 1 << 16, 1, 1], [1 << 16, 1, 1, 1]);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+    let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
+    let error = plan(&problem, &device(227 << 10), &request).unwrap_err().to_string();
+    assert_eq!(error, "the launch needs 68719476736 blocks; the limit is 2147483647");
+}
