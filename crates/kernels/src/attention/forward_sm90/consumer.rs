@@ -221,9 +221,6 @@ where
                 self.mask(params, blocks, block);
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
-            // V is there, and this returns at once; but ptxas moves no exponential behind its loop, to where the
-            // product with V would have to be over first.
-            self.values.wait();
             self.o.wait_group::<0>();
             self.release_values();
             self.round();
