@@ -123,7 +123,7 @@ fn cost(problem: &Problem, tile: &Tile, index: usize) -> u64 {
     });
     let first = left.map_or(0, |left| (first_row + seqlen_k).saturating_sub(seqlen_q.saturating_add(left)));
     let blocks = end.saturating_sub(first).div_ceil(tile.block_n as usize);
-    let (overhead, slower) = if tile.block_m == 192 { (4_200, 1.0) } else { (3_300, 1.04) };
+    let (overhead, slower) = if tile.block_m == 192 { (4_200, 1.0) } else { (3_300, 1.06) };
     let score = (f64::from(tile.head_dim) / 1_024.0 / 0.94).max(0.0977);
     let block = f64::from(tile.block_m * tile.block_n) * score * slower;
     overhead + (blocks as f64 * block) as u64
