@@ -13,8 +13,13 @@ const KERNEL: &str = "decode";
 /// Key blocks that each split has at least: a shorter one costs more to merge than it saves.
 const LEAST_BLOCKS: usize = 4;
 
-/// Share of the best efficiency that a smaller number of splits may give up.
-const GOOD_ENOUGH: f64 = 0.9;
+/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all places,
+/// gain 2 % on an H200.
+const GOOD_ENOUGH: f64 = 0.99;
+
+/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V on an H200
+/// as fast as 256 halves do, and leave nothing to merge.
+const BUSY: f64 = 0.8;
 
 /// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability 8.0
 /// and later).
@@ -147,6 +152,7 @@ struct Shape {
     /// Steps over the keys of a sequence.
     key_blocks: usize,
     blocks_per_multiprocessor: usize,
+    multiprocessors: usize,
     /// Blocks that run at a time.
     slots: usize,
 }
@@ -161,6 +167,7 @@ impl Shape {
             tiles: dense.batch() * dense.kv_heads() * row_tiles,
             key_blocks: dense.seqlen_k().div_ceil(entry.tile.block_n as usize),
             blocks_per_multiprocessor,
+            multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
         }
     }
@@ -172,8 +179,16 @@ impl Shape {
         (self.tiles * self.key_blocks) as f64 / (self.slots * waves * longest) as f64
     }
 
-    /// The smallest number of splits that is nearly as efficient as the best, and why.
+    /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly as
+    /// efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
+        if self.tiles as f64 >= BUSY * self.multiprocessors as f64 {
+            let why = format!(
+                "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge",
+                self.tiles, self.multiprocessors
+            );
+            return (1, why);
+        }
         let most = (self.key_blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS as usize);
         let best = (1..=most).map(|splits| self.efficiency(splits)).fold(0.0, f64::max);
         let chosen = (1..=most).find(|&splits| self.efficiency(splits) >= GOOD_ENOUGH * best).unwrap_or(1);
@@ -217,9 +232,10 @@ mod tests {
     #[test]
     fn splits_fill_the_multiprocessors_and_no_more() {
         let splits = |batch, sk| plan(&problem(batch, [32, 8], 1, sk, 128, DType::F16)).num_splits;
-        // 8, 128 and 512 tiles for 264 slots.
-        assert!((30..=33).contains(&splits(1, 131_072)), "{}", splits(1, 131_072));
-        assert_eq!(splits(16, 8192), 2);
+        // 8, 64, 128 and 512 tiles for 264 slots on 132 multiprocessors.
+        assert_eq!(splits(1, 131_072), 33);
+        assert_eq!(splits(8, 8192), 4);
+        assert_eq!(splits(16, 8192), 1);
         assert_eq!(splits(64, 4096), 1);
         // No split has fewer than four key blocks.
         assert_eq!(splits(1, 64), 1);
@@ -230,9 +246,9 @@ mod tests {
     fn one_split_needs_neither_workspace_nor_a_second_launch() {
         let one = plan(&problem(64, [32, 8], 1, 4096, 128, DType::Bf16));
         assert_eq!((one.steps.len(), one.workspace_bytes), (1, 0));
-        let two = plan(&problem(16, [32, 8], 1, 8192, 128, DType::Bf16));
-        assert_eq!((two.steps.len(), two.workspace_bytes), (2, 4 * 2 * 16 * 32 * 129));
-        assert_eq!(two.steps[1].grid, 16 * 32);
+        let four = plan(&problem(8, [32, 8], 1, 8192, 128, DType::Bf16));
+        assert_eq!((four.steps.len(), four.workspace_bytes), (2, 4 * 4 * 8 * 32 * 129));
+        assert_eq!(four.steps[1].grid, 8 * 32);
     }
 
     #[test]
