@@ -1,7 +1,7 @@
 //! From a plan and addresses to the kernels' parameters.
 
 use fa_kernels::config::Sm90Config;
-use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
+use fa_kernels::entries::{Entry, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
@@ -52,7 +52,7 @@ pub(crate) fn params(
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
     let attention = attention_params(problem, addresses)?;
-    if entry.algorithm != Algorithm::ForwardSm90 {
+    if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
     let mut maps = [tma::TensorMap::default(); 4];

@@ -97,13 +97,11 @@ fn mapped(case: Case) -> Case {
         Order::Repeated => Order::Bshd,
         order => order,
     });
-    let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs() + 0.01);
     Case {
         dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
         shape: [b, sq, sk, h, group, up(d)],
         head_dim_v: case.head_dim_v.map(up),
         orders,
-        options: Options { softmax_scale, softcap: 0.0, alibi_slopes: None, ..case.options },
         ..case
     }
 }

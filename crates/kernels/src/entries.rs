@@ -257,9 +257,13 @@ macro_rules! forward_sm90 {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
+        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", false }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal,
+     $algorithm:ident, $suffix:literal, $score_mod:literal) => {
         entry! {
-            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d),
-            ForwardSm90,
+            concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -269,10 +273,20 @@ macro_rules! forward_sm90 {
                 barriers: forward_sm90::barriers(sm90($m, $n, $d)),
             },
             forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }
+                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }, $score_mod
             >,
             Persistent,
             Mapped<4, crate::params::PersistentParams>
+        }
+    };
+}
+
+/// One tile of `forward_sm90` with a `ScoreMod`.
+macro_rules! forward_sm90_score_mod {
+    ($m:literal, $n:literal, $d:literal) => {
+        group! {
+            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", true }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", true }
         }
     };
 }
@@ -416,6 +430,10 @@ entries! { sm_90a;
     forward_sm90(128, 112, 192);
     forward_sm90(128, 80, 224);
     forward_sm90(128, 80, 256);
+    // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
+    forward_sm90_score_mod(128, 128, 64);
+    forward_sm90_score_mod(128, 96, 128);
+    forward_sm90_score_mod(128, 64, 256);
 }
 
 // Behind the macros that it lists its entries with.

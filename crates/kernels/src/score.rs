@@ -9,7 +9,7 @@ use crate::scheduler::WorkTile;
 /// bias of ALiBi (Press et al. 2022, arXiv:2108.12409), −slope · |i + Sk − Sq − j| for query i and key j.
 ///
 /// Scores come out scaled, so that the softmax after it has a scale of 1.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct ScoreMod {
     slope: f32,
 }

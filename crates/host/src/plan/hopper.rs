@@ -12,12 +12,6 @@ pub(super) fn refusal(problem: &Problem) -> Option<String> {
     if problem.cu_seqlens().is_some() {
         return Some("a tensor map ends with its tensor, and not with a packed sequence".to_owned());
     }
-    if problem.changes_scores() {
-        return Some("it has no entries that change scores".to_owned());
-    }
-    if problem.softmax_scale() <= 0.0 {
-        return Some(format!("softmax_scale is {}, and it takes positive ones", problem.softmax_scale()));
-    }
     let Tensors { q, k, v, o } = problem.tensors();
     [("q", q), ("k", k), ("v", v), ("o", o)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
 }
@@ -199,13 +193,6 @@ mod tests {
             "q's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
         );
         assert_eq!(reason(TensorLayout::bshd(1, 30, 1, 48), Options::default()), None);
-        assert_eq!(
-            refused(plain, Options { softcap: 5.0, ..Options::default() }),
-            "it has no entries that change scores"
-        );
-        assert_eq!(
-            refused(plain, Options { softmax_scale: Some(-1.0), ..Options::default() }),
-            "softmax_scale is -1, and it takes positive ones"
-        );
+        assert_eq!(reason(plain, Options { softcap: 5.0, ..Options::default() }), None);
     }
 }

@@ -173,7 +173,7 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
     }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
-    if algorithm == Some(Algorithm::ForwardSm80ScoreMod) {
+    if algorithm != kernel.tiled() {
         why += ", with the entries that change scores";
     }
     match (algorithm, device.backend) {
@@ -196,6 +196,10 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
 fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
     match algorithm {
         Algorithm::ForwardSm80 if problem.changes_scores() => Algorithm::ForwardSm80ScoreMod,
+        // Its softmax takes no other scale than a positive one.
+        Algorithm::ForwardSm90 if problem.changes_scores() || problem.softmax_scale() <= 0.0 => {
+            Algorithm::ForwardSm90ScoreMod
+        }
         _ => algorithm,
     }
 }

@@ -85,7 +85,8 @@ fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
         let layout = TensorLayout::bshd(1, 100, 2, head_dim);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
         let problem = Problem::new(tensors, DType::F16, changes(head_dim)).unwrap();
-        let plan = plan(&problem, &device(227 << 10), &Request::default()).unwrap();
+        let sm80 = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+        let plan = plan(&problem, &device(227 << 10), &sm80).unwrap();
         assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
         assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
     }

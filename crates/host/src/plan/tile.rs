@@ -6,7 +6,7 @@ use fa_kernels::variant::Config;
 
 use super::order::fastest_first;
 use super::tuned::TUNED;
-use super::{Kernel, Plan, Request, Step, built_for, grid, hopper, join, unsupported_dtype};
+use super::{Kernel, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype};
 use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
@@ -38,7 +38,7 @@ pub(super) fn plan(
     let Some(smallest) = asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes) else {
         return Err(no_such_tile(problem, device, request, kernel, &built));
     };
-    let (ordered, order) = if algorithm == Algorithm::ForwardSm90 {
+    let (ordered, order) = if algorithm.is_persistent() {
         let mut ordered = asked_for;
         let cycles =
             |entry: &&Entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles as u64;
@@ -84,7 +84,7 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
         let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
     }
-    if problem.changes_scores() && entry.algorithm == Algorithm::ForwardSm80 {
+    if entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
     }
     if let Some(reason) = kernel.refusal(problem) {
@@ -105,7 +105,7 @@ fn of_entry(
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
-    if entry.algorithm == Algorithm::ForwardSm90 {
+    if entry.algorithm.is_persistent() {
         let hopper::Schedule { grid, order, .. } =
             hopper::schedule(problem, &entry.tile, device.multiprocessors);
         step = Step { entry, grid, order };

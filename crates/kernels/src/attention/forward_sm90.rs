@@ -42,12 +42,13 @@ pub const fn barriers(config: Sm90Config) -> u32 {
 /// 64 rows of Q, `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
 /// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
 /// computed from other ones.
+/// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
 /// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`]
 /// bytes of shared memory.
 ///
 /// # Safety
-/// `params` and the maps describe the same valid device memory, softmax_scale is positive, and the launch is
-/// as above.
+/// `params` and the maps describe the same valid device memory, softmax_scale is positive unless there is a
+/// `SCORE_MOD`, and the launch is as above.
 #[inline(always)]
 pub unsafe fn forward_sm90<
     E: MmaElement + Format,
@@ -58,6 +59,7 @@ pub unsafe fn forward_sm90<
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
+    const SCORE_MOD: bool,
 >(
     params: &PersistentParams,
     maps: u64,
@@ -96,7 +98,9 @@ pub unsafe fn forward_sm90<
                 setmaxnreg::increase::<160>()
             }
             let mut consumer =
-                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT>::new(pipeline);
+                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD>::new(
+                    pipeline,
+                );
             consumer.run(params, Maps { first: maps }.o());
         }
     }

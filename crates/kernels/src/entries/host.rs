@@ -66,6 +66,8 @@ pub enum Algorithm {
     ForwardSm80ScoreMod,
     /// `attention::forward_sm90`.
     ForwardSm90,
+    /// `attention::forward_sm90` with a `score::ScoreMod`.
+    ForwardSm90ScoreMod,
     /// `attention::decode`.
     Decode,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -73,13 +75,18 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Whether its blocks each go through several tiles, and take [`PersistentParams`].
+    pub const fn is_persistent(self) -> bool {
+        matches!(self, Self::ForwardSm90 | Self::ForwardSm90ScoreMod)
+    }
+
     /// The kernel family, which is also the name of the archive that its PTX ships in.
     pub const fn family(self) -> &'static str {
         match self {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
-            Self::ForwardSm90 => "forward_sm90",
+            Self::ForwardSm90 | Self::ForwardSm90ScoreMod => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
         }
     }

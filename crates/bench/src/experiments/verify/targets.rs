@@ -27,8 +27,8 @@ impl Target {
             return false;
         }
         self.entries.iter().all(|entry| match entry.algorithm {
-            Algorithm::ForwardSm80 => !problem.changes_scores(),
-            Algorithm::ForwardSm80ScoreMod => problem.changes_scores(),
+            Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
+            Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
             _ => true,
         })
     }
@@ -82,7 +82,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` has them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
-        Algorithm::ForwardSm90 => Some(fused(Kernel::ForwardSm90, dtype, entry)),
+        Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
+            Some(fused(Kernel::ForwardSm90, dtype, entry))
+        }
         Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
         Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
             Some(fused(Kernel::ForwardSm80, dtype, entry))

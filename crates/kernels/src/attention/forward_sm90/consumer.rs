@@ -6,10 +6,12 @@ use super::key_blocks::{KeyBlocks, Seen};
 use super::schedule::Schedule;
 use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, output};
 use crate::config::Sm90Config;
+use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{self, Accumulator, Format};
 use crate::ptx::{barrier, index, warp};
 use crate::scheduler::WorkTile;
+use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{Lane, MmaElement, QUAD};
 use crate::tile::panels::Panels;
@@ -29,6 +31,7 @@ pub(super) struct Consumer<
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
+    const SCORE_MOD: bool,
 > {
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     /// Which of two warpgroups this is, where they take turns.
@@ -43,6 +46,8 @@ pub(super) struct Consumer<
     p: [u32; PAIRS],
     o: [f32; OUT],
     softmax: OnlineSoftmax<2, QUAD>,
+    /// Of the tile's head; used with `SCORE_MOD`.
+    score_mod: ScoreMod,
     element: PhantomData<E>,
 }
 
@@ -55,7 +60,8 @@ impl<
     const SCORES: usize,
     const PAIRS: usize,
     const OUT: usize,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT>
+    const SCORE_MOD: bool,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD>
 where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
@@ -82,6 +88,7 @@ where
             p: [0; PAIRS],
             o: [0.0; OUT],
             softmax: OnlineSoftmax::with_positive_scale(1.0),
+            score_mod: ScoreMod::default(),
             element: PhantomData,
         }
     }
@@ -130,11 +137,15 @@ where
         let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
-        self.softmax = OnlineSoftmax::with_positive_scale(params.softmax_scale);
+        let softmax_scale = if SCORE_MOD { 1.0 } else { params.softmax_scale };
+        self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = [0.0; OUT];
         let sees = seen.begin < seen.end;
         // SAFETY: the caller's contract.
         unsafe {
+            if SCORE_MOD {
+                self.score_mod = ScoreMod::of_head(params, work);
+            }
             self.queries.wait();
             self.pass_over(blocks.count - seen.end);
             let finished = if sees {
@@ -173,6 +184,7 @@ where
             self.multiply_keys();
             self.s.wait_group::<0>();
             self.release_operands(block == seen.begin);
+            self.change_scores(params, blocks, block);
             if block >= seen.whole_end || block < seen.whole_begin {
                 self.mask(params, blocks, block);
             }
@@ -217,6 +229,7 @@ where
             self.pass_turn();
             self.s.wait_group::<1>();
             self.release_operands(block == seen.begin);
+            self.change_scores(params, blocks, block);
             if MASKED {
                 self.mask(params, blocks, block);
             }
@@ -268,6 +281,22 @@ where
         }
         // SAFETY: the caller's contract.
         unsafe { wgmma::commit_group() };
+    }
+
+    /// What happens to scores between the product and the mask.
+    #[inline(always)]
+    fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
+        if SCORE_MOD {
+            let lane = Lane::current::<2>();
+            let place = blocks.mask.place(BLOCK_M, blocks.first_key(block));
+            let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
+            // Row by row: the same registers under other names.
+            let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
+            let mut scores = [[0.0; PAIRS]; 2];
+            for_each::<PAIRS>(|i, j| scores[i][j] = self.s[index(i, j)]);
+            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i), |j| lane.column(j));
+            for_each::<PAIRS>(|i, j| self.s[index(i, j)] = scores[i][j]);
+        }
     }
 
     /// Sets the scores of keys that their row does not see to −∞.
@@ -398,6 +427,17 @@ pub(super) fn warpgroup() -> u32 {
 #[inline(always)]
 pub(super) fn leads_warp() -> bool {
     index::thread().is_multiple_of(32)
+}
+
+/// Calls `visit` with both rows and all `COLUMNS` columns of a thread.
+#[inline(always)]
+fn for_each<const COLUMNS: usize>(mut visit: impl FnMut(usize, usize)) {
+    let mut j = 0;
+    while j < COLUMNS {
+        visit(0, j);
+        visit(1, j);
+        j += 1;
+    }
 }
 
 /// Multiplies a thread's two rows by a factor each.
