@@ -422,7 +422,6 @@ entries! { sm_90a;
     forward_sm90(192, 128, 32);
     forward_sm90(192, 128, 64);
     forward_sm90(128, 128, 64);
-    forward_sm90(128, 192, 64);
     forward_sm90(192, 96, 96);
     forward_sm90(192, 80, 128);
     forward_sm90(128, 128, 128);

@@ -62,29 +62,25 @@ pub unsafe fn forward_sm80<
     }
     let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
     macro_rules! attend {
-        ($q:ty, $kv:ty, $keep:expr) => {
-            attend::<E, $q, $kv, BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD>(
-                params, &operands, $keep,
-            )
+        ($keep:expr, $copy:ident $(, $shifted:literal)?) => {
+            attend::<
+                E,
+                $copy<$($shifted,)? HEAD_DIM, THREADS, Q_ROWS>,
+                $copy<$($shifted,)? HEAD_DIM, THREADS, BLOCK_N>,
+                BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD,
+            >(params, &operands, $keep)
         };
     }
     // SAFETY: the caller's contract; all threads take the same branch.
     let ((acc, softmax), first_column) = unsafe {
         match operands.rows {
-            Rows::Aligned => {
-                type Copy<const D: u32, const T: u32, const R: u32> = ChunkCopy<false, D, T, R>;
-                (attend!(Copy<HEAD_DIM, THREADS, Q_ROWS>, Copy<HEAD_DIM, THREADS, BLOCK_N>, !0), 0)
-            }
+            Rows::Aligned => (attend!(!0, ChunkCopy, false), 0),
             Rows::Alike => {
-                type Copy<const D: u32, const T: u32, const R: u32> = ChunkCopy<true, D, T, R>;
-                let keep = keep_columns(shift(&operands.k));
-                let result = attend!(Copy<HEAD_DIM, THREADS, Q_ROWS>, Copy<HEAD_DIM, THREADS, BLOCK_N>, keep);
+                let result = attend!(keep_columns(shift(&operands.k)), ChunkCopy, true);
                 let v = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work_tile::<BLOCK_M>(params)).v;
                 (result, shift(&v))
             }
-            Rows::Any => {
-                (attend!(WordCopy<HEAD_DIM, THREADS, Q_ROWS>, WordCopy<HEAD_DIM, THREADS, BLOCK_N>, !0), 0)
-            }
+            Rows::Any => (attend!(!0, WordCopy), 0),
         }
     };
     // Found anew rather than kept in registers over the loop, which needs all of them.

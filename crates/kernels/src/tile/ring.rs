@@ -133,4 +133,18 @@ impl<const STAGES: u32> Ring<STAGES> {
         // SAFETY: `init` made the barrier for as many arrivals as there are consumers.
         unsafe { mbarrier::arrive(self.barriers + 8 * (STAGES + self.stage)) }
     }
+
+    /// Leaves the stage to the producer for a warp, whose lane that `leads` it releases it, and goes on to the next.
+    ///
+    /// # Safety
+    /// All lanes of a consuming warp call this together, as [`Self::release`] says; one of them leads.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn leave(&mut self, leads: bool) {
+        if leads {
+            // SAFETY: the caller's contract.
+            unsafe { self.release() };
+        }
+        self.advance();
+    }
 }

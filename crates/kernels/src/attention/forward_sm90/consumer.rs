@@ -155,7 +155,7 @@ where
                 self.multiply_values();
                 let finished = [self.softmax.finish(0), self.softmax.finish(1)];
                 self.o.wait_group::<0>();
-                self.release_values();
+                self.values.leave(leads_warp());
                 finished
             } else {
                 warp::sync(); // As in `pass_over`.
@@ -235,7 +235,7 @@ where
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
             self.o.wait_group::<0>();
-            self.release_values();
+            self.values.leave(leads_warp());
             self.round();
             if warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) {
                 scale_rows(&mut self.o, rescale);
@@ -337,24 +337,13 @@ where
                 // A lane that still waits while another releases would miss the phase.
                 self.keys.wait();
                 warp::sync();
-                self.release_keys();
+                self.keys.leave(leads_warp());
                 self.values.wait();
                 warp::sync();
-                self.release_values();
+                self.values.leave(leads_warp());
             }
             passed += 1;
         }
-    }
-
-    /// # Safety
-    /// As [`Self::run`], once the stage of K at hand has been read.
-    #[inline(always)]
-    unsafe fn release_keys(&mut self) {
-        if leads_warp() {
-            // SAFETY: the caller's contract; one lane of each warp releases.
-            unsafe { self.keys.release() };
-        }
-        self.keys.advance();
     }
 
     /// Leaves K, and with the `last` block Q too, so that the next tile's can come.
@@ -365,22 +354,11 @@ where
     unsafe fn release_operands(&mut self, last: bool) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.release_keys();
+            self.keys.leave(leads_warp());
             if Self::OWN_OUTPUT && last {
                 self.release_queries();
             }
         }
-    }
-
-    /// # Safety
-    /// As [`Self::run`], once the stage of V at hand has been read.
-    #[inline(always)]
-    unsafe fn release_values(&mut self) {
-        if leads_warp() {
-            // SAFETY: the caller's contract; one lane of each warp releases.
-            unsafe { self.values.release() };
-        }
-        self.values.advance();
     }
 
     /// # Safety

@@ -105,10 +105,7 @@ impl Schedule {
     /// All lanes of a warp that multiplies call this together, with `leads` in one of them.
     #[inline(always)]
     pub(super) unsafe fn leave(&mut self, leads: bool) {
-        if leads {
-            // SAFETY: the caller's contract.
-            unsafe { self.ring.release() };
-        }
-        self.ring.advance();
+        // SAFETY: the caller's contract.
+        unsafe { self.ring.leave(leads) };
     }
 }
