@@ -6,7 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::TileOrder;
+use crate::plan::{TileOrder, unmapped};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
 
@@ -35,9 +35,9 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Whether all four tensors start at multiples of 16 bytes, as tensor maps want them.
+    /// Whether Q, K and V start at multiples of 16 bytes, as tensor maps want them.
     pub(crate) const fn are_aligned(&self) -> bool {
-        (self.q | self.k | self.v | self.o).is_multiple_of(16)
+        (self.q | self.k | self.v).is_multiple_of(16)
     }
 }
 
@@ -55,13 +55,19 @@ pub(crate) fn params(
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
-    let mut maps = [tma::TensorMap::default(); 4];
-    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, &entry.tile, addresses)) {
-        *map = encode(&tensor)?;
-    }
+    let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", &problem.tensors().o).is_some();
+    let [q, k, v, o] = tensor_maps(problem, &entry.tile, addresses);
+    let no_map = Ok(tma::TensorMap::default());
+    let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
     let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
     let TileOrder { section, back_and_forth } = order;
-    let params = PersistentParams { attention, tiles, section, back_and_forth: back_and_forth.into() };
+    let params = PersistentParams {
+        attention,
+        tiles,
+        section,
+        back_and_forth: back_and_forth.into(),
+        o_by_rows: o_by_rows.into(),
+    };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 

@@ -12,12 +12,12 @@ pub(super) fn refusal(problem: &Problem) -> Option<String> {
     if problem.cu_seqlens().is_some() {
         return Some("a tensor map ends with its tensor, and not with a packed sequence".to_owned());
     }
-    let Tensors { q, k, v, o } = problem.tensors();
-    [("q", q), ("k", k), ("v", v), ("o", o)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
+    let Tensors { q, k, v, .. } = problem.tensors();
+    [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
 }
 
 /// The stride of a tensor that a tensor map cannot have, if there is one.
-fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
+pub(crate) fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
     let axes = [
         ("batch", layout.batch, layout.stride_batch),
         ("seqlen", layout.seqlen, layout.stride_seq),

@@ -11,7 +11,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::TileOrder;
+pub(crate) use hopper::{TileOrder, unmapped};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
@@ -120,8 +120,8 @@ pub struct Plan {
     pub tile: Option<(usize, usize)>,
     /// The launches in order; empty on the CPU.
     pub steps: Vec<Step>,
-    /// The launch in place of the first where Q, K, V or O turns out to start at no multiple of 16 bytes, if
-    /// that one needs it.
+    /// The launch in place of the first where Q, K or V turns out to start at no multiple of 16 bytes, if that
+    /// one needs it.
     pub unaligned: Option<Step>,
     /// Bytes of device memory beside Q, K, V, O and lse.
     pub workspace_bytes: u64,

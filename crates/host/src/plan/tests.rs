@@ -70,6 +70,18 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
         refused.reasons
     );
     assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
+    let layout = TensorLayout::bshd(1, 100, 2, 64);
+    let o = TensorLayout::strided([1, 100, 2, 64], [100 * 131, 131, 65, 1]);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o };
+    let scattered = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+    let plan_of_o = plan(&scattered, &device(227 << 10), &Request::default()).unwrap();
+    assert_eq!(plan_of_o.kernel, Kernel::ForwardSm90);
+    assert!(
+        plan_of_o
+            .reasons
+            .iter()
+            .any(|reason| reason.starts_with("O is stored row by row: o's seqlen stride is 131"))
+    );
     let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
     let error = plan(&problem(DType::F16, 100), &device(227 << 10), &asked).unwrap_err().to_string();
     assert!(error.starts_with("kernel forward_sm90 cannot be run: q's heads stride is 100"), "{error}");

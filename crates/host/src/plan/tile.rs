@@ -113,6 +113,9 @@ fn of_entry(
             "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
             step.order.section
         ));
+        if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
+            reasons.push(format!("O is stored row by row: {stride}"));
+        }
         let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
         unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
     }
