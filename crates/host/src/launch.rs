@@ -6,7 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::{TileOrder, unmapped};
+use crate::plan::{TileOrder, unmapped, whole_tiles};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
 
@@ -59,11 +59,14 @@ pub(crate) fn params(
     let [q, k, v, o] = tensor_maps(problem, &entry.tile, addresses);
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
-    let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
-    let TileOrder { section, back_and_forth } = order;
+    let TileOrder { section, back_and_forth, short_tiles } = order;
+    let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
+    let tiles = (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
     let params = PersistentParams {
         attention,
         tiles,
+        whole_tiles,
+        short_tiles,
         section,
         back_and_forth: back_and_forth.into(),
         o_by_rows: o_by_rows.into(),

@@ -90,8 +90,13 @@ pub struct AttentionParams {
 pub struct PersistentParams {
     /// The problem.
     pub attention: AttentionParams,
-    /// Tiles of queries in all.
+    /// Tiles of queries in all: of each head `short_tiles` and `whole_tiles`.
     pub tiles: u32,
+    /// Tiles of each head that have fewer rows than the kernel's tile, so that blocks can get even shares: those of its
+    /// first rows, which see the fewest keys under a causal mask. They are computed last.
+    pub short_tiles: u32,
+    /// Tiles behind them that have all rows.
+    pub whole_tiles: u32,
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their
     /// K and V are found in L2; at least 1.
     pub section: u32,

@@ -118,29 +118,36 @@ impl WorkTile {
         Self { tile, head, batch, queries, keys }
     }
 
-    /// The tile of `BLOCK_M` queries with this index in the order that a persistent grid goes by: section
-    /// after section of heads, in each the tiles of all heads that come first, then those that come second.
+    /// The tile with this index in the order that a persistent grid goes by: all whole tiles and then all short ones,
+    /// of both section after section of heads, in each the tiles of all heads that come first, then those that come
+    /// second.
     ///
     /// # Safety
     /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.
     #[inline(always)]
-    pub unsafe fn of_persistent<const BLOCK_M: u32>(params: &PersistentParams, index: u32) -> Self {
-        let PersistentParams { attention, tiles, section, .. } = params;
+    pub unsafe fn of_persistent(params: &PersistentParams, index: u32) -> Self {
+        let &PersistentParams { attention, tiles, whole_tiles, short_tiles, section, .. } = params;
+        // SAFETY: a head has a tile.
+        unsafe { assert_unchecked(whole_tiles + short_tiles > 0) };
         // What follows from it would otherwise be computed once, and kept in registers.
-        let head_tiles = index::unknown(attention.seqlen_q.div_ceil(BLOCK_M));
-        // SAFETY: the caller's contract.
-        unsafe { assert_unchecked(head_tiles > 0 && *section > 0) };
+        let all_heads = index::unknown(tiles) / (whole_tiles + short_tiles);
+        let whole = all_heads * whole_tiles;
+        let (first, head_tiles, index) =
+            if index < whole { (short_tiles, whole_tiles, index) } else { (0, short_tiles, index - whole) };
+        // SAFETY: the tile with this index is one of them; the rest is the caller's contract.
+        unsafe { assert_unchecked(head_tiles > 0 && section > 0) };
         let section_tiles = section * head_tiles;
         // SAFETY: neither factor is 0.
         unsafe { assert_unchecked(section_tiles > 0) };
         let (first_head, index) = (index / section_tiles * section, index % section_tiles);
         // The last section may have fewer heads.
-        let heads = (tiles / head_tiles - first_head).min(*section);
+        let heads = (all_heads - first_head).min(section);
         // SAFETY: the index is below the number of tiles; the rest is the caller's contract.
         unsafe {
             assert_unchecked(heads > 0);
             let head = first_head + index % heads;
-            Self::of_index(attention, head_tiles, head * head_tiles + index / heads)
+            let work = Self::of_index(&attention, head_tiles, head * head_tiles + index / heads);
+            Self { tile: first + work.tile, ..work }
         }
     }
 
@@ -230,22 +237,58 @@ mod tests {
             window_span: UNLIMITED,
             ..AttentionParams::default()
         };
-        // Three tiles of 100 queries for each of 2·3 heads, in sections of four heads and then two.
-        let params = PersistentParams { attention, tiles: 18, section: 4, ..PersistentParams::default() };
-        // SAFETY: the index is below the number of tiles, and there are no offsets to read.
-        let work = |index| unsafe { WorkTile::of_persistent::<100>(&params, index) };
-        let place = |index| (work(index).tile, work(index).head + 3 * work(index).batch);
+        // Three tiles for each of 2·3 heads, in sections of four heads and then two.
+        let params = PersistentParams {
+            attention,
+            tiles: 18,
+            whole_tiles: 3,
+            section: 4,
+            ..PersistentParams::default()
+        };
+        let place = |index| place(&params, index);
         assert_eq!(
             [0, 1, 4, 11, 12, 13, 14, 17].map(place),
             [(2, 0), (2, 1), (1, 0), (0, 3), (2, 4), (2, 5), (1, 4), (0, 5)]
         );
-        let mut seen = [false; 18];
-        for index in 0..18 {
-            let (tile, head) = place(index);
-            assert!(
-                !core::mem::replace(&mut seen[(tile + 3 * head) as usize], true),
-                "tile {tile} of head {head} again"
-            );
+        assert_each_once(&params);
+    }
+
+    #[test]
+    fn short_tiles_are_a_heads_first_rows_and_come_last() {
+        let attention = AttentionParams {
+            heads: 2,
+            window_left: UNLIMITED,
+            window_span: 2 * UNLIMITED,
+            ..AttentionParams::default()
+        };
+        let params = PersistentParams {
+            attention,
+            tiles: 20,
+            whole_tiles: 3,
+            short_tiles: 2,
+            section: 1,
+            ..PersistentParams::default()
+        };
+        assert_eq!(
+            [0, 2, 3, 11, 12, 13, 14, 19].map(|index| place(&params, index)),
+            [(2, 0), (4, 0), (2, 1), (4, 3), (0, 0), (1, 0), (0, 1), (1, 3)]
+        );
+        assert_each_once(&params);
+    }
+
+    /// Tile and head with this index.
+    fn place(params: &PersistentParams, index: u32) -> (u32, u32) {
+        // SAFETY: the index is below the number of tiles, and there are no offsets to read.
+        let WorkTile { tile, head, batch, .. } = unsafe { WorkTile::of_persistent(params, index) };
+        (tile, head + params.attention.heads * batch)
+    }
+
+    fn assert_each_once(params: &PersistentParams) {
+        let mut seen = [false; 32];
+        for index in 0..params.tiles {
+            let (tile, head) = place(params, index);
+            let place = tile + (params.whole_tiles + params.short_tiles) * head;
+            assert!(!core::mem::replace(&mut seen[place as usize], true), "tile {tile} of head {head} again");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What `forward_sm90` takes.
 
+use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
 
 use crate::{Problem, TensorLayout, Tensors};
@@ -38,13 +39,21 @@ pub(crate) struct TileOrder {
     pub(crate) section: u32,
     /// Whether the blocks take tiles back and forth.
     pub(crate) back_and_forth: bool,
+    /// Tiles of each head, its first ones, that lack the last warpgroup's rows; they go last.
+    pub(crate) short_tiles: u32,
 }
 
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { section: 1, back_and_forth: false }
+        Self { section: 1, back_and_forth: false, short_tiles: 0 }
     }
+}
+
+/// Tiles of a head that have all rows of `tile`, behind so many short ones; the last may reach beyond the head.
+pub(crate) fn whole_tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u32 {
+    let short_rows = short_tiles * short_block_m(tile);
+    (problem.seqlen_q() as u32).saturating_sub(short_rows).div_ceil(tile.block_m)
 }
 
 /// Bytes of K and V that stay in L2, of which Hopper has 50 MiB.
@@ -56,44 +65,83 @@ const UNCACHED: f64 = 1.05;
 /// Beyond so many tiles a block, the one that ends last hardly matters.
 const MANY_TILES: usize = 64;
 
+/// The most short tiles of a head: three times two are as many rows as twice three.
+const MAX_SHORT_TILES: u32 = 8;
+
 /// How a tile would run: the grid, its order, and about how many cycles until the last block ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     pub(super) grid: u32,
+    pub(super) tiles: u32,
     pub(super) order: TileOrder,
     pub(super) cycles: f64,
 }
 
-/// The schedule of `tiles` tiles on so many multiprocessors that is done first.
+/// The schedule of `tile` on so many multiprocessors that is done first.
 ///
 /// Where all tiles see about the same number of keys, their order does not matter, and one head's follow one
-/// another. Under a causal mask the longest go first. How even the shares are then depends on how the number
-/// of heads in a section goes into the grid, so all are tried.
+/// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under a causal
+/// mask the longest go first. How even the shares are then depends on how the number of heads in a section goes into
+/// the grid, so all are tried.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
-    let (heads, block_m) = (problem.heads() * problem.batch(), tile.block_m as usize);
-    let head_tiles = problem.seqlen_q().div_ceil(block_m);
-    let tiles = heads * head_tiles;
-    let blocks = tiles.min(multiprocessors.max(1) as usize);
-    let costs: Vec<u64> = (0..head_tiles).rev().map(|index| cost(problem, tile, index)).collect();
+    let heads = problem.heads() * problem.batch();
     let masks_right_alone = problem.causal() && problem.window().0.is_none();
     let cached = cached_heads(problem);
+    let tiles = |short_tiles| heads * (whole_tiles(problem, tile, short_tiles) + short_tiles) as usize;
+    let blocks = tiles(0).min(multiprocessors.max(1) as usize);
     let rate = |order: TileOrder| {
-        let longest = longest_share(&costs, heads, order, blocks) as f64;
-        (if order.section as usize > cached { longest * UNCACHED } else { longest }, order)
+        let longest = longest_share(&Costs::of_head(problem, tile, order.short_tiles), heads, order, blocks);
+        let slower = if order.section as usize > cached { UNCACHED } else { 1.0 };
+        (longest as f64 * slower, order)
     };
-    let (cycles, order) = if tiles > MANY_TILES * blocks {
-        let section = if masks_right_alone { cached.min(heads) } else { 1 };
-        let order = TileOrder { section: section as u32, back_and_forth: masks_right_alone };
-        ((heads as u64 * costs.iter().sum::<u64>()) as f64 / blocks as f64, order)
-    } else if masks_right_alone && tiles > blocks {
-        let orders = (1..=heads.min(blocks) as u32)
-            .flat_map(|section| [false, true].map(|back_and_forth| TileOrder { section, back_and_forth }));
-        let best = orders.map(rate).min_by(|(a, _), (b, _)| a.total_cmp(b));
-        best.unwrap_or_else(|| rate(TileOrder::default()))
+    let plain = TileOrder::default();
+    let (cycles, order) = if tiles(0) > MANY_TILES * blocks {
+        let section = if masks_right_alone { cached.min(heads) as u32 } else { 1 };
+        let whole: u64 = Costs::of_head(problem, tile, 0).whole.iter().sum();
+        let order = TileOrder { section, back_and_forth: masks_right_alone, ..plain };
+        ((heads as u64 * whole) as f64 / blocks as f64, order)
+    } else if tiles(0) <= blocks {
+        rate(plain)
+    } else if masks_right_alone {
+        let both =
+            |section| [false, true].map(|back_and_forth| TileOrder { section, back_and_forth, ..plain });
+        let fit = |order| {
+            [0, short_tiles_that_fit(problem, tile)].map(|short_tiles| TileOrder { short_tiles, ..order })
+        };
+        // Many numbers of heads are alike: of the larger ones every eighth does.
+        let sections = (1..=heads.min(blocks) as u32).filter(|section| *section <= 16 || section % 8 == 0);
+        quickest(sections.flat_map(both).flat_map(fit).map(rate))
     } else {
-        rate(TileOrder::default())
+        let most = if has_short_tiles(tile) { MAX_SHORT_TILES } else { 0 };
+        quickest((0..=most).map(|short_tiles| rate(TileOrder { short_tiles, ..plain })))
     };
-    Schedule { grid: blocks as u32, order, cycles }
+    Schedule { grid: blocks as u32, tiles: tiles(order.short_tiles) as u32, order, cycles }
+}
+
+/// The least number of short tiles with which the last tile of a head is full.
+fn short_tiles_that_fit(problem: &Problem, tile: &Tile) -> u32 {
+    let is_full = |short: &u32| {
+        let short_rows = short * short_block_m(tile);
+        let rows = short_rows + whole_tiles(problem, tile, *short) * tile.block_m;
+        rows < problem.seqlen_q() as u32 + Sm90Config::WARPGROUP_ROWS
+    };
+    if has_short_tiles(tile) { (0..3).find(is_full).unwrap_or(0) } else { 0 }
+}
+
+/// The first of the orders with the fewest cycles; of none, that is the default's.
+fn quickest(rated: impl Iterator<Item = (f64, TileOrder)>) -> (f64, TileOrder) {
+    rated.min_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or((f64::INFINITY, TileOrder::default()))
+}
+
+/// Rows of a short tile.
+fn short_block_m(tile: &Tile) -> u32 {
+    let Tile { block_m, block_n, head_dim } = *tile;
+    Sm90Config { block_m, block_n, head_dim }.short_block_m()
+}
+
+/// Whether there are short tiles.
+fn has_short_tiles(tile: &Tile) -> bool {
+    short_block_m(tile) < tile.block_m
 }
 
 /// Heads whose K and V stay in L2.
@@ -103,33 +151,67 @@ fn cached_heads(problem: &Problem) -> usize {
     (L2_BYTES / head_bytes).max(1) * problem.group()
 }
 
-/// About how many cycles a tile takes: its blocks of keys, and its first scores, last product and way out.
+/// What a head's tiles cost, the whole ones and the short ones, each in the order that they go in.
+struct Costs {
+    whole: Vec<u64>,
+    short: Vec<u64>,
+}
+
+impl Costs {
+    fn of_head(problem: &Problem, tile: &Tile, short_tiles: u32) -> Self {
+        let whole_tiles = whole_tiles(problem, tile, short_tiles);
+        let short_rows = short_block_m(tile);
+        let (block_m, first_whole) = (tile.block_m, short_tiles * short_rows);
+        let whole = (0..whole_tiles).map(|index| (first_whole + index * block_m, block_m));
+        let short = (0..short_tiles).map(|index| (index * short_rows, short_rows));
+        let cost = |(first_row, rows)| cost(problem, tile, first_row, rows);
+        let (mut whole, mut short): (Vec<_>, Vec<_>) = (whole.map(cost).collect(), short.map(cost).collect());
+        if problem.window().1.is_some() {
+            // The longest go first.
+            whole.reverse();
+            short.reverse();
+        }
+        Self { whole, short }
+    }
+}
+
+/// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last product and
+/// way out.
 ///
 /// Fitted to an H200: each score costs two multiply-adds for each column at 94 % of the tensor cores' 1,024 a
 /// cycle, or, where columns are few, its exponential and what goes with it.
-fn cost(problem: &Problem, tile: &Tile, index: usize) -> u64 {
-    let first_row = index * tile.block_m as usize;
-    let last_row = (first_row + tile.block_m as usize).min(problem.seqlen_q()) - 1;
+fn cost(problem: &Problem, tile: &Tile, first_row: u32, rows: u32) -> u64 {
     let (seqlen_q, seqlen_k) = (problem.seqlen_q(), problem.seqlen_k());
+    let first_row = first_row as usize;
+    if first_row >= seqlen_q {
+        return 0;
+    }
+    let last_row = (first_row + rows as usize).min(seqlen_q) - 1;
     let (left, right) = problem.window();
     let end = right.map_or(seqlen_k, |right| {
         (last_row + 1 + seqlen_k).saturating_add(right).saturating_sub(seqlen_q).min(seqlen_k)
     });
     let first = left.map_or(0, |left| (first_row + seqlen_k).saturating_sub(seqlen_q.saturating_add(left)));
     let blocks = end.saturating_sub(first).div_ceil(tile.block_n as usize);
-    let (overhead, slower) = if tile.block_m == 192 { (4_200, 1.0) } else { (3_300, 1.06) };
+    let existing = (last_row + 1 - first_row).div_ceil(Sm90Config::WARPGROUP_ROWS as usize);
+    let (overhead, rows, slower) = match (has_short_tiles(tile), existing) {
+        (true, 1) => (4_200, 64, 1.7),
+        (true, 2) => (4_200, 128, 1.12),
+        (true, _) => (4_200, tile.block_m, 1.0),
+        (false, _) => (3_300, tile.block_m, 1.06),
+    };
     let score = (f64::from(tile.head_dim) / 1_024.0 / 0.94).max(0.0977);
-    let block = f64::from(tile.block_m * tile.block_n) * score * slower;
-    overhead + (blocks as f64 * block) as u64
+    overhead + (blocks as f64 * f64::from(rows * tile.block_n) * score * slower) as u64
 }
 
-/// The cost of the block with the largest share; `costs` are those of a head's tiles in their order.
-fn longest_share(costs: &[u64], heads: usize, order: TileOrder, blocks: usize) -> u64 {
+/// The cost of the block with the largest share.
+fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -> u64 {
     let mut shares = vec![0; blocks];
     let section = order.section as usize;
-    let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
-    let ordered =
-        sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
+    let ordered = [&costs.whole, &costs.short].into_iter().flat_map(|costs| {
+        let sections = (0..heads).step_by(section).map(move |first| section.min(heads - first));
+        sections.flat_map(move |heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)))
+    });
     for (index, cost) in ordered.enumerate() {
         let (round, place) = (index / blocks, index % blocks);
         let back = order.back_and_forth && round % 2 == 1;
@@ -155,13 +237,31 @@ mod tests {
         for (batch, seqlen) in [(4, 4096), (16, 1024), (2, 8192), (1, 16_384)] {
             let problem = causal(batch, seqlen, 16);
             let (heads, blocks) = (16 * batch, 132);
-            let costs: Vec<u64> =
-                (0..seqlen.div_ceil(192)).rev().map(|index| cost(&problem, &tile, index)).collect();
-            let fair = (heads as u64 * costs.iter().sum::<u64>()) as f64 / f64::from(blocks);
-            let share = |order| longest_share(&costs, heads, order, blocks as usize) as f64 / fair;
+            let costs = |order: TileOrder| Costs::of_head(&problem, &tile, order.short_tiles);
+            let fair = (heads as u64 * costs(TileOrder::default()).whole.iter().sum::<u64>()) as f64
+                / f64::from(blocks);
+            let share = |order| longest_share(&costs(order), heads, order, blocks as usize) as f64 / fair;
             let chosen = schedule(&problem, &tile, blocks).order;
             assert!(share(chosen) < 1.05, "{seqlen}: {chosen:?} {}", share(chosen));
-            assert!(share(chosen) <= share(TileOrder { section: 16, back_and_forth: false }));
+            assert!(share(chosen) <= share(TileOrder { section: 16, ..TileOrder::default() }));
+        }
+    }
+
+    #[test]
+    fn short_tiles_fill_the_last_round() {
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        for (batch, seqlen) in [(8, 2048), (4, 4096), (2, 8192), (1, 16_384)] {
+            let layout = TensorLayout::bshd(batch, seqlen, 16, 128);
+            let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+            let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+            let Schedule { order, cycles, tiles, .. } = schedule(&problem, &tile, 132);
+            assert!(order.short_tiles > 0, "{seqlen}: {order:?}");
+            let whole = whole_tiles(&problem, &tile, order.short_tiles);
+            assert!(whole * 192 + order.short_tiles * 128 >= seqlen as u32);
+            assert_eq!(tiles, (whole + order.short_tiles) * 16 * batch as u32);
+            let alike =
+                longest_share(&Costs::of_head(&problem, &tile, 0), 16 * batch, TileOrder::default(), 132);
+            assert!(cycles < 0.98 * alike as f64, "{seqlen}: {order:?} {cycles} {alike}");
         }
     }
 

@@ -18,6 +18,7 @@ use crate::params::PersistentParams;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::wgmma::{Accumulator, Format};
 use crate::ptx::{barrier, index, setmaxnreg, shared, warp};
+use crate::scheduler::WorkTile;
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
@@ -123,6 +124,12 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     #[inline(always)]
     fn new() -> Self {
         Self { base: shared::base() }
+    }
+
+    /// First row of a tile in its sequence.
+    #[inline(always)]
+    fn first_row(self, params: &PersistentParams, work: &WorkTile) -> u32 {
+        Self::CONFIG.first_row(work.tile, params.short_tiles)
     }
 
     /// Makes all barriers.

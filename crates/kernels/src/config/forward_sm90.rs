@@ -36,6 +36,19 @@ impl Sm90Config {
         self.block_m / Self::WARPGROUP_ROWS
     }
 
+    /// Query rows of a short tile, which the last of three warpgroups has no part in. Of two that take turns none can be
+    /// left out.
+    pub const fn short_block_m(&self) -> u32 {
+        if self.warpgroups() == 3 { self.block_m - Self::WARPGROUP_ROWS } else { self.block_m }
+    }
+
+    /// First row of a head's tile, of which the first `short_tiles` are short.
+    #[inline(always)]
+    pub const fn first_row(&self, tile: u32, short_tiles: u32) -> u32 {
+        let short = if tile < short_tiles { tile } else { short_tiles };
+        tile * self.block_m - short * (self.block_m - self.short_block_m())
+    }
+
     /// Threads of a block: a warpgroup more, which copies.
     pub const fn threads(&self) -> u32 {
         128 * (self.warpgroups() + 1)
@@ -193,6 +206,13 @@ mod tests {
 
     use super::*;
     use alloc::string::ToString as _;
+
+    #[test]
+    fn whole_tiles_begin_where_the_short_ones_end() {
+        let first_row = |block_m, tile| Sm90Config { block_m, block_n: 80, head_dim: 128 }.first_row(tile, 2);
+        assert_eq!([0, 1, 2, 4].map(|tile| first_row(192, tile)), [0, 128, 256, 640]);
+        assert_eq!([0, 1, 2, 4].map(|tile| first_row(128, tile)), [0, 128, 256, 512]);
+    }
 
     #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {

@@ -107,16 +107,20 @@ where
             }
             let mut schedule = Schedule::consumer(self.pipeline.schedule());
             while schedule.wait() {
-                let finished = self.attend(&params.attention, &schedule.work());
+                let finished = self.attend(params, &schedule.work());
                 let work = schedule.work();
-                output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
-                    params,
-                    o_map,
-                    self.pipeline,
-                    &work,
-                    &mut self.o,
-                    finished,
-                );
+                if self.has_rows(params, &work) {
+                    output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
+                        params,
+                        o_map,
+                        self.pipeline,
+                        &work,
+                        &mut self.o,
+                        finished,
+                    );
+                } else {
+                    warp::sync(); // All lanes have read the slot that the first one is about to leave.
+                }
                 if !Self::OWN_OUTPUT {
                     output::wait();
                     self.release_queries();
@@ -127,16 +131,28 @@ where
         }
     }
 
+    /// Whether this warpgroup has a part in the tile: the last one has none in a short tile.
+    #[inline(always)]
+    fn has_rows(&self, params: &PersistentParams, work: &WorkTile) -> bool {
+        Self::CONFIG.short_block_m() == BLOCK_M
+            || work.tile >= params.short_tiles
+            || WARPGROUP_ROWS * warpgroup() < Self::CONFIG.short_block_m()
+    }
+
     /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`] does.
     ///
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn attend(&mut self, params: &AttentionParams, work: &WorkTile) -> [(f32, f32); 2] {
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work);
-        let first_row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup();
+    unsafe fn attend(&mut self, params: &PersistentParams, work: &WorkTile) -> [(f32, f32); 2] {
+        let tile_row = self.pipeline.first_row(params, work);
+        let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
+        let has_rows = self.has_rows(params, work);
+        let params = &params.attention;
+        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work, tile_row);
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
+        let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
         let softmax_scale = if SCORE_MOD { 1.0 } else { params.softmax_scale };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = [0.0; OUT];

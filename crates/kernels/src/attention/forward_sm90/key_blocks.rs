@@ -15,8 +15,12 @@ pub(super) struct KeyBlocks<const BLOCK_N: u32> {
 
 impl<const BLOCK_N: u32> KeyBlocks<BLOCK_N> {
     #[inline(always)]
-    pub(super) fn of_tile<const BLOCK_M: u32>(params: &AttentionParams, work: &WorkTile) -> Self {
-        let mask = TileMask::new(params, work, work.tile * BLOCK_M, BLOCK_M, BLOCK_N);
+    pub(super) fn of_tile<const BLOCK_M: u32>(
+        params: &AttentionParams,
+        work: &WorkTile,
+        first_row: u32,
+    ) -> Self {
+        let mask = TileMask::new(params, work, first_row, BLOCK_M, BLOCK_N);
         Self { count: mask.seen.end.saturating_sub(mask.seen.first).div_ceil(BLOCK_N), mask }
     }
 

@@ -40,11 +40,11 @@ pub(super) unsafe fn store<
     finished: [(f32, f32); 2],
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
+    let first_row = pipeline.first_row(params, work);
     let PersistentParams { attention: params, o_by_rows, .. } = params;
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
-    let first_row = work.tile * BLOCK_M;
     // SAFETY: the caller's contract; the rows in shared memory are this warp's own, and no copy still reads
     // them.
     unsafe {

@@ -40,16 +40,20 @@ pub(super) unsafe fn produce<
         tma::prefetch(maps.v());
         let mut turns = Turns::of_block(params);
         while turns.index < params.tiles {
-            let work = WorkTile::of_persistent::<BLOCK_M>(params, turns.index);
+            let work = WorkTile::of_persistent(params, turns.index);
             schedule.announce(Some(&work));
-            let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(&params.attention, &work);
+            let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(
+                &params.attention,
+                &work,
+                pipeline.first_row(params, &work),
+            );
             let head = (work.kv_head(&params.attention), work.batch);
             let mut block = blocks.count;
             if block > 0 {
                 block -= 1;
                 keys.copy(blocks.first_key(block), head);
             }
-            copy_queries(maps, pipeline, &work, &mut queries);
+            copy_queries(params, maps, pipeline, &work, &mut queries);
             while block > 0 {
                 block -= 1;
                 keys.copy(blocks.first_key(block), head);
@@ -92,6 +96,7 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
 /// As [`produce`].
 #[inline(always)]
 unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+    params: &PersistentParams,
     maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     work: &WorkTile,
@@ -99,7 +104,7 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
 ) {
     let mut warpgroup = 0;
     while warpgroup < BLOCK_M / WARPGROUP_ROWS {
-        let row = work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup;
+        let row = pipeline.first_row(params, work) + WARPGROUP_ROWS * warpgroup;
         // SAFETY: the caller's contract.
         unsafe {
             let full = queries.behind(Ring::<1>::BYTES * warpgroup).acquire(Rows::<HEAD_DIM>::BYTES);
