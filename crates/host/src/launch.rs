@@ -1,14 +1,14 @@
 //! From a plan and addresses to the kernels' parameters.
 
 use fa_kernels::config::Sm90Config;
-use fa_kernels::entries::{Entry, Params, Tile};
+use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
+use fa_kernels::params::{AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::TileOrder;
+use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
-use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
+use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -35,41 +35,82 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Whether all four tensors start at multiples of 16 bytes, as tensor maps want them.
-    pub(crate) const fn are_aligned(&self) -> bool {
-        (self.q | self.k | self.v | self.o).is_multiple_of(16)
+    /// Whether all tensors that these launches describe by tensor maps start at multiples of 16 bytes, as maps want
+    /// them: those that are not copied.
+    pub(crate) fn are_mapped(&self, steps: &[Step]) -> bool {
+        let inputs = [self.q, self.k, self.v];
+        let is_aligned = |address: u64| address.is_multiple_of(16);
+        is_aligned(self.o)
+            && steps.iter().all(|step| {
+                let mut inputs = inputs.into_iter().zip(step.packed.copies);
+                inputs.all(|(address, copy)| copy.is_some() || is_aligned(address))
+            })
     }
 }
 
-/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives them.
+/// The parameters that a launch takes; its tensor maps, where it has some, in the form that `encode` gives them.
 ///
 /// # Errors
 /// When an address that the problem needs was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &Problem,
-    (entry, order): (&Entry, TileOrder),
+    step: &Step,
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
+    let Step { entry, order, packed, .. } = step;
+    if entry.algorithm == Algorithm::Pack {
+        return Ok(Params::Pack(pack_params(problem, packed, addresses)));
+    }
     let attention = attention_params(problem, addresses)?;
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
     let mut maps = [tma::TensorMap::default(); 4];
-    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, &entry.tile, addresses)) {
+    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, (&entry.tile, packed), addresses)) {
         *map = encode(&tensor)?;
     }
     let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
-    let TileOrder { section, back_and_forth } = order;
+    let TileOrder { section, back_and_forth } = *order;
     let params = PersistentParams { attention, tiles, section, back_and_forth: back_and_forth.into() };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 
-/// What `forward_sm90` copies of Q, K, V and O: 64 columns of a warpgroup's rows, of a block of keys, and of
-/// a warp's rows.
-fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [TensorMap; 4] {
+/// What the launch before `forward_sm90` copies of Q, K and V, and where to.
+fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> PackParams {
+    let Tensors { q, k, v, .. } = problem.tensors();
+    let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
+    let copies = sources.into_iter().zip(packed.copies).filter_map(|(source, copy)| Some((source, copy?)));
+    let mut params = PackParams::default();
+    let mut blocks = 0;
+    for (index, ((source, from), PackedCopy { offset, layout })) in copies.enumerate() {
+        // The plan checked that all blocks together are below 2^31.
+        blocks += head_blocks(&layout) * (layout.batch * layout.heads) as u32;
+        params.ends[index..].fill(blocks);
+        params.tensors[index] = PackTensor {
+            source,
+            end: source + 2 * from.span() as u64,
+            target: addresses.workspace + offset,
+            strides: strides(from),
+            rows: layout.seqlen as u32,
+            heads: layout.heads as u32,
+            columns: layout.head_dim as u32,
+            chunks: chunks(&layout),
+            head_blocks: head_blocks(&layout),
+        };
+    }
+    params
+}
+
+/// What `forward_sm90` copies of Q, K, V and O, or of their copies: 64 columns of a warpgroup's rows, of a block of
+/// keys, and of a warp's rows.
+fn tensor_maps(problem: &Problem, (tile, packed): (&Tile, &Packed), addresses: &Addresses) -> [TensorMap; 4] {
     let Tensors { q, k, v, o } = problem.tensors();
-    let map = |address, layout: &TensorLayout, rows| {
+    let input = |index: usize, address, layout| match &packed.copies[index] {
+        Some(copy) => (addresses.workspace + copy.offset, copy.layout),
+        None => (address, layout),
+    };
+    let map = |(address, layout): (u64, TensorLayout), rows| {
         let axis = |length, stride, boxed| {
             // The axis of a single index takes no steps, but its stride is looked at.
             Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
@@ -85,10 +126,10 @@ fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [Tensor
         )
     };
     [
-        map(addresses.q, q, Sm90Config::WARPGROUP_ROWS),
-        map(addresses.k, k, tile.block_n),
-        map(addresses.v, v, tile.block_n),
-        map(addresses.o, o, Sm90Config::WARP_ROWS),
+        map(input(0, addresses.q, *q), Sm90Config::WARPGROUP_ROWS),
+        map(input(1, addresses.k, *k), tile.block_n),
+        map(input(2, addresses.v, *v), tile.block_n),
+        map((addresses.o, *o), Sm90Config::WARP_ROWS),
     ]
 }
 

@@ -2,22 +2,21 @@
 
 use fa_kernels::entries::Tile;
 
-use crate::{Problem, TensorLayout, Tensors};
+use crate::{Problem, TensorLayout};
 
 /// Elements of 16 bytes, which tensor maps count strides in.
-const CHUNK: usize = 8;
+pub(super) const CHUNK: usize = 8;
 
-/// Why `forward_sm90` cannot run a problem, if it cannot.
+/// Why `forward_sm90` cannot run a problem, if it cannot. Q, K and V may lie in any way: they can be copied.
 pub(super) fn refusal(problem: &Problem) -> Option<String> {
     if problem.cu_seqlens().is_some() {
         return Some("a tensor map ends with its tensor, and not with a packed sequence".to_owned());
     }
-    let Tensors { q, k, v, o } = problem.tensors();
-    [("q", q), ("k", k), ("v", v), ("o", o)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
+    unmapped("o", &problem.tensors().o)
 }
 
 /// The stride of a tensor that a tensor map cannot have, if there is one.
-fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
+pub(super) fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
     let axes = [
         ("batch", layout.batch, layout.stride_batch),
         ("seqlen", layout.seqlen, layout.stride_seq),
@@ -141,7 +140,7 @@ fn longest_share(costs: &[u64], heads: usize, order: TileOrder, blocks: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Options};
+    use crate::{DType, Options, Tensors};
 
     fn causal(batch: usize, seqlen: usize, heads: usize) -> Problem {
         let layout = TensorLayout::bshd(batch, seqlen, heads, 128);
@@ -190,7 +189,7 @@ mod tests {
         let refused = |layout, options| reason(layout, options).unwrap();
         assert_eq!(
             refused(TensorLayout::bshd(2, 30, 3, 41), Options::default()),
-            "q's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
+            "o's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
         );
         assert_eq!(reason(TensorLayout::bshd(1, 30, 1, 48), Options::default()), None);
         assert_eq!(reason(plain, Options { softcap: 5.0, ..Options::default() }), None);

@@ -6,7 +6,9 @@ use fa_kernels::variant::Config;
 
 use super::order::fastest_first;
 use super::tuned::TUNED;
-use super::{Kernel, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype};
+use super::{
+    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype,
+};
 use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
@@ -95,7 +97,7 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     of_entry(problem, device, kernel, entry, vec![format!("{} was asked for", entry.name)])
 }
 
-/// The plan that is one launch of `entry`.
+/// The plan that is one launch of `entry`, and where it needs copies of tensors, one before it.
 fn of_entry(
     problem: &Problem,
     device: &Device,
@@ -104,24 +106,30 @@ fn of_entry(
     mut reasons: Vec<String>,
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
-    let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
+    let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
     if entry.algorithm.is_persistent() {
-        let hopper::Schedule { grid, order, .. } =
+        let hopper::Schedule { grid, order, cycles } =
             hopper::schedule(problem, &entry.tile, device.multiprocessors);
-        step = Step { entry, grid, order };
+        let packed = Packed::of(problem);
+        steps = vec![Step { entry, grid, order, packed }];
         reasons.push(format!(
             "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
-            step.order.section
+            order.section
         ));
+        if !packed.is_empty() {
+            steps.insert(0, packed.step()?);
+            workspace_bytes = packed.bytes;
+            reasons.push(packed.reason(problem, device, cycles));
+        }
         let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
         unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
     }
     Ok(Plan {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![step],
+        steps,
         unaligned,
-        workspace_bytes: 0,
+        workspace_bytes,
         reasons,
     })
 }
