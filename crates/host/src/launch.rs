@@ -6,7 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks};
+use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, unmapped};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
@@ -35,16 +35,13 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Whether all tensors that these launches describe by tensor maps start at multiples of 16 bytes, as maps want
-    /// them: those that are not copied.
+    /// Whether the tensors that these launches load by tensor maps start at multiples of 16 bytes, as maps want them:
+    /// those of Q, K and V that are not copied.
     pub(crate) fn are_mapped(&self, steps: &[Step]) -> bool {
-        let inputs = [self.q, self.k, self.v];
-        let is_aligned = |address: u64| address.is_multiple_of(16);
-        is_aligned(self.o)
-            && steps.iter().all(|step| {
-                let mut inputs = inputs.into_iter().zip(step.packed.copies);
-                inputs.all(|(address, copy)| copy.is_some() || is_aligned(address))
-            })
+        steps.iter().all(|step| {
+            let mut inputs = [self.q, self.k, self.v].into_iter().zip(step.packed.copies);
+            inputs.all(|(address, copy)| copy.is_some() || address.is_multiple_of(16))
+        })
     }
 }
 
@@ -66,13 +63,19 @@ pub(crate) fn params(
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
-    let mut maps = [tma::TensorMap::default(); 4];
-    for (map, tensor) in maps.iter_mut().zip(tensor_maps(problem, (&entry.tile, packed), addresses)) {
-        *map = encode(&tensor)?;
-    }
+    let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", &problem.tensors().o).is_some();
+    let [q, k, v, o] = tensor_maps(problem, (&entry.tile, packed), addresses);
+    let no_map = Ok(tma::TensorMap::default());
+    let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
     let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
     let TileOrder { section, back_and_forth } = *order;
-    let params = PersistentParams { attention, tiles, section, back_and_forth: back_and_forth.into() };
+    let params = PersistentParams {
+        attention,
+        tiles,
+        section,
+        back_and_forth: back_and_forth.into(),
+        o_by_rows: o_by_rows.into(),
+    };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 

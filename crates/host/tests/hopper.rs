@@ -25,40 +25,45 @@ const SHAPES: [([usize; 5], Options); 6] = [
     ([1, 450, 450, 1, 2], Options { window: (Some(30), Some(250)), ..PLAIN }),
 ];
 
-/// Runs a case on a device of so many multiprocessors, which is how many blocks there are.
+/// Runs a case on a device of so many multiprocessors, which is how many blocks there are. O starts so many
+/// elements behind where the allocator puts it.
 fn run<T: Element>(
     case: &Case,
+    o_offset: usize,
     multiprocessors: u32,
     request: &Request,
     schedule: u64,
 ) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
-    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut o = vec![T::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
+    let (before, o) = o.split_at_mut(o_offset);
     let mut lse = vec![-77.0; problem.lse_len() + 3];
     let sim = Sim::new(schedule);
     let device = Device { multiprocessors, ..sim.device().clone() };
     let plan = plan(&problem, &device, request).unwrap();
-    prop_assert!(plan.steps[0].grid <= multiprocessors);
-    let ran = sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    prop_assert!(plan.steps.last().unwrap().grid <= multiprocessors);
+    let ran = sim.forward(&problem, &plan, (q, k, v), o, Some(&mut lse));
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
+    let report = accuracy::check(&problem, (q, k, v), o, Some(&lse), DType::F32, &rows);
     prop_assert!(report.passed(), "{report}");
-    prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
+    prop_assert!(untouched_outside(&problem.tensors().o, o, -77.0), "wrote outside the view");
+    prop_assert!(before.iter().all(|value| value.to_f32() == -77.0), "wrote before O");
     prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
     Ok(())
 }
 
 fn run_in_its_type(
     case: &Case,
+    o_offset: usize,
     multiprocessors: u32,
     request: &Request,
     schedule: u64,
 ) -> Result<(), TestCaseError> {
     match case.dtype {
-        DType::Bf16 => run::<bf16>(case, multiprocessors, request, schedule),
-        _ => run::<f16>(case, multiprocessors, request, schedule),
+        DType::Bf16 => run::<bf16>(case, o_offset, multiprocessors, request, schedule),
+        _ => run::<f16>(case, o_offset, multiprocessors, request, schedule),
     }
 }
 
@@ -81,9 +86,70 @@ fn blocks_go_through_several_tiles() {
             let request =
                 Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
             let schedule = (tile + index) as u64 % 8;
-            if let Err(error) = run_in_its_type(&case, 2, &request, schedule) {
+            if let Err(error) = run_in_its_type(&case, 0, 2, &request, schedule) {
                 panic!("{case:?}: {error}");
             }
+        }
+    }
+}
+
+/// O at every distance from a multiple of 16 bytes, with rows that are at the same and at others, in 8 schedules.
+#[test]
+fn o_may_lie_anywhere() {
+    for (block_m, block_n, head_dim) in [(192, 80, 128), (128, 128, 128), (128, 80, 256)] {
+        for index in 0..8 {
+            let gaps = [0, 8, 1, 2, 3, 4, 5, 6];
+            let case = Case {
+                dtype: DType::F16,
+                shape: [2, 150, 90, 1, 2, head_dim],
+                head_dim_v: Some(head_dim - 8 * (index % 3)),
+                orders: [Order::Bshd, Order::Bhsd, Order::Padded(gaps[index])],
+                options: if index % 2 == 0 { CAUSAL } else { PLAIN },
+                seed: index as u64,
+            };
+            let request =
+                Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
+            if let Err(error) = run_in_its_type(&case, index, 1, &request, index as u64) {
+                panic!("{case:?}, O at {index}: {error}");
+            }
+        }
+    }
+}
+
+/// Q, K and V where no tensor map describes them, alone and together: at odd strides, wider and narrower than whole
+/// sectors, at any distance from a multiple of 16 bytes, and with rows that heads share.
+#[test]
+fn q_k_and_v_may_lie_anywhere() {
+    let odd = [
+        // (D, Dv, Q, K and V); which are copied.
+        (([129, 129], Order::Bhsd, Order::Bhsd), [true; 3]),
+        (([128, 77], Order::Bshd, Order::Bhsd), [false, false, true]),
+        (([72, 72], Order::Padded(3), Order::Bshd), [true, false, false]),
+        (([17, 240], Order::Bshd, Order::Padded(1)), [true; 3]),
+        (([64, 64], Order::Bshd, Order::Repeated), [false, true, true]),
+        (([1, 5], Order::Bshd, Order::Bhsd), [true; 3]),
+        (([137, 64], Order::Bhsd, Order::Bhsd), [true, true, false]),
+        (([250, 256], Order::Bhsd, Order::Padded(6)), [true, false, true]),
+    ];
+    for (index, (([head_dim, head_dim_v], q, kv), copied)) in odd.into_iter().enumerate() {
+        let case = Case {
+            dtype: if index % 2 == 0 { DType::F16 } else { DType::Bf16 },
+            shape: [2, 150, 90, 1 + index % 2, 2, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders: [q, kv, Order::Bshd],
+            options: if index % 2 == 0 { CAUSAL } else { PLAIN },
+            seed: index as u64,
+        };
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let planned = plan(&case.problem(), Sim::new(0).device(), &request).unwrap();
+        let columns = [head_dim, head_dim, head_dim_v].map(|columns| columns.next_multiple_of(16));
+        let [_, sq, sk, h, _, _] = case.shape;
+        let rows = [2 * sq * 2 * h, 2 * sk * h, 2 * sk * h];
+        let bytes = |tensor: usize| (2 * rows[tensor] * columns[tensor]).next_multiple_of(256);
+        let expected: usize = (0..3).filter(|&tensor| copied[tensor]).map(bytes).sum();
+        assert_eq!((planned.steps.len(), planned.workspace_bytes), (2, expected as u64), "{case:?}");
+        if let Err(error) = run_in_its_type(&case, index, 2, &request, index as u64) {
+            panic!("{case:?}: {error}");
         }
     }
 }
@@ -92,18 +158,15 @@ fn blocks_go_through_several_tiles() {
 fn mapped(case: Case) -> Case {
     let up = |columns: usize| columns.next_multiple_of(8);
     let [b, sq, sk, h, group, d] = case.shape;
-    let orders = case.orders.map(|order| match order {
+    let [q, kv, o] = case.orders;
+    let aligned = |order| match order {
         Order::Padded(gap) => Order::Padded(8 * gap),
         Order::Repeated => Order::Bshd,
         order => order,
-    });
-    Case {
-        dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
-        shape: [b, sq, sk, h, group, up(d)],
-        head_dim_v: case.head_dim_v.map(up),
-        orders,
-        ..case
-    }
+    };
+    // O may lie anywhere.
+    let orders = [aligned(q), aligned(kv), o];
+    Case { shape: [b, sq, sk, h, group, up(d)], head_dim_v: case.head_dim_v.map(up), orders, ..case }
 }
 
 proptest! {
@@ -113,10 +176,15 @@ proptest! {
     #[test]
     fn matches_the_reference(
         case in case(&[(1, 1), (70, 1), (1, 70), (260, 3), (33, 64)], 300),
+        o_offset in prop_oneof![Just(0), 1..8_usize],
         multiprocessors in 1..4_u32,
+        as_it_is in any::<bool>(),
         schedule in any::<u64>(),
     ) {
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        run_in_its_type(&mapped(case), multiprocessors, &request, schedule)?;
+        let dtype = if case.dtype == DType::F32 { DType::F16 } else { case.dtype };
+        let case = Case { dtype, ..case };
+        let case = if as_it_is { case } else { mapped(case) };
+        run_in_its_type(&case, o_offset, multiprocessors, &request, schedule)?;
     }
 }

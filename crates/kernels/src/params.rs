@@ -100,6 +100,8 @@ pub struct PersistentParams {
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
     pub back_and_forth: u32,
+    /// 1 where O has no tensor map, and is stored row by row; 0 where it has one.
+    pub o_by_rows: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -231,7 +231,7 @@ mod tests {
             ..AttentionParams::default()
         };
         // Three tiles of 100 queries for each of 2·3 heads, in sections of four heads and then two.
-        let params = PersistentParams { attention, tiles: 18, section: 4, back_and_forth: 0 };
+        let params = PersistentParams { attention, tiles: 18, section: 4, ..PersistentParams::default() };
         // SAFETY: the index is below the number of tiles, and there are no offsets to read.
         let work = |index| unsafe { WorkTile::of_persistent::<100>(&params, index) };
         let place = |index| (work(index).tile, work(index).head + 3 * work(index).batch);

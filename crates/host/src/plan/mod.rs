@@ -12,7 +12,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::TileOrder;
+pub(crate) use hopper::{TileOrder, unmapped};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
@@ -130,8 +130,8 @@ pub struct Plan {
     pub tile: Option<(usize, usize)>,
     /// The launches in order; empty on the CPU.
     pub steps: Vec<Step>,
-    /// The launch in place of all others where one of Q, K, V and O turns out to start at no multiple of 16 bytes, and
-    /// they need it to.
+    /// The launch in place of all others where Q, K or V turns out to start at no multiple of 16 bytes, and they need
+    /// it to.
     pub unaligned: Option<Step>,
     /// Bytes of device memory beside Q, K, V, O and lse.
     pub workspace_bytes: u64,

@@ -121,6 +121,9 @@ fn of_entry(
             workspace_bytes = packed.bytes;
             reasons.push(packed.reason(problem, device, cycles));
         }
+        if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
+            reasons.push(format!("O is stored row by row: {stride}"));
+        }
         let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
         unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
     }

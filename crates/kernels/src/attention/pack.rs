@@ -63,9 +63,12 @@ pub unsafe fn pack(params: &PackParams) {
 /// As [`pack`].
 #[inline(always)]
 unsafe fn pack_block(tensor: &PackTensor, block: u32) {
-    let PackTensor { chunks, heads, head_blocks, rows, strides, .. } = *tensor;
+    let (chunks, heads, head_blocks) = (tensor.chunks, tensor.heads, tensor.head_blocks);
     // SAFETY: a tensor with a block has no empty axis.
-    unsafe { assert_unchecked(chunks > 0 && chunks <= MAX_CHUNKS && heads > 0 && head_blocks > 0) };
+    unsafe {
+        assert_unchecked(chunks > 0 && chunks <= MAX_CHUNKS);
+        assert_unchecked(heads > 0 && head_blocks > 0);
+    }
     let turn = THREADS / chunks;
     // SAFETY: there are more threads than chunks.
     unsafe { assert_unchecked(turn > 0) };
@@ -76,15 +79,17 @@ unsafe fn pack_block(tensor: &PackTensor, block: u32) {
     let sequence_head = block / head_blocks;
     let (batch, head) = (sequence_head / heads, sequence_head % heads);
     let first_row = block % head_blocks * (ROWS as u32 * turn) + thread_row;
-    let first = batch as u64 * strides.batch + head as u64 * strides.head + first_row as u64 * strides.row;
-    let packed_row = sequence_head as u64 * rows as u64 + first_row as u64;
+    let first = batch as u64 * tensor.strides.batch
+        + head as u64 * tensor.strides.head
+        + first_row as u64 * tensor.strides.row;
+    let packed_row = sequence_head as u64 * tensor.rows as u64 + first_row as u64;
     let mut copies = Copies {
         source: tensor.source + 2 * (first + (CHUNK_COLUMNS * chunk) as u64),
-        source_step: 2 * turn as u64 * strides.row,
+        source_step: 2 * turn as u64 * tensor.strides.row,
         target: tensor.target + CHUNK as u64 * (packed_row * chunks as u64 + chunk as u64),
         target_step: (CHUNK * chunks * turn) as u64,
         columns: tensor.columns.saturating_sub(CHUNK_COLUMNS * chunk).min(CHUNK_COLUMNS),
-        rows: rows.saturating_sub(first_row).div_ceil(turn),
+        rows: tensor.rows.saturating_sub(first_row).div_ceil(turn),
     };
     // SAFETY: the caller's contract.
     unsafe {

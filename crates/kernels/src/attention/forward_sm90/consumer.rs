@@ -110,7 +110,7 @@ where
                 let finished = self.attend(&params.attention, &schedule.work());
                 let work = schedule.work();
                 output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
-                    &params.attention,
+                    params,
                     o_map,
                     self.pipeline,
                     &work,

@@ -4,10 +4,12 @@ use super::consumer::{leads_warp, scale_rows, warpgroup};
 use super::{Pipeline, WARPGROUP};
 use crate::config::Sm90Config;
 use crate::element::Element;
-use crate::params::AttentionParams;
+use crate::params::PersistentParams;
 use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
 use crate::scheduler::WorkTile;
 use crate::tile::mma::{Lane, MmaElement};
+use crate::tile::panel_store::store_rows;
+use crate::tile::simt::GlobalTile;
 
 /// Rows of O that one warp stores.
 const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
@@ -17,7 +19,7 @@ const FIRST_BARRIER: u32 = 4;
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both
 /// rows' 1/l and lse. Each warp rounds its rows into shared memory, from where tensor copies fetch them and
-/// clip what is not there.
+/// clip what is not there, or the warp itself where there is no tensor map.
 ///
 /// # Safety
 /// All threads of a warpgroup call this together; these rows of O are theirs alone.
@@ -30,7 +32,7 @@ pub(super) unsafe fn store<
     const STAGES: u32,
     const OUT: usize,
 >(
-    params: &AttentionParams,
+    params: &PersistentParams,
     map: u64,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     work: &WorkTile,
@@ -38,6 +40,7 @@ pub(super) unsafe fn store<
     finished: [(f32, f32); 2],
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
+    let PersistentParams { attention: params, o_by_rows, .. } = params;
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
@@ -63,13 +66,21 @@ pub(super) unsafe fn store<
         }
         fence::proxy_async();
         warp::sync();
-        if leads_warp() {
-            rows.store(map, first_row + lane.warp_row, work.head, work.batch);
+        let first_row = first_row + lane.warp_row;
+        if *o_by_rows != 0 {
+            if first_row < work.queries.len {
+                let shape = (work.queries, params.head_dim_v);
+                let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
+                store_rows::<E, _, _>(rows, WARP_ROWS, &o.from::<E>(first_row, 0), 0);
+            }
+            warp::sync(); // Where O leaves through Q's memory, the first lane is about to release that.
+        } else if leads_warp() {
+            rows.store(map, first_row, work.head, work.batch);
             tma::commit_group();
         }
         let mut i = 0;
         while i < 2 {
-            let row = first_row + lane.row(i);
+            let row = first_row + 8 * i as u32 + lane.group;
             if params.lse != 0 && lane.pair == 0 && row < work.queries.len {
                 f32::store(params.lse + 4 * work.lse_index(params, row), finished[i].1);
             }
