@@ -57,6 +57,10 @@ pub(crate) fn params(
 ) -> Result<Params> {
     let Step { entry, order, packed, .. } = step;
     if entry.algorithm == Algorithm::Pack {
+        let (address, bytes) = (addresses.workspace, packed.bytes);
+        if address == 0 || !address.is_multiple_of(16) {
+            return Err(Error::Workspace { address, bytes });
+        }
         return Ok(Params::Pack(pack_params(problem, packed, addresses)));
     }
     let attention = attention_params(problem, addresses)?;
@@ -208,7 +212,32 @@ fn side(size: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Options, Tensors};
+    use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
+
+    #[test]
+    fn copies_need_a_workspace() {
+        let layout = TensorLayout::bhsd(2, 5, 3, 9);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let plan = plan(&problem, Sim::new(0).device(), &request).unwrap();
+        let at = |workspace| {
+            let addresses = Addresses { q: 2, k: 4, v: 6, o: 8, workspace, ..Addresses::default() };
+            let no_maps = |_: &TensorMap| Ok(tma::TensorMap::default());
+            params(&problem, &plan.steps[0], &addresses, no_maps)
+        };
+        for address in [0, 8] {
+            let error = at(address).unwrap_err().to_string();
+            let bytes = "the plan needs 3072 bytes at a multiple of 16";
+            assert_eq!(error, format!("workspace is at address {address:#x}; {bytes}"));
+        }
+        let Params::Pack(packed) = at(4096).unwrap() else { panic!("the first launch packs") };
+        // 30 rows of 16 columns each, in one block for each head.
+        assert_eq!(packed.ends, [6, 12, 18]);
+        assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048]);
+        let last = packed.tensors[2];
+        assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));
+    }
 
     #[test]
     fn a_tensor_of_the_problem_needs_its_address() {
