@@ -9,11 +9,11 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
-use crate::attention::{combine, decode, forward_sm80, pack};
+use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::{forward_sm90, pack};
 use crate::element::{Bf16, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
@@ -439,8 +439,6 @@ entries! { sm_80;
     decode(16, 256, 2, 3, 2);
     decode(16, 256, 2, 2, 2);
     decode_combine();
-    // Rows that tensor maps cannot describe, on their way to forward_sm90.
-    pack();
 }
 
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
@@ -464,6 +462,8 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
+    // Copies what tensor maps cannot describe.
+    pack();
 }
 
 // Behind the macros that it lists its entries with.

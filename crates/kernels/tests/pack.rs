@@ -116,7 +116,12 @@ fn check(views: &[View], seed: u64) {
         buffers: &buffers,
     };
     // SAFETY: the parameters describe the launch's buffers.
-    launch(&config, &|| unsafe { pack(&params) }).unwrap_or_else(|error| panic!("{views:?}: {error}"));
+    let report =
+        launch(&config, &|| unsafe { pack(&params) }).unwrap_or_else(|error| panic!("{views:?}: {error}"));
+    // Each chunk is written once, of those aligned in memory at most two are read.
+    let written = views.iter().map(|view| 2 * view.copy_len() as u64).sum::<u64>();
+    assert_eq!(report.global_bytes_written, written, "{views:?}");
+    assert!(report.global_bytes_read <= 2 * written, "{views:?}: {} bytes read", report.global_bytes_read);
     for (view, copy) in views.iter().zip(&copies) {
         let found: Vec<u16> = copy
             .iter()

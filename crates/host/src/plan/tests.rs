@@ -99,10 +99,7 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     assert_eq!(plan_of_trap.workspace(), "the copies of Q, K and V");
     let reason = plan_of_trap.reasons.iter().find(|reason| reason.contains("copied")).unwrap();
     assert!(reason.starts_with("before it, q, k, v copied to rows of whole 32-byte sectors"), "{reason}");
-    assert!(
-        reason.contains("q's batch stride is 4227072") || reason.contains("q's seqlen stride is 129"),
-        "{reason}"
-    );
+    assert!(reason.contains("q's seqlen stride is 129"), "{reason}");
     assert!(reason.contains("452984832 bytes of workspace"), "{reason}");
 
     // Few queries would wait for copies of many keys; one row of keys, and a mask that hides most of them, likewise.

@@ -114,7 +114,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
         dtype,
         request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
         head_dims: bucket(entry),
-        // Rows of others do not start where tensor maps want them.
+        // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
         step: if kernel == Kernel::ForwardSm90 { 8 } else { 1 },
         entries: vec![entry],
     }
