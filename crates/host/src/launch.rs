@@ -35,8 +35,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Whether the tensors that these launches load by tensor maps start at multiples of 16 bytes, as maps want them:
-    /// those of Q, K and V that are not copied.
+    /// Whether the tensors that these launches load by tensor maps start at multiples of 16 bytes, as maps
+    /// want them: those of Q, K and V that are not copied.
     pub(crate) fn are_mapped(&self, steps: &[Step]) -> bool {
         steps.iter().all(|step| {
             let mut inputs = [self.q, self.k, self.v].into_iter().zip(step.packed.copies);

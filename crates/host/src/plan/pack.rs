@@ -4,8 +4,9 @@ use fa_kernels::attention::pack::block_rows;
 use fa_kernels::entries::Algorithm;
 
 use super::hopper::{self, CHUNK};
-use super::{Step, built_for, checked_grid, entries};
-use crate::{Device, Problem, Result, TensorLayout, Tensors};
+use super::tile::built_for_head_dim;
+use super::{Kernel, Step, checked_grid, entries, join, unsupported_dtype};
+use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
 /// Columns that the rows of a copy are multiples of: a sector of 32 bytes, which L2 moves whole.
 const SECTOR_COLUMNS: usize = 16;
@@ -57,11 +58,9 @@ impl Packed {
 
     /// The launch that makes the copies.
     pub(super) fn step(self) -> Result<Step> {
-        // The list has it for all devices since sm_80, and this is asked on Hopper alone.
         let entry = entries().find(|entry| entry.algorithm == Algorithm::Pack);
-        let entry = entry.ok_or_else(|| {
-            super::unsupported_dtype(super::Kernel::ForwardSm90.name(), Algorithm::Pack, crate::DType::F16)
-        })?;
+        let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Pack, DType::F16);
+        let entry = entry.ok_or_else(missing)?;
         let blocks = self.copies.iter().flatten().map(|copy| {
             u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
         });
@@ -82,22 +81,23 @@ impl Packed {
     /// Why these copies are made, and what they cost beside `attention` cycles.
     pub(super) fn reason(&self, problem: &Problem, device: &Device, attention: f64) -> String {
         let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
-        let names = super::join(copied().map(|(_, (name, _))| name));
+        let names = join(copied().map(|(_, (name, _))| name));
         let why = copied().find_map(|(_, (name, tensor))| hopper::unmapped(name, tensor)).unwrap_or_default();
         let cycles = self.cycles(problem, device);
+        let (bytes, share) = (self.bytes, 100.0 * cycles / (cycles + attention));
         format!(
-            "before it, {names} copied to rows of whole 32-byte sectors, since {why}: {} bytes of workspace, about {:.0} % of the time",
-            self.bytes,
-            100.0 * cycles / (cycles + attention)
+            "before it, {names} copied to rows of whole 32-byte sectors, since {why}: {bytes} bytes of workspace, \
+             about {share:.0} % of the time"
         )
     }
 }
 
-/// Why `forward_sm90` with copies would not be faster than `forward_sm80` without, if it would not, or would not fit.
+/// Why `forward_sm90` with copies would be no faster than `forward_sm80` without, or would not fit, if so.
 ///
-/// Attention over rows that start anywhere takes `forward_sm80` 2.5 to 3 times as long as it takes `forward_sm90` over
-/// aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they take no longer than the attention that
-/// follows: where there are enough queries for each key, and keys for each query.
+/// Attention over rows that start anywhere takes `forward_sm80` 2.5 to 3 times as long as it takes
+/// `forward_sm90` over aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they take
+/// no longer than the attention that follows: where there are enough queries for each key, and keys for each
+/// query.
 pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorithm) -> Option<String> {
     let packed = Packed::of(problem);
     if packed.is_empty() {
@@ -112,11 +112,7 @@ pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorith
             packed.bytes
         ));
     }
-    let columns = built_for(algorithm, problem.dtype())
-        .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.widest_head_dim())
-        .min();
-    let tiles = built_for(algorithm, problem.dtype()).filter(|entry| Some(entry.tile.head_dim) == columns);
+    let tiles = built_for_head_dim(problem, algorithm).into_iter();
     let cycles = tiles.map(|entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles);
     let attention = cycles.min_by(f64::total_cmp).unwrap_or(0.0);
     let copies = packed.cycles(problem, device);

@@ -20,13 +20,11 @@ pub(super) fn plan(
     algorithm: Algorithm,
     why: String,
 ) -> Result<Plan> {
-    let columns = built_for(algorithm, problem.dtype())
+    let built = built_for_head_dim(problem, algorithm);
+    let columns = built
+        .first()
         .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.widest_head_dim())
-        .min()
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
-    let built: Vec<_> =
-        built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
     built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
     let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
     let asked_for: Vec<_> = built
@@ -67,6 +65,14 @@ pub(super) fn plan(
         ),
     ];
     of_entry(problem, device, kernel, entry, reasons)
+}
+
+/// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
+pub(super) fn built_for_head_dim(problem: &Problem, algorithm: Algorithm) -> Vec<&'static Entry> {
+    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= problem.widest_head_dim();
+    let built = || built_for(algorithm, problem.dtype()).filter(wide_enough);
+    let columns = built().map(|entry| entry.tile.head_dim).min();
+    built().filter(|entry| Some(entry.tile.head_dim) == columns).collect()
 }
 
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
