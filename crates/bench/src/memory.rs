@@ -1,7 +1,7 @@
 //! Whether a problem fits, found out before anything of its size is allocated.
 
 use flash_attention::gemm::{GemmProblem, Matrices};
-use flash_attention::{BackendKind, Device, Error, Plan, Problem, Result};
+use flash_attention::{BackendKind, Device, Error, Kernel, Plan, Problem, Result};
 
 /// Bytes of Q, K and V, and of O and lse. The lengths were validated to fit an address space.
 fn footprint(problem: &Problem) -> (u128, u128) {
@@ -26,11 +26,11 @@ pub(crate) fn check_tensors(problem: &Problem, device: &Device, host: &Device) -
 pub(crate) fn check_workspace(problem: &Problem, plan: &Plan, device: &Device, host: &Device) -> Result<()> {
     let (inputs, outputs) = footprint(problem);
     let memory = if device.backend == BackendKind::Cuda { device } else { host };
-    fits(
-        "the score matrix with Q, K, V, O and lse",
-        inputs + outputs + u128::from(plan.workspace_bytes),
-        memory,
-    )
+    let what = match plan.kernel {
+        Kernel::ForwardSm90 => "the copies of Q, K and V, with Q, K, V, O and lse",
+        _ => "the score matrix with Q, K, V, O and lse",
+    };
+    fits(what, inputs + outputs + u128::from(plan.workspace_bytes), memory)
 }
 
 /// Refuses a multiplication whose matrices the host, or the device that has a memory of its own, cannot hold.
@@ -59,7 +59,7 @@ fn fits(what: &'static str, needed: u128, memory: &Device) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_attention::{DType, Kernel, Options, TensorLayout, Tensors};
+    use flash_attention::{DType, Options, TensorLayout, Tensors};
 
     fn device(backend: BackendKind, memory: u64) -> Device {
         Device {

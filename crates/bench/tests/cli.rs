@@ -49,6 +49,26 @@ fn cpu_run_says_what_ran_where_and_why() {
 }
 
 #[test]
+fn copies_for_tensor_maps_count_as_extra_memory() {
+    let line = "--seq 300 --kv-seq 200 --dim 129 --heads 2 --kv-heads 1 --layout bhsd --backend sim --kernel forward_sm90";
+    let document = json(&format!("{line} --json"));
+    let kernel = &document["kernels"][0];
+    let entries: Vec<_> = kernel["plan"]["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["entry"].as_str().unwrap())
+        .collect();
+    assert_eq!(entries.len(), 2);
+    assert_eq!(entries[0], "pack");
+    assert!(entries[1].starts_with("forward_sm90_f16"));
+    // Rows of 144 columns, for two query heads and one key head; each tensor ends at a multiple of 256 bytes.
+    let bytes = |rows: u64| (rows * 288).next_multiple_of(256);
+    assert_eq!(kernel["measurement"]["extra_bytes"], bytes(600) + 2 * bytes(200));
+    assert!(stdout(line).contains("bytes of workspace, about"));
+}
+
+#[test]
 fn json_holds_what_was_measured() {
     let document = json(
         "--seq 50 --kv-seq 70 --dim 8 --dtype bf16 --layout bhsd --backend cpu --seed 5 --iterations 4 --json",

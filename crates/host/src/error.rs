@@ -169,6 +169,14 @@ pub enum Error {
         /// The tensor.
         tensor: &'static str,
     },
+    /// The workspace was left out, or starts where no copies for tensor maps can.
+    #[error("workspace is at address {address:#x}; the plan needs {bytes} bytes at a multiple of 16")]
+    Workspace {
+        /// The address given; 0 where none was.
+        address: u64,
+        /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes).
+        bytes: u64,
+    },
     /// The buffers' element type is not the problem's.
     #[error("buffers hold {given}, but the problem was made for {expected}")]
     DTypeMismatch {

@@ -1,14 +1,14 @@
 //! From a plan and addresses to the kernels' parameters.
 
 use fa_kernels::config::Sm90Config;
-use fa_kernels::entries::{Entry, Params, Tile};
+use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
+use fa_kernels::params::{AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::{TileOrder, unmapped, whole_tiles};
+use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, unmapped, whole_tiles};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
-use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
+use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -35,31 +35,43 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Whether Q, K and V start at multiples of 16 bytes, as tensor maps want them.
-    pub(crate) const fn are_aligned(&self) -> bool {
-        (self.q | self.k | self.v).is_multiple_of(16)
+    /// Whether the tensors that these launches load by tensor maps start at multiples of 16 bytes, as maps
+    /// want them: those of Q, K and V that are not copied.
+    pub(crate) fn are_mapped(&self, steps: &[Step]) -> bool {
+        steps.iter().all(|step| {
+            let mut inputs = [self.q, self.k, self.v].into_iter().zip(step.packed.copies);
+            inputs.all(|(address, copy)| copy.is_some() || address.is_multiple_of(16))
+        })
     }
 }
 
-/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives them.
+/// The parameters that a launch takes; its tensor maps, where it has some, in the form that `encode` gives them.
 ///
 /// # Errors
 /// When an address that the problem needs was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &Problem,
-    (entry, order): (&Entry, TileOrder),
+    step: &Step,
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
+    let Step { entry, order, packed, .. } = step;
+    if entry.algorithm == Algorithm::Pack {
+        let (address, bytes) = (addresses.workspace, packed.bytes);
+        if address == 0 || !address.is_multiple_of(16) {
+            return Err(Error::Workspace { address, bytes });
+        }
+        return Ok(Params::Pack(pack_params(problem, packed, addresses)));
+    }
     let attention = attention_params(problem, addresses)?;
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
     let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", &problem.tensors().o).is_some();
-    let [q, k, v, o] = tensor_maps(problem, &entry.tile, addresses);
+    let [q, k, v, o] = tensor_maps(problem, (&entry.tile, packed), addresses);
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
-    let TileOrder { section, back_and_forth, short_tiles } = order;
+    let TileOrder { section, back_and_forth, short_tiles } = *order;
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let tiles = (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
     let params = PersistentParams {
@@ -74,11 +86,41 @@ pub(crate) fn params(
     Ok(Params::Persistent(Mapped { maps, params }))
 }
 
-/// What `forward_sm90` copies of Q, K, V and O: 64 columns of a warpgroup's rows, of a block of keys, and of
-/// a warp's rows.
-fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [TensorMap; 4] {
+/// What the launch before `forward_sm90` copies of Q, K and V, and where to.
+fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> PackParams {
+    let Tensors { q, k, v, .. } = problem.tensors();
+    let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
+    let copies = sources.into_iter().zip(packed.copies).filter_map(|(source, copy)| Some((source, copy?)));
+    let mut params = PackParams::default();
+    let mut blocks = 0;
+    for (index, ((source, from), PackedCopy { offset, layout })) in copies.enumerate() {
+        // The plan checked that all blocks together are below 2^31.
+        blocks += head_blocks(&layout) * (layout.batch * layout.heads) as u32;
+        params.ends[index..].fill(blocks);
+        params.tensors[index] = PackTensor {
+            source,
+            end: source + 2 * from.span() as u64,
+            target: addresses.workspace + offset,
+            strides: strides(from),
+            rows: layout.seqlen as u32,
+            heads: layout.heads as u32,
+            columns: layout.head_dim as u32,
+            chunks: chunks(&layout),
+            head_blocks: head_blocks(&layout),
+        };
+    }
+    params
+}
+
+/// What `forward_sm90` copies of Q, K, V and O, or of their copies: 64 columns of a warpgroup's rows, of a block of
+/// keys, and of a warp's rows.
+fn tensor_maps(problem: &Problem, (tile, packed): (&Tile, &Packed), addresses: &Addresses) -> [TensorMap; 4] {
     let Tensors { q, k, v, o } = problem.tensors();
-    let map = |address, layout: &TensorLayout, rows| {
+    let input = |index: usize, address, layout| match &packed.copies[index] {
+        Some(copy) => (addresses.workspace + copy.offset, copy.layout),
+        None => (address, layout),
+    };
+    let map = |(address, layout): (u64, TensorLayout), rows| {
         let axis = |length, stride, boxed| {
             // The axis of a single index takes no steps, but its stride is looked at.
             Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
@@ -94,10 +136,10 @@ fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [Tensor
         )
     };
     [
-        map(addresses.q, q, Sm90Config::WARPGROUP_ROWS),
-        map(addresses.k, k, tile.block_n),
-        map(addresses.v, v, tile.block_n),
-        map(addresses.o, o, Sm90Config::WARP_ROWS),
+        map(input(0, addresses.q, *q), Sm90Config::WARPGROUP_ROWS),
+        map(input(1, addresses.k, *k), tile.block_n),
+        map(input(2, addresses.v, *v), tile.block_n),
+        map((addresses.o, *o), Sm90Config::WARP_ROWS),
     ]
 }
 
@@ -173,7 +215,32 @@ fn side(size: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Options, Tensors};
+    use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
+
+    #[test]
+    fn copies_need_a_workspace() {
+        let layout = TensorLayout::bhsd(2, 5, 3, 9);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let plan = plan(&problem, Sim::new(0).device(), &request).unwrap();
+        let at = |workspace| {
+            let addresses = Addresses { q: 2, k: 4, v: 6, o: 8, workspace, ..Addresses::default() };
+            let no_maps = |_: &TensorMap| Ok(tma::TensorMap::default());
+            params(&problem, &plan.steps[0], &addresses, no_maps)
+        };
+        for address in [0, 8] {
+            let error = at(address).unwrap_err().to_string();
+            let bytes = "the plan needs 3072 bytes at a multiple of 16";
+            assert_eq!(error, format!("workspace is at address {address:#x}; {bytes}"));
+        }
+        let Params::Pack(packed) = at(4096).unwrap() else { panic!("the first launch packs") };
+        // 30 rows of 16 columns each, in one block for each head.
+        assert_eq!(packed.ends, [6, 12, 18]);
+        assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048]);
+        let last = packed.tensors[2];
+        assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));
+    }
 
     #[test]
     fn a_tensor_of_the_problem_needs_its_address() {

@@ -54,15 +54,17 @@ impl Sim {
         mut lse: Option<&mut [f32]>,
     ) -> Result<Traffic> {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;
-        let mut workspace: Vec<T> =
-            self.device.allocate("the score matrix", plan.workspace_bytes as usize / T::DTYPE.bytes())?;
+        let words = plan.workspace_bytes.div_ceil(16) as usize;
+        let mut workspace: Vec<u128> = self.device.allocate(plan.workspace(), words)?;
+        // NaN in every type, so that what is read before it is written shows.
+        workspace.fill(u128::MAX);
         let (cu_seqlens_q, cu_seqlens_k) = problem.cu_seqlens().unwrap_or_default();
         let buffers = [
             Buffer::read("q", q),
             Buffer::read("k", k),
             Buffer::read("v", v),
             Buffer::read_write("o", o),
-            Buffer::read_write("scores", &mut workspace),
+            Buffer::read_write("workspace", &mut workspace),
             Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
             Buffer::read("alibi_slopes", problem.alibi_slopes().unwrap_or_default()),
             Buffer::read("cu_seqlens_q", cu_seqlens_q),
@@ -80,9 +82,9 @@ impl Sim {
             cu_seqlens: Some((address(7), address(8))),
         };
         let mut traffic = Traffic::default();
-        for &Step { entry, grid, order } in plan.steps_at(&addresses) {
-            let params = params(problem, (entry, order), &addresses, |map| encode(entry.name, map))?;
-            self.run(entry, grid, &params, &buffers, &mut traffic)?;
+        for step in plan.steps_at(&addresses) {
+            let params = params(problem, step, &addresses, |map| encode(step.entry.name, map))?;
+            self.run(step.entry, step.grid, &params, &buffers, &mut traffic)?;
         }
         Ok(traffic)
     }

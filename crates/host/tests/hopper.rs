@@ -42,7 +42,7 @@ fn run<T: Element>(
     let sim = Sim::new(schedule);
     let device = Device { multiprocessors, ..sim.device().clone() };
     let plan = plan(&problem, &device, request).unwrap();
-    prop_assert!(plan.steps[0].grid <= multiprocessors);
+    prop_assert!(plan.steps.last().unwrap().grid <= multiprocessors);
     let ran = sim.forward(&problem, &plan, (q, k, v), o, Some(&mut lse));
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
@@ -116,6 +116,44 @@ fn o_may_lie_anywhere() {
     }
 }
 
+/// Q, K and V where no tensor map describes them, alone and together: at odd strides, wider and narrower than whole
+/// sectors, at any distance from a multiple of 16 bytes, and with rows that heads share.
+#[test]
+fn q_k_and_v_may_lie_anywhere() {
+    let odd = [
+        // (D, Dv, Q, K and V); which are copied.
+        (([129, 129], Order::Bhsd, Order::Bhsd), [true; 3]),
+        (([128, 77], Order::Bshd, Order::Bhsd), [false, false, true]),
+        (([72, 72], Order::Padded(3), Order::Bshd), [true, false, false]),
+        (([17, 240], Order::Bshd, Order::Padded(1)), [true; 3]),
+        (([64, 64], Order::Bshd, Order::Repeated), [false, true, true]),
+        (([1, 5], Order::Bshd, Order::Bhsd), [true; 3]),
+        (([137, 64], Order::Bhsd, Order::Bhsd), [true, true, false]),
+        (([250, 256], Order::Bhsd, Order::Padded(6)), [true, false, true]),
+    ];
+    for (index, (([head_dim, head_dim_v], q, kv), copied)) in odd.into_iter().enumerate() {
+        let case = Case {
+            dtype: if index % 2 == 0 { DType::F16 } else { DType::Bf16 },
+            shape: [2, 150, 90, 1 + index % 2, 2, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders: [q, kv, Order::Bshd],
+            options: if index % 2 == 0 { CAUSAL } else { PLAIN },
+            seed: index as u64,
+        };
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let planned = plan(&case.problem(), Sim::new(0).device(), &request).unwrap();
+        let columns = [head_dim, head_dim, head_dim_v].map(|columns| columns.next_multiple_of(16));
+        let [_, sq, sk, h, _, _] = case.shape;
+        let rows = [2 * sq * 2 * h, 2 * sk * h, 2 * sk * h];
+        let bytes = |tensor: usize| (2 * rows[tensor] * columns[tensor]).next_multiple_of(256);
+        let expected: usize = (0..3).filter(|&tensor| copied[tensor]).map(bytes).sum();
+        assert_eq!((planned.steps.len(), planned.workspace_bytes), (2, expected as u64), "{case:?}");
+        if let Err(error) = run_in_its_type(&case, index, 2, &request, index as u64) {
+            panic!("{case:?}: {error}");
+        }
+    }
+}
+
 /// The case nearest to this one that tensor maps can describe.
 fn mapped(case: Case) -> Case {
     let up = |columns: usize| columns.next_multiple_of(8);
@@ -128,13 +166,7 @@ fn mapped(case: Case) -> Case {
     };
     // O may lie anywhere.
     let orders = [aligned(q), aligned(kv), o];
-    Case {
-        dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
-        shape: [b, sq, sk, h, group, up(d)],
-        head_dim_v: case.head_dim_v.map(up),
-        orders,
-        ..case
-    }
+    Case { shape: [b, sq, sk, h, group, up(d)], head_dim_v: case.head_dim_v.map(up), orders, ..case }
 }
 
 proptest! {
@@ -146,9 +178,13 @@ proptest! {
         case in case(&[(1, 1), (70, 1), (1, 70), (260, 3), (33, 64)], 300),
         o_offset in prop_oneof![Just(0), 1..8_usize],
         multiprocessors in 1..4_u32,
+        as_it_is in any::<bool>(),
         schedule in any::<u64>(),
     ) {
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        run_in_its_type(&mapped(case), o_offset, multiprocessors, &request, schedule)?;
+        let dtype = if case.dtype == DType::F32 { DType::F16 } else { case.dtype };
+        let case = Case { dtype, ..case };
+        let case = if as_it_is { case } else { mapped(case) };
+        run_in_its_type(&case, o_offset, multiprocessors, &request, schedule)?;
     }
 }

@@ -9,11 +9,11 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{combine, decode, forward_sm80};
 use crate::attention::{forward_simt, standard};
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::{forward_sm90, pack};
 use crate::element::{Bf16, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
@@ -248,6 +248,32 @@ macro_rules! decode_combine {
     };
 }
 
+/// The kernel that packs rows of 16-bit elements.
+macro_rules! pack {
+    () => {
+        group! {
+            pack { "pack" }
+        }
+    };
+    ($name:literal) => {
+        entry! {
+            $name,
+            Pack,
+            "b16",
+            {
+                tile: standard_tile(0, 0),
+                threads: pack::THREADS,
+                min_blocks: pack::MIN_BLOCKS,
+                shared_bytes: 0,
+                barriers: 0,
+            },
+            pack::pack,
+            Pack,
+            crate::params::PackParams
+        }
+    };
+}
+
 /// One tile of `forward_sm90` in each storage type.
 macro_rules! forward_sm90 {
     ($m:literal, $n:literal, $d:literal) => {
@@ -425,6 +451,8 @@ entries! { sm_90a;
     forward_sm90(192, 96, 96);
     forward_sm90(192, 80, 128);
     forward_sm90(128, 128, 128);
+    forward_sm90(192, 64, 144);
+    forward_sm90(128, 112, 144);
     forward_sm90(128, 112, 160);
     forward_sm90(128, 112, 192);
     forward_sm90(128, 80, 224);
@@ -433,6 +461,8 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
+    // Copies what tensor maps cannot describe.
+    pack();
 }
 
 // Behind the macros that it lists its entries with.

@@ -148,7 +148,7 @@ impl Cuda {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
         plan.steps_at(addresses).iter().try_for_each(|step| {
             let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
-            let params = params(problem, (step.entry, step.order), addresses, encode)?;
+            let params = params(problem, step, addresses, encode)?;
             // SAFETY: the caller's contract; the entry takes these parameters.
             unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
         })
@@ -200,6 +200,7 @@ impl Cuda {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Persistent(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
+            Params::Pack(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
             Params::MappedGemm(params) => (&raw const *params).cast(),
         };

@@ -49,7 +49,7 @@ impl<T: Element> Resident<T> {
                 cuda.buffer_of("cu_seqlens_k", cu_seqlens_k)?,
             ],
         };
-        Self::new(cuda, problem, (q, k, v), ("the score matrix", plan.workspace_bytes), call)
+        Self::new(cuda, problem, (q, k, v), (plan.workspace(), plan.workspace_bytes), call)
     }
 
     pub(super) fn decode(

@@ -3,18 +3,15 @@
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
 
-use crate::{Problem, TensorLayout, Tensors};
+use crate::{Problem, TensorLayout};
 
 /// Elements of 16 bytes, which tensor maps count strides in.
-const CHUNK: usize = 8;
+pub(super) const CHUNK: usize = 8;
 
-/// Why `forward_sm90` cannot run a problem, if it cannot.
+/// Why `forward_sm90` cannot run a problem, if it cannot. Its tensors may lie in any way: Q, K and V can be copied.
 pub(super) fn refusal(problem: &Problem) -> Option<String> {
-    if problem.cu_seqlens().is_some() {
-        return Some("a tensor map ends with its tensor, and not with a packed sequence".to_owned());
-    }
-    let Tensors { q, k, v, .. } = problem.tensors();
-    [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
+    let reason = "a tensor map ends with its tensor, and not with a packed sequence";
+    problem.cu_seqlens().is_some().then(|| reason.to_owned())
 }
 
 /// The stride of a tensor that a tensor map cannot have, if there is one.
@@ -223,7 +220,7 @@ fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Options};
+    use crate::{DType, Options, Tensors};
 
     fn causal(batch: usize, seqlen: usize, heads: usize) -> Problem {
         let layout = TensorLayout::bshd(batch, seqlen, heads, 128);
@@ -287,12 +284,26 @@ mod tests {
     fn each_refusal_names_what_is_in_the_way() {
         let plain = TensorLayout::bshd(2, 30, 3, 40);
         assert_eq!(reason(plain, Options::default()), None);
-        let refused = |layout, options| reason(layout, options).unwrap();
+        assert_eq!(reason(TensorLayout::bshd(2, 30, 3, 41), Options::default()), None);
+        assert_eq!(reason(plain, Options { softcap: 5.0, ..Options::default() }), None);
+        let rows = TensorLayout::bshd(1, 30, 3, 40);
+        let tensors = Tensors { q: rows, k: rows, v: rows, o: rows };
+        let packed =
+            Problem::varlen(tensors, DType::F16, Options::default(), &[0, 10, 30], &[0, 20, 30]).unwrap();
         assert_eq!(
-            refused(TensorLayout::bshd(2, 30, 3, 41), Options::default()),
+            refusal(&packed).unwrap(),
+            "a tensor map ends with its tensor, and not with a packed sequence"
+        );
+    }
+
+    #[test]
+    fn a_stride_that_no_map_has_is_named() {
+        assert_eq!(
+            unmapped("q", &TensorLayout::bshd(2, 30, 3, 41)).unwrap(),
             "q's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
         );
-        assert_eq!(reason(TensorLayout::bshd(1, 30, 1, 48), Options::default()), None);
-        assert_eq!(reason(plain, Options { softcap: 5.0, ..Options::default() }), None);
+        assert_eq!(unmapped("q", &TensorLayout::bshd(1, 30, 1, 48)), None);
+        // A single index takes no steps.
+        assert_eq!(unmapped("q", &TensorLayout::strided([1, 30, 1, 41], [7, 48, 3, 1])), None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod hopper;
 mod order;
+mod pack;
 mod tile;
 mod tuned;
 
@@ -12,6 +13,7 @@ use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
 pub(crate) use hopper::{TileOrder, unmapped, whole_tiles};
+pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
@@ -65,6 +67,12 @@ impl Kernel {
         }
     }
 
+    /// Whether this kernel reads copies of some of Q, K and V, which a launch before it makes
+    /// ([`Plan::workspace_bytes`]).
+    pub fn needs_copies(self, problem: &Problem) -> bool {
+        self == Self::ForwardSm90 && !Packed::of(problem).is_empty()
+    }
+
     /// The kernels of a backend, the fastest first. Not each one takes every problem or device.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
@@ -102,12 +110,14 @@ pub struct Step {
     pub grid: u32,
     /// In which order blocks that go through several tiles take them.
     pub(crate) order: TileOrder,
+    /// Which tensors it copies, or reads copies of.
+    pub(crate) packed: Packed,
 }
 
 impl Step {
     /// One launch, whose blocks each have their share by their index.
     pub(crate) fn new(entry: &'static Entry, grid: u32) -> Self {
-        Self { entry, grid, order: TileOrder::default() }
+        Self { entry, grid, order: TileOrder::default(), packed: Packed::default() }
     }
 }
 
@@ -120,8 +130,8 @@ pub struct Plan {
     pub tile: Option<(usize, usize)>,
     /// The launches in order; empty on the CPU.
     pub steps: Vec<Step>,
-    /// The launch in place of the first where Q, K or V turns out to start at no multiple of 16 bytes, if that
-    /// one needs it.
+    /// The launch in place of all others where Q, K or V turns out to start at no multiple of 16 bytes, and they need
+    /// it to.
     pub unaligned: Option<Step>,
     /// Bytes of device memory beside Q, K, V, O and lse.
     pub workspace_bytes: u64,
@@ -133,8 +143,16 @@ impl Plan {
     /// The launches for tensors at these addresses.
     pub(crate) fn steps_at(&self, addresses: &Addresses) -> &[Step] {
         match &self.unaligned {
-            Some(step) if !addresses.are_aligned() => std::slice::from_ref(step),
+            Some(step) if !addresses.are_mapped(&self.steps) => std::slice::from_ref(step),
             _ => &self.steps,
+        }
+    }
+
+    /// What the workspace holds.
+    pub fn workspace(&self) -> &'static str {
+        match self.kernel {
+            Kernel::ForwardSm90 => "the copies of Q, K and V",
+            _ => "the score matrix",
         }
     }
 
@@ -234,7 +252,8 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
     if !Target::Sm90a.runs_on(device.compute_capability) {
         return (Kernel::ForwardSm80, sm80.to_owned());
     }
-    match hopper::refusal(problem) {
+    let dissuasion = || pack::dissuasion(problem, device, for_scores(problem, Algorithm::ForwardSm90));
+    match hopper::refusal(problem).or_else(dissuasion) {
         None => (
             Kernel::ForwardSm90,
             "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps".to_owned(),

@@ -62,13 +62,6 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
         assert_eq!(plan.steps[0].grid, 2);
         assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
     }
-    let refused = planned(100, 90);
-    assert_eq!(refused.kernel, Kernel::ForwardSm80);
-    assert!(
-        refused.reasons[0].contains("not forward_sm90: q's heads stride is 100"),
-        "{:?}",
-        refused.reasons
-    );
     assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
     let layout = TensorLayout::bshd(1, 100, 2, 64);
     let o = TensorLayout::strided([1, 100, 2, 64], [100 * 131, 131, 65, 1]);
@@ -82,9 +75,73 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
             .iter()
             .any(|reason| reason.starts_with("O is stored row by row: o's seqlen stride is 131"))
     );
+}
+
+/// A problem whose tensors are [B, H, S, D], with so many rows of Q and of K.
+fn of_heads(sq: usize, sk: usize, head_dim: usize, options: Options) -> Problem {
+    let layout = |rows| TensorLayout::bhsd(16, rows, 16, head_dim);
+    let tensors = Tensors { q: layout(sq), k: layout(sk), v: layout(sk), o: layout(sq) };
+    Problem::new(tensors, DType::F16, options).unwrap()
+}
+
+#[test]
+fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
+    let h200 = Device { multiprocessors: 132, ..device(227 << 10) };
+    let planned = |problem: &Problem| plan(problem, &h200, &Request::default()).unwrap();
+    let trap = of_heads(2048, 2048, 129, Options::default());
+    let plan_of_trap = planned(&trap);
+    let algorithms: Vec<_> = plan_of_trap.steps.iter().map(|step| step.entry.algorithm).collect();
+    assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
+    // 144 columns of 2 bytes for each row of Q, K and V; 56 rows a block.
+    let rows = 3 * 16 * 16 * 2048;
+    assert_eq!(plan_of_trap.workspace_bytes, rows * 288);
+    assert_eq!(plan_of_trap.steps[0].grid, 3 * 16 * 16 * 37);
+    assert_eq!(plan_of_trap.workspace(), "the copies of Q, K and V");
+    let reason = plan_of_trap.reasons.iter().find(|reason| reason.contains("copied")).unwrap();
+    assert!(reason.starts_with("before it, q, k, v copied to rows of whole 32-byte sectors"), "{reason}");
+    assert!(reason.contains("q's seqlen stride is 129"), "{reason}");
+    assert!(reason.contains("452984832 bytes of workspace"), "{reason}");
+
+    // Few queries would wait for copies of many keys; one row of keys, and a mask that hides most of them, likewise.
+    let window = Options { window: (Some(16), Some(0)), ..Options::default() };
+    for short in [
+        of_heads(1, 8192, 129, Options::default()),
+        of_heads(2048, 1, 129, Options::default()),
+        of_heads(2048, 2048, 129, window),
+    ] {
+        let plan = planned(&short);
+        assert_eq!((plan.kernel, plan.workspace_bytes), (Kernel::ForwardSm80, 0));
+        assert!(
+            plan.reasons[0].contains("copying rows for tensor maps would take about"),
+            "{:?}",
+            plan.reasons
+        );
+        let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        assert_eq!(super::plan(&short, &h200, &asked).unwrap().steps.len(), 2);
+    }
+
+    let full = Device { memory: 4 * 2 * 16 * 16 * 2048 * 129 + rows * 288 - 1, ..h200.clone() };
+    let plan_of_full = plan(&trap, &full, &Request::default()).unwrap();
+    assert_eq!(plan_of_full.kernel, Kernel::ForwardSm80);
+    assert!(plan_of_full.reasons[0].contains("do not fit beside the tensors'"), "{:?}", plan_of_full.reasons);
+}
+
+#[test]
+fn addresses_matter_where_a_tensor_is_not_copied() {
+    let layout = |head_dim| TensorLayout::bhsd(1, 600, 2, head_dim);
+    let tensors = Tensors { q: layout(128), k: layout(128), v: layout(129), o: layout(129) };
+    let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
     let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-    let error = plan(&problem(DType::F16, 100), &device(227 << 10), &asked).unwrap_err().to_string();
-    assert!(error.starts_with("kernel forward_sm90 cannot be run: q's heads stride is 100"), "{error}");
+    let plan = plan(&problem, &device(227 << 10), &asked).unwrap();
+    let launched = |q, k, v, o| {
+        let steps = plan.steps_at(&Addresses { q, k, v, o, ..Addresses::default() });
+        steps.iter().map(|step| step.entry.algorithm).collect::<Vec<_>>()
+    };
+    let copies = [Algorithm::Pack, Algorithm::ForwardSm90];
+    assert_eq!(launched(16, 32, 48, 64), copies);
+    assert_eq!(launched(16, 32, 50, 66), copies);
+    assert_eq!(launched(18, 32, 48, 64), [Algorithm::ForwardSm80]);
+    assert_eq!(launched(16, 34, 48, 64), [Algorithm::ForwardSm80]);
 }
 
 #[test]

@@ -6,7 +6,9 @@ use fa_kernels::variant::Config;
 
 use super::order::fastest_first;
 use super::tuned::TUNED;
-use super::{Kernel, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype};
+use super::{
+    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype,
+};
 use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
@@ -18,13 +20,11 @@ pub(super) fn plan(
     algorithm: Algorithm,
     why: String,
 ) -> Result<Plan> {
-    let columns = built_for(algorithm, problem.dtype())
+    let built = built_for_head_dim(problem, algorithm);
+    let columns = built
+        .first()
         .map(|entry| entry.tile.head_dim)
-        .filter(|&columns| columns as usize >= problem.widest_head_dim())
-        .min()
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
-    let built: Vec<_> =
-        built_for(algorithm, problem.dtype()).filter(|entry| entry.tile.head_dim == columns).collect();
     built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
     let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
     let asked_for: Vec<_> = built
@@ -67,6 +67,14 @@ pub(super) fn plan(
     of_entry(problem, device, kernel, entry, reasons)
 }
 
+/// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
+pub(super) fn built_for_head_dim(problem: &Problem, algorithm: Algorithm) -> Vec<&'static Entry> {
+    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= problem.widest_head_dim();
+    let built = || built_for(algorithm, problem.dtype()).filter(wide_enough);
+    let columns = built().map(|entry| entry.tile.head_dim).min();
+    built().filter(|entry| Some(entry.tile.head_dim) == columns).collect()
+}
+
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
 ///
 /// # Errors
@@ -95,7 +103,7 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     of_entry(problem, device, kernel, entry, vec![format!("{} was asked for", entry.name)])
 }
 
-/// The plan that is one launch of `entry`.
+/// The plan that is one launch of `entry`, and where it needs copies of tensors, one before it.
 fn of_entry(
     problem: &Problem,
     device: &Device,
@@ -104,15 +112,21 @@ fn of_entry(
     mut reasons: Vec<String>,
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
-    let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
+    let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
     if entry.algorithm.is_persistent() {
-        let hopper::Schedule { grid, tiles, order, .. } =
+        let hopper::Schedule { grid, tiles, order, cycles } =
             hopper::schedule(problem, &entry.tile, device.multiprocessors);
-        step = Step { entry, grid, order };
+        let packed = Packed::of(problem);
+        steps = vec![Step { entry, grid, order, packed }];
         reasons.push(format!(
             "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
-            step.order.section
+            order.section
         ));
+        if !packed.is_empty() {
+            steps.insert(0, packed.step()?);
+            workspace_bytes = packed.bytes;
+            reasons.push(packed.reason(problem, device, cycles));
+        }
         if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
             reasons.push(format!("O is stored row by row: {stride}"));
         }
@@ -122,9 +136,9 @@ fn of_entry(
     Ok(Plan {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps: vec![step],
+        steps,
         unaligned,
-        workspace_bytes: 0,
+        workspace_bytes,
         reasons,
     })
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped, PersistentParams};
+use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped, PackParams, PersistentParams};
 
 /// A PTX target: what an entry's instructions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +72,8 @@ pub enum Algorithm {
     Decode,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
     DecodeCombine,
+    /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
+    Pack,
 }
 
 impl Algorithm {
@@ -88,6 +90,7 @@ impl Algorithm {
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
             Self::ForwardSm90 | Self::ForwardSm90ScoreMod => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
+            Self::Pack => "pack",
         }
     }
 }
@@ -110,7 +113,7 @@ pub struct Entry<A = Algorithm, T = Tile> {
     pub name: &'static str,
     /// What it computes.
     pub algorithm: A,
-    /// Its storage type: `f32`, `f16` or `bf16`.
+    /// Its storage type: `f32`, `f16` or `bf16`; `b16` where it looks at no value.
     pub dtype: &'static str,
     /// Its tile.
     pub tile: T,
@@ -137,6 +140,8 @@ pub enum Run {
     Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
+    /// [`PackParams`].
+    Pack(unsafe fn(&PackParams)),
     /// [`GemmParams`].
     Gemm(unsafe fn(&GemmParams)),
     /// [`GemmParams`] behind the tensor maps of A, B and C, by the address of the first.
@@ -153,6 +158,8 @@ pub enum Params {
     Persistent(Mapped<4, PersistentParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
+    /// For [`Run::Pack`].
+    Pack(PackParams),
     /// For [`Run::Gemm`].
     Gemm(GemmParams),
     /// For [`Run::MappedGemm`].
@@ -173,6 +180,8 @@ impl Run {
             (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+            // SAFETY: the caller's contract.
+            (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
             (Self::Persistent(run), Params::Persistent(mapped)) => {

@@ -49,6 +49,32 @@ pub unsafe fn load_b16_if(exists: bool, address: u64) -> u16 {
     }
 }
 
+/// Loads four consecutive 32-bit words if they `exist`, else gives zeros: one predicated instruction
+/// (`@p ld.global.v4.b32`).
+///
+/// # Safety
+/// As [`load_b32_if`], 16-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load4_if(exist: bool, address: u64) -> [u32; 4] {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let (a, b, c, d): (u32, u32, u32, u32);
+            // SAFETY: the caller's contract is the instruction's; a false predicate touches no memory.
+            unsafe {
+                asm!("{{", ".reg .pred p;", "setp.ne.b32 p, {5}, 0;",
+                    "mov.b32 {0}, 0;", "mov.b32 {1}, 0;", "mov.b32 {2}, 0;", "mov.b32 {3}, 0;",
+                    "@p ld.global.v4.b32 {{{0}, {1}, {2}, {3}}}, [{4}];", "}}",
+                    out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d,
+                    in(reg64) address, in(reg32) exist as u32, options(pure, readonly, nostack))
+            }
+            [a, b, c, d]
+        }
+        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        _ => { if exist { unsafe { fa_sim::global::load::<[u32; 4]>(address) } } else { [0; 4] } }
+    }
+}
+
 /// Stores 4 bytes (`st.global.b32`).
 ///
 /// # Safety

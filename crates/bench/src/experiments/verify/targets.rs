@@ -29,6 +29,7 @@ impl Target {
         self.entries.iter().all(|entry| match entry.algorithm {
             Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
+            Algorithm::Pack => Kernel::ForwardSm90.needs_copies(problem),
             _ => true,
         })
     }
@@ -70,7 +71,11 @@ pub(crate) fn targets(backend: BackendKind, kernel: Option<Kernel>) -> Vec<Targe
 
 /// The entries of a storage type.
 fn of_entries(dtype: DType) -> Vec<Target> {
-    let of_dtype = || entries().filter(move |entry| entry.dtype == dtype.name());
+    // What looks at no value runs with those of one type that do.
+    let names_type = move |entry: &Entry| {
+        entry.dtype == dtype.name() || (entry.algorithm == Algorithm::Pack && dtype == DType::F16)
+    };
+    let of_dtype = || entries().filter(move |entry| names_type(entry));
     let target = |entry: &'static Entry| match entry.algorithm {
         Algorithm::StandardScores => {
             let entries: Vec<_> = of_dtype().filter(|other| other.algorithm.family() == "standard").collect();
@@ -82,6 +87,14 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` has them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
+        Algorithm::Pack => Some(Target {
+            names: names(&[entry]),
+            dtype,
+            request: Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() },
+            head_dims: 1..=MAX_HEAD_DIM,
+            step: 1,
+            entries: vec![entry],
+        }),
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
             Some(fused(Kernel::ForwardSm90, dtype, entry))
         }
@@ -101,7 +114,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
         dtype,
         request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
         head_dims: bucket(entry),
-        // Rows of others do not start where tensor maps want them.
+        // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
         step: if kernel == Kernel::ForwardSm90 { 8 } else { 1 },
         entries: vec![entry],
     }

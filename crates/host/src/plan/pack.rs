@@ -1,0 +1,159 @@
+//! Which of Q, K and V are copied to where tensor maps can describe them, and when that pays.
+
+use fa_kernels::attention::pack::block_rows;
+use fa_kernels::entries::Algorithm;
+
+use super::hopper::{self, CHUNK};
+use super::tile::built_for_head_dim;
+use super::{Kernel, Step, checked_grid, entries, join, unsupported_dtype};
+use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
+
+/// Columns that the rows of a copy are multiples of: a sector of 32 bytes, which L2 moves whole.
+const SECTOR_COLUMNS: usize = 16;
+
+/// Where each copy begins in the workspace is a multiple of so many bytes.
+const ALIGNMENT: u64 = 256;
+
+/// Bytes that a multiprocessor of an H200 copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
+const BYTES_PER_CYCLE: f64 = 16.0;
+
+/// Cycles that one more launch takes.
+const LAUNCH_CYCLES: f64 = 4_000.0;
+
+/// A tensor's copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedCopy {
+    /// Where it begins in the workspace, in bytes.
+    pub(crate) offset: u64,
+    /// Its rows, which lie in the order [B, H, S, D].
+    pub(crate) layout: TensorLayout,
+}
+
+/// The copies of Q, K and V that `forward_sm90` reads in their place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packed {
+    pub(crate) copies: [Option<PackedCopy>; 3],
+    /// Bytes of workspace.
+    pub(crate) bytes: u64,
+}
+
+impl Packed {
+    /// Copies of all tensors that tensor maps cannot describe.
+    pub(super) fn of(problem: &Problem) -> Self {
+        let mut packed = Self::default();
+        for (copy, (name, tensor)) in packed.copies.iter_mut().zip(inputs(problem)) {
+            if hopper::unmapped(name, tensor).is_some() {
+                let layout = packed_layout(tensor);
+                *copy = Some(PackedCopy { offset: packed.bytes, layout });
+                let bytes = copy_bytes(&layout).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+                packed.bytes = packed.bytes.saturating_add(bytes);
+            }
+        }
+        packed
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.copies.iter().all(Option::is_none)
+    }
+
+    /// The launch that makes the copies.
+    pub(super) fn step(self) -> Result<Step> {
+        let entry = entries().find(|entry| entry.algorithm == Algorithm::Pack);
+        let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Pack, DType::F16);
+        let entry = entry.ok_or_else(missing)?;
+        let blocks = self.copies.iter().flatten().map(|copy| {
+            u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
+        });
+        Ok(Step { packed: self, ..Step::new(entry, checked_grid(blocks.sum())?) })
+    }
+
+    /// About how many cycles that launch takes.
+    fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
+        let moved = self.copies.iter().zip(inputs(problem)).filter_map(|(copy, (_, tensor))| {
+            copy.map(|copy| {
+                let written = copy_bytes(&copy.layout) as f64;
+                written * (1.0 + tensor.head_dim as f64 / copy.layout.stride_seq as f64)
+            })
+        });
+        LAUNCH_CYCLES + moved.sum::<f64>() / (f64::from(device.multiprocessors.max(1)) * BYTES_PER_CYCLE)
+    }
+
+    /// Why these copies are made, and what they cost beside `attention` cycles.
+    pub(super) fn reason(&self, problem: &Problem, device: &Device, attention: f64) -> String {
+        let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
+        let names = join(copied().map(|(_, (name, _))| name));
+        let why = copied().find_map(|(_, (name, tensor))| hopper::unmapped(name, tensor)).unwrap_or_default();
+        let cycles = self.cycles(problem, device);
+        let (bytes, share) = (self.bytes, 100.0 * cycles / (cycles + attention));
+        format!(
+            "before it, {names} copied to rows of whole 32-byte sectors, since {why}: {bytes} bytes of workspace, \
+             about {share:.0} % of the time"
+        )
+    }
+}
+
+/// Why `forward_sm90` with copies would be no faster than `forward_sm80` without, or would not fit, if so.
+///
+/// Attention over rows that start anywhere takes `forward_sm80` 2.5 to 3 times as long as it takes
+/// `forward_sm90` over aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they take
+/// no longer than the attention that follows: where there are enough queries for each key, and keys for each
+/// query.
+pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorithm) -> Option<String> {
+    let packed = Packed::of(problem);
+    if packed.is_empty() {
+        return None;
+    }
+    let Tensors { q, k, v, o } = problem.tensors();
+    let spans = [q, k, v, o].into_iter().map(|tensor| 2 * tensor.span() as u128);
+    let tensors: u128 = spans.sum();
+    if tensors + u128::from(packed.bytes) > device.memory.into() {
+        return Some(format!(
+            "{} bytes of copies for tensor maps do not fit beside the tensors' {tensors}",
+            packed.bytes
+        ));
+    }
+    let tiles = built_for_head_dim(problem, algorithm).into_iter();
+    let cycles = tiles.map(|entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles);
+    let attention = cycles.min_by(f64::total_cmp).unwrap_or(0.0);
+    let copies = packed.cycles(problem, device);
+    (copies > attention).then(|| {
+        format!(
+            "copying rows for tensor maps would take about {:.1} times as long as its attention",
+            copies / attention.max(1.0)
+        )
+    })
+}
+
+/// Q, K and V by name.
+fn inputs(problem: &Problem) -> [(&'static str, &TensorLayout); 3] {
+    let Tensors { q, k, v, .. } = problem.tensors();
+    [("q", q), ("k", k), ("v", v)]
+}
+
+/// The same axes, contiguous as [B, H, S, D] with D rounded up to whole sectors. The columns behind head_dim are
+/// zeros, and not part of the view.
+fn packed_layout(tensor: &TensorLayout) -> TensorLayout {
+    let row = tensor.head_dim.next_multiple_of(SECTOR_COLUMNS);
+    let TensorLayout { batch, seqlen, heads, head_dim, .. } = *tensor;
+    let stride_head = seqlen.saturating_mul(row);
+    TensorLayout::strided(
+        [batch, seqlen, heads, head_dim],
+        [heads.saturating_mul(stride_head), row, stride_head, 1],
+    )
+}
+
+/// Bytes of a copy.
+fn copy_bytes(layout: &TensorLayout) -> u64 {
+    (2 * layout.batch as u64).saturating_mul(layout.stride_batch as u64)
+}
+
+/// 16 bytes of each row of a copy.
+pub(crate) fn chunks(layout: &TensorLayout) -> u32 {
+    (layout.stride_seq / CHUNK) as u32
+}
+
+/// Blocks of the launch for each head of a copy.
+pub(crate) fn head_blocks(layout: &TensorLayout) -> u32 {
+    // `Problem::new` bounds sequences by MAX_SEQLEN.
+    (layout.seqlen as u32).div_ceil(block_rows(chunks(layout)))
+}
