@@ -118,8 +118,8 @@ fn alignment_compares_two_head_dims_and_climbs_the_staircase() {
     let line = "alignment --backend cpu --heads 2 --seq 32 --iterations 2 --staircase 30,33";
     let document = json(&format!("{line} --json"));
     all_right(&document, &[]);
-    let head_dims: Vec<_> = rows(&document).iter().map(|row| row["x"].as_f64().unwrap()).collect();
-    assert_eq!(head_dims, [128.0, 129.0, 30.0, 31.0, 32.0, 33.0]);
+    let head_dims: Vec<_> = rows(&document).iter().map(|row| row["x"].as_f64()).collect();
+    assert_eq!(head_dims, [None, None, Some(30.0), Some(31.0), Some(32.0), Some(33.0)]);
     let median = |row: usize| rows(&document)[row]["measurement"]["median_s"].as_f64().unwrap();
     let increase = figure(&document, "head_dim 129 against 128: latency increase");
     assert!((increase - 100.0 * (median(1) / median(0) - 1.0)).abs() < 1e-9);

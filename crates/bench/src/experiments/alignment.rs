@@ -2,7 +2,7 @@
 //! every head_dim.
 
 use anyhow::Result;
-use flash_attention::{MAX_HEAD_DIM, Request};
+use flash_attention::{MAX_HEAD_DIM, Problem, Request};
 
 use crate::cli::{KernelArgs, LabArgs, ProblemArgs};
 use crate::lab::{self, Case, Contender, Lab, Recipe, Row, Shared, Unit};
@@ -50,19 +50,28 @@ fn staircase(text: &str) -> Result<(usize, usize), String> {
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
-        for head_dim in PAIR {
-            let row = measure(lab, args, head_dim)?;
+        let defaults = lab.pick(
+            Defaults { batch: 16, heads: 16, seq: 2048 },
+            Defaults { batch: 1, heads: 4, seq: 512 },
+            Defaults { batch: 1, heads: 1, seq: 64 },
+        );
+        let pair = PAIR.map(|head_dim| {
+            let case = Case::named(format!("D={head_dim}"), args.problem.problem(head_dim, defaults)?);
+            let row = measure(lab, args, case)?;
             let record = lab.rows()[row].plan.clone();
             record.iter().for_each(|plan| lab.note(format!("D={head_dim}: {}", plan.reasons())));
-        }
-        compare(lab);
+            Ok::<_, anyhow::Error>(row)
+        });
+        let [even, odd] = pair;
+        compare(lab, even?, odd?);
         let (first, last) = args.staircase.unwrap_or(lab.pick((32, 256), (120, 132), (128, 129)));
-        // Few runs are enough to see the steps.
+        // Hundreds of problems: few runs of smaller ones show the steps as well.
+        let defaults = Defaults { batch: defaults.batch.min(4), ..defaults };
         lab.effort.iterations = lab.effort.iterations.min(20);
+        lab.dismiss_peer();
         for head_dim in first..=last {
-            if !PAIR.contains(&head_dim) {
-                measure(lab, args, head_dim)?;
-            }
+            let case = Case::at("staircase D", head_dim, args.problem.problem(head_dim, defaults)?);
+            measure(lab, args, case)?;
         }
         climb(lab);
         Ok(())
@@ -70,13 +79,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 }
 
 /// Measures one head_dim, and says how its rows start.
-fn measure(lab: &mut Lab, args: &Args, head_dim: usize) -> Result<usize> {
-    let defaults = lab.pick(
-        Defaults { batch: 16, heads: 16, seq: 2048 },
-        Defaults { batch: 1, heads: 4, seq: 512 },
-        Defaults { batch: 1, heads: 1, seq: 64 },
-    );
-    let case = Case::at("D", head_dim, args.problem.problem(head_dim, defaults)?);
+fn measure(lab: &mut Lab, args: &Args, case: Case<Problem>) -> Result<usize> {
     let KernelArgs { kernel, block_m, block_n } = args.kernel;
     let plan = lab.session.backend.plan(&case.problem, &Request { kernel, block_m, block_n })?;
     let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
@@ -90,12 +93,10 @@ fn measure(lab: &mut Lab, args: &Args, head_dim: usize) -> Result<usize> {
     Ok(row)
 }
 
-/// 129 against 128.
-fn compare(lab: &mut Lab) {
-    let run = |row: usize| {
-        lab.rows().iter().filter(|row| !row.series.starts_with("torch")).nth(row)?.measurement.as_ref()
-    };
-    let (Some(even), Some(odd)) = (run(0), run(1)) else { return };
+/// 129 against 128, by their rows.
+fn compare(lab: &mut Lab, even: usize, odd: usize) {
+    let run = |row: usize| lab.rows()[row].measurement.as_ref();
+    let (Some(even), Some(odd)) = (run(even), run(odd)) else { return };
     let increase = 100.0 * (odd.times.median_s / even.times.median_s - 1.0);
     let drop = even.tflops.zip(odd.tflops).map(|(even, odd)| 100.0 * (1.0 - odd / even));
     lab.figure("head_dim 129 against 128: latency increase", Unit::Percent, increase);
@@ -110,7 +111,8 @@ fn climb(lab: &mut Lab) {
         let row = &lab.rows()[index];
         let Some(x) = row.x else { continue };
         let next = (x as usize).next_multiple_of(STEP);
-        let step = lab.rows().iter().find(|other| other.x == Some(next as f64) && other.series == row.series);
+        // Whatever the kernel: falling back to a slower one is what shows here.
+        let step = lab.rows().iter().find(|other| other.x == Some(next as f64));
         let over = row.median().zip(step.and_then(Row::median)).map(|(own, step)| own / step);
         if let (Some(over), false) = (over, x as usize == next) {
             lab.row_mut(index).put("time over its step's", Unit::Times, over);

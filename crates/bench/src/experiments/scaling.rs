@@ -46,6 +46,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let contenders = lab.flash_and_standard(&case.problem);
             lab.contest(&case, Layout::Bhsd, contenders)?;
         }
+        // Its slower backends would take minutes.
+        lab.dismiss_peer();
         for seq in lab.list(&args.long_seq, &[16384, 32768, 65536, 131_072], &[2048, 4096], &[128]) {
             let case = case(seq)?;
             let fused = lab.contender(&case.problem, None);

@@ -208,6 +208,13 @@ impl Lab {
         self.peer.clone()
     }
 
+    /// Goes on without the peer, where it would take longer than all else.
+    pub(crate) fn dismiss_peer(&mut self) {
+        if self.peer.take().is_some() {
+            self.note("the peer takes no part in the last cases");
+        }
+    }
+
     /// Lets the peer's memory go, of which the library's kernels may need all.
     fn forget_peer_inputs(&self) -> Result<()> {
         self.peer.as_ref().map_or(Ok(()), |peer| peer.borrow_mut().forget())

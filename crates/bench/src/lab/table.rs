@@ -4,8 +4,9 @@ use super::document::{CheckRecord, Document, Figure, Row, RunRecord, Unit};
 use crate::output::Screen;
 use crate::table;
 
-/// A column's title, and its cell of a row.
-type Cell<From, To> = (&'static str, fn(From) -> To);
+/// Columns with their cells.
+type OfRun = (&'static str, fn(&RunRecord) -> Option<String>);
+type OfCheck = (&'static str, fn(CheckRecord) -> String);
 
 /// Prints rows, what did not run, figures and notes.
 pub(super) fn print(screen: &Screen, document: &Document) -> std::io::Result<()> {
@@ -45,7 +46,7 @@ impl Document {
             let sizes: Vec<_> = row.plan.as_ref()?.tile.as_ref()?.iter().map(usize::to_string).collect();
             Some(sizes.join("x"))
         });
-        let measured: [Cell<&RunRecord, Option<String>>; 5] = [
+        let measured: [OfRun; 5] = [
             ("latency", |run| Some(table::seconds(run.times.median_s))),
             ("p20-p80", |run| {
                 Some(format!("{} - {}", table::seconds(run.times.p20_s), table::seconds(run.times.p80_s)))
@@ -61,7 +62,7 @@ impl Document {
             let find = |row: &Row| row.figures.iter().find(|figure| figure.name == name).map(Figure::text);
             column(&name, &find);
         }
-        let checked: [Cell<CheckRecord, String>; 3] = [
+        let checked: [OfCheck; 3] = [
             ("max error", |check| format!("{:.2e}", check.max_error)),
             ("bound", |check| format!("{:.2e}", check.bound)),
             ("check", |check| if check.passed { "pass" } else { "FAIL" }.to_owned()),
