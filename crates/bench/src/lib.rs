@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::{Cli, Experiment};
+pub use experiments::all::EXPERIMENTS;
 
 /// The program `fa-bench`.
 pub fn main() -> ExitCode {

@@ -17,8 +17,8 @@ use crate::session::{REVISION, Session};
 use crate::sweep::folder_name;
 use flash_attention::BackendKind;
 
-/// In the order in which they run: first what a reader looks at first.
-const EXPERIMENTS: [&str; 16] = [
+/// The experiments of `fa-bench all`, in the order in which they run: first what a reader looks at first.
+pub const EXPERIMENTS: [&str; 16] = [
     "doctor",
     "flash",
     "scaling",
