@@ -108,19 +108,26 @@ class Torch:
         return medians
 
 
+def figures(document):
+    """Median seconds, splits, bytes of K and V per second, and percent of a copy's bandwidth."""
+    (row,) = (row for row in document["rows"] if row["series"] == "decode")
+    found = {figure["name"]: figure["value"] for figure in row["figures"]}
+    return row["measurement"]["median_s"], found["splits"], found["of K and V"], found["of copy"]
+
+
 def row(args, torch, text):
     shape = [int(size) for size in text.split("x")]
     document = ours(args, shape)
-    seconds = document["measurement"]["median_s"]
+    seconds, splits, rate, percent = figures(document)
     result = {"shape": text, "dtype": args.dtype, "ours": document, "torch_s": {}, "paged": {}}
     line = (
-        f"{text} {args.dtype}: ours {seconds * 1e6:.1f} us, {document['num_splits']} splits, "
-        f"{document['cache_bytes_per_s'] / 1e12:.2f} TB/s, {document['percent_of_copy']:.1f} % of copy"
+        f"{text} {args.dtype}: ours {seconds * 1e6:.1f} us, {splits:.0f} splits, "
+        f"{rate / 1e12:.2f} TB/s, {percent:.1f} % of copy"
     )
     for page_size in args.page_sizes:
         paged = ours(args, shape, page_size)
         result["paged"][page_size] = paged
-        line += f"; pages of {page_size} {paged['measurement']['median_s'] * 1e6:.1f} us"
+        line += f"; pages of {page_size} {figures(paged)[0] * 1e6:.1f} us"
     if torch:
         result["torch_s"] = torch.attention(shape)
         for name, theirs in result["torch_s"].items():

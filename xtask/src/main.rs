@@ -2,10 +2,12 @@
 //!
 //! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `ci` ends with the code of
 //! the step that failed.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
 mod ci;
 mod kernels;
+mod report;
 mod toolchain;
 
 use std::path::Path;
@@ -28,6 +30,7 @@ enum Task {
     Toolchain(toolchain::Toolchain),
     Kernels(kernels::Kernels),
     Bench(bench::Bench),
+    Report(report::Report),
     Ci(ci::Ci),
 }
 
@@ -51,6 +54,7 @@ fn run(task: &Task) -> Result<ExitCode> {
                 ExitCode::FAILURE
             }
         }),
+        Task::Report(task) => task.run().map(|()| ExitCode::SUCCESS),
         Task::Ci(task) => task.run(&workspace),
     }
 }

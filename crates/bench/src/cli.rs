@@ -4,8 +4,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
-use crate::experiments::{alignment, decode, matmul, single, verify};
+use crate::experiments::{
+    alignment, all, causal, decode, doctor, dtypes, flash, generations, layout, matmul, memory, pitfalls,
+    profile, roofline, scaling, single, tiles, traffic, verify,
+};
 use crate::json::Destination;
+use crate::peer::Choice;
 use crate::problem::Layout;
 
 /// Benchmarks attention kernels: without an experiment's name, all kernels of the backend on one problem.
@@ -27,12 +31,40 @@ pub(crate) struct Cli {
 /// The experiments that have a name.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
-    /// head_dim 128 against 129: what an unaligned head_dim costs
+    /// Every experiment below but verify, one document each in results/<device>
+    All(all::Args),
+    /// head_dim 128 against 129, and the staircase of every head_dim
     Alignment(Box<alignment::Args>),
+    /// What a causal mask costs
+    Causal(causal::Args),
     /// Few queries against a long K/V cache, contiguous or paged: bandwidth beside that of a copy
     Decode(decode::Args),
+    /// What this machine has, which kernels run, and how to get what is missing
+    Doctor(doctor::Args),
+    /// Storage types: speed and error
+    Dtypes(dtypes::Args),
+    /// Fused against unfused attention over the sequence length
+    Flash(flash::Args),
+    /// Unfused attention and FlashAttention as version 1, 2 and 3 have it
+    Generations(generations::Args),
+    /// Tensors read through strides against copies to contiguous ones
+    Layout(layout::Args),
     /// C = A·B, every kernel of the backend, beside the ceiling of mma.sync
     Matmul(matmul::Args),
+    /// Memory beside Q, K, V and O, as the allocator counts it
+    Memory(memory::Args),
+    /// What careless callers lose: waits, copies, small batches, first calls
+    Pitfalls(pitfalls::Args),
+    /// Chrome traces of fused and unfused attention
+    Profile(profile::Args),
+    /// Kernels under the roof of bandwidth and arithmetic, both measured
+    Roofline(roofline::Args),
+    /// How cost grows with the sequence length, with the fitted exponent
+    Scaling(scaling::Args),
+    /// Every built tile that takes the problem
+    Tiles(tiles::Args),
+    /// Bytes through device memory, counted by the simulator
+    Traffic(traffic::Args),
     /// Checks every built kernel against the f64 reference over awkward shapes
     Verify(verify::Args),
 }
@@ -141,6 +173,37 @@ pub(crate) struct ReportArgs {
     /// Print one JSON document in place of the table, or write it to PATH beside the table
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-", value_parser = destination)]
     pub(crate) json: Option<Destination>,
+}
+
+/// What every experiment of the lab takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LabArgs {
+    /// Also run PyTorch's kernels, in turns with these, in the Python named [default: python3]
+    #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse)]
+    pub(crate) peer: Option<Choice>,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+/// The problem of an experiment that varies one of its sizes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// Number of sequences
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Heads of Q, K and V
+    #[arg(long)]
+    pub(crate) heads: Option<usize>,
+    /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
+    #[arg(long, alias = "head-dim")]
+    pub(crate) dim: Option<usize>,
+    /// Storage type of Q, K, V and O
+    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    pub(crate) dtype: DType,
 }
 
 /// Parses the values that `name` names.

@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::interrupt::{self, Interrupted};
+
 /// The arguments are at fault: exit code 2, as for those that do not parse.
 #[derive(Debug)]
 pub(crate) struct Usage(String);
@@ -32,8 +34,16 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         // Whoever read stdout has had enough. 128 + SIGPIPE is what a program has that this signal ends.
         return ExitCode::from(141);
     }
-    eprintln!("error: {error:#}");
+    say(error);
+    if error.chain().any(|cause| cause.is::<Interrupted>()) {
+        return ExitCode::from(interrupt::EXIT_CODE);
+    }
     ExitCode::from(if is_usage(error) { 2 } else { 1 })
+}
+
+/// Says on stderr, in a line, what went wrong.
+pub(crate) fn say(error: &anyhow::Error) {
+    eprintln!("error: {error:#}");
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {

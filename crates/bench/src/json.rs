@@ -32,11 +32,7 @@ impl Destination {
     /// Finds out before the measurement whether the document can be written after it. Leaves nothing behind.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let Self::File(path) = self else { return Ok(()) };
-        let attempt = match place(path) {
-            Place::Replace(path) => temporary(&path).map(drop),
-            Place::Open => File::options().write(true).open(path).map(drop),
-        };
-        attempt.with_context(|| format!("--json {}: cannot be written", path.display()))
+        attempt(path).with_context(|| format!("--json {}: cannot be written", path.display()))
     }
 
     /// Writes the document and a newline: to a file as a whole or not at all.
@@ -57,6 +53,18 @@ impl Destination {
 /// Writes a document as a file, as a whole or not at all.
 pub(crate) fn write(path: &Path, document: &impl Serialize) -> anyhow::Result<()> {
     write_file(path, &text(document)?).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// Finds out whether a file can be written. Leaves nothing behind.
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    attempt(path).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn attempt(path: &Path) -> io::Result<()> {
+    match place(path) {
+        Place::Replace(path) => temporary(&path).map(drop),
+        Place::Open => File::options().write(true).open(path).map(drop),
+    }
 }
 
 fn text(document: &impl Serialize) -> serde_json::Result<Vec<u8>> {

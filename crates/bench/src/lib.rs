@@ -9,11 +9,15 @@ mod cli;
 mod decode;
 mod experiments;
 pub mod failure;
+pub mod heap;
 mod inputs;
+mod interrupt;
 mod json;
+pub mod lab;
 mod measure;
 mod memory;
 mod output;
+mod peer;
 mod problem;
 mod product;
 mod record;
@@ -27,6 +31,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::{Cli, Experiment};
+pub use experiments::all::EXPERIMENTS;
 
 /// The program `fa-bench`.
 pub fn main() -> ExitCode {
@@ -42,19 +47,38 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let passed = match &cli.experiment {
-        None => experiments::single::run(&cli.single),
-        Some(Experiment::Alignment(args)) => experiments::alignment::run(args),
-        Some(Experiment::Decode(args)) => experiments::decode::run(args),
-        Some(Experiment::Matmul(args)) => experiments::matmul::run(args),
-        Some(Experiment::Verify(args)) => experiments::verify::run(args),
-    };
-    match passed {
+    let mut shared = lab::Shared { peer: None, command: lab::command(std::env::args()) };
+    match run(&cli, &mut shared) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             eprintln!("error: at least one result is outside of its error bound, or missing");
             ExitCode::FAILURE
         }
         Err(error) => failure::report(&error),
+    }
+}
+
+/// Runs the experiment of a command line; false if a result is wrong.
+fn run(cli: &Cli, shared: &mut lab::Shared) -> anyhow::Result<bool> {
+    match &cli.experiment {
+        None => experiments::single::run(&cli.single),
+        Some(Experiment::All(args)) => experiments::all::run(args, shared),
+        Some(Experiment::Alignment(args)) => experiments::alignment::run(args, shared),
+        Some(Experiment::Causal(args)) => experiments::causal::run(args, shared),
+        Some(Experiment::Decode(args)) => experiments::decode::run(args, shared),
+        Some(Experiment::Doctor(args)) => experiments::doctor::run(args, shared),
+        Some(Experiment::Dtypes(args)) => experiments::dtypes::run(args, shared),
+        Some(Experiment::Flash(args)) => experiments::flash::run(args, shared),
+        Some(Experiment::Generations(args)) => experiments::generations::run(args, shared),
+        Some(Experiment::Layout(args)) => experiments::layout::run(args, shared),
+        Some(Experiment::Matmul(args)) => experiments::matmul::run(args, shared),
+        Some(Experiment::Memory(args)) => experiments::memory::run(args, shared),
+        Some(Experiment::Pitfalls(args)) => experiments::pitfalls::run(args, shared),
+        Some(Experiment::Profile(args)) => experiments::profile::run(args, shared),
+        Some(Experiment::Roofline(args)) => experiments::roofline::run(args, shared),
+        Some(Experiment::Scaling(args)) => experiments::scaling::run(args, shared),
+        Some(Experiment::Tiles(args)) => experiments::tiles::run(args, shared),
+        Some(Experiment::Traffic(args)) => experiments::traffic::run(args, shared),
+        Some(Experiment::Verify(args)) => experiments::verify::run(args),
     }
 }

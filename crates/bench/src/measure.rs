@@ -1,5 +1,7 @@
 //! One kernel on one problem: run, checked, timed.
 
+use std::time::Duration;
+
 use flash_attention::{Element, Plan, Prepared, Problem, Result};
 
 use crate::check::{Expected, Verdict};
@@ -14,7 +16,7 @@ pub(crate) const CHECKED_ROWS: usize = 64;
 /// A problem with its inputs and what must come out.
 pub(crate) struct Subject<T> {
     problem: Problem,
-    inputs: Inputs<T>,
+    pub(crate) inputs: Inputs<T>,
     expected: Expected<T>,
 }
 
@@ -35,10 +37,25 @@ impl<T: Element> Subject<T> {
         Self { problem: problem.clone(), inputs, expected }
     }
 
-    /// Runs `plan` once over poisoned outputs, checks them, and then times it.
+    /// Runs `plan` once over poisoned outputs, and judges them.
     ///
     /// # Errors
     /// When the memory cannot be had, or the device or a kernel fails.
+    pub(crate) fn judge<'a>(
+        &'a self,
+        session: &'a Session,
+        plan: &Plan,
+    ) -> Result<(Prepared<'a, T>, Verdict)> {
+        session.check_workspace(&self.problem, plan)?;
+        let prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
+        let scores = plan.score_dtype(&self.problem);
+        judged(prepared, |o, lse| self.expected.judge(&self.problem, scores, o, lse))
+    }
+
+    /// [`Self::judge`], and then the times of further runs.
+    ///
+    /// # Errors
+    /// As [`Self::judge`].
     pub(crate) fn measure(
         &self,
         session: &Session,
@@ -46,35 +63,45 @@ impl<T: Element> Subject<T> {
         effort: &Effort,
         progress: &Progress,
     ) -> Result<Measurement> {
-        session.check_workspace(&self.problem, plan)?;
-        let prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
-        let scores = plan.score_dtype(&self.problem);
-        let judge = |o: &[T], lse: &[f32]| self.expected.judge(&self.problem, scores, o, lse);
-        measure(prepared, judge, effort, progress)
+        measure(self.judge(session, plan)?, effort, progress)
     }
 }
 
-/// Runs what is prepared once over poisoned outputs, checks them, and then times it.
+/// Runs what is prepared once over poisoned outputs, and judges them.
 ///
 /// # Errors
 /// When the device or a kernel fails.
-pub(crate) fn measure<T: Element>(
+pub(crate) fn judged<T: Element>(
     mut prepared: Prepared<'_, T>,
     judge: impl FnOnce(&[T], &[f32]) -> Verdict,
-    effort: &Effort,
-    progress: &Progress,
-) -> Result<Measurement> {
+) -> Result<(Prepared<'_, T>, Verdict)> {
     prepared.poison()?;
     prepared.time()?;
     let (o, lse) = prepared.outputs()?;
     let verdict = judge(&o, &lse);
-    drop((o, lse));
-    let run = || {
-        prepared.flush_cache()?;
-        prepared.time()
-    };
-    let times = effort.time(run, || progress.step())?;
+    Ok((prepared, verdict))
+}
+
+/// Times what was judged.
+///
+/// # Errors
+/// When the device or a kernel fails.
+pub(crate) fn measure<T: Element>(
+    (mut prepared, verdict): (Prepared<'_, T>, Verdict),
+    effort: &Effort,
+    progress: &Progress,
+) -> Result<Measurement> {
+    let times = effort.time(|| cold(&mut prepared), || progress.step())?;
     Ok(Measurement { times, verdict, extra_bytes: prepared.extra_bytes(), launches: prepared.launches() })
+}
+
+/// One run on cold caches.
+///
+/// # Errors
+/// When the device or a kernel fails.
+pub(crate) fn cold<T: Element>(prepared: &mut Prepared<'_, T>) -> Result<Duration> {
+    prepared.flush_cache()?;
+    prepared.time()
 }
 
 /// Calls a function that is generic over the storage type with the type that `dtype` names.

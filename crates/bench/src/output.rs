@@ -47,7 +47,11 @@ pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     pub(crate) fn step(&self) {
-        self.0.inc(1);
+        self.advance(1);
+    }
+
+    pub(crate) fn advance(&self, steps: usize) {
+        self.0.inc(steps as u64);
     }
 }
 

@@ -1,8 +1,8 @@
 //! From arguments to a validated problem.
 
-use flash_attention::{Options, Problem, TensorLayout, Tensors};
+use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
 
-use crate::cli::ProblemArgs;
+use crate::cli::{ProblemArgs, ShapeArgs};
 
 /// Order of the axes in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,40 @@ impl ProblemArgs {
             return Problem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q, cu_seqlens_k);
         }
         Problem::new(tensors, self.dtype, options)
+    }
+}
+
+/// Sizes of a problem with as many heads of K and V as of Q, and as many keys as queries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) seq: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) dtype: DType,
+    pub(crate) causal: bool,
+}
+
+impl Shape {
+    /// The problem in a layout.
+    pub(crate) fn problem(&self, layout: Layout) -> flash_attention::Result<Problem> {
+        let tensor = layout.tensor(self.batch, self.seq, self.heads, self.head_dim);
+        let options = Options { causal: self.causal, ..Options::default() };
+        Problem::new(Tensors { q: tensor, k: tensor, v: tensor, o: tensor }, self.dtype, options)
+    }
+}
+
+impl ShapeArgs {
+    /// The shape asked for, with these sizes where nothing else is: batch, heads, head_dim.
+    pub(crate) fn shape(&self, (batch, heads, head_dim): (usize, usize, usize), seq: usize) -> Shape {
+        Shape {
+            batch: self.batch.unwrap_or(batch),
+            heads: self.heads.unwrap_or(heads),
+            seq,
+            head_dim: self.dim.unwrap_or(head_dim),
+            dtype: self.dtype,
+            causal: false,
+        }
     }
 }
 

@@ -6,8 +6,6 @@ use flash_attention::{Backend, Element, Result};
 
 use crate::check::Verdict;
 use crate::inputs::normal;
-use crate::output::Progress;
-use crate::timer::{Effort, Times};
 
 /// A problem with its inputs and what must come out.
 pub(crate) struct Product<T> {
@@ -17,7 +15,18 @@ pub(crate) struct Product<T> {
     expected: Expected<T>,
 }
 
+/// Elements of C that are compared with the reference take about this many products in all.
+const CHECKED_PRODUCTS: usize = 1 << 30;
+
+/// Rows that are compared at most.
+const CHECKED_ROWS: usize = 64;
+
 impl<T: Element> Product<T> {
+    /// Rows of C that are worth comparing.
+    pub(crate) fn rows_to_check(problem: &GemmProblem) -> usize {
+        (CHECKED_PRODUCTS / (problem.n() * problem.k())).clamp(2, CHECKED_ROWS)
+    }
+
     /// Normal inputs that `seed` names, and the reference of at most `rows` rows.
     pub(crate) fn new(problem: &GemmProblem, seed: u64, rows: usize) -> Self {
         let matrices = problem.matrices();
@@ -45,25 +54,6 @@ impl<T: Element> Product<T> {
         let verdict =
             Verdict::of_product(self.expected.judge(&self.problem, &c), unwritten, self.expected.len());
         Ok((prepared, verdict))
-    }
-
-    /// [`Self::judge`], and then the times of further runs.
-    ///
-    /// # Errors
-    /// As [`Self::judge`].
-    pub(crate) fn measure(
-        &self,
-        backend: &Backend,
-        plan: &GemmPlan,
-        effort: &Effort,
-        progress: &Progress,
-    ) -> Result<(Times, Verdict)> {
-        let (mut prepared, verdict) = self.judge(backend, plan)?;
-        let run = || {
-            prepared.flush_cache()?;
-            prepared.time()
-        };
-        Ok((effort.time(run, || progress.step())?, verdict))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use flash_attention::gemm::GemmPlan;
 use flash_attention::{DecodePlan, Device, Plan, Problem, Step};
 use serde::{Deserialize, Serialize};
 
@@ -15,16 +16,24 @@ pub(crate) const SCHEMA: u32 = 1;
 
 /// What every document begins with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub struct Header {
     pub(crate) schema: u32,
-    experiment: Cow<'static, str>,
-    fa_bench: Cow<'static, str>,
-    revision: Cow<'static, str>,
-    pub(crate) ptx_compiler: Option<Cow<'static, str>>,
-    backend: Cow<'static, str>,
-    backend_reason: String,
-    pub(crate) device: DeviceRecord,
-    seed: u64,
+    /// Which experiment.
+    pub experiment: Cow<'static, str>,
+    /// Version of the program.
+    pub fa_bench: Cow<'static, str>,
+    /// The sources that the program was built from.
+    pub revision: Cow<'static, str>,
+    /// What compiled the kernels.
+    pub ptx_compiler: Option<Cow<'static, str>>,
+    /// `cuda`, `cpu` or `sim`.
+    pub backend: Cow<'static, str>,
+    /// Why that backend.
+    pub backend_reason: String,
+    /// What it ran on.
+    pub device: DeviceRecord,
+    /// Of the inputs.
+    pub seed: u64,
 }
 
 impl Header {
@@ -43,14 +52,19 @@ impl Header {
     }
 }
 
+/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeviceRecord {
-    pub(crate) name: String,
-    driver: String,
-    compute_capability: u32,
-    multiprocessors: u32,
+pub struct DeviceRecord {
+    /// The maker's name for it.
+    pub name: String,
+    /// The driver, or what stands in for it.
+    pub driver: String,
+    /// major·10 + minor; 0 where there is none.
+    pub compute_capability: u32,
+    /// Multiprocessors of a GPU, threads of a CPU.
+    pub multiprocessors: u32,
     /// None where there is no limit: in the simulator.
-    pub(crate) memory_bytes: Option<u64>,
+    pub memory_bytes: Option<u64>,
 }
 
 impl DeviceRecord {
@@ -65,8 +79,9 @@ impl DeviceRecord {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct ProblemRecord {
+/// A problem, as its arguments and what follows from them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProblemRecord {
     batch: usize,
     cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
@@ -75,8 +90,8 @@ pub(crate) struct ProblemRecord {
     kv_seq: usize,
     head_dim: usize,
     head_dim_v: usize,
-    dtype: &'static str,
-    layout: &'static str,
+    dtype: Cow<'static, str>,
+    layout: Cow<'static, str>,
     causal: bool,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
@@ -97,8 +112,8 @@ impl ProblemRecord {
             kv_seq: problem.seqlen_k(),
             head_dim: problem.head_dim(),
             head_dim_v: problem.head_dim_v(),
-            dtype: problem.dtype().name(),
-            layout: layout.name(),
+            dtype: problem.dtype().name().into(),
+            layout: layout.name().into(),
             causal: problem.causal(),
             window: problem.window(),
             softmax_scale: problem.softmax_scale(),
@@ -117,17 +132,19 @@ pub(crate) fn tensor_bytes(problem: &Problem) -> u64 {
     elements.iter().sum::<usize>() as u64 * problem.dtype().bytes() as u64
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct PlanRecord {
-    kernel: &'static str,
-    tile: Option<(usize, usize)>,
+/// Which kernel and tile, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanRecord {
+    kernel: Cow<'static, str>,
+    /// BLOCK_M and BLOCK_N, for a product of matrices BLOCK_K too, where the kernel has them to choose.
+    pub tile: Option<Vec<usize>>,
     steps: Vec<StepRecord>,
     reasons: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct StepRecord {
-    entry: &'static str,
+    entry: Cow<'static, str>,
     grid: u32,
     threads: u32,
     shared_bytes: u32,
@@ -142,6 +159,11 @@ impl PlanRecord {
         Self::from_parts("decode", plan.tile, &plan.steps, &plan.reasons)
     }
 
+    /// Why, in one line.
+    pub(crate) fn reasons(&self) -> String {
+        self.reasons.join("; ")
+    }
+
     fn from_parts(
         kernel: &'static str,
         tile: Option<(usize, usize)>,
@@ -149,23 +171,47 @@ impl PlanRecord {
         reasons: &[String],
     ) -> Self {
         let step = |step: &Step| StepRecord {
-            entry: step.entry.name,
+            entry: step.entry.name.into(),
             grid: step.grid,
             threads: step.entry.threads,
             shared_bytes: step.entry.shared_bytes,
         };
-        Self { kernel, tile, steps: steps.iter().map(step).collect(), reasons: reasons.to_vec() }
+        Self {
+            kernel: kernel.into(),
+            tile: tile.map(|(block_m, block_n)| vec![block_m, block_n]),
+            steps: steps.iter().map(step).collect(),
+            reasons: reasons.to_vec(),
+        }
+    }
+
+    pub(crate) fn of_product(plan: &GemmPlan) -> Self {
+        let step = plan.step.map(|step| StepRecord {
+            entry: step.entry.name.into(),
+            grid: step.grid,
+            threads: step.entry.threads,
+            shared_bytes: step.entry.shared_bytes,
+        });
+        Self {
+            kernel: plan.kernel.name().into(),
+            tile: plan.tile().map(|(m, n, k)| [m, n, k].map(|size| size as usize).into()),
+            steps: step.into_iter().collect(),
+            reasons: plan.reasons.clone(),
+        }
     }
 }
 
 /// The timed runs, in seconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TimesRecord {
+pub struct TimesRecord {
     warmup_runs: usize,
-    times_s: Vec<f64>,
-    pub(crate) median_s: f64,
-    pub(crate) p20_s: f64,
-    pub(crate) p80_s: f64,
+    /// All timed runs in their order.
+    pub times_s: Vec<f64>,
+    /// Half of the runs take less.
+    pub median_s: f64,
+    /// A fifth of the runs takes less.
+    pub p20_s: f64,
+    /// Four fifths of the runs take less.
+    pub p80_s: f64,
     min_s: f64,
     max_s: f64,
 }

@@ -1,39 +1,14 @@
 //! The program as a user runs it: what it prints where, and how it exits.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-fn fa_bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fa-bench")).args(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-/// Stdout of a run that must succeed.
-fn stdout(line: &str) -> String {
-    let output = fa_bench(&words(line));
-    assert!(output.status.success(), "{line}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn json(line: &str) -> Value {
-    serde_json::from_str(&stdout(line)).unwrap()
-}
-
-/// Checks that a run fails with one line on stderr that contains `message`, and prints nothing.
-fn fails(line: &str, code: i32, message: &str) {
-    let output = fa_bench(&words(line));
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{line}: {stderr}");
-    assert!(stderr.starts_with("error: ") && stderr.contains(message), "{line}: {stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
-    assert!(output.stdout.is_empty(), "{line}: {}", String::from_utf8_lossy(&output.stdout));
-}
+use common::{fa_bench, fails, figure, json, rows, stdout, words};
 
 #[test]
 fn cpu_run_says_what_ran_where_and_why() {
@@ -198,43 +173,25 @@ fn values_may_have_a_head_dim_of_their_own() {
 }
 
 #[test]
-fn alignment_compares_two_head_dims() {
-    let line = "alignment --backend cpu --batch 1 --heads 2 --seq 64 --iterations 5";
-    assert!(stdout(line).starts_with("alignment: head_dim 128 against 129 at B=1 H=2 S=64\n"));
-    let document = json(&format!("{line} --json"));
-    let head_dims: Vec<_> =
-        document["runs"].as_array().unwrap().iter().map(|run| &run["problem"]["head_dim"]).collect();
-    assert_eq!(head_dims, [128, 129]);
-    let median = |run: usize| document["runs"][run]["measurement"]["median_s"].as_f64().unwrap();
-    let increase = document["latency_increase_percent"].as_f64().unwrap();
-    assert!((increase - 100.0 * (median(1) / median(0) - 1.0)).abs() < 1e-9);
-    assert!(document["performance_drop_percent"].as_f64().unwrap() < increase.abs() + 1.0);
-}
-
-#[test]
 fn decode_reports_the_bandwidth_of_the_cache() {
     let line = "decode --batch 2 --heads 8 --kv-heads 2 --dim 40 --seq-q 3 --seq-k 100 --page-size 16 --seqused-k 70 --causal";
     let document = json(&format!("{line} --backend sim --num-splits 3 --json"));
+    let row = &rows(&document)[0];
     let launched: Vec<_> =
-        document["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
+        row["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
     assert_eq!(launched, ["decode_f16_m16_d64_w4_s5", "decode_combine_f16"]);
-    assert_eq!((&document["num_splits"], &document["page_size"]), (&3.into(), &16.into()));
+    assert_eq!((figure(row, "splits"), figure(row, "rows of a page")), (3.0, 16.0));
     // Sk is rounded up to whole pages; K and V of 70 keys of 2 heads in 2 sequences.
-    assert_eq!(
-        (&document["problem"]["kv_seq"], &document["cache_bytes"]),
-        (&112.into(), &(2 * 2 * 70 * 2 * 40 * 2).into())
-    );
-    let rate =
-        document["cache_bytes"].as_f64().unwrap() / document["measurement"]["median_s"].as_f64().unwrap();
-    assert!((document["cache_bytes_per_s"].as_f64().unwrap() - rate).abs() <= 1e-9 * rate);
-    assert!(document["copy"].is_null() && document["percent_of_copy"].is_null());
-    assert_eq!(document["passed"], true);
+    assert_eq!(row["problem"]["kv_seq"], 112);
+    let bytes = figure(row, "K and V used");
+    assert_eq!(bytes, f64::from(2 * 2 * 70 * 2 * 40 * 2));
+    let rate = bytes / row["measurement"]["median_s"].as_f64().unwrap();
+    assert!((figure(row, "of K and V") - rate).abs() <= 1e-9 * rate);
+    assert_eq!((&row["check"]["passed"], &document["passed"]), (&true.into(), &true.into()));
     let text = stdout(&format!("{line} --backend cpu --dtype f32 --iterations 2"));
-    assert!(text.starts_with("decode: Sk=112\n") && text.contains("pages of 16 causal mask"), "{text}");
-    assert!(
-        stdout("decode --backend cpu --iterations 1 --heads 2 --kv-heads 1 --dim 8")
-            .starts_with("decode: Sk=2048 (default for cpu")
-    );
+    assert!(text.starts_with("decode: ") && text.contains("pages of 16 causal mask"), "{text}");
+    let text = stdout("decode --backend cpu --iterations 1 --heads 2 --kv-heads 1 --dim 8");
+    assert!(text.contains("on the CPU: smaller sizes than on a GPU") && text.contains(" Sk=2048 "), "{text}");
 }
 
 #[test]
@@ -254,13 +211,6 @@ fn decode_names_argument_value_and_limit() {
     for (arguments, message) in cases {
         fails(&format!("decode --backend sim {arguments}"), 2, message);
     }
-}
-
-#[test]
-fn smaller_defaults_are_said_on_the_first_line() {
-    let text = stdout("alignment --backend cpu --seq 16 --iterations 1");
-    let first = text.lines().next().unwrap();
-    assert!(first.ends_with("S=16 (defaults for cpu; a GPU's are B=16 H=16 S=2048)"), "{first}");
 }
 
 #[test]
@@ -292,20 +242,18 @@ fn verify_takes_one_kernel_or_entry() {
 fn matmul_runs_every_kernel_of_the_backend() {
     let document =
         json("matmul --backend sim --m 40 --n 70 --k 33 --b-layout col --c-layout col --gap 1 --json");
-    let runs = document["runs"].as_array().unwrap();
-    assert_eq!(runs.iter().map(|run| &run["kernel"]).collect::<Vec<_>>(), ["gemm_sm80", "gemm_simt"]);
-    assert!(
-        runs.iter()
-            .all(|run| run["passed"] == true && run["layouts"] == serde_json::json!(["row", "col", "col"]))
-    );
-    assert_eq!(runs[0]["leading_dimensions"], serde_json::json!([34, 34, 41]));
-    assert!(runs[0]["entry"].as_str().unwrap().ends_with("_unaligned"));
-    assert_eq!((&document["experiment"], &document["ceiling"]), (&"matmul".into(), &Value::Null));
+    let runs = rows(&document);
+    assert_eq!(runs.iter().map(|run| &run["series"]).collect::<Vec<_>>(), ["gemm_sm80", "gemm_simt"]);
+    for run in runs {
+        assert_eq!(run["check"]["passed"], true);
+        assert_eq!(run["product"]["layouts"], serde_json::json!(["row", "col", "col"]));
+    }
+    assert_eq!(runs[0]["product"]["leading_dimensions"], serde_json::json!([34, 34, 41]));
+    assert!(runs[0]["plan"]["steps"][0]["entry"].as_str().unwrap().ends_with("_unaligned"));
     let document = json("matmul --backend sim --m 40 --n 72 --k 32 --json");
-    let runs = document["runs"].as_array().unwrap();
-    let kernels: Vec<_> = runs.iter().map(|run| &run["kernel"]).collect();
+    let kernels: Vec<_> = rows(&document).iter().map(|run| &run["series"]).collect();
     assert_eq!(kernels, ["gemm_sm90", "gemm_sm80", "gemm_simt"]);
-    assert!(runs.iter().all(|run| run["passed"] == true));
+    assert_eq!((&document["experiment"], &document["passed"]), (&"matmul".into(), &true.into()));
 }
 
 #[test]
@@ -314,7 +262,7 @@ fn matmul_takes_sizes_and_a_tile() {
     assert!(text.contains("| 32x32x32 ") && text.contains("| 48x48x48 "), "{text}");
     let document =
         json("matmul --backend sim --size 64 --kernel gemm_sm80 --block-m 128 --block-n 256 --json");
-    assert_eq!(document["runs"][0]["tile"], serde_json::json!([128, 256, 64]));
+    assert_eq!(rows(&document)[0]["plan"]["tile"], serde_json::json!([128, 256, 64]));
     let cases = [
         ("--size 0", "at least 1 is needed"),
         ("--m 4 --n 4", "--k <K>"),
@@ -402,7 +350,7 @@ fn bad_names_and_numbers_are_usage_errors() {
     for (arguments, message) in cases {
         fails(&format!("--seq 64 --dim 64 {arguments}"), 2, message);
     }
-    fails("align", 2, "a similar subcommand exists: 'alignment'");
+    fails("align", 2, "'alignment'");
     fails("--seq 64 --dim 64 verify", 2, "verify");
 }
 

@@ -306,6 +306,33 @@ impl<T: Element> Prepared<'_, T> {
         }
     }
 
+    /// Runs `count` times behind one another without waiting in between, and returns the time of all.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn time_runs(&mut self, count: usize) -> Result<Duration> {
+        if let State::Cuda(resident) = &mut self.state {
+            return resident.time_runs(count);
+        }
+        let start = Instant::now();
+        for _ in 0..count {
+            self.time()?;
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Runs once and says when each launch ran; on the CPU and in the simulator the run is one span.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn trace(&mut self) -> Result<Vec<cuda::LaunchSpan>> {
+        if let State::Cuda(resident) = &mut self.state {
+            return resident.trace();
+        }
+        let end = self.time()?;
+        Ok(vec![cuda::LaunchSpan { name: "run", begin: Duration::ZERO, end }])
+    }
+
     /// O (its whole span, what the view does not reach unspecified) and lse of the last run.
     ///
     /// # Errors

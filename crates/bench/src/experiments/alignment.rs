@@ -1,24 +1,28 @@
-//! What an unaligned head_dim costs: 128 against 129 (rows that start on no 16-byte boundary).
+//! What an unaligned head_dim costs: 128 against 129 (rows that start on no 16-byte boundary), and the staircase of
+//! every head_dim.
 
 use anyhow::Result;
-use flash_attention::{BackendKind, Element, Plan, Problem, Request};
-use serde::Serialize;
+use flash_attention::{MAX_HEAD_DIM, Problem, Request};
 
-use super::single::tile;
-use crate::cli::{BackendArgs, KernelArgs, MeasureArgs, ProblemArgs, ReportArgs};
-use crate::measure::{Measurement, Subject, with_element};
-use crate::output::Screen;
-use crate::problem::{Defaults, describe};
-use crate::record::{Header, MeasurementRecord, PlanRecord, ProblemRecord};
-use crate::session::Session;
-use crate::table;
-use crate::timer::Effort;
+use crate::cli::{KernelArgs, LabArgs, ProblemArgs};
+use crate::lab::{self, Case, Contender, Lab, Recipe, Row, Shared, Unit};
+use crate::problem::Defaults;
 
-const HEAD_DIMS: [usize; 2] = [128, 129];
-const ITERATIONS: usize = 100;
-const GPU_DEFAULTS: Defaults = Defaults { batch: 16, heads: 16, seq: 2048 };
-const CPU_DEFAULTS: Defaults = Defaults { batch: 1, heads: 8, seq: 512 };
-const SIM_DEFAULTS: Defaults = Defaults { batch: 1, heads: 1, seq: 64 };
+const RECIPE: Recipe = Recipe {
+    name: "alignment",
+    what: "head_dim 128 against 129, and how latency climbs over every head_dim",
+    reported_elsewhere: Some(
+        "a drop of more than 20 % means that neither padding nor coalescing was thought of",
+    ),
+    axis: Some("head_dim (elements)"),
+    iterations: 100,
+};
+
+/// The two that are compared.
+const PAIR: [usize; 2] = [128, 129];
+
+/// Tensor cores take 16 columns at once: a kernel cannot be faster between two multiples.
+const STEP: usize = 16;
 
 /// Arguments of `alignment`.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,155 +31,91 @@ pub(crate) struct Args {
     problem: ProblemArgs,
     #[command(flatten)]
     kernel: KernelArgs,
+    /// First and last head_dim of the staircase [default: 32,256; cpu: 120,132; sim: 128,129]
+    #[arg(long, value_name = "FIRST,LAST", value_parser = staircase)]
+    staircase: Option<(usize, usize)>,
     #[command(flatten)]
-    backend: BackendArgs,
-    #[command(flatten)]
-    measure: MeasureArgs,
-    #[command(flatten)]
-    report: ReportArgs,
+    lab: LabArgs,
 }
 
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    header: Header,
-    runs: Vec<RunRecord>,
-    /// 100 · (t(129) / t(128) − 1).
-    latency_increase_percent: f64,
-    /// 100 · (1 − TFLOP/s(129) / TFLOP/s(128)).
-    performance_drop_percent: f64,
-    passed: bool,
-}
-
-#[derive(Serialize)]
-struct RunRecord {
-    problem: ProblemRecord,
-    plan: PlanRecord,
-    measurement: MeasurementRecord,
-}
-
-/// One head_dim, planned.
-struct Subrun {
-    problem: Problem,
-    plan: Plan,
+/// As in `32,256`.
+fn staircase(text: &str) -> Result<(usize, usize), String> {
+    let ends: Vec<_> = text.split(',').map(|end| end.trim().parse().unwrap_or(0)).collect();
+    match ends[..] {
+        [first, last] if 1 <= first && first <= last && last <= MAX_HEAD_DIM => Ok((first, last)),
+        _ => Err(format!("two head_dims of 1 to {MAX_HEAD_DIM} are needed, as in 32,256")),
+    }
 }
 
 /// Runs the experiment; false if a result is wrong.
-pub(crate) fn run(args: &Args) -> Result<bool> {
-    let screen = args.report.open()?;
-    let session = Session::open(&args.backend)?;
-    let defaults = match session.kind() {
-        BackendKind::Cuda => GPU_DEFAULTS,
-        BackendKind::Cpu => CPU_DEFAULTS,
-        BackendKind::Sim => SIM_DEFAULTS,
-    };
-    let subruns = plan(&session, args, defaults)?;
-    let effort = session.effort(&args.measure, ITERATIONS);
-    session.check_patience(&subruns[1].problem, subruns.len(), &effort, &args.measure)?;
-    introduce(&screen, &session, args, &subruns)?;
-
-    let mut measured = Vec::new();
-    for subrun in &subruns {
-        let problem = &subrun.problem;
-        measured.push(with_element!(
-            problem.dtype(),
-            measure(&session, subrun, &effort, args.report.seed, &screen)
-        )?);
-    }
-    let records: Vec<_> = subruns
-        .iter()
-        .zip(&measured)
-        .map(|(subrun, measured)| RunRecord {
-            problem: ProblemRecord::new(&subrun.problem, args.problem.layout),
-            plan: PlanRecord::new(&subrun.plan),
-            measurement: MeasurementRecord::new(&subrun.problem, measured),
-        })
-        .collect();
-    let ratio = |value: fn(&MeasurementRecord) -> f64| {
-        value(&records[1].measurement) / value(&records[0].measurement)
-    };
-    let document = Document {
-        header: Header::new("alignment", &session, args.report.seed),
-        latency_increase_percent: 100.0 * (ratio(|run| run.times.median_s) - 1.0),
-        performance_drop_percent: 100.0 * (1.0 - ratio(|run| run.tflops)),
-        passed: measured.iter().all(|measurement| measurement.verdict.passed()),
-        runs: records,
-    };
-    print(&screen, &subruns, &measured, &document)?;
-    args.report.write(&document, &screen)?;
-    Ok(document.passed)
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    lab::run(&RECIPE, &args.lab, shared, |lab| {
+        let defaults = lab.pick(
+            Defaults { batch: 16, heads: 16, seq: 2048 },
+            Defaults { batch: 1, heads: 4, seq: 512 },
+            Defaults { batch: 1, heads: 1, seq: 64 },
+        );
+        let pair = PAIR.map(|head_dim| {
+            let case = Case::named(format!("D={head_dim}"), args.problem.problem(head_dim, defaults)?);
+            let row = measure(lab, args, case)?;
+            let record = lab.rows()[row].plan.clone();
+            record.iter().for_each(|plan| lab.note(format!("D={head_dim}: {}", plan.reasons())));
+            Ok::<_, anyhow::Error>(row)
+        });
+        let [even, odd] = pair;
+        compare(lab, even?, odd?);
+        let (first, last) = args.staircase.unwrap_or(lab.pick((32, 256), (120, 132), (128, 129)));
+        // Hundreds of problems: few runs of smaller ones show the steps as well.
+        let defaults = Defaults { batch: defaults.batch.min(4), ..defaults };
+        lab.effort.iterations = lab.effort.iterations.min(20);
+        lab.dismiss_peer();
+        for head_dim in first..=last {
+            let case = Case::at("staircase D", head_dim, args.problem.problem(head_dim, defaults)?);
+            measure(lab, args, case)?;
+        }
+        climb(lab);
+        Ok(())
+    })
 }
 
-fn plan(session: &Session, args: &Args, defaults: Defaults) -> Result<Vec<Subrun>> {
+/// Measures one head_dim, and says how its rows start.
+fn measure(lab: &mut Lab, args: &Args, case: Case<Problem>) -> Result<usize> {
     let KernelArgs { kernel, block_m, block_n } = args.kernel;
-    HEAD_DIMS
-        .into_iter()
-        .map(|head_dim| {
-            let problem = args.problem.problem(head_dim, defaults)?;
-            session.check_tensors(&problem)?;
-            let plan = session.backend.plan(&problem, &Request { kernel, block_m, block_n })?;
-            Ok(Subrun { problem, plan })
-        })
-        .collect()
+    let plan = lab.session.backend.plan(&case.problem, &Request { kernel, block_m, block_n })?;
+    let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
+    let row = lab.contest(&case, args.problem.layout, vec![contender])?.start;
+    let tensors = case.problem.tensors();
+    // Every row starts at a multiple of what the strides are all multiples of.
+    let strides =
+        [tensors.k.stride_seq, tensors.k.stride_head].map(|stride| stride * case.problem.dtype().bytes());
+    let aligned = strides.iter().map(|stride| 1_u64 << stride.trailing_zeros().min(7)).min().unwrap_or(1);
+    lab.row_mut(row).put("rows start at multiples of", Unit::Bytes, aligned as f64);
+    Ok(row)
 }
 
-fn introduce(screen: &Screen, session: &Session, args: &Args, subruns: &[Subrun]) -> std::io::Result<()> {
-    let Defaults { batch, heads, seq } = GPU_DEFAULTS;
-    let given = &args.problem;
-    let smaller = session.kind() != BackendKind::Cuda
-        && (given.batch.is_none() || given.heads.is_none() || given.seq.is_none());
-    let note = match smaller {
-        true => format!(" (defaults for {}; a GPU's are B={batch} H={heads} S={seq})", session.kind()),
-        false => String::new(),
-    };
-    let problem = &subruns[0].problem;
-    screen.line(format!(
-        "alignment: head_dim 128 against 129 at B={} H={} S={}{note}",
-        problem.batch(),
-        problem.heads(),
-        problem.seqlen_q()
-    ))?;
-    session.header(screen)?;
-    for Subrun { problem, plan } in subruns {
-        screen.line(format!("problem {}", describe(problem, given.layout)))?;
-        screen.line(format!("plan: {}", plan.reasons.join("; ")))?;
+/// 129 against 128, by their rows.
+fn compare(lab: &mut Lab, even: usize, odd: usize) {
+    let run = |row: usize| lab.rows()[row].measurement.as_ref();
+    let (Some(even), Some(odd)) = (run(even), run(odd)) else { return };
+    let increase = 100.0 * (odd.times.median_s / even.times.median_s - 1.0);
+    let drop = even.tflops.zip(odd.tflops).map(|(even, odd)| 100.0 * (1.0 - odd / even));
+    lab.figure("head_dim 129 against 128: latency increase", Unit::Percent, increase);
+    // TFLOP/s counts the extra column.
+    drop.into_iter()
+        .for_each(|drop| lab.figure("head_dim 129 against 128: performance drop", Unit::Percent, drop));
+}
+
+/// Sets every head_dim beside the next multiple of a step.
+fn climb(lab: &mut Lab) {
+    for index in 0..lab.rows().len() {
+        let row = &lab.rows()[index];
+        let Some(x) = row.x else { continue };
+        let next = (x as usize).next_multiple_of(STEP);
+        // Whatever the kernel: falling back to a slower one is what shows here.
+        let step = lab.rows().iter().find(|other| other.x == Some(next as f64));
+        let over = row.median().zip(step.and_then(Row::median)).map(|(own, step)| own / step);
+        if let (Some(over), false) = (over, x as usize == next) {
+            lab.row_mut(index).put("time over its step's", Unit::Times, over);
+        }
     }
-    Ok(())
-}
-
-fn measure<T: Element>(
-    session: &Session,
-    Subrun { problem, plan }: &Subrun,
-    effort: &Effort,
-    seed: u64,
-    screen: &Screen,
-) -> Result<Measurement> {
-    let subject = Subject::<T>::new(problem, seed);
-    let progress =
-        screen.progress(effort.warmup + effort.iterations, format!("head_dim {}", problem.head_dim()));
-    Ok(subject.measure(session, plan, effort, &progress)?)
-}
-
-fn print(
-    screen: &Screen,
-    subruns: &[Subrun],
-    measured: &[Measurement],
-    document: &Document,
-) -> std::io::Result<()> {
-    let mut titles = vec!["head_dim", "kernel", "tile"];
-    titles.extend(table::MEASURED_TITLES);
-    titles.extend(table::VERDICT_TITLES);
-    let rows = subruns.iter().zip(measured).map(|(Subrun { problem, plan }, measurement)| {
-        let mut cells = vec![problem.head_dim().to_string(), plan.kernel.to_string(), tile(plan)];
-        cells.extend(table::measured_cells(problem, measurement));
-        cells.extend(table::verdict_cells(&measurement.verdict));
-        cells
-    });
-    screen.line("")?;
-    screen.line(table::table(&titles, rows.collect()))?;
-    screen.line(format!(
-        "head_dim 129 against 128: latency {:+.1} %, performance drop {:.1} % (of TFLOP/s, which counts the \
-         extra column)",
-        document.latency_increase_percent, document.performance_drop_percent
-    ))
 }

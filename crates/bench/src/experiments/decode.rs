@@ -1,27 +1,29 @@
 //! Few queries against a long K/V cache: bytes of K and V per second, beside what a plain copy reaches.
 
+use std::rc::Rc;
+
 use anyhow::Result;
 use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element, Error};
-use serde::Serialize;
 
 use crate::check::Expected;
-use crate::cli::{BackendArgs, MeasureArgs, ReportArgs, named};
+use crate::cli::{LabArgs, named};
 use crate::decode::{Cache, Shape, describe};
-use crate::measure::{CHECKED_ROWS, Measurement, measure, with_element};
-use crate::output::Screen;
+use crate::lab::{self, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::measure::{CHECKED_ROWS, judged, with_element};
 use crate::problem::Layout;
-use crate::record::{Header, MeasurementRecord, PlanRecord, ProblemRecord};
-use crate::session::Session;
-use crate::table;
-use crate::timer::Effort;
+use crate::record::{PlanRecord, ProblemRecord};
 
-const ITERATIONS: usize = 50;
+const RECIPE: Recipe = Recipe {
+    name: "decode",
+    what: "few queries against a long K/V cache: bytes of K and V a second, beside those of a plain copy",
+    reported_elsewhere: None,
+    axis: None,
+    iterations: ITERATIONS,
+};
+
 const GPU_SEQ_K: usize = 8192;
 const CPU_SEQ_K: usize = 2048;
 const SIM_SEQ_K: usize = 256;
-
-/// Bytes that are copied to measure the bandwidth: far more than any cache holds.
-const COPY_BYTES: usize = 1 << 30;
 
 /// Arguments of `decode`.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,95 +68,69 @@ pub(crate) struct Args {
     #[arg(long, allow_negative_numbers = true)]
     softmax_scale: Option<f32>,
     #[command(flatten)]
-    backend: BackendArgs,
-    #[command(flatten)]
-    measure: MeasureArgs,
-    #[command(flatten)]
-    report: ReportArgs,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    header: Header,
-    problem: ProblemRecord,
-    page_size: Option<usize>,
-    plan: PlanRecord,
-    num_splits: usize,
-    measurement: MeasurementRecord,
-    /// Of K and V that the sequences use.
-    cache_bytes: u64,
-    cache_bytes_per_s: f64,
-    copy: Option<CopyRecord>,
-    /// 100 · `cache_bytes_per_s` / the copy's bytes per second.
-    percent_of_copy: Option<f64>,
-    passed: bool,
-}
-
-/// A copy within the device's memory.
-#[derive(Clone, Copy, Serialize)]
-struct CopyRecord {
-    /// Read and written together.
-    bytes: u64,
-    median_s: f64,
-    bytes_per_s: f64,
-}
-
-/// What was measured.
-struct Run {
-    measurement: Measurement,
-    cache_bytes: u64,
-    copy: Option<CopyRecord>,
-}
-
-impl Run {
-    fn bytes_per_s(&self) -> f64 {
-        self.cache_bytes as f64 / self.measurement.times.median()
-    }
-
-    fn percent_of_copy(&self) -> Option<f64> {
-        self.copy.map(|copy| 100.0 * self.bytes_per_s() / copy.bytes_per_s)
-    }
+    lab: LabArgs,
 }
 
 /// Runs the experiment; false if a result is wrong.
-pub(crate) fn run(args: &Args) -> Result<bool> {
-    let screen = args.report.open()?;
-    let session = Session::open(&args.backend)?;
-    let problem = args.problem(session.kind())?;
-    session.check_tensors(problem.dense())?;
-    let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
-    let plan = session.backend.plan_decode(&problem, &request)?;
-    let effort = session.effort(&args.measure, ITERATIONS);
-    session.check_patience(problem.dense(), 1, &effort, &args.measure)?;
-
-    let note = match (args.seq_k, session.kind()) {
-        (None, kind @ (BackendKind::Cpu | BackendKind::Sim)) => {
-            format!(" (default for {kind}; a GPU's is Sk={GPU_SEQ_K})")
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    lab::run(&RECIPE, &args.lab, shared, |lab| {
+        let problem = args.problem(lab.kind())?;
+        lab.session.check_tensors(problem.dense())?;
+        let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
+        let plan = lab.session.backend.plan_decode(&problem, &request)?;
+        lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
+        lab.line(format!("problem {}", describe(&problem)))?;
+        lab.line(format!("plan: {}", plan.reasons.join("; ")))?;
+        let used = args.seqused_k.map(|used| vec![used; args.batch]);
+        let row = with_element!(args.dtype, measure(lab, &problem, &plan, used))?;
+        // What a GPU's memory gives at best; a CPU's last-level cache holds such a K and V.
+        if lab.kind() == BackendKind::Cuda {
+            let copy = lab.copy_bandwidth()?;
+            let row = lab.row_mut(row);
+            if let Some(reached) = row.figure(BANDWIDTH) {
+                row.put("of copy", Unit::Percent, 100.0 * reached / copy);
+            }
         }
-        _ => String::new(),
+        Ok(())
+    })
+}
+
+/// The figure that this is about.
+const BANDWIDTH: &str = "of K and V";
+
+/// Runs a decode problem, and gives its row.
+pub(super) fn measure<T: Element>(
+    lab: &mut Lab,
+    problem: &DecodeProblem,
+    plan: &DecodePlan,
+    used: Option<Vec<i32>>,
+) -> Result<usize> {
+    let (session, dense) = (Rc::clone(&lab.session), problem.dense());
+    // PyTorch's attention has no pages and no lengths of their own.
+    let comparable = problem.max_pages().is_none() && used.is_none();
+    let cache = Cache::<T>::random(problem, used, lab.seed);
+    let prepared = session.backend.prepare_decode(problem, plan, cache.inputs())?;
+    let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
+    let judged = judged(prepared, |o, lse| expected.judge(dense, DType::F32, o, lse))?;
+    let row = Row {
+        case: format!("decode B={} Sq={} Sk={}", dense.batch(), dense.seqlen_q(), dense.seqlen_k()),
+        series: "decode".to_owned(),
+        problem: Some(ProblemRecord::new(dense, Layout::Bshd)),
+        plan: Some(PlanRecord::of_decode(plan)),
+        ..Row::default()
     };
-    screen.line(format!("decode: Sk={}{note}", problem.dense().seqlen_k()))?;
-    session.header(&screen)?;
-    screen.line(format!("problem {}", describe(&problem)))?;
-    screen.line(format!("plan: {}", plan.reasons.join("; ")))?;
-    let run = with_element!(args.dtype, run_in(&session, args, &problem, &plan, &effort, &screen))?;
-    print(&screen, &plan, &run)?;
-    let document = Document {
-        header: Header::new("decode", &session, args.report.seed),
-        problem: ProblemRecord::new(problem.dense(), Layout::Bshd),
-        page_size: args.page_size,
-        plan: PlanRecord::of_decode(&plan),
-        num_splits: plan.num_splits,
-        measurement: MeasurementRecord::new(problem.dense(), &run.measurement),
-        cache_bytes: run.cache_bytes,
-        cache_bytes_per_s: run.bytes_per_s(),
-        copy: run.copy,
-        percent_of_copy: run.percent_of_copy(),
-        passed: run.measurement.verdict.passed(),
-    };
-    args.report.write(&document, &screen)?;
-    Ok(document.passed)
+    let first = lab.judged(row, judged, dense, comparable)?.start;
+    let bytes = problem.cache_bytes(&cache.inputs()) as f64;
+    let row = lab.row_mut(first);
+    row.put("splits", Unit::Count, plan.num_splits as f64);
+    row.put("K and V used", Unit::Bytes, bytes);
+    if let Some(median) = row.median() {
+        row.put(BANDWIDTH, Unit::BytesPerSecond, bytes / median);
+    }
+    if problem.max_pages().is_some() {
+        row.put("rows of a page", Unit::Count, problem.k().seqlen as f64);
+    }
+    Ok(first)
 }
 
 impl Args {
@@ -184,61 +160,5 @@ impl Args {
             }
             _ => Ok(problem),
         }
-    }
-}
-
-fn run_in<T: Element>(
-    session: &Session,
-    args: &Args,
-    problem: &DecodeProblem,
-    plan: &DecodePlan,
-    effort: &Effort,
-    screen: &Screen,
-) -> Result<Run> {
-    let seed = args.report.seed;
-    let used = args.seqused_k.map(|used| vec![used; args.batch]);
-    let cache = Cache::<T>::random(problem, used, seed);
-    let prepared = session.backend.prepare_decode(problem, plan, cache.inputs())?;
-    let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, seed);
-    let judge = |o: &[T], lse: &[f32]| expected.judge(problem.dense(), DType::F32, o, lse);
-    let progress = screen.progress(effort.warmup + effort.iterations, "decode");
-    let measurement = measure(prepared, judge, effort, &progress)?;
-    let cache_bytes = problem.cache_bytes(&cache.inputs());
-    Ok(Run { measurement, cache_bytes, copy: copy(session, effort)? })
-}
-
-/// Times a copy within the device's memory, where it has one of its own.
-fn copy(session: &Session, effort: &Effort) -> Result<Option<CopyRecord>> {
-    let Some(mut copy) = session.backend.device_copy(COPY_BYTES)? else { return Ok(None) };
-    let median_s = effort.time(|| copy.time(), || ())?.median();
-    let bytes = copy.traffic() as u64;
-    Ok(Some(CopyRecord { bytes, median_s, bytes_per_s: bytes as f64 / median_s }))
-}
-
-fn print(screen: &Screen, plan: &DecodePlan, run: &Run) -> std::io::Result<()> {
-    let times = &run.measurement.times;
-    let titles =
-        ["splits", "latency", "p20-p80", "runs", "K+V", "TB/s", "of copy", "extra memory", "launches"];
-    let mut cells = vec![
-        plan.num_splits.to_string(),
-        table::seconds(times.median()),
-        format!("{} - {}", table::seconds(times.quantile(0.2)), table::seconds(times.quantile(0.8))),
-        times.seconds.len().to_string(),
-        table::bytes(run.cache_bytes),
-        table::significant(run.bytes_per_s() / 1e12),
-        run.percent_of_copy().map_or("-".to_owned(), |percent| format!("{percent:.1} %")),
-        table::bytes(run.measurement.extra_bytes),
-        run.measurement.launches.to_string(),
-    ];
-    cells.extend(table::verdict_cells(&run.measurement.verdict));
-    screen.line("")?;
-    screen.line(table::table(&[&titles[..], &table::VERDICT_TITLES].concat(), vec![cells]))?;
-    match run.copy {
-        Some(copy) => screen.line(format!(
-            "copy: {} TB/s, reads and writes of a copy of {} within the device's memory",
-            table::significant(copy.bytes_per_s / 1e12),
-            table::bytes(copy.bytes / 2)
-        )),
-        None => Ok(()),
     }
 }

@@ -252,7 +252,7 @@ impl Document {
 }
 
 /// A device's name as that of a folder: `NVIDIA H200` is `h200`.
-fn folder_name(device: &str) -> String {
+pub(crate) fn folder_name(device: &str) -> String {
     let words = device.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
     let kept: Vec<_> =
         words.filter(|word| !word.is_empty() && !["nvidia", "geforce"].contains(&&**word)).collect();

@@ -17,6 +17,7 @@ use fa_kernels::variant::Variant;
 use flash_attention::{BackendKind, Element, Error, Kernel, Problem};
 
 pub use built::{Builder, Module, Tools};
+pub(crate) use document::folder_name;
 pub use document::{Document, Row};
 
 use crate::cli::{BackendArgs, MeasureArgs, ProblemArgs, named};

@@ -33,6 +33,25 @@ impl Clock {
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
     }
 
+    /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of its number
+    /// on the backend's stream. Waits for all of them.
+    pub(super) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let mut ends = Vec::with_capacity(count);
+        self.record(0)?;
+        for index in 0..count {
+            enqueue(index)?;
+            let end = check("cuEventCreate", self.cuda.context.new_event(flags))?;
+            check("cuEventRecord", end.record(&self.cuda.stream))?;
+            ends.push(end);
+        }
+        let since = |end: &CudaEvent| {
+            let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(end))?;
+            Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+        };
+        ends.iter().map(since).collect()
+    }
+
     /// Evicts the L2 cache.
     pub(super) fn flush_cache(&mut self) -> Result<()> {
         if self.eviction.is_none() {

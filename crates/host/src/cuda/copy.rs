@@ -36,6 +36,14 @@ impl DeviceCopy {
         2 * self.from.bytes()
     }
 
+    /// Evicts both buffers from the L2 cache.
+    ///
+    /// # Errors
+    /// When the device has no memory left for a buffer of twice its L2 cache.
+    pub fn flush_cache(&mut self) -> Result<()> {
+        self.clock.flush_cache()
+    }
+
     /// Copies once between two device events and returns the time between them.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use fa_kernels::entries::{Entry, Params};
 pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
 pub use gemm::{MmaPeak, ResidentGemm};
-pub use resident::Resident;
+pub use resident::{LaunchSpan, Resident};
 
 use crate::launch::{Addresses, params};
 use crate::tensor_map::TensorMap;
@@ -78,6 +78,16 @@ impl Cuda {
     /// This backend's own stream.
     pub fn stream(&self) -> CUstream {
         self.stream.cu_stream()
+    }
+
+    /// Bytes of the device's memory that are free, as its allocator counts them over all processes.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn free_bytes(&self) -> Result<u64> {
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        let (free, _) = check("cuMemGetInfo", self.context.mem_get_info())?;
+        Ok(free as u64)
     }
 
     /// Device memory for `what`.
@@ -145,13 +155,28 @@ impl Cuda {
         addresses: &Addresses,
         stream: CUstream,
     ) -> Result<()> {
+        // SAFETY: the caller's contract.
+        plan.steps_at(addresses)
+            .iter()
+            .try_for_each(|step| unsafe { self.forward_step(problem, step, addresses, stream) })
+    }
+
+    /// Enqueues one of a plan's launches.
+    ///
+    /// # Safety
+    /// As [`Self::forward`].
+    unsafe fn forward_step(
+        &self,
+        problem: &Problem,
+        step: &Step,
+        addresses: &Addresses,
+        stream: CUstream,
+    ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        plan.steps_at(addresses).iter().try_for_each(|step| {
-            let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
-            let params = params(problem, step, addresses, encode)?;
-            // SAFETY: the caller's contract; the entry takes these parameters.
-            unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
-        })
+        let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
+        let params = params(problem, step, addresses, encode)?;
+        // SAFETY: the caller's contract; the entry takes these parameters.
+        unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
     }
 
     /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count

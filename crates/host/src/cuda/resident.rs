@@ -23,6 +23,17 @@ pub struct Resident<T> {
     element: PhantomData<T>,
 }
 
+/// When a launch ran, from the start of the first of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchSpan {
+    /// Its entry.
+    pub name: &'static str,
+    /// Where the launch before it ended.
+    pub begin: Duration,
+    /// Where it ended.
+    pub end: Duration,
+}
+
 /// What is computed.
 enum Call {
     Forward { problem: Problem, plan: Plan, alibi_slopes: Buffer, cu_seqlens: [Buffer; 2] },
@@ -112,20 +123,18 @@ impl<T: Element> Resident<T> {
     }
 
     fn enqueue(&self) -> Result<()> {
-        let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
-        let (o, lse, workspace) = (self.o.address(), Some(self.lse.address()), self.workspace.address());
         let stream = self.cuda.stream();
         match &self.call {
             Call::Forward { problem, plan, alibi_slopes, cu_seqlens } => {
-                let alibi_slopes = Some(alibi_slopes.address());
-                let [cu_seqlens_q, cu_seqlens_k] = cu_seqlens.each_ref().map(Buffer::address);
-                let cu_seqlens = Some((cu_seqlens_q, cu_seqlens_k));
-                let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
+                let addresses = self.forward_addresses(alibi_slopes, cu_seqlens);
                 // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the
                 // stream's work because reading and dropping them synchronises.
                 unsafe { self.cuda.forward(problem, plan, &addresses, stream) }
             }
             Call::Decode { problem, plan, seqused_k, page_table } => {
+                let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
+                let (o, lse, workspace) =
+                    (self.o.address(), Some(self.lse.address()), self.workspace.address());
                 let [seqused_k, page_table] =
                     [seqused_k, page_table].map(|buffer| buffer.as_ref().map(Buffer::address));
                 let addresses = DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace };
@@ -133,6 +142,53 @@ impl<T: Element> Resident<T> {
                 unsafe { self.cuda.decode(problem, plan, &addresses, stream) }
             }
         }
+    }
+
+    fn forward_addresses(&self, alibi_slopes: &Buffer, cu_seqlens: &[Buffer; 2]) -> Addresses {
+        let [q, k, v] = self.inputs.each_ref().map(Buffer::address);
+        let [cu_seqlens_q, cu_seqlens_k] = cu_seqlens.each_ref().map(Buffer::address);
+        Addresses {
+            q,
+            k,
+            v,
+            o: self.o.address(),
+            lse: Some(self.lse.address()),
+            workspace: self.workspace.address(),
+            alibi_slopes: Some(alibi_slopes.address()),
+            cu_seqlens: Some((cu_seqlens_q, cu_seqlens_k)),
+        }
+    }
+
+    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of the last.
+    ///
+    /// # Errors
+    /// When the driver refuses a launch, or a kernel faults.
+    pub fn time_runs(&mut self, count: usize) -> Result<Duration> {
+        self.clock.time(|_| (0..count).try_for_each(|_| self.enqueue()))
+    }
+
+    /// Runs once with an event behind each launch, and says when each one ran.
+    ///
+    /// # Errors
+    /// When the driver refuses a launch, or a kernel faults.
+    pub fn trace(&mut self) -> Result<Vec<LaunchSpan>> {
+        let (names, ends) = match &self.call {
+            Call::Forward { problem, plan, alibi_slopes, cu_seqlens } => {
+                let addresses = self.forward_addresses(alibi_slopes, cu_seqlens);
+                let steps = plan.steps_at(&addresses);
+                let names: Vec<_> = steps.iter().map(|step| step.entry.name).collect();
+                let stream = self.cuda.stream();
+                // SAFETY: as in `enqueue`.
+                let enqueue = |index: usize| unsafe {
+                    self.cuda.forward_step(problem, &steps[index], &addresses, stream)
+                };
+                (names, self.clock.marks(steps.len(), enqueue)?)
+            }
+            Call::Decode { .. } => (vec!["decode"], self.clock.marks(1, |_| self.enqueue())?),
+        };
+        let begins = std::iter::once(Duration::ZERO).chain(ends.iter().copied());
+        let spans = names.into_iter().zip(begins).zip(&ends);
+        Ok(spans.map(|((name, begin), &end)| LaunchSpan { name, begin, end }).collect())
     }
 
     /// Runs once between two device events and returns the time between them.

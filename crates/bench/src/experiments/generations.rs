@@ -1,0 +1,66 @@
+//! The same problem through FlashAttention as version 1, 2 and 3 have it: what each idea buys.
+
+use anyhow::Result;
+use flash_attention::{BackendKind, Kernel};
+
+use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::lab::{self, Case, ITERATIONS, Recipe, Row, Shared, Unit};
+use crate::problem::Layout;
+
+const RECIPE: Recipe = Recipe {
+    name: "generations",
+    what: "one problem through unfused attention and each generation of FlashAttention that the backend runs",
+    reported_elsewhere: Some(
+        "up to 7.6 times as fast as unfused, with a 20th of its memory and a 9th of its traffic",
+    ),
+    axis: None,
+    iterations: ITERATIONS,
+};
+
+/// What a reader calls each kernel.
+const GENERATIONS: [(Kernel, &str); 5] = [
+    (Kernel::Standard, "unfused: scores, softmax and values as kernels of their own"),
+    (Kernel::ForwardSimt, "v1: fused tiles and online softmax, fp32 FMA"),
+    (Kernel::ForwardSm80, "v2: mma.sync, the outer loop over Q, rows split over warps"),
+    (Kernel::ForwardSm90, "v3: wgmma and tensor maps, producer and consumers, products beside softmax"),
+    (Kernel::ForwardCpu, "on the CPU: fused tiles and online softmax, SIMD on all cores"),
+];
+
+/// Arguments of `generations`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Sequence length [default: 2048; cpu: 1024; sim: 128]
+    #[arg(long, value_parser = at_least_one)]
+    seq: Option<usize>,
+    #[command(flatten)]
+    lab: LabArgs,
+}
+
+/// Runs the experiment; false if a result is wrong.
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    lab::run(&RECIPE, &args.lab, shared, |lab| {
+        let sizes = lab.pick((4, 32, 64), (1, 4, 64), (1, 1, 64));
+        let seq = args.seq.unwrap_or(lab.pick(2048, 1024, 128));
+        let case = Case::at("S", seq, args.shape.shape(sizes, seq).problem(Layout::Bhsd)?);
+        let here = Kernel::of_backend(lab.kind());
+        let of_backend = GENERATIONS.into_iter().filter(|(kernel, _)| here.contains(kernel));
+        let contenders = of_backend.clone().map(|(kernel, _)| lab.contender(&case.problem, Some(kernel)));
+        let contenders = contenders.collect();
+        let rows = lab.contest(&case, Layout::Bhsd, contenders)?;
+        let mut before = None;
+        for (index, (kernel, idea)) in rows.zip(of_backend) {
+            lab.note(format!("{kernel} is {idea}"));
+            let median = Row::median(&lab.rows()[index]);
+            if let (Some(before), Some(median)) = (before, median) {
+                lab.row_mut(index).put("speedup over the one before", Unit::Times, before / median);
+            }
+            before = median.or(before);
+        }
+        if lab.kind() == BackendKind::Cpu {
+            lab.note("versions 1, 2 and 3 are GPU kernels; what each idea buys shows on a GPU alone");
+        }
+        Ok(())
+    })
+}

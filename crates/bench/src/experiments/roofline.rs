@@ -1,0 +1,137 @@
+//! Every kernel under the roof that bandwidth and arithmetic set (Williams, Waterman, Patterson 2009), both measured in
+//! the same run.
+
+use anyhow::Result;
+use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, Order};
+use flash_attention::{DType, DecodeRequest, Element, Error, Kernel};
+
+use super::decode::measure as measure_decode;
+use crate::cli::{LabArgs, named};
+use crate::decode::Shape as DecodeShape;
+use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::measure::with_element;
+use crate::problem::{Layout, Shape};
+use crate::record::tensor_bytes;
+
+const RECIPE: Recipe = Recipe {
+    name: "roofline",
+    what: "kernels by operations for each byte, under the roof of copy bandwidth and matrix products measured in this run",
+    reported_elsewhere: Some("an A100 has 1.5 TB/s of device memory and 19 TB/s of shared memory"),
+    axis: Some("operational intensity (FLOP/B)"),
+    iterations: ITERATIONS,
+};
+
+/// Arguments of `roofline`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Storage type of all tensors
+    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    dtype: DType,
+    #[command(flatten)]
+    lab: LabArgs,
+}
+
+/// Runs the experiment; false if a result is wrong.
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    lab::run(&RECIPE, &args.lab, shared, |lab| {
+        let dtype = args.dtype;
+        let bandwidth = lab.copy_bandwidth()?;
+        let mut peak = lab.mma_peak(dtype)?.unwrap_or(0.0);
+        let mut placed = Vec::new();
+        for &size in lab.pick(&[1024, 4096, 8192][..], &[256, 1024], &[64]) {
+            let (row, bytes) = product(lab, dtype, size)?;
+            peak = peak.max(flops(lab, row).unwrap_or(0.0));
+            placed.push((row, bytes));
+        }
+        let (batch, heads) = lab.pick((4, 16), (1, 4), (1, 1));
+        for &(seq, head_dim) in
+            lab.pick(&[(512, 64), (4096, 64), (4096, 128)][..], &[(256, 64), (1024, 64)], &[(64, 64)])
+        {
+            let shape = Shape { batch, heads, seq, head_dim, dtype, causal: false };
+            let case = Case::named(format!("S={seq} D={head_dim}"), shape.problem(Layout::Bhsd)?);
+            let first = lab.contender(&case.problem, None);
+            let others = Kernel::of_backend(lab.kind()).iter().filter(|kernel| kernel.name() != first.series);
+            let others: Vec<_> = others.map(|&kernel| lab.contender(&case.problem, Some(kernel))).collect();
+            let contenders: Vec<_> = std::iter::once(first).chain(others).collect();
+            let bytes = |contender: &Contender<flash_attention::Plan>| {
+                // Scores are written, read, written as weights, and read again.
+                let passes = contender.plan.as_ref().map_or(0, |plan| 4 * plan.workspace_bytes);
+                (tensor_bytes(&case.problem) + passes) as f64
+            };
+            let bytes: Vec<_> = contenders.iter().map(bytes).collect();
+            placed.extend(lab.contest(&case, Layout::Bhsd, contenders)?.zip(bytes));
+        }
+        placed.extend(with_element!(dtype, decode(lab))?);
+        for (row, bytes) in placed {
+            place(lab, row, bytes, bandwidth, peak);
+        }
+        lab.figure("the roof over bytes", Unit::BytesPerSecond, bandwidth);
+        lab.figure("the roof over operations", Unit::Flops, peak);
+        lab.figure("the ridge between them", Unit::Intensity, peak / bandwidth);
+        lab.note(
+            "bytes are the least that the launches of a kernel move: each one's inputs and outputs once",
+        );
+        lab.note("the roof over operations is the fastest matrix product of this run");
+        Ok(())
+    })
+}
+
+/// The planner's matrix product; its row, and its bytes.
+fn product(lab: &mut Lab, dtype: DType, size: usize) -> Result<(usize, f64)> {
+    let matrix = Order::RowMajor.matrix(size, size);
+    let problem = GemmProblem::new(Matrices { a: matrix, b: matrix, c: matrix }, dtype)?;
+    let plan = lab.session.backend.plan_gemm(&problem, &GemmRequest::default())?;
+    let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
+    let case = Case::named(format!("M=N=K={size}"), problem);
+    let row = lab.products(&case, vec![contender])?.start;
+    Ok((row, problem.bytes() as f64))
+}
+
+/// One query against a long cache: the kernel that bandwidth bounds.
+fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
+    let (batch, heads, kv_heads, seq_k) = lab.pick((16, 32, 8, 8192), (1, 8, 2, 2048), (1, 4, 1, 64));
+    let (head_dim, seq_q, page_size) = (128, 1, None);
+    let (dtype, causal, softmax_scale) = (T::DTYPE, false, None);
+    let shape = DecodeShape {
+        batch,
+        heads,
+        kv_heads,
+        head_dim,
+        seq_q,
+        seq_k,
+        page_size,
+        dtype,
+        causal,
+        softmax_scale,
+    };
+    let problem = shape.problem()?;
+    let session = std::rc::Rc::clone(&lab.session);
+    let name = format!("decode Sk={seq_k}");
+    let plan = match session.backend.plan_decode(&problem, &DecodeRequest::default()) {
+        Err(error @ (Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. })) => {
+            lab.push(Row::refused(&name, "decode", error.to_string()))?;
+            return Ok(None);
+        }
+        plan => plan?,
+    };
+    let bytes = tensor_bytes(problem.dense()) as f64;
+    Ok(Some((measure_decode::<T>(lab, &problem, &plan, None)?, bytes)))
+}
+
+/// FLOP/s of a row.
+fn flops(lab: &Lab, row: usize) -> Option<f64> {
+    Some(1e12 * lab.rows()[row].measurement.as_ref()?.tflops?)
+}
+
+/// Says where a row stands under the roof.
+fn place(lab: &mut Lab, row: usize, bytes: f64, bandwidth: f64, peak: f64) {
+    let Some(reached) = flops(lab, row) else { return };
+    let Some(median) = lab.rows()[row].median() else { return };
+    let intensity = reached * median / bytes;
+    let roof = peak.min(intensity * bandwidth);
+    let row = lab.row_mut(row);
+    row.x = Some(intensity);
+    row.put("operational intensity", Unit::Intensity, intensity);
+    row.put("roof here", Unit::Flops, roof);
+    row.put("of the roof", Unit::Percent, 100.0 * reached / roof);
+}

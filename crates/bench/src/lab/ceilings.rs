@@ -1,0 +1,74 @@
+//! What the device reaches at best, measured in the same run: copies, and products on registers alone.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use flash_attention::DType;
+use flash_attention::cuda::MmaPeak;
+use rayon::prelude::*;
+
+use super::document::{Row, RunRecord, Unit};
+use super::{Each, Lab, is_refusal};
+
+/// Bytes of a copy: far more than any cache holds.
+const GPU_COPY: usize = 1 << 30;
+const CPU_COPY: usize = 1 << 28;
+
+/// Bytes that one thread of the CPU copies at a time.
+const CHUNK: usize = 1 << 20;
+
+/// The case of these rows.
+const CASE: &str = "ceiling";
+
+impl Lab {
+    /// Bytes a second, read and written, of a copy within the device's memory, and a row that says so.
+    ///
+    /// # Errors
+    /// When the memory cannot be had or the device fails, or Ctrl-C is pressed.
+    pub(crate) fn copy_bandwidth(&mut self) -> Result<f64> {
+        let (bytes, times) = match self.session.backend.device_copy(GPU_COPY)? {
+            Some(mut copy) => (copy.traffic(), self.time_alone("copy", &mut Each(|| Ok(copy.time()?)))?),
+            None => {
+                let (from, mut to) = (vec![1_u8; CPU_COPY], vec![0_u8; CPU_COPY]);
+                let copy = || {
+                    let start = Instant::now();
+                    let chunks = to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK));
+                    chunks.for_each(|(to, from)| to.copy_from_slice(from));
+                    Ok(start.elapsed())
+                };
+                (2 * CPU_COPY, self.time_alone("copy", &mut Each(copy))?)
+            }
+        };
+        let bandwidth = bytes as f64 / times.median_s;
+        let mut row = Row { case: CASE.to_owned(), series: "copy".to_owned(), ..Row::default() };
+        row.measurement = Some(RunRecord::of_times(times));
+        row.put("bandwidth", Unit::BytesPerSecond, bandwidth);
+        self.push(row)?;
+        Ok(bandwidth)
+    }
+
+    /// FLOP/s of `mma.sync` with no memory in the way, and a row that says so; `None` where the device or the storage type
+    /// has no such instruction.
+    ///
+    /// # Errors
+    /// When the device fails, or Ctrl-C is pressed.
+    pub(crate) fn mma_peak(&mut self, dtype: DType) -> Result<Option<f64>> {
+        let mut peak = match self.session.backend.as_cuda().map(|cuda| MmaPeak::new(cuda, dtype)) {
+            None => return Ok(None),
+            Some(Err(error)) if is_refusal(&error) => return Ok(None),
+            Some(peak) => peak?,
+        };
+        let flops = peak.flops();
+        let times = self.time_alone("mma_peak", &mut Each(|| Ok(peak.time()?)))?;
+        let reached = flops / times.median_s;
+        let tflops = Some(reached / 1e12);
+        let row = Row {
+            case: CASE.to_owned(),
+            series: "mma.sync".to_owned(),
+            measurement: Some(RunRecord { tflops, ..RunRecord::of_times(times) }),
+            ..Row::default()
+        };
+        self.push(row)?;
+        Ok(Some(reached))
+    }
+}

@@ -1,0 +1,368 @@
+//! Kernels on one problem: each prepared and checked, all timed in turns, a row for each.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use anyhow::Result;
+use flash_attention::gemm::{GemmPlan, GemmProblem};
+use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
+
+use super::Lab;
+use super::document::{CheckRecord, ProductRecord, Row, RunRecord, Unit};
+use super::turns::{Each, Timed, interleave};
+use crate::check::Verdict;
+use crate::measure::{Subject, cold, with_element};
+use crate::peer::{Call, PeerCall};
+use crate::problem::Layout;
+use crate::product::Product;
+use crate::record::{PlanRecord, ProblemRecord, TimesRecord};
+use crate::session::Session;
+
+/// What is the same for all that is compared.
+pub(crate) struct Case<P> {
+    pub(crate) name: String,
+    /// Where it stands on the document's axis.
+    pub(crate) x: Option<f64>,
+    pub(crate) problem: P,
+}
+
+impl<P> Case<P> {
+    /// As in `S=1024`, at 1024.
+    pub(crate) fn at(letter: &str, value: usize, problem: P) -> Self {
+        Self { name: format!("{letter}={value}"), x: Some(value as f64), problem }
+    }
+
+    /// A case that is on no axis.
+    pub(crate) fn named(name: impl Into<String>, problem: P) -> Self {
+        Self { name: name.into(), x: None, problem }
+    }
+}
+
+/// A kernel of the library's, or why it has no plan.
+pub(crate) struct Contender<P> {
+    pub(crate) series: String,
+    pub(crate) plan: Result<P, Error>,
+}
+
+/// The row of a contender, and what times it.
+struct Entrant<'a> {
+    row: Row,
+    timed: Option<Box<dyn Timed + 'a>>,
+    flops: f64,
+    extra_bytes: Option<u64>,
+    launches: Option<usize>,
+}
+
+/// Whether an error says that a kernel does not take a problem here, rather than that something broke.
+pub(crate) const fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutOfMemory { .. }
+            | Error::UnsupportedDType { .. }
+            | Error::KernelNeedsDevice { .. }
+            | Error::KernelNotOnBackend { .. }
+            | Error::UnfitKernel { .. }
+            | Error::UnfitEntry { .. }
+            | Error::NoSuchTile { .. }
+            | Error::TileTooLarge { .. }
+            | Error::GridTooLarge { .. }
+    )
+}
+
+/// The reason, if that is what the error is.
+fn refusal<T>(result: Result<T, Error>) -> Result<Result<T, String>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if is_refusal(&error) => Ok(Err(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Lab {
+    /// A kernel by name, or without one the planner's choice, whose series is the chosen kernel's name.
+    pub(crate) fn contender(&self, problem: &Problem, kernel: Option<Kernel>) -> Contender<Plan> {
+        let plan = self.session.backend.plan(problem, &Request { kernel, ..Request::default() });
+        let name = |plan: &Plan| plan.kernel.name();
+        let series = kernel.map_or_else(|| plan.as_ref().map_or("flash", name), Kernel::name).to_owned();
+        Contender { series, plan }
+    }
+
+    /// The planner's choice and the unfused baseline.
+    pub(crate) fn flash_and_standard(&self, problem: &Problem) -> Vec<Contender<Plan>> {
+        vec![self.contender(problem, None), self.contender(problem, Some(Kernel::Standard))]
+    }
+
+    /// Runs kernels on a problem: each is checked, then all and the peer's are timed in turns. Rows of the library's
+    /// kernels come first, in the order given; the first is what the peer's are compared with, and the baseline's time
+    /// is what the speedups are of.
+    ///
+    /// # Errors
+    /// When the device or a kernel fails, or Ctrl-C is pressed.
+    pub(crate) fn contest(
+        &mut self,
+        case: &Case<Problem>,
+        layout: Layout,
+        contenders: Vec<Contender<Plan>>,
+    ) -> Result<Range<usize>> {
+        with_element!(case.problem.dtype(), contest_in(self, case, layout, contenders))
+    }
+
+    /// Times one kernel of ours that was judged, and, where `peers` says that it can be compared, the peer's in turns
+    /// with it.
+    ///
+    /// # Errors
+    /// As [`Self::contest`].
+    pub(crate) fn judged<T: Element>(
+        &mut self,
+        row: Row,
+        judged: (Prepared<'_, T>, Verdict),
+        problem: &Problem,
+        peers: bool,
+    ) -> Result<Range<usize>> {
+        let template = Row { plan: None, figures: Vec::new(), ..row.clone() };
+        let mut entrants = vec![Entrant::judged(row, judged, problem.flops())];
+        if peers {
+            entrants.extend(self.peer_attention(&template, problem, Layout::Bshd, false)?);
+        }
+        self.race(entrants, 1)
+    }
+
+    /// The peer's attention with each of its backends.
+    fn peer_attention(
+        &self,
+        template: &Row,
+        problem: &Problem,
+        layout: Layout,
+        copies: bool,
+    ) -> Result<Vec<Entrant<'static>>> {
+        let backends = self.peer.as_ref().map_or(&[][..], |peer| peer.borrow().attention_backends());
+        let suffix = if copies { " with copies" } else { "" };
+        let call = |backend: &&'static str| {
+            (format!("torch {backend}{suffix}"), Call::Attention { problem, layout, backend, copies })
+        };
+        self.peer_entrants(template, problem.flops(), backends.iter().map(call).collect())
+    }
+
+    /// Times the peer's attention alone, between copies to contiguous [B, H, S, D] tensors and back.
+    ///
+    /// # Errors
+    /// When the peer is gone, or Ctrl-C is pressed.
+    pub(crate) fn peer_with_copies(&mut self, case: &Case<Problem>, layout: Layout) -> Result<()> {
+        let Case { name, x, problem } = case;
+        let record = ProblemRecord::new(problem, layout);
+        let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+        let entrants = self.peer_attention(&template, problem, layout, true)?;
+        if entrants.is_empty() { Ok(()) } else { self.race(entrants, 0).map(drop) }
+    }
+
+    /// As [`Self::contest`], of matrix multiplications.
+    ///
+    /// # Errors
+    /// As [`Self::contest`].
+    pub(crate) fn products(
+        &mut self,
+        case: &Case<GemmProblem>,
+        contenders: Vec<Contender<GemmPlan>>,
+    ) -> Result<Range<usize>> {
+        with_element!(case.problem.dtype(), products_in(self, case, contenders))
+    }
+
+    /// Times something of its own in the usual number of runs.
+    ///
+    /// # Errors
+    /// When it fails, or Ctrl-C is pressed.
+    pub(crate) fn time_alone(&self, what: &str, timed: &mut dyn Timed) -> Result<TimesRecord> {
+        let mut times = self.time_together(what, vec![timed])?;
+        times.pop().ok_or_else(|| anyhow::anyhow!("nothing was timed"))
+    }
+
+    /// As [`Self::time_alone`], of several things in turns.
+    ///
+    /// # Errors
+    /// When one of them fails, or Ctrl-C is pressed.
+    pub(crate) fn time_together<'a>(
+        &self,
+        what: &str,
+        timed: Vec<&mut (dyn Timed + 'a)>,
+    ) -> Result<Vec<TimesRecord>> {
+        self.introduce()?;
+        let runs = timed.len() * (self.effort.warmup + self.effort.iterations);
+        let progress = self.screen.progress(runs, what);
+        let results = interleave(&self.effort, timed, &|runs| progress.advance(runs))?;
+        results.into_iter().map(|result| Ok(TimesRecord::new(&result?))).collect()
+    }
+
+    /// The peer's calls that are ready, and rows for those that it refuses.
+    fn peer_entrants(
+        &self,
+        template: &Row,
+        flops: f64,
+        calls: Vec<(String, Call<'_>)>,
+    ) -> Result<Vec<Entrant<'static>>> {
+        let Some(peer) = &self.peer else { return Ok(Vec::new()) };
+        let entrant = |(series, call): (String, Call<'_>)| {
+            let prepared = peer.borrow_mut().prepare(&call)?;
+            let row = Row { series, ..template.clone() };
+            Ok(match prepared {
+                Ok(number) => Entrant::new(row, Box::new(PeerCall { peer: Rc::clone(peer), number }), flops),
+                Err(reason) => Entrant::refused(row, reason),
+            })
+        };
+        calls.into_iter().map(entrant).collect()
+    }
+
+    /// Times what is ready in turns, and adds all rows. `ours` are the library's.
+    fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
+        self.introduce()?;
+        let first = self.rows().len();
+        let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();
+        let progress = self
+            .screen
+            .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
+        let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
+        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
+        drop(progress);
+        let mut results = results.into_iter();
+        for (index, entrant) in entrants.iter_mut().enumerate() {
+            let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
+            match result {
+                Ok(times) => entrant.finish(&times),
+                // A peer may refuse late; our own kernels may not.
+                Err(error) if index >= ours => entrant.row.not_run = Some(format!("{error:#}")),
+                Err(error) => return Err(error),
+            }
+        }
+        let rows: Vec<_> = entrants.into_iter().map(|entrant| entrant.row).collect();
+        self.forget_peer_inputs()?;
+        let standard = rows.iter().find(|row| row.series == Kernel::Standard.name()).and_then(Row::median);
+        let (leader, reference) = (rows[0].series.clone(), rows[0].median());
+        for (index, mut row) in rows.into_iter().enumerate() {
+            if let (Some(standard), Some(median)) = (standard, row.median())
+                && row.series != Kernel::Standard.name()
+            {
+                row.put("speedup over standard", Unit::Times, standard / median);
+            }
+            if let (Some(reference), Some(median), true) =
+                (reference, row.median(), ours > 0 && index >= ours)
+            {
+                row.put(format!("its time over {leader}'s"), Unit::Times, median / reference);
+            }
+            self.document.rows.push(row);
+        }
+        self.save()?;
+        Ok(first..self.rows().len())
+    }
+}
+
+impl<'a> Entrant<'a> {
+    fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
+        Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
+    }
+
+    /// What ran once and was judged.
+    fn judged<T: Element>(row: Row, (mut prepared, verdict): (Prepared<'a, T>, Verdict), flops: f64) -> Self {
+        let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
+        let (extra_bytes, launches) = (Some(prepared.extra_bytes()), Some(prepared.launches()));
+        let timed = Box::new(Each(move || Ok(cold(&mut prepared)?)));
+        Self { row, timed: Some(timed), flops, extra_bytes, launches }
+    }
+
+    fn refused(row: Row, reason: String) -> Self {
+        let row = Row { not_run: Some(reason), ..row };
+        Self { row, timed: None, flops: 0.0, extra_bytes: None, launches: None }
+    }
+
+    fn finish(&mut self, times: &crate::timer::Times) {
+        self.row.measurement = Some(RunRecord {
+            times: TimesRecord::new(times),
+            tflops: Some(self.flops / times.median() / 1e12),
+            extra_bytes: self.extra_bytes,
+            launches: self.launches,
+        });
+    }
+}
+
+fn contest_in<T: Element>(
+    lab: &mut Lab,
+    case: &Case<Problem>,
+    layout: Layout,
+    contenders: Vec<Contender<Plan>>,
+) -> Result<Range<usize>> {
+    let Case { name, x, problem } = case;
+    let record = ProblemRecord::new(problem, layout);
+    let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+    let session = Rc::clone(&lab.session);
+    let runnable = contenders.iter().filter(|contender| contender.plan.is_ok()).count();
+    session.check_patience(problem, runnable, &lab.effort, &lab.measure)?;
+    let fits = refusal(session.check_tensors(problem))?;
+    let subject = fits.map(|()| Subject::<T>::new(problem, lab.seed));
+    let mut entrants = Vec::new();
+    for Contender { series, plan } in contenders {
+        let row = Row { series, ..template.clone() };
+        entrants.push(match (refusal(plan)?, &subject) {
+            (Ok(plan), Ok(subject)) => ours(&session, subject, problem, row, &plan)?,
+            (Err(reason), _) => Entrant::refused(row, reason),
+            (_, Err(reason)) => Entrant::refused(row, reason.clone()),
+        });
+    }
+    let ours = entrants.len();
+    entrants.extend(lab.peer_attention(&template, problem, layout, false)?);
+    lab.race(entrants, ours)
+}
+
+/// A kernel of ours, run once and judged.
+fn ours<'a, T: Element>(
+    session: &'a Session,
+    subject: &'a Subject<T>,
+    problem: &Problem,
+    row: Row,
+    plan: &Plan,
+) -> Result<Entrant<'a>> {
+    let row = Row { plan: Some(PlanRecord::new(plan)), ..row };
+    Ok(match refusal(subject.judge(session, plan))? {
+        Ok(judged) => Entrant::judged(row, judged, problem.flops()),
+        Err(reason) => Entrant::refused(row, reason),
+    })
+}
+
+fn products_in<T: Element>(
+    lab: &mut Lab,
+    case: &Case<GemmProblem>,
+    contenders: Vec<Contender<GemmPlan>>,
+) -> Result<Range<usize>> {
+    let Case { name, x, problem } = case;
+    let product = Some(ProductRecord::new(problem));
+    let template = Row { case: name.clone(), x: *x, product, ..Row::default() };
+    let session = Rc::clone(&lab.session);
+    session.check_flops(problem.flops(), contenders.len(), &lab.effort, &lab.measure)?;
+    let rows = Product::<T>::rows_to_check(problem);
+    let fits = refusal(session.check_matrices(problem))?;
+    let product = fits.map(|()| Product::<T>::new(problem, lab.seed, rows));
+    let mut entrants = Vec::new();
+    for Contender { series, plan } in contenders {
+        let mut row = Row { series, ..template.clone() };
+        let judged = match (refusal(plan)?, &product) {
+            (Ok(plan), Ok(product)) => {
+                row.plan = Some(PlanRecord::of_product(&plan));
+                refusal(product.judge(&session.backend, &plan))?
+            }
+            (Err(reason), _) => Err(reason),
+            (_, Err(reason)) => Err(reason.clone()),
+        };
+        entrants.push(match judged {
+            Ok((mut prepared, verdict)) => {
+                let run = move || {
+                    prepared.flush_cache()?;
+                    Ok(prepared.time()?)
+                };
+                let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
+                Entrant::new(row, Box::new(Each(run)), problem.flops())
+            }
+            Err(reason) => Entrant::refused(row, reason),
+        });
+    }
+    let ours = entrants.len();
+    let calls = vec![("torch matmul".to_owned(), Call::Product { problem })];
+    entrants.extend(lab.peer_entrants(&template, problem.flops(), calls)?);
+    lab.race(entrants, ours)
+}

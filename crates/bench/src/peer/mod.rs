@@ -1,0 +1,195 @@
+//! Other people's kernels beside ours: one long-lived Python process with PyTorch, asked over a pipe.
+//!
+//! It computes only when asked, so that on a GPU both processes have the device to themselves in their turns.
+
+mod protocol;
+
+use std::cell::RefCell;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use flash_attention::BackendKind;
+
+use crate::lab::{PeerRecord, Timed};
+pub(crate) use protocol::Call;
+use protocol::{Answer, Greeting, Request};
+
+/// The peer's side of the pipe.
+const TORCH: &str = include_str!("torch.py");
+
+/// Which peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// The Python that has PyTorch.
+    python: String,
+}
+
+impl Choice {
+    /// `torch`, or `torch=PYTHON`.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "torch" => Ok(Self { python: "python3".to_owned() }),
+            Some(("torch", python)) if !python.is_empty() => Ok(Self { python: python.to_owned() }),
+            _ => Err("torch or torch=PYTHON is possible".to_owned()),
+        }
+    }
+
+    /// The text itself, if it is a choice.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub(crate) fn parse_text(text: &str) -> Result<String, String> {
+        Self::parse(text).map(|_| text.to_owned())
+    }
+}
+
+/// A peer that answers.
+pub(crate) struct Peer {
+    child: Child,
+    /// `None` once the peer is told to end.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    pub(crate) record: PeerRecord,
+    backend: BackendKind,
+    calls: usize,
+}
+
+impl Peer {
+    /// Starts the peer for a backend's device, GPU `ordinal` of those that the driver sees.
+    ///
+    /// # Errors
+    /// When the Python does not run, or has no PyTorch that can use the device.
+    pub(crate) fn start(choice: &Choice, backend: BackendKind, ordinal: usize) -> Result<Self> {
+        let python = &choice.python;
+        let device = match backend {
+            BackendKind::Cuda => format!("cuda:{ordinal}"),
+            BackendKind::Cpu | BackendKind::Sim => "cpu".to_owned(),
+        };
+        let mut child = Command::new(python)
+            .args(["-c", TORCH, &device])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("--peer torch={python}: cannot be run"))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("--peer torch={python}: has no pipe");
+        };
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line).with_context(|| format!("--peer torch={python}"))?;
+        let (name, device) = match serde_json::from_str(&line) {
+            Ok(Greeting::Ready { name, device }) => (name, device),
+            Ok(Greeting::Missing { missing }) => {
+                let _ = child.wait();
+                bail!(
+                    "--peer torch={python}: this Python has no usable PyTorch ({missing}); name one that has, as in \
+                     --peer torch=/path/to/python"
+                );
+            }
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!("--peer torch={python}: said {:?} in place of what it is", line.trim());
+            }
+        };
+        let record = PeerRecord { name, program: python.clone(), device };
+        Ok(Self { child, input: Some(input), output, record, backend, calls: 0 })
+    }
+
+    /// The backends of `scaled_dot_product_attention` that exist on the peer's device.
+    pub(crate) const fn attention_backends(&self) -> &'static [&'static str] {
+        match self.backend {
+            BackendKind::Cuda => &["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"],
+            BackendKind::Cpu | BackendKind::Sim => &["FLASH_ATTENTION", "MATH"],
+        }
+    }
+
+    /// Has the peer make the inputs of a call and do it once; its number, or why it refuses.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(crate) fn prepare(&mut self, call: &Call<'_>) -> Result<Result<usize, String>> {
+        self.calls += 1;
+        let request = match call.request(self.calls) {
+            Ok(request) => request,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        match self.ask(&request)? {
+            Answer::Ready { .. } => Ok(Ok(self.calls)),
+            Answer::Refused { refused } => Ok(Err(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    /// Device memory that a prepared call takes at most, its output included; or why that is not known.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(crate) fn peak_bytes(&mut self, number: usize) -> Result<Result<u64, String>> {
+        match self.ask(&Request::Peak { number })? {
+            Answer::Bytes { bytes } => Ok(Ok(bytes)),
+            Answer::Refused { refused } => Ok(Err(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    /// Lets go of the inputs of all calls.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(crate) fn forget(&mut self) -> Result<()> {
+        self.ask(&Request::Forget).map(drop)
+    }
+
+    fn time(&mut self, number: usize, runs: usize) -> Result<Vec<f64>> {
+        match self.ask(&Request::Time { number, runs })? {
+            Answer::Seconds { seconds } if seconds.len() == runs => Ok(seconds),
+            Answer::Refused { refused } => Err(anyhow!(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
+        let gone = || format!("{} has ended", self.record.name);
+        let mut text = serde_json::to_string(request)?;
+        text.push('\n');
+        let input = self.input.as_mut().with_context(gone)?;
+        // Not the error of the pipe: one of stdout ends the program quietly.
+        input.write_all(text.as_bytes()).map_err(|_| anyhow!(gone()))?;
+        let mut line = String::new();
+        self.output.read_line(&mut line).with_context(gone)?;
+        serde_json::from_str(&line).map_err(|_| match line.trim() {
+            "" => anyhow!(gone()),
+            said => anyhow!("{} answers {said:?}, which is no answer", self.record.name),
+        })
+    }
+
+    fn confused(&self, answer: &Answer) -> anyhow::Error {
+        anyhow!("{} answers {answer:?} to another question", self.record.name)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input is what tells it to end.
+        self.input = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// A prepared call whose runs are timed in turns with ours.
+pub(crate) struct PeerCall {
+    pub(crate) peer: Rc<RefCell<Peer>>,
+    pub(crate) number: usize,
+}
+
+impl Timed for PeerCall {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        self.peer.borrow_mut().time(self.number, runs)
+    }
+}

@@ -1,0 +1,123 @@
+//! The documents of experiments: their one schema, what ends early, and `all`.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::{command, fa_bench, fails, json, read, stdout, words};
+use serde_json::Value;
+
+/// The names of all fields, with where they stand; elements of a list share their place.
+fn fields(value: &Value, place: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| {
+            found.insert(format!("{place}.{name}"));
+            fields(value, &format!("{place}.{name}"), found);
+        }),
+        Value::Array(list) => list.iter().for_each(|value| fields(value, place, found)),
+        _ => {}
+    }
+}
+
+/// A field that goes away or changes its name raises the schema, and this file with it.
+#[test]
+fn documents_have_the_fields_of_the_golden_one() {
+    let golden = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/document.json"));
+    let mut expected = BTreeSet::new();
+    fields(&golden, "", &mut expected);
+    let mut found = BTreeSet::new();
+    for line in ["scaling --backend sim --seq 32,64 --long-seq 96 --dim 16", "matmul --backend sim --size 32"]
+    {
+        let document = json(&format!("{line} --json"));
+        assert_eq!(document["schema"], golden["schema"]);
+        fields(&document, "", &mut found);
+    }
+    // What only a peer's run has.
+    let peer: Vec<_> = expected.iter().filter(|name| name.starts_with(".peer.")).cloned().collect();
+    assert_eq!(peer, [".peer.device", ".peer.name", ".peer.program"]);
+    found.extend(peer);
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn all_writes_a_document_for_each_experiment() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results/here");
+    let text = stdout(&format!(
+        "all --backend cpu --budget 0.05 --only doctor,causal --results {}",
+        results.display()
+    ));
+    assert!(text.starts_with("all: 2 experiments on "), "{text}");
+    assert!(text.contains("backward is not among them"), "{text}");
+    let document = read(&results.join("causal.json"));
+    assert_eq!(document["command"], "fa-bench causal --backend cpu --budget 0.05 --seed 0");
+    assert_eq!(
+        (&document["passed"], read(&results.join("doctor.json"))["passed"].clone()),
+        (&true.into(), true.into())
+    );
+}
+
+#[test]
+fn a_results_folder_that_cannot_be_written_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let place = file.join("results");
+    fails(&format!("all --results {}", place.display()), 1, &format!("{}: cannot be made", place.display()));
+    let path = place.join("flash.json");
+    fails(
+        &format!("flash --json {}", path.display()),
+        1,
+        &format!("--json {}: cannot be written", path.display()),
+    );
+    fails("all --only flesh", 2, "'flesh' for '--only <NAME,…>'");
+    fails("flesh", 2, "'flash'");
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_keeps_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flash.json");
+    // The second problem runs until it is stopped.
+    let line = format!(
+        "flash --backend cpu --seq 32,256 --heads 1 --dim 16 --iterations 1000000000 --budget 1 --json {}",
+        path.display()
+    );
+    let line = line.replace("--budget 1", "--budget 3");
+    let mut child = command(&words(&line))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Rows of the first problem are there as soon as it is measured.
+    while !std::fs::read_to_string(&path).is_ok_and(|text| text.contains("S=32")) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let before = read(&path);
+    assert!(before["stopped"].as_str().unwrap().contains("still running"));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("2 rows are kept") && stderr.lines().count() == 1, "{stderr}");
+    let document = read(&path);
+    assert_eq!(document["rows"].as_array().unwrap().len(), 2);
+    assert!(document["stopped"].as_str().unwrap().contains("interrupted by Ctrl-C"));
+}
+
+#[test]
+fn an_experiment_that_fails_keeps_its_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flash.json");
+    let line = format!("flash --backend sim --seq 32,16384 --dim 16 --json {}", path.display());
+    let output = fa_bench(&words(&line));
+    assert_eq!(output.status.code(), Some(2));
+    let document = read(&path);
+    assert_eq!(document["rows"].as_array().unwrap().len(), 2);
+    assert!(document["stopped"].as_str().unwrap().contains("the simulator would need"));
+}

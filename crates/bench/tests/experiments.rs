@@ -1,0 +1,228 @@
+//! Each experiment as a user runs it on a machine with no GPU.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{fails, figure, json, read, row, rows, stdout};
+use serde_json::Value;
+
+/// Every row that ran was checked and is right, but those that are no kernel's.
+fn all_right(document: &Value, unchecked: &[&str]) {
+    assert_eq!((&document["passed"], &document["stopped"]), (&true.into(), &Value::Null), "{document:#}");
+    for row in rows(document).iter().filter(|row| row["not_run"].is_null()) {
+        let series = row["series"].as_str().unwrap();
+        assert!(row["check"]["passed"] == true || unchecked.contains(&series), "{row:#}");
+    }
+}
+
+#[test]
+fn flash_sets_fused_beside_unfused() {
+    let line = "flash --backend cpu --seq 40,70 --heads 2 --dim 33 --iterations 2";
+    let document = json(&format!("{line} --json"));
+    all_right(&document, &[]);
+    let cases: Vec<_> =
+        rows(&document).iter().map(|row| (row["x"].as_f64().unwrap(), &row["series"])).collect();
+    let (fused, unfused) = (&"forward_cpu".into(), &"standard".into());
+    assert_eq!(cases, [(40.0, fused), (40.0, unfused), (70.0, fused), (70.0, unfused)]);
+    let median = |series| row(&document, "S=70", series)["measurement"]["median_s"].as_f64().unwrap();
+    let speedup = figure(row(&document, "S=70", "forward_cpu"), "speedup over standard");
+    assert!((speedup - median("standard") / median("forward_cpu")).abs() < 1e-9);
+    assert_eq!(document["command"], format!("fa-bench {line}"));
+    let text = stdout(line);
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with("flash: ") && first.contains("(on the CPU: smaller sizes than on a GPU)"),
+        "{first}"
+    );
+    assert!(text.lines().nth(1).unwrap().starts_with("backend cpu (asked for): "), "{text}");
+    assert!(text.contains("\nreported elsewhere: on an RTX 4090"), "{text}");
+}
+
+#[test]
+fn flash_runs_the_gpu_kernels_in_the_simulator() {
+    let document = json("flash --backend sim --seq 40 --dim 20 --causal --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document)[0]["series"], "forward_sm80");
+    fails("flash --backend sim --seq 16384", 2, "the simulator would need about");
+}
+
+#[test]
+fn memory_is_what_the_allocator_counts() {
+    let document = json("memory --backend cpu --seq 256,512 --heads 1 --iterations 1 --json");
+    all_right(&document, &[]);
+    let extra = |case, series| figure(row(&document, case, series), "extra memory");
+    // The scores alone are Sq·Sk·4 bytes, and little else is beside them.
+    for (case, scores) in [("S=256", 256 * 256 * 4), ("S=512", 512 * 512 * 4)] {
+        let taken = extra(case, "standard");
+        assert!((f64::from(scores)..2.0 * f64::from(scores)).contains(&taken), "{case}: {taken}");
+    }
+    assert!(extra("S=512", "forward_cpu") < extra("S=512", "standard"));
+    let saved = figure(row(&document, "S=512", "forward_cpu"), "saved");
+    assert!(saved > 0.0 && saved < 100.0);
+}
+
+#[test]
+fn scaling_fits_an_exponent_to_each_kernel() {
+    let document =
+        json("scaling --backend cpu --seq 32,64 --long-seq 128 --heads 1 --dim 16 --iterations 2 --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document).len(), 5);
+    for series in ["forward_cpu", "standard"] {
+        assert!(figure(&document, &format!("{series}: time grows as S to the power")).is_finite());
+    }
+}
+
+#[test]
+fn causal_counts_useful_operations() {
+    let document = json("causal --backend cpu --seq 64 --heads 1 --iterations 2 --json");
+    all_right(&document, &[]);
+    let row = row(&document, "causal", "forward_cpu");
+    let (time, per_flop) =
+        (figure(row, "time over the full mask's"), figure(row, "time per useful FLOP over the full mask's"));
+    // 64 rows see 64 keys without the mask, and 32.5 on average with it.
+    assert!((per_flop / time - 64.0 / 32.5).abs() < 1e-9, "{time} {per_flop}");
+}
+
+#[test]
+fn generations_run_on_the_gpu_kernels_alone() {
+    let document = json("generations --backend sim --seq 64 --json");
+    all_right(&document, &[]);
+    let series: Vec<_> = rows(&document).iter().map(|row| &row["series"]).collect();
+    assert_eq!(series, ["standard", "forward_simt", "forward_sm80", "forward_sm90"]);
+    let notes = json("generations --backend cpu --seq 64 --iterations 1 --json")["notes"].to_string();
+    assert!(notes.contains("GPU kernels"), "{notes}");
+}
+
+#[test]
+fn dtypes_have_each_their_error() {
+    let document = json("dtypes --backend cpu --seq 64 --heads 1 --iterations 2 --json");
+    all_right(&document, &[]);
+    let bound = |dtype| row(&document, dtype, "forward_cpu")["check"]["bound"].as_f64().unwrap();
+    assert!(bound("f32") < bound("f16") && bound("f16") < bound("bf16"));
+    assert_eq!(figure(row(&document, "f32", "forward_cpu"), "speedup over f32"), 1.0);
+}
+
+#[test]
+fn layout_adds_the_copies_to_the_kernel() {
+    let document = json("layout --backend cpu --iterations 2 --json");
+    all_right(&document, &["the copies alone"]);
+    let name = "B=1 H=16 S=256 D=64";
+    let copies = row(&document, name, "the copies alone");
+    let kernel = row(&document, &format!("{name} [B, H, L, D]"), "forward_cpu");
+    let median = |row: &Value| row["measurement"]["median_s"].as_f64().unwrap();
+    assert!((figure(copies, "call with copies") - median(kernel) - median(copies)).abs() < 1e-12);
+}
+
+#[test]
+fn alignment_compares_two_head_dims_and_climbs_the_staircase() {
+    let line = "alignment --backend cpu --heads 2 --seq 32 --iterations 2 --staircase 30,33";
+    let document = json(&format!("{line} --json"));
+    all_right(&document, &[]);
+    let head_dims: Vec<_> = rows(&document).iter().map(|row| row["x"].as_f64()).collect();
+    assert_eq!(head_dims, [None, None, Some(30.0), Some(31.0), Some(32.0), Some(33.0)]);
+    let median = |row: usize| rows(&document)[row]["measurement"]["median_s"].as_f64().unwrap();
+    let increase = figure(&document, "head_dim 129 against 128: latency increase");
+    assert!((increase - 100.0 * (median(1) / median(0) - 1.0)).abs() < 1e-9);
+    assert!((figure(&rows(&document)[2], "time over its step's") - median(2) / median(4)).abs() < 1e-9);
+    let start = |row: usize| figure(&rows(&document)[row], "rows start at multiples of");
+    assert_eq!([start(0), start(1), start(2), start(4)], [128.0, 2.0, 4.0, 64.0]);
+    fails("alignment --backend cpu --staircase 30,300", 2, "'--staircase <FIRST,LAST>'");
+}
+
+#[test]
+fn tiles_that_are_built_run_and_say_what_they_take() {
+    let document = json("tiles --backend sim --dim 32 --seq 64 --json");
+    all_right(&document, &[]);
+    let names: Vec<_> = rows(&document).iter().map(|row| row["series"].as_str().unwrap()).collect();
+    for family in ["forward_simt_f16_", "forward_sm80_f16_", "forward_sm90_f16_"] {
+        assert!(names.iter().any(|name| name.starts_with(family)), "{names:?}");
+    }
+    for row in rows(&document) {
+        assert!(figure(row, "shared memory") > 0.0 && figure(row, "registers") > 0.0);
+        assert_eq!(figure(row, "spilled"), 0.0);
+        let block_n = row["plan"]["tile"][1].as_f64().unwrap();
+        assert_eq!(figure(row, "loop trips"), (64.0 / block_n).ceil());
+    }
+    let fixed = json("tiles --backend cpu --seq 64 --heads 1 --iterations 1 --json");
+    assert!(fixed["figures"][0]["name"].as_str().unwrap().starts_with("fastest: forward_cpu"));
+}
+
+#[test]
+fn roofline_measures_its_ceilings() {
+    let document = json("roofline --backend cpu --iterations 2 --budget 0.1 --json");
+    all_right(&document, &["copy"]);
+    let (bytes, operations) =
+        (figure(&document, "the roof over bytes"), figure(&document, "the roof over operations"));
+    let ridge = figure(&document, "the ridge between them");
+    assert!((ridge - operations / bytes).abs() <= 1e-9 * ridge);
+    let product = row(&document, "M=N=K=256", "gemm_cpu");
+    // 2·256³ operations over three matrices of 256² elements of 2 bytes.
+    assert!((product["x"].as_f64().unwrap() - 2.0 * 256.0 / 6.0).abs() < 1e-6);
+    let roof = figure(product, "roof here");
+    assert!(roof <= operations * (1.0 + 1e-9));
+}
+
+#[test]
+fn traffic_is_counted_exactly() {
+    let document = json("traffic --seq 128 --full --backend cpu --json");
+    all_right(&document, &[]);
+    // One block of 128 rows reads Q, K and V once, and writes O and lse once.
+    let tensor = f64::from(128 * 64 * 2);
+    for series in ["forward_sm80", "forward_sm90"] {
+        let row = row(&document, "S=128", series);
+        assert_eq!((figure(row, "read"), figure(row, "written")), (3.0 * tensor, tensor + 4.0 * 128.0));
+    }
+    assert!(figure(row(&document, "S=128", "forward_simt"), "fewer read") > 0.0);
+    let many = json("traffic --seq 128 --full --batch 2 --heads 3 --json");
+    let series = "forward_sm90";
+    assert_eq!(
+        figure(row(&many, "S=128", series), "read"),
+        6.0 * figure(row(&document, "S=128", series), "read"),
+        "one head stands for all"
+    );
+}
+
+#[test]
+fn pitfalls_say_the_factor() {
+    let document = json("pitfalls --backend cpu --seq 32 --heads 1 --iterations 2 --json");
+    all_right(&document, &[]);
+    let with_factor = rows(&document).iter().filter(|row| row["figures"].as_array().unwrap().len() == 1);
+    assert_eq!(with_factor.count(), 3);
+    let refused: Vec<_> = rows(&document).iter().filter(|row| !row["not_run"].is_null()).collect();
+    assert_eq!(refused.len(), 2, "without a GPU there is nothing to wait for or to launch");
+}
+
+#[test]
+fn profile_writes_traces_that_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().display();
+    let document = json(&format!("profile --backend sim --seq 40 --dim 16 --traces {traces} --json"));
+    all_right(&document, &[]);
+    for (file, kernels) in [("trace_fa_on.json", 1), ("trace_fa_off.json", 1)] {
+        let trace = read(&folder.path().join(file));
+        let events = trace["traceEvents"].as_array().unwrap();
+        let bars: Vec<_> = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 1).collect();
+        assert_eq!(bars.len(), 5 * kernels);
+        assert!(
+            bars.iter().all(|bar| bar["dur"].as_f64().unwrap() > 0.0 && bar["ts"].as_f64().unwrap() >= 0.0)
+        );
+        assert!(bars.windows(2).all(|pair| pair[0]["ts"].as_f64() < pair[1]["ts"].as_f64()));
+    }
+    fails(
+        "profile --backend cpu --traces /no/such/folder",
+        1,
+        "/no/such/folder/trace_fa_on.json: cannot be written",
+    );
+}
+
+#[test]
+fn doctor_lists_kernels_and_what_is_missing() {
+    let document = json("doctor --backend sim --json");
+    assert!(row(&document, "f16", "forward_sm90")["not_run"].is_null());
+    let reason = row(&document, "f32", "forward_sm80")["not_run"].as_str().unwrap();
+    assert!(reason.contains("has no f32 entry"), "{reason}");
+    assert!(document["notes"].to_string().contains("tensor maps (TMA) and clusters: yes"));
+    let text = stdout("doctor --backend cpu");
+    assert!(text.contains("note: no GPU is used: the CPU was asked for"), "{text}");
+    assert!(text.contains("a CUDA toolkit is not needed"), "{text}");
+}
