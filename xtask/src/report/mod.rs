@@ -4,6 +4,7 @@ mod canvas;
 mod html;
 mod markdown;
 mod plots;
+mod png;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use fa_bench::EXPERIMENTS;
 use fa_bench::lab::{Document, Row};
 
 use plots::Plot;
+use png::Painter;
 
 /// Make REPORT.md, report.html and plots/ from a folder of experiments' documents, as `fa-bench all` writes it.
 #[derive(Args)]
@@ -47,12 +49,19 @@ impl Report {
         let contents = read(folder)?;
         let plots = folder.join("plots");
         fs::create_dir_all(&plots).with_context(|| format!("{}: cannot be made", plots.display()))?;
+        let painter = Painter::new();
         for plot in contents.sections.iter().flat_map(|section| &section.plots) {
-            write(&plots.join(format!("{}.svg", plot.name)), &plot.svg)?;
+            write(&plots.join(format!("{}.svg", plot.name)), plot.svg.as_bytes())?;
+            if let Some(painter) = &painter {
+                write(&plots.join(format!("{}.png", plot.name)), &painter.paint(&plot.svg)?)?;
+            }
+        }
+        if painter.is_none() {
+            println!("this machine has no fonts: the plots are there as SVG alone");
         }
         let (markdown, html) = (folder.join("REPORT.md"), folder.join("report.html"));
-        write(&markdown, &markdown::render(&contents))?;
-        write(&html, &html::render(&contents))?;
+        write(&markdown, markdown::render(&contents).as_bytes())?;
+        write(&html, html::render(&contents).as_bytes())?;
         contents.left_out.iter().for_each(|line| println!("left out: {line}"));
         let count = contents.sections.len();
         println!("{} and {} from {count} experiments", markdown.display(), html.display());
@@ -94,8 +103,8 @@ fn read(folder: &Path) -> Result<Contents> {
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// A sentence that the documents prove, and the row that proves it.

@@ -89,7 +89,7 @@ pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
         }
         "tiles" | "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
             let rows = bar_rows(document, Row::median, Unit::Seconds);
-            add("latency", "Latency", bar_plot(&title("Latency"), "seconds: shorter is faster", &rows)?);
+            add("latency", "Latency", bar_plot(&title("Latency"), "latency: shorter is faster", &rows)?);
         }
         _ => {}
     }
@@ -151,12 +151,15 @@ fn roofline(document: &Document, title: &str) -> Result<Option<String>> {
     else {
         return Ok(None);
     };
-    let placed = curves(document, |row| Some(1e12 * row.measurement.as_ref()?.tflops?));
+    // As is read best: a GPU's in TFLOP/s, a CPU's in GFLOP/s.
+    let (unit, label) = if peak >= 1e12 { (1e12, "TFLOP/s") } else { (1e9, "GFLOP/s") };
+    let (bandwidth, peak) = (bandwidth / unit, peak / unit);
+    let placed = curves(document, |row| Some(1e12 / unit * row.measurement.as_ref()?.tflops?));
     let mut points: Vec<_> = placed.iter().flat_map(|(_, points)| points).copied().collect();
     points.push((peak / bandwidth, peak));
     let axes = (
         Axis { label: document.axis.as_deref().unwrap_or_default(), logarithmic: true },
-        Axis { label: "FLOP/s", logarithmic: true },
+        Axis { label, logarithmic: true },
     );
     let mut svg = String::new();
     let mut canvas = Canvas::new(&mut svg, title, axes, &points, &[])?;

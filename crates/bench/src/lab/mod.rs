@@ -2,6 +2,7 @@
 //! become a table and a document.
 
 mod ceilings;
+mod clocks;
 mod contest;
 mod document;
 mod table;
@@ -129,7 +130,11 @@ pub(crate) fn run(
         document,
         destination: args.report.json.clone(),
     };
+    let ordinal = args.backend.device.unwrap_or(0);
     let ended = measure(&mut lab);
+    if let Some(state) = clocks::state(kind, ordinal) {
+        lab.note(format!("the GPU right after the runs: {state}"));
+    }
     lab.finish(ended)
 }
 

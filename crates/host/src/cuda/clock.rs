@@ -37,13 +37,13 @@ impl Clock {
     /// on the backend's stream. Waits for all of them.
     pub(super) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let mut ends = Vec::with_capacity(count);
+        let event = |_| check("cuEventCreate", self.cuda.context.new_event(flags));
+        // Before the first launch, so that nothing is made between two of them.
+        let ends = (0..count).map(event).collect::<Result<Vec<_>>>()?;
         self.record(0)?;
-        for index in 0..count {
+        for (index, end) in ends.iter().enumerate() {
             enqueue(index)?;
-            let end = check("cuEventCreate", self.cuda.context.new_event(flags))?;
             check("cuEventRecord", end.record(&self.cuda.stream))?;
-            ends.push(end);
         }
         let since = |end: &CudaEvent| {
             let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(end))?;
