@@ -59,14 +59,22 @@ pub(crate) fn params(
     let [q, k, v, o] = tensor_maps(problem, &entry.tile, addresses);
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
-    let tiles = attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
-    let TileOrder { section, back_and_forth } = order;
+    let TileOrder { section, back_and_forth, sequence_step } = order;
+    let is_packed = problem.cu_seqlens().is_some();
+    let dense_tiles =
+        || attention.seqlen_q.div_ceil(entry.tile.block_m) * attention.heads * problem.batch() as u32;
+    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let landed = Sm90Config { block_m, block_n, head_dim }.landed_distance();
     let params = PersistentParams {
         attention,
-        tiles,
+        tiles: if is_packed { 0 } else { dense_tiles() },
         section,
         back_and_forth: back_and_forth.into(),
-        o_by_rows: o_by_rows.into(),
+        // A map clips at the end of its tensor, and not at that of a packed sequence.
+        o_by_rows: if o_by_rows { 2 } else { is_packed.into() },
+        sequences: if is_packed { problem.batch() as u32 } else { 0 },
+        sequence_step,
+        v_landed: if is_packed { landed } else { 0 },
     };
     Ok(Params::Persistent(Mapped { maps, params }))
 }

@@ -90,16 +90,24 @@ pub struct AttentionParams {
 pub struct PersistentParams {
     /// The problem.
     pub attention: AttentionParams,
-    /// Tiles of queries in all.
+    /// Tiles of queries in all; not read for a packed batch.
     pub tiles: u32,
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their
-    /// K and V are found in L2; at least 1.
+    /// K and V are found in L2; at least 1. Those of a packed batch are of one sequence.
     pub section: u32,
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
     pub back_and_forth: u32,
-    /// 1 where O has no tensor map, and is stored row by row; 0 where it has one.
+    /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the map would not clip:
+    /// at the end of a packed sequence; 2 where O has no map, and they store all.
     pub o_by_rows: u32,
+    /// Sequences of a packed batch; 0 where each has a batch index.
+    pub sequences: u32,
+    /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
+    pub sequence_step: u32,
+    /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it lands where they
+    /// wait.
+    pub v_landed: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -1,5 +1,7 @@
 //! What `forward_sm90` takes.
 
+mod packed;
+
 use fa_kernels::entries::Tile;
 
 use crate::{Problem, TensorLayout, Tensors};
@@ -9,9 +11,6 @@ const CHUNK: usize = 8;
 
 /// Why `forward_sm90` cannot run a problem, if it cannot.
 pub(super) fn refusal(problem: &Problem) -> Option<String> {
-    if problem.cu_seqlens().is_some() {
-        return Some("a tensor map ends with its tensor, and not with a packed sequence".to_owned());
-    }
     let Tensors { q, k, v, .. } = problem.tensors();
     [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
 }
@@ -38,12 +37,14 @@ pub(crate) struct TileOrder {
     pub(crate) section: u32,
     /// Whether the blocks take tiles back and forth.
     pub(crate) back_and_forth: bool,
+    /// From one sequence of a packed batch to that whose tiles come next, modulo their number.
+    pub(crate) sequence_step: u32,
 }
 
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { section: 1, back_and_forth: false }
+        Self { section: 1, back_and_forth: false, sequence_step: 1 }
     }
 }
 
@@ -59,6 +60,7 @@ const MANY_TILES: usize = 64;
 /// How a tile would run: the grid, its order, and about how many cycles until the last block ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
+    pub(super) tiles: usize,
     pub(super) grid: u32,
     pub(super) order: TileOrder,
     pub(super) cycles: f64,
@@ -70,11 +72,14 @@ pub(super) struct Schedule {
 /// another. Under a causal mask the longest go first. How even the shares are then depends on how the number
 /// of heads in a section goes into the grid, so all are tried.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
+    if problem.cu_seqlens().is_some() {
+        return packed::schedule(problem, tile, multiprocessors);
+    }
     let (heads, block_m) = (problem.heads() * problem.batch(), tile.block_m as usize);
     let head_tiles = problem.seqlen_q().div_ceil(block_m);
     let tiles = heads * head_tiles;
     let blocks = tiles.min(multiprocessors.max(1) as usize);
-    let costs: Vec<u64> = (0..head_tiles).rev().map(|index| cost(problem, tile, index)).collect();
+    let costs = costs(problem, tile, (problem.seqlen_q(), problem.seqlen_k()));
     let masks_right_alone = problem.causal() && problem.window().0.is_none();
     let cached = cached_heads(problem);
     let rate = |order: TileOrder| {
@@ -83,17 +88,29 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     };
     let (cycles, order) = if tiles > MANY_TILES * blocks {
         let section = if masks_right_alone { cached.min(heads) } else { 1 };
-        let order = TileOrder { section: section as u32, back_and_forth: masks_right_alone };
+        let order =
+            TileOrder { section: section as u32, back_and_forth: masks_right_alone, ..TileOrder::default() };
         ((heads as u64 * costs.iter().sum::<u64>()) as f64 / blocks as f64, order)
     } else if masks_right_alone && tiles > blocks {
-        let orders = (1..=heads.min(blocks) as u32)
-            .flat_map(|section| [false, true].map(|back_and_forth| TileOrder { section, back_and_forth }));
+        let orders = (1..=heads.min(blocks) as u32).flat_map(|section| {
+            [false, true].map(|back_and_forth| TileOrder { section, back_and_forth, ..TileOrder::default() })
+        });
         let best = orders.map(rate).min_by(|(a, _), (b, _)| a.total_cmp(b));
         best.unwrap_or_else(|| rate(TileOrder::default()))
     } else {
         rate(TileOrder::default())
     };
-    Schedule { grid: blocks as u32, order, cycles }
+    Schedule { tiles, grid: blocks as u32, order, cycles }
+}
+
+/// The costs of a head's tiles in a sequence of so many queries and keys, in the order that they are taken in.
+fn costs(problem: &Problem, tile: &Tile, (seqlen_q, seqlen_k): (usize, usize)) -> Vec<u64> {
+    let tiles = 0..seqlen_q.div_ceil(tile.block_m as usize);
+    let mut costs: Vec<_> = tiles.map(|index| cost(problem, tile, (seqlen_q, seqlen_k), index)).collect();
+    if problem.window().1.is_some() {
+        costs.reverse();
+    }
+    costs
 }
 
 /// Heads whose K and V stay in L2.
@@ -107,10 +124,9 @@ fn cached_heads(problem: &Problem) -> usize {
 ///
 /// Fitted to an H200: each score costs two multiply-adds for each column at 94 % of the tensor cores' 1,024 a
 /// cycle, or, where columns are few, its exponential and what goes with it.
-fn cost(problem: &Problem, tile: &Tile, index: usize) -> u64 {
+fn cost(problem: &Problem, tile: &Tile, (seqlen_q, seqlen_k): (usize, usize), index: usize) -> u64 {
     let first_row = index * tile.block_m as usize;
-    let last_row = (first_row + tile.block_m as usize).min(problem.seqlen_q()) - 1;
-    let (seqlen_q, seqlen_k) = (problem.seqlen_q(), problem.seqlen_k());
+    let last_row = (first_row + tile.block_m as usize).min(seqlen_q) - 1;
     let (left, right) = problem.window();
     let end = right.map_or(seqlen_k, |right| {
         (last_row + 1 + seqlen_k).saturating_add(right).saturating_sub(seqlen_q).min(seqlen_k)
@@ -125,17 +141,40 @@ fn cost(problem: &Problem, tile: &Tile, index: usize) -> u64 {
 
 /// The cost of the block with the largest share; `costs` are those of a head's tiles in their order.
 fn longest_share(costs: &[u64], heads: usize, order: TileOrder, blocks: usize) -> u64 {
-    let mut shares = vec![0; blocks];
-    let section = order.section as usize;
-    let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
-    let ordered =
-        sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
-    for (index, cost) in ordered.enumerate() {
-        let (round, place) = (index / blocks, index % blocks);
-        let back = order.back_and_forth && round % 2 == 1;
-        shares[if back { blocks - 1 - place } else { place }] += cost;
+    let mut shares = Shares::new(blocks, order.back_and_forth);
+    shares.take(costs, heads, order.section as usize);
+    shares.longest()
+}
+
+/// What the blocks of a grid have taken so far.
+struct Shares {
+    costs: Vec<u64>,
+    back_and_forth: bool,
+    taken: usize,
+}
+
+impl Shares {
+    fn new(blocks: usize, back_and_forth: bool) -> Self {
+        Self { costs: vec![0; blocks], back_and_forth, taken: 0 }
     }
-    shares.into_iter().max().unwrap_or(0)
+
+    /// Deals out the tiles of so many heads, section by section.
+    fn take(&mut self, costs: &[u64], heads: usize, section: usize) {
+        let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
+        let ordered =
+            sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
+        let blocks = self.costs.len();
+        for cost in ordered {
+            let (round, place) = (self.taken / blocks, self.taken % blocks);
+            let back = self.back_and_forth && round % 2 == 1;
+            self.costs[if back { blocks - 1 - place } else { place }] += cost;
+            self.taken += 1;
+        }
+    }
+
+    fn longest(&self) -> u64 {
+        self.costs.iter().copied().max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -155,13 +194,12 @@ mod tests {
         for (batch, seqlen) in [(4, 4096), (16, 1024), (2, 8192), (1, 16_384)] {
             let problem = causal(batch, seqlen, 16);
             let (heads, blocks) = (16 * batch, 132);
-            let costs: Vec<u64> =
-                (0..seqlen.div_ceil(192)).rev().map(|index| cost(&problem, &tile, index)).collect();
+            let costs = costs(&problem, &tile, (seqlen, seqlen));
             let fair = (heads as u64 * costs.iter().sum::<u64>()) as f64 / f64::from(blocks);
             let share = |order| longest_share(&costs, heads, order, blocks as usize) as f64 / fair;
             let chosen = schedule(&problem, &tile, blocks).order;
             assert!(share(chosen) < 1.05, "{seqlen}: {chosen:?} {}", share(chosen));
-            assert!(share(chosen) <= share(TileOrder { section: 16, back_and_forth: false }));
+            assert!(share(chosen) <= share(TileOrder { section: 16, ..TileOrder::default() }));
         }
     }
 

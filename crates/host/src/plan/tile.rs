@@ -106,7 +106,7 @@ fn of_entry(
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut step, mut unaligned) = (Step::new(entry, tiles), None);
     if entry.algorithm.is_persistent() {
-        let hopper::Schedule { grid, order, .. } =
+        let hopper::Schedule { tiles, grid, order, .. } =
             hopper::schedule(problem, &entry.tile, device.multiprocessors);
         step = Step { entry, grid, order };
         reasons.push(format!(

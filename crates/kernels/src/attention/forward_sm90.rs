@@ -7,6 +7,7 @@
 //! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
+mod amend;
 mod consumer;
 mod key_blocks;
 mod output;
@@ -21,7 +22,7 @@ use crate::ptx::{barrier, index, setmaxnreg, shared, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
-use consumer::Consumer;
+use consumer::{Consumer, leads_warp};
 use schedule::Schedule;
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
@@ -78,22 +79,26 @@ pub unsafe fn forward_sm90<
     unsafe {
         let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::new();
         if index::thread() == 0 {
-            pipeline.init();
+            pipeline.init(params);
         }
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
             if config.warpgroups() == 2 {
-                setmaxnreg::decrease::<24>()
+                setmaxnreg::decrease::<40>()
             } else {
                 setmaxnreg::decrease::<32>()
             }
-            if index::thread().is_multiple_of(WARPGROUP) {
-                producer::produce(params, maps, pipeline);
+            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                0 if leads_warp() => producer::copy_queries_and_keys(params, Maps { first: maps }, pipeline),
+                1 if leads_warp() => producer::copy_values(params, Maps { first: maps }, pipeline),
+                3 if leads_warp() => schedule::announce_tiles::<BLOCK_M>(params, pipeline.schedule()),
+                2 if params.v_landed != 0 => amend::amend_values(params, pipeline),
+                _ => {}
             }
         } else {
             if config.warpgroups() == 2 {
-                setmaxnreg::increase::<240>()
+                setmaxnreg::increase::<232>()
             } else {
                 setmaxnreg::increase::<160>()
             }
@@ -130,9 +135,12 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     /// # Safety
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
-    unsafe fn init(self) {
+    unsafe fn init(self, params: &PersistentParams) {
         // SAFETY: the caller's contract; barriers lie behind all tiles.
         unsafe {
+            if params.v_landed != 0 {
+                Ring::<STAGES>::init(self.v_barriers() + params.v_landed, 1);
+            }
             let mut warpgroup = 0;
             while warpgroup < Self::CONFIG.warpgroups() {
                 Ring::<1>::init(self.q_barriers(warpgroup), WARPS);
@@ -140,7 +148,7 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
             }
             Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
             Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
-            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS);
+            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS + 2 + amend::warps(params));
         }
     }
 

@@ -43,7 +43,7 @@ impl Sm90Config {
 
     /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.warpgroups() == 2 { (240, 24) } else { (160, 32) }
+        if self.warpgroups() == 2 { (232, 40) } else { (160, 32) }
     }
 
     /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
@@ -94,10 +94,11 @@ impl Sm90Config {
         if self.own_output() { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
     }
 
-    /// Bytes of what says which tile comes next: two slots of 32, and four barriers.
-    pub const SCHEDULE_BYTES: u32 = 96;
+    /// Bytes of what says which tile comes next: two slots of 64, and four barriers.
+    pub const SCHEDULE_BYTES: u32 = 160;
 
-    /// Bytes of the barriers: two for each warpgroup's part of Q, and for each stage of K and of V.
+    /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As many lie behind
+    /// them, of which tiles that are amended land at those behind the full ones.
     const fn barrier_bytes(&self, stages: u32) -> u32 {
         16 * (self.warpgroups() + 2 * stages)
     }
@@ -109,7 +110,12 @@ impl Sm90Config {
 
     /// Where the barriers are, at the end.
     pub const fn barriers_offset(&self) -> u32 {
-        self.shared_bytes() - self.barrier_bytes(self.stages())
+        self.shared_bytes() - 2 * self.barrier_bytes(self.stages())
+    }
+
+    /// Bytes from a full barrier to that where tiles land that are amended before they fill the stage.
+    pub const fn landed_distance(&self) -> u32 {
+        self.barrier_bytes(self.stages())
     }
 
     /// Bytes of shared memory.
@@ -121,7 +127,7 @@ impl Sm90Config {
     const fn needed(&self, stages: u32, own_output: bool) -> u32 {
         let tiles = self.q_bytes() + 2 * stages * self.stage_bytes();
         let output = if own_output { self.q_bytes() } else { 0 };
-        tiles + output + Self::SCHEDULE_BYTES + self.barrier_bytes(stages)
+        tiles + output + Self::SCHEDULE_BYTES + 2 * self.barrier_bytes(stages)
     }
 
     /// [`Self::shared_bytes`], or what Q and two stages alone take, for sizes that nobody has checked yet.
@@ -197,10 +203,10 @@ mod tests {
     #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {
         let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128 };
-        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 16 * (3 + 6) + 96);
+        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 160);
         assert!(config.own_output() && !config.takes_turns());
         let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
-        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 16 * (2 + 4) + 96);
+        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 160);
         assert!(!config.own_output());
     }
 

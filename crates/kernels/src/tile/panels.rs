@@ -4,7 +4,7 @@
 //! each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
 //! of the columns: the tensor map fills it up with zeros, and nothing multiplies them.
 
-use crate::ptx::tma;
+use crate::ptx::{index, shared, tma};
 use crate::tile::wgmma::{Descriptor, LINE, LINE_ELEMENTS};
 
 /// Columns of one `wgmma` along K.
@@ -64,6 +64,31 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
             let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
             // SAFETY: the caller's contract.
             unsafe { tma::store_4d(map, self.address + panel * Self::PANEL, at) };
+            panel += 1;
+        }
+    }
+
+    /// The tile so many behind this one.
+    #[inline(always)]
+    pub fn stage(self, stage: u32) -> Self {
+        Self { address: self.address + stage * Self::BYTES }
+    }
+
+    /// Clears the rows from `row` on, with one warp.
+    ///
+    /// # Safety
+    /// All 32 lanes call this together; nobody else accesses the rows.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn clear_from_row(self, row: u32) {
+        let mut panel = 0;
+        while panel < Self::COUNT {
+            let mut byte = row * LINE + 16 * (index::thread_anew() % 32);
+            while byte < Self::PANEL {
+                // SAFETY: the caller's contract; the byte is the panel's.
+                unsafe { shared::store4(self.address + panel * Self::PANEL + byte, [0; 4]) };
+                byte += 512;
+            }
             panel += 1;
         }
     }

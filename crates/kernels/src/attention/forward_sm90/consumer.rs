@@ -107,13 +107,13 @@ where
             }
             let mut schedule = Schedule::consumer(self.pipeline.schedule());
             while schedule.wait() {
+                let barriers = self.pipeline.q_barriers(warpgroup());
+                self.queries = Ring::consumer_of_phase(barriers, schedule.phase());
                 let finished = self.attend(&params.attention, &schedule.work());
-                let work = schedule.work();
                 output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
-                    params,
                     o_map,
                     self.pipeline,
-                    &work,
+                    &schedule,
                     &mut self.o,
                     finished,
                 );
@@ -164,7 +164,6 @@ where
                 }
                 [(0.0, f32::NEG_INFINITY); 2]
             };
-            self.queries.advance();
             self.pass_over(seen.begin);
             finished
         }
@@ -287,7 +286,7 @@ where
     #[inline(always)]
     fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
         if SCORE_MOD {
-            let lane = Lane::current::<2>();
+            let lane = Lane::anew::<2>();
             let place = blocks.mask.place(BLOCK_M, blocks.first_key(block));
             let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
             // Row by row: the same registers under other names.
@@ -302,7 +301,7 @@ where
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
     fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
-        let lane = Lane::current::<2>();
+        let lane = Lane::anew::<2>();
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
         let mut j = 0;
         while j < SCORES {
