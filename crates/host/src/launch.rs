@@ -6,7 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::{TileOrder, unmapped};
+use crate::plan::{TileOrder, is_shifted, unmapped};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, TensorLayout, Tensors};
 
@@ -55,7 +55,10 @@ pub(crate) fn params(
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
-    let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", &problem.tensors().o).is_some();
+    let Tensors { q, v, o, .. } = problem.tensors();
+    // V's shift moves the columns of O.
+    let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", o).is_some() || is_shifted(v);
+    let qk_shifted = is_shifted(q);
     let [q, k, v, o] = tensor_maps(problem, &entry.tile, addresses);
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
@@ -75,6 +78,7 @@ pub(crate) fn params(
         sequences: if is_packed { problem.batch() as u32 } else { 0 },
         sequence_step,
         v_landed: if is_packed { landed } else { 0 },
+        qk_landed: if qk_shifted { landed } else { 0 },
     };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
@@ -88,12 +92,18 @@ fn tensor_maps(problem: &Problem, tile: &Tile, addresses: &Addresses) -> [Tensor
             // The axis of a single index takes no steps, but its stride is looked at.
             Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
         };
+        // Heads that start at no multiples of 16 bytes lie along the columns.
+        let (columns, heads) = if is_shifted(layout) {
+            ((layout.heads - 1) * layout.stride_head + layout.head_dim, 1)
+        } else {
+            (layout.head_dim, layout.heads)
+        };
         swizzled(
             address,
             [
-                Dimension { length: layout.head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+                Dimension { length: columns, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
                 axis(layout.seqlen, layout.stride_seq, rows),
-                axis(layout.heads, layout.stride_head, 1),
+                axis(heads, layout.stride_head, 1),
                 axis(layout.batch, layout.stride_batch, 1),
             ],
         )

@@ -426,6 +426,8 @@ entries! { sm_90a;
     forward_sm90(192, 96, 96);
     forward_sm90(192, 80, 128);
     forward_sm90(128, 128, 128);
+    forward_sm90(192, 64, 144);
+    forward_sm90(128, 112, 144);
     forward_sm90(128, 112, 160);
     forward_sm90(128, 112, 192);
     forward_sm90(128, 80, 224);

@@ -108,6 +108,8 @@ pub struct PersistentParams {
     /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it lands where they
     /// wait.
     pub v_landed: u32,
+    /// As `v_landed`, for Q and K.
+    pub qk_landed: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -12,21 +12,77 @@ const CHUNK: usize = 8;
 /// Why `forward_sm90` cannot run a problem, if it cannot.
 pub(super) fn refusal(problem: &Problem) -> Option<String> {
     let Tensors { q, k, v, .. } = problem.tensors();
-    [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unmapped(name, layout))
+    let unmapped = [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| {
+        unmapped_axes(name, layout).or_else(|| {
+            let heads_along_columns = is_shifted(layout);
+            if heads_along_columns { too_wide(name, layout) } else { unmapped(name, layout) }
+        })
+    });
+    unmapped.or_else(|| apart(problem)).or_else(|| {
+        let (needed, held) = (columns(problem), crate::MAX_HEAD_DIM);
+        (needed > held).then(|| {
+            format!("its heads start up to 7 elements behind a multiple of {CHUNK}, and reach to column {needed} of tiles of {held}")
+        })
+    })
+}
+
+/// Whether heads start at other places than multiples of 16 bytes. They then lie along the columns of their tensor map.
+pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
+    layout.heads > 1 && !layout.stride_head.is_multiple_of(CHUNK)
+}
+
+/// How many elements behind a multiple of 16 bytes a head's rows start.
+const fn shift(layout: &TensorLayout, head: usize) -> usize {
+    if is_shifted(layout) { head * layout.stride_head % CHUNK } else { 0 }
+}
+
+/// Columns of a tile that the heads of Q, K and V reach to, each from the last multiple of 16 bytes on.
+pub(super) fn columns(problem: &Problem) -> usize {
+    let Tensors { q, v, .. } = problem.tensors();
+    // Eight heads show all there is.
+    let widest = |layout: &TensorLayout| {
+        (0..layout.heads.min(CHUNK)).map(|head| shift(layout, head) + layout.head_dim).max().unwrap_or(0)
+    };
+    widest(q).max(widest(v))
+}
+
+/// A head of Q that starts otherwise than its head of K, if there is one: their columns do not meet.
+fn apart(problem: &Problem) -> Option<String> {
+    let Tensors { q, k, .. } = problem.tensors();
+    (0..problem.heads()).find_map(|head| {
+        let kv_head = head / problem.group();
+        let (of_q, of_k) = (shift(q, head), shift(k, kv_head));
+        (of_q != of_k).then(|| {
+            format!("q's head {head} starts {of_q} elements behind a multiple of {CHUNK}, its head {kv_head} of k {of_k}")
+        })
+    })
+}
+
+/// A row of all heads that is too long for a tensor map.
+fn too_wide(name: &str, layout: &TensorLayout) -> Option<String> {
+    let columns = (layout.heads - 1) * layout.stride_head + layout.head_dim;
+    (columns > i32::MAX as usize).then(|| {
+        format!("{name}'s heads reach over {columns} elements, and a box starts at most at {}", i32::MAX)
+    })
 }
 
 /// The stride of a tensor that a tensor map cannot have, if there is one.
 pub(crate) fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
-    let axes = [
-        ("batch", layout.batch, layout.stride_batch),
-        ("seqlen", layout.seqlen, layout.stride_seq),
-        ("heads", layout.heads, layout.stride_head),
-    ];
+    unmapped_axes(name, layout).or_else(|| unmapped_axis(name, ("heads", layout.heads, layout.stride_head)))
+}
+
+/// As [`unmapped`], of the axes of sequences and rows.
+fn unmapped_axes(name: &str, layout: &TensorLayout) -> Option<String> {
+    let axes = [("batch", layout.batch, layout.stride_batch), ("seqlen", layout.seqlen, layout.stride_seq)];
+    axes.into_iter().find_map(|axis| unmapped_axis(name, axis))
+}
+
+fn unmapped_axis(name: &str, (axis, length, stride): (&str, usize, usize)) -> Option<String> {
     // The axis of a single index takes no steps.
-    axes.into_iter().filter(|&(_, length, _)| length > 1).find_map(|(axis, _, stride)| {
-        (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 39).then(|| {
-            format!("{name}'s {axis} stride is {stride} elements, and tensor maps take positive multiples of {CHUNK} below 2^39")
-        })
+    (length > 1 && (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 39)).then(|| {
+        format!(
+            "{name}'s {axis} stride is {stride} elements, and tensor maps take positive multiples of {CHUNK} below 2^39"
+        )
     })
 }
 

@@ -11,7 +11,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::{TileOrder, unmapped};
+pub(crate) use hopper::{TileOrder, is_shifted, unmapped};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 

@@ -62,10 +62,10 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
         assert_eq!(plan.steps[0].grid, 2);
         assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
     }
-    let refused = planned(100, 90);
+    let refused = planned(101, 90);
     assert_eq!(refused.kernel, Kernel::ForwardSm80);
     assert!(
-        refused.reasons[0].contains("not forward_sm90: q's heads stride is 100"),
+        refused.reasons[0].contains("not forward_sm90: q's seqlen stride is 202"),
         "{:?}",
         refused.reasons
     );
@@ -83,8 +83,44 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
             .any(|reason| reason.starts_with("O is stored row by row: o's seqlen stride is 131"))
     );
     let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-    let error = plan(&problem(DType::F16, 100), &device(227 << 10), &asked).unwrap_err().to_string();
-    assert!(error.starts_with("kernel forward_sm90 cannot be run: q's heads stride is 100"), "{error}");
+    let error = plan(&problem(DType::F16, 101), &device(227 << 10), &asked).unwrap_err().to_string();
+    assert!(error.starts_with("kernel forward_sm90 cannot be run: q's seqlen stride is 202"), "{error}");
+}
+
+#[test]
+fn heads_that_start_anywhere_take_a_tile_that_holds_them_behind_their_shift() {
+    let planned = |heads: [usize; 2], head_dims: [usize; 2]| {
+        let layout = |heads, head_dim| TensorLayout::bshd(2, 100, heads, head_dim);
+        let ([h, hk], [d, dv]) = (heads, head_dims);
+        let tensors = Tensors { q: layout(h, d), k: layout(hk, d), v: layout(hk, dv), o: layout(h, dv) };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        plan(&problem, &device(227 << 10), &Request::default()).unwrap()
+    };
+    let columns = |head_dims| {
+        let plan = planned([16, 16], head_dims);
+        assert_eq!(plan.kernel, Kernel::ForwardSm90);
+        plan.steps[0].entry.tile.head_dim
+    };
+    // The last shift is that of a head: 7 elements of 129, 6 of 130, 4 of 132.
+    assert_eq!([[129, 129], [130, 130], [137, 137], [138, 138]].map(columns), [144, 144, 144, 144]);
+    assert_eq!([[128, 129], [129, 128], [121, 121], [122, 122]].map(columns), [144, 144, 128, 128]);
+    assert_eq!(columns([249, 249]), 256);
+    let reasons = planned([16, 16], [129, 129]).reasons;
+    assert!(
+        reasons[1].ends_with("head_dim 129 where heads start up to 7 elements behind a multiple of 16 bytes")
+    );
+    for (heads, head_dims, reason) in [
+        (
+            [16, 16],
+            [251, 251],
+            "its heads start up to 7 elements behind a multiple of 8, and reach to column 258 of tiles of 256",
+        ),
+        ([16, 8], [129, 129], "q's head 1 starts 1 elements behind a multiple of 8, its head 0 of k 0"),
+    ] {
+        let plan = planned(heads, head_dims);
+        assert_eq!(plan.kernel, Kernel::ForwardSm80);
+        assert!(plan.reasons[0].ends_with(reason), "{:?}", plan.reasons);
+    }
 }
 
 #[test]

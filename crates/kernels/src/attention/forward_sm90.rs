@@ -18,7 +18,7 @@ use crate::config::Sm90Config;
 use crate::params::PersistentParams;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::wgmma::{Accumulator, Format};
-use crate::ptx::{barrier, index, setmaxnreg, shared, warp};
+use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
@@ -92,8 +92,10 @@ pub unsafe fn forward_sm90<
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy_queries_and_keys(params, Maps { first: maps }, pipeline),
                 1 if leads_warp() => producer::copy_values(params, Maps { first: maps }, pipeline),
-                3 if leads_warp() => schedule::announce_tiles::<BLOCK_M>(params, pipeline.schedule()),
-                2 if params.v_landed != 0 => amend::amend_values(params, pipeline),
+                3 if leads_warp() => {
+                    schedule::announce_tiles::<BLOCK_M, BLOCK_N>(params, pipeline.schedule())
+                }
+                2 if amend::is_needed(params) => amend::amend(params, pipeline),
                 _ => {}
             }
         } else {
@@ -138,17 +140,30 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     unsafe fn init(self, params: &PersistentParams) {
         // SAFETY: the caller's contract; barriers lie behind all tiles.
         unsafe {
-            if params.v_landed != 0 {
-                Ring::<STAGES>::init(self.v_barriers() + params.v_landed, 1);
-            }
             let mut warpgroup = 0;
             while warpgroup < Self::CONFIG.warpgroups() {
                 Ring::<1>::init(self.q_barriers(warpgroup), WARPS);
+                if params.qk_landed != 0 {
+                    mbarrier::init(self.q_barriers(warpgroup) + params.qk_landed, 1);
+                }
                 warpgroup += 1;
+            }
+            let mut stage = 0;
+            while stage < STAGES {
+                if params.qk_landed != 0 {
+                    mbarrier::init(self.k_barriers() + params.qk_landed + 8 * stage, 1);
+                }
+                if params.v_landed != 0 {
+                    mbarrier::init(self.v_barriers() + params.v_landed + 8 * stage, 1);
+                }
+                stage += 1;
             }
             Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
             Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
-            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS + 2 + amend::warps(params));
+            Schedule::init(
+                self.schedule(),
+                Self::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32,
+            );
         }
     }
 

@@ -94,8 +94,8 @@ impl Sm90Config {
         if self.own_output() { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
     }
 
-    /// Bytes of what says which tile comes next: two slots of 64, and four barriers.
-    pub const SCHEDULE_BYTES: u32 = 160;
+    /// Bytes of what says which tile comes next: two slots of 80, and four barriers.
+    pub const SCHEDULE_BYTES: u32 = 192;
 
     /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As many lie behind
     /// them, of which tiles that are amended land at those behind the full ones.
@@ -203,10 +203,10 @@ mod tests {
     #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {
         let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128 };
-        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 160);
+        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 192);
         assert!(config.own_output() && !config.takes_turns());
         let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
-        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 160);
+        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 192);
         assert!(!config.own_output());
     }
 

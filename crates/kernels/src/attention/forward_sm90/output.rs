@@ -71,7 +71,7 @@ pub(super) unsafe fn store<
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let o = schedule.o(rows_left);
             let o = GlobalTile { address: o.at::<E>(first_row, 0), ..o };
-            store_rows::<E, _, _>(rows, WARP_ROWS, &o, 0);
+            store_rows::<E, _, _>(rows, WARP_ROWS, &o, schedule.first_column());
             warp::sync(); // Where O leaves through Q's memory, the first lane is about to release that.
         } else if leads_warp() {
             // The sequences of a packed batch have one batch index.

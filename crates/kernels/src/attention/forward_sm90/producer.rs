@@ -1,12 +1,11 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
-use super::key_blocks::KeyBlocks;
-use super::schedule::Schedule;
+use super::schedule::{Keys, Schedule};
 use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS};
-use crate::params::{AttentionParams, PersistentParams};
+use crate::params::PersistentParams;
 use crate::ptx::tma;
 use crate::scheduler::WorkTile;
-use crate::tile::panels::Panels;
+use crate::tile::panels::{HeadStart, Panels};
 use crate::tile::ring::Ring;
 
 /// Copies Q and K of all tiles of this block.
@@ -33,18 +32,17 @@ pub(super) unsafe fn copy_queries_and_keys<
         tma::prefetch(maps.q());
         tma::prefetch(maps.k());
         while schedule.wait() {
-            let work = schedule.work();
-            let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(&params.attention, &work);
-            let place = Place::of(&params.attention, &work, &blocks);
-            let mut block = blocks.count;
+            let place = schedule.keys();
+            let head = HeadStart::of(params.attention.k_strides.head, place.head);
+            let mut block = place.blocks;
             if block > 0 {
                 block -= 1;
-                keys.copy(&place, block, 0);
+                keys.copy(&place, head, block, params.qk_landed);
             }
-            copy_queries(&params.attention, maps, pipeline, &schedule.work(), &mut queries);
+            copy_queries(params, maps, pipeline, &schedule.work(), &mut queries);
             while block > 0 {
                 block -= 1;
-                keys.copy(&place, block, 0);
+                keys.copy(&place, head, block, params.qk_landed);
             }
             schedule.leave(true);
         }
@@ -73,38 +71,15 @@ pub(super) unsafe fn copy_values<
     unsafe {
         tma::prefetch(maps.v());
         while schedule.wait() {
-            let work = schedule.work();
-            let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(&params.attention, &work);
-            let place = Place::of(&params.attention, &work, &blocks);
-            let mut block = blocks.count;
+            let place = schedule.keys();
+            let head = HeadStart::of(params.attention.v_strides.head, place.head);
+            let mut block = place.blocks;
             while block > 0 {
                 block -= 1;
-                values.copy(&place, block, params.v_landed);
+                values.copy(&place, head, block, params.v_landed);
             }
             schedule.leave(true);
         }
-    }
-}
-
-/// Where a tile's first block of K and V is, in the coordinates of their tensor maps.
-struct Place {
-    row: u32,
-    head: u32,
-    batch: u32,
-}
-
-impl Place {
-    /// # Safety
-    /// As [`copy_queries_and_keys`].
-    #[inline(always)]
-    unsafe fn of<const BLOCK_N: u32>(
-        params: &AttentionParams,
-        work: &WorkTile,
-        blocks: &KeyBlocks<BLOCK_N>,
-    ) -> Self {
-        // SAFETY: valid parameters have no empty axis.
-        let head = unsafe { work.kv_head(params) };
-        Self { row: work.keys.first + blocks.first_key(0), head, batch: work.batch_index(params) }
     }
 }
 
@@ -122,13 +97,13 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
     /// # Safety
     /// As [`copy_queries_and_keys`].
     #[inline(always)]
-    unsafe fn copy(&mut self, place: &Place, block: u32, landed: u32) {
+    unsafe fn copy(&mut self, place: &Keys, head: HeadStart, block: u32, landed: u32) {
         let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
         let stage = self.first.stage(self.ring.stage());
         // SAFETY: the caller's contract.
         unsafe {
             let barrier = self.ring.acquire_behind(bytes, landed);
-            stage.load(self.map, barrier, place.row + block * BLOCK_N, place.head, place.batch);
+            stage.load(self.map, barrier, place.row + block * BLOCK_N, head, place.batch);
         }
         self.ring.advance();
     }
@@ -140,7 +115,7 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
 /// As [`copy_queries_and_keys`].
 #[inline(always)]
 unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
-    params: &AttentionParams,
+    params: &PersistentParams,
     maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     work: &WorkTile,
@@ -151,8 +126,10 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
         let row = work.queries.first + work.tile * BLOCK_M + WARPGROUP_ROWS * warpgroup;
         // SAFETY: the caller's contract.
         unsafe {
-            let full = queries.behind(Ring::<1>::BYTES * warpgroup).acquire(Rows::<HEAD_DIM>::BYTES);
-            pipeline.q(warpgroup).load(maps.q(), full, row, work.head, work.batch_index(params));
+            let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
+            let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
+            let head = HeadStart::of(params.attention.q_strides.head, work.head);
+            pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
         }
         warpgroup += 1;
     }
