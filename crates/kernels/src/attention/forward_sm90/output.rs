@@ -63,23 +63,23 @@ pub(super) unsafe fn store<
             step += 1;
         }
         fence::proxy_async();
+        // Behind the barrier the first lane may leave the tile.
+        let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
         warp::sync();
         let (first_row, rows_left) =
             (lane.warp_row, work.queries.len.saturating_sub(tile_row + lane.warp_row));
-        let o_by_rows = schedule.o_by_rows();
         let by_rows = o_by_rows == 2 || o_by_rows == 1 && rows_left < WARP_ROWS;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let o = schedule.o(rows_left);
             let o = GlobalTile { address: o.at::<E>(first_row, 0), ..o };
             store_rows::<E, _, _>(rows, WARP_ROWS, &o, schedule.first_column());
-            warp::sync(); // Where O leaves through Q's memory, the first lane is about to release that.
+            warp::sync(); // The first lane is about to leave the tile, and Q's memory where O leaves through that.
         } else if leads_warp() {
             // The sequences of a packed batch have one batch index.
             let batch = if o_by_rows == 0 { work.batch } else { 0 };
             rows.store(map, work.queries.first + tile_row + first_row, work.head, batch);
             tma::commit_group();
         }
-        let lse_address = schedule.lse();
         let mut i = 0;
         while i < 2 {
             let row = 8 * i as u32 + lane.group;
