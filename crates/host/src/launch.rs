@@ -6,7 +6,7 @@ use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides};
 use fa_kernels::ptx::tma;
 
-use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, unmapped, whole_tiles};
+use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, unmapped, whole_tiles};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
@@ -67,21 +67,35 @@ pub(crate) fn params(
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
-    let o_by_rows = !addresses.o.is_multiple_of(16) || unmapped("o", &problem.tensors().o).is_some();
+    let reads = packed.reads(problem);
+    let [q_read, k_read, v_read] = reads;
+    // V's shift moves the columns of O.
+    let o_by_rows = !addresses.o.is_multiple_of(16)
+        || unmapped("o", &problem.tensors().o).is_some()
+        || is_shifted(&v_read);
     let [q, k, v, o] = tensor_maps(problem, (&entry.tile, packed), addresses);
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
-    let TileOrder { section, back_and_forth, short_tiles } = *order;
+    let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
+    let is_packed = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
-    let tiles = (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
+    let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
+    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let landed = Sm90Config { block_m, block_n, head_dim }.landed_distance();
+    let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let params = PersistentParams {
-        attention,
-        tiles,
-        whole_tiles,
+        attention: AttentionParams { q_strides, k_strides, v_strides, ..attention },
+        tiles: if is_packed { 0 } else { dense_tiles() },
         short_tiles,
+        whole_tiles,
         section,
         back_and_forth: back_and_forth.into(),
-        o_by_rows: o_by_rows.into(),
+        // A map clips at the end of its tensor, and not at that of a packed sequence.
+        o_by_rows: if o_by_rows { 2 } else { is_packed.into() },
+        sequences: if is_packed { problem.batch() as u32 } else { 0 },
+        sequence_step,
+        v_landed: if is_packed { landed } else { 0 },
+        qk_landed: if is_shifted(&q_read) || is_shifted(&k_read) { landed } else { 0 },
     };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
@@ -115,31 +129,37 @@ fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Pac
 /// What `forward_sm90` copies of Q, K, V and O, or of their copies: 64 columns of a warpgroup's rows, of a block of
 /// keys, and of a warp's rows.
 fn tensor_maps(problem: &Problem, (tile, packed): (&Tile, &Packed), addresses: &Addresses) -> [TensorMap; 4] {
-    let Tensors { q, k, v, o } = problem.tensors();
-    let input = |index: usize, address, layout| match &packed.copies[index] {
-        Some(copy) => (addresses.workspace + copy.offset, copy.layout),
-        None => (address, layout),
+    let reads = packed.reads(problem);
+    let input = |index: usize, address| match &packed.copies[index] {
+        Some(copy) => (addresses.workspace + copy.offset, reads[index]),
+        None => (address, reads[index]),
     };
     let map = |(address, layout): (u64, TensorLayout), rows| {
         let axis = |length, stride, boxed| {
             // The axis of a single index takes no steps, but its stride is looked at.
             Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
         };
+        // Heads that start at no multiples of 16 bytes lie along the columns.
+        let (columns, heads) = if is_shifted(&layout) {
+            ((layout.heads - 1) * layout.stride_head + layout.head_dim, 1)
+        } else {
+            (layout.head_dim, layout.heads)
+        };
         swizzled(
             address,
             [
-                Dimension { length: layout.head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+                Dimension { length: columns, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
                 axis(layout.seqlen, layout.stride_seq, rows),
-                axis(layout.heads, layout.stride_head, 1),
+                axis(heads, layout.stride_head, 1),
                 axis(layout.batch, layout.stride_batch, 1),
             ],
         )
     };
     [
-        map(input(0, addresses.q, *q), Sm90Config::WARPGROUP_ROWS),
-        map(input(1, addresses.k, *k), tile.block_n),
-        map(input(2, addresses.v, *v), tile.block_n),
-        map((addresses.o, *o), Sm90Config::WARP_ROWS),
+        map(input(0, addresses.q), Sm90Config::WARPGROUP_ROWS),
+        map(input(1, addresses.k), tile.block_n),
+        map(input(2, addresses.v), tile.block_n),
+        map((addresses.o, problem.tensors().o), Sm90Config::WARP_ROWS),
     ]
 }
 

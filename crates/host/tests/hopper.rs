@@ -154,6 +154,43 @@ fn q_k_and_v_may_lie_anywhere() {
     }
 }
 
+/// Heads behind one another in a row, of which each starts at another distance from a multiple of 16 bytes, in 8 schedules.
+#[test]
+fn heads_may_start_anywhere() {
+    for (index, (head_dim, head_dim_v)) in
+        [(129, 129), (33, 33), (63, 57), (128, 129), (129, 64), (121, 40), (90, 3), (249, 247)]
+            .into_iter()
+            .enumerate()
+    {
+        let (seqlen_q, seqlen_k) = [(150, 90), (70, 200)][index % 2];
+        let case = Case {
+            dtype: [DType::F16, DType::Bf16][index % 2],
+            shape: [1, seqlen_q, seqlen_k, 8, 1, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders: [Order::Bshd; 3],
+            options: if index % 4 < 2 { CAUSAL } else { PLAIN },
+            seed: index as u64,
+        };
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        if let Err(error) = run_in_its_type(&case, index % 3, 2, &request, index as u64) {
+            panic!("{case:?}: {error}");
+        }
+    }
+}
+
+/// The case nearest to this one with eight heads behind one another in a row.
+fn shifted(case: Case) -> Case {
+    let [b, sq, sk, _, _, d] = case.shape;
+    Case {
+        dtype: if case.dtype == DType::F32 { DType::F16 } else { case.dtype },
+        shape: [b, sq, sk, 8, 1, d.min(249)],
+        head_dim_v: case.head_dim_v.map(|columns| columns.min(249)),
+        orders: [Order::Bshd, Order::Bshd, case.orders[2]],
+        options: Options { alibi_slopes: None, ..case.options },
+        ..case
+    }
+}
+
 /// The case nearest to this one that tensor maps can describe.
 fn mapped(case: Case) -> Case {
     let up = |columns: usize| columns.next_multiple_of(8);
@@ -186,5 +223,16 @@ proptest! {
         let case = Case { dtype, ..case };
         let case = if as_it_is { case } else { mapped(case) };
         run_in_its_type(&case, o_offset, multiprocessors, &request, schedule)?;
+    }
+
+    /// As above, of heads that start anywhere.
+    #[test]
+    fn heads_that_start_anywhere_match_the_reference(
+        case in case(&[(1, 1), (70, 1), (33, 64)], 100),
+        o_offset in prop_oneof![Just(0), 1..8_usize],
+        schedule in any::<u64>(),
+    ) {
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        run_in_its_type(&shifted(case), o_offset, 3, &request, schedule)?;
     }
 }

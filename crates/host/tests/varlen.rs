@@ -52,6 +52,7 @@ fn kernels(dtype: DType) -> Vec<(Backend, Kernel)> {
         vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
     if dtype != DType::F32 {
         all.push(sim(Kernel::ForwardSm80));
+        all.push(sim(Kernel::ForwardSm90));
     }
     all
 }
@@ -101,8 +102,11 @@ proptest! {
         options in options(70),
         padded in any::<bool>(),
         half in any::<bool>(),
+        mapped in any::<bool>(),
     ) {
-        let orders = if padded { [Order::Padded(3), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
+        let orders = if padded { [Order::Padded(if mapped { 8 } else { 3 }), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
+        // Tensor maps want rows at multiples of 16 bytes.
+        let shape = if mapped { [shape[0], shape[1], shape[2].next_multiple_of(8)] } else { shape };
         let packed = Packed { lengths, unused, shape, orders, options };
         if half { matches_the_reference::<f16>(&packed)? } else { matches_the_reference::<f32>(&packed)? }
     }

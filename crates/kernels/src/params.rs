@@ -1,7 +1,7 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
-//! attention, [`DecodeParams`] to those of the `decode` family, [`PackParams`] to `pack`, [`GemmParams`] to those of matrix multiplication; to
+//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
 //! those of Hopper, which copy by tensor maps, [`Mapped`].
 
 mod decode;
@@ -92,21 +92,31 @@ pub struct AttentionParams {
 pub struct PersistentParams {
     /// The problem.
     pub attention: AttentionParams,
-    /// Tiles of queries in all: of each head `short_tiles` and `whole_tiles`.
+    /// Tiles of queries in all, of each head `short_tiles` and `whole_tiles`; not read for a packed batch.
     pub tiles: u32,
     /// Tiles of each head that have fewer rows than the kernel's tile, so that blocks can get even shares: those of its
-    /// first rows, which see the fewest keys under a causal mask. They are computed last.
+    /// first rows, which see the fewest keys under a causal mask. They are computed last. A packed batch has none.
     pub short_tiles: u32,
-    /// Tiles behind them that have all rows.
+    /// Tiles behind them that have all rows; not read for a packed batch.
     pub whole_tiles: u32,
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their
-    /// K and V are found in L2; at least 1.
+    /// K and V are found in L2; at least 1. Those of a packed batch are of one sequence.
     pub section: u32,
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
     pub back_and_forth: u32,
-    /// 1 where O has no tensor map, and is stored row by row; 0 where it has one.
+    /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the map would not clip:
+    /// at the end of a packed sequence; 2 where O has no map, and they store all.
     pub o_by_rows: u32,
+    /// Sequences of a packed batch; 0 where each has a batch index.
+    pub sequences: u32,
+    /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
+    pub sequence_step: u32,
+    /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it lands where they
+    /// wait.
+    pub v_landed: u32,
+    /// As `v_landed`, for Q and K.
+    pub qk_landed: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -48,36 +48,97 @@ impl Rows {
     }
 }
 
-/// The indices of the tiles that one block of a persistent grid works on.
-#[derive(Clone, Copy)]
-pub struct Turns {
-    /// The next one.
-    pub index: u32,
-    /// From there to the one after, and from that to the one after it, in turn.
-    steps: [u32; 2],
+/// The tiles of `BLOCK_M` queries that one block of a persistent grid works on, one after the other.
+///
+/// Each round of the grid takes as many tiles as there are blocks.
+#[derive(Clone, Copy, Default)]
+pub struct Tiles<const BLOCK_M: u32> {
+    /// Index of the first tile of the round at hand.
+    round: u32,
+    /// The sequence at hand of a packed batch, and the index of its first tile.
+    batch: u32,
+    first: u32,
 }
 
-impl Turns {
-    /// Those of this block.
+impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
+    /// Index of the next tile of the block with this index, of so many.
     #[inline(always)]
-    pub fn of_block(params: &PersistentParams) -> Self {
-        Self::of_index(params, index::block(), index::blocks())
+    fn index(&self, params: &PersistentParams, block: u32, blocks: u32) -> u32 {
+        // SAFETY: a grid has blocks.
+        unsafe { assert_unchecked(blocks > 0) };
+        let back = params.back_and_forth != 0 && self.round / blocks % 2 == 1;
+        self.round + if back { blocks - 1 - block } else { block }
     }
 
+    /// The next one, if there is one. In a packed batch each sequence has as many as it needs: blocks find theirs by counting.
+    ///
+    /// # Safety
+    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles where the batch is not packed. Once
+    /// there is none, this is not called again.
     #[inline(always)]
-    fn of_index(params: &PersistentParams, block: u32, blocks: u32) -> Self {
-        let back = 2 * (blocks - block) - 1;
-        let steps = if params.back_and_forth == 0 { [blocks; 2] } else { [back, 2 * blocks - back] };
-        Self { index: block, steps }
+    pub unsafe fn next(&mut self, params: &PersistentParams) -> Option<WorkTile> {
+        let index = self.index(params, index::block(), index::blocks());
+        self.round += index::blocks();
+        if params.sequences > 0 {
+            // SAFETY: the caller's contract.
+            return unsafe { self.find(params, index) };
+        }
+        if index >= params.tiles {
+            return None;
+        }
+        // SAFETY: the caller's contract.
+        Some(unsafe { WorkTile::of_persistent(params, index) })
     }
 
-    /// On to the next.
+    /// The tile of a packed batch with this index, which is above those found before.
+    ///
+    /// # Safety
+    /// As [`Self::next`].
     #[inline(always)]
-    pub fn advance(&mut self) {
-        let [step, next] = self.steps;
-        self.index += step;
-        self.steps = [next, step];
+    unsafe fn find(&mut self, params: &PersistentParams, index: u32) -> Option<WorkTile> {
+        let attention = &params.attention;
+        loop {
+            // SAFETY: the caller's contract; the sequence is one of the batch.
+            let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, self.batch, 0) };
+            let head_tiles = queries.len.div_ceil(BLOCK_M);
+            let (tiles, place) = (head_tiles * attention.heads, index - self.first);
+            if place < tiles {
+                // SAFETY: the caller's contract; the sequence has tiles.
+                return Some(unsafe {
+                    let (head, place) = in_section(params.section, attention.heads, head_tiles, place);
+                    WorkTile::of_place(attention, head_tiles, place, head, self.batch)
+                });
+            }
+            self.first += tiles;
+            self.batch += params.sequence_step;
+            if self.batch >= params.sequences {
+                self.batch -= params.sequences;
+            }
+            if self.batch == 0 {
+                return None;
+            }
+        }
     }
+}
+
+/// Head and place among its tiles of the `index`-th tile of `heads` heads with `head_tiles` tiles each: section after section
+/// of heads, in each the tiles of all heads that come first, then those that come second.
+///
+/// # Safety
+/// `index` is below the number of tiles, and `section` at least 1.
+#[inline(always)]
+unsafe fn in_section(section: u32, heads: u32, head_tiles: u32, index: u32) -> (u32, u32) {
+    // SAFETY: the caller's contract.
+    unsafe { assert_unchecked(head_tiles > 0 && section > 0) };
+    let section_tiles = section * head_tiles;
+    // SAFETY: neither factor is 0.
+    unsafe { assert_unchecked(section_tiles > 0) };
+    let (first_head, index) = (index / section_tiles * section, index % section_tiles);
+    // The last section may have fewer heads.
+    let heads = (heads - first_head).min(section);
+    // SAFETY: the index is below the number of tiles.
+    unsafe { assert_unchecked(heads > 0) };
+    (first_head + index % heads, index / heads)
 }
 
 impl WorkTile {
@@ -104,28 +165,35 @@ impl WorkTile {
         let sequence_head = block / tiles;
         let (head, batch) = (sequence_head % params.heads, sequence_head / params.heads);
         // SAFETY: the caller's contract.
+        unsafe { Self::of_place(params, tiles, block % tiles, head, batch) }
+    }
+
+    /// The tile that comes so many places after the first of its head's `tiles`.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`].
+    #[inline(always)]
+    unsafe fn of_place(params: &AttentionParams, tiles: u32, place: u32, head: u32, batch: u32) -> Self {
+        // SAFETY: the caller's contract.
         let (queries, keys) = unsafe {
             (
                 Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q),
                 Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
             )
         };
-        let tile = block % tiles;
         // Where the mask hides what comes after a query, the last tile sees the most keys: it goes first, so
         // that the grid does not end with a long one.
         let masks_right = params.window_span - params.window_left < UNLIMITED;
-        let tile = if masks_right { tiles - 1 - tile } else { tile };
+        let tile = if masks_right { tiles - 1 - place } else { place };
         Self { tile, head, batch, queries, keys }
     }
 
-    /// The tile with this index in the order that a persistent grid goes by: all whole tiles and then all short ones,
-    /// of both section after section of heads, in each the tiles of all heads that come first, then those that come
-    /// second.
+    /// The tile with this index in the order that a persistent grid goes by: all whole tiles, and then all short ones.
     ///
     /// # Safety
     /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.
     #[inline(always)]
-    pub unsafe fn of_persistent(params: &PersistentParams, index: u32) -> Self {
+    unsafe fn of_persistent(params: &PersistentParams, index: u32) -> Self {
         let &PersistentParams { attention, tiles, whole_tiles, short_tiles, section, .. } = params;
         // SAFETY: a head has a tile.
         unsafe { assert_unchecked(whole_tiles + short_tiles > 0) };
@@ -135,18 +203,11 @@ impl WorkTile {
         let (first, head_tiles, index) =
             if index < whole { (short_tiles, whole_tiles, index) } else { (0, short_tiles, index - whole) };
         // SAFETY: the tile with this index is one of them; the rest is the caller's contract.
-        unsafe { assert_unchecked(head_tiles > 0 && section > 0) };
-        let section_tiles = section * head_tiles;
-        // SAFETY: neither factor is 0.
-        unsafe { assert_unchecked(section_tiles > 0) };
-        let (first_head, index) = (index / section_tiles * section, index % section_tiles);
-        // The last section may have fewer heads.
-        let heads = (all_heads - first_head).min(section);
-        // SAFETY: the index is below the number of tiles; the rest is the caller's contract.
         unsafe {
-            assert_unchecked(heads > 0);
-            let head = first_head + index % heads;
-            let work = Self::of_index(&attention, head_tiles, head * head_tiles + index / heads);
+            assert_unchecked(head_tiles > 0 && attention.heads > 0);
+            let (head, place) = in_section(section, all_heads, head_tiles, index);
+            let (head, batch) = (head % attention.heads, head / attention.heads);
+            let work = Self::of_place(&attention, head_tiles, place, head, batch);
             Self { tile: first + work.tile, ..work }
         }
     }
@@ -160,6 +221,12 @@ impl WorkTile {
         // SAFETY: the caller's contract.
         unsafe { assert_unchecked(width > 0) };
         (self.tile / width, self.tile % width)
+    }
+
+    /// Index of this tile's sequence along the batch axis of the tensors, which a packed batch has not.
+    #[inline(always)]
+    pub fn batch_index(&self, params: &AttentionParams) -> u32 {
+        if params.cu_seqlens_q == 0 { self.batch } else { 0 }
     }
 
     /// The key/value head that this tile's query head reads.
@@ -217,11 +284,12 @@ mod tests {
             let params = PersistentParams { back_and_forth, ..PersistentParams::default() };
             let mut taken = [0; 12];
             for block in 0..3 {
-                let mut turns = Turns::of_index(&params, block, 3);
+                let mut tiles = Tiles::<64>::default();
                 for round in 0..4 {
-                    assert!(round != 1 || turns.index == second_round[block as usize]);
-                    taken[turns.index as usize] += 1;
-                    turns.advance();
+                    let index = tiles.index(&params, block, 3);
+                    assert!(round != 1 || index == second_round[block as usize]);
+                    taken[index as usize] += 1;
+                    tiles.round += 3;
                 }
             }
             assert_eq!(taken, [1; 12]);

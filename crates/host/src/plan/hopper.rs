@@ -1,5 +1,7 @@
 //! What `forward_sm90` takes.
 
+mod packed;
+
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
 
@@ -8,24 +10,71 @@ use crate::{Problem, TensorLayout};
 /// Elements of 16 bytes, which tensor maps count strides in.
 pub(super) const CHUNK: usize = 8;
 
-/// Why `forward_sm90` cannot run a problem, if it cannot. Its tensors may lie in any way: Q, K and V can be copied.
-pub(super) fn refusal(problem: &Problem) -> Option<String> {
-    let reason = "a tensor map ends with its tensor, and not with a packed sequence";
-    problem.cu_seqlens().is_some().then(|| reason.to_owned())
+/// Whether heads start at other places than multiples of 16 bytes. They then lie along the columns of their tensor map.
+pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
+    layout.heads > 1 && !layout.stride_head.is_multiple_of(CHUNK)
+}
+
+/// How many elements behind a multiple of 16 bytes a head's rows start.
+const fn shift(layout: &TensorLayout, head: usize) -> usize {
+    if is_shifted(layout) { head * layout.stride_head % CHUNK } else { 0 }
+}
+
+/// Columns of a tile that the heads of a tensor reach to, each from the last multiple of 16 bytes on.
+pub(super) fn columns(layout: &TensorLayout) -> usize {
+    // Eight heads show all there is.
+    (0..layout.heads.min(CHUNK)).map(|head| shift(layout, head) + layout.head_dim).max().unwrap_or(0)
+}
+
+/// A head of Q that starts otherwise than its head of K, if there is one: their columns do not meet.
+pub(super) fn apart(q: &TensorLayout, k: &TensorLayout) -> Option<String> {
+    (0..q.heads).find_map(|head| {
+        let kv_head = head * k.heads / q.heads;
+        let (of_q, of_k) = (shift(q, head), shift(k, kv_head));
+        (of_q != of_k).then(|| {
+            format!("q's head {head} starts {of_q} elements behind a multiple of {CHUNK}, its head {kv_head} of k {of_k}")
+        })
+    })
+}
+
+/// Why a tensor's rows cannot be read where they are, wherever its heads start.
+pub(super) fn unreadable(name: &str, layout: &TensorLayout) -> Option<String> {
+    unmapped_axes(name, layout).or_else(|| {
+        if !is_shifted(layout) {
+            return unmapped(name, layout);
+        }
+        let (reach, needed) = ((layout.heads - 1) * layout.stride_head + layout.head_dim, columns(layout));
+        if reach > i32::MAX as usize {
+            return Some(format!("{name}'s heads reach over {reach} elements, and a box starts at most at {}", i32::MAX));
+        }
+        (needed > crate::MAX_HEAD_DIM).then(|| {
+            format!(
+                "{name}'s heads start up to {} elements behind a multiple of {CHUNK}, and reach to column {needed} of \
+                 tiles of {}",
+                needed - layout.head_dim,
+                crate::MAX_HEAD_DIM
+            )
+        })
+    })
 }
 
 /// The stride of a tensor that a tensor map cannot have, if there is one.
 pub(crate) fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
-    let axes = [
-        ("batch", layout.batch, layout.stride_batch),
-        ("seqlen", layout.seqlen, layout.stride_seq),
-        ("heads", layout.heads, layout.stride_head),
-    ];
+    unmapped_axes(name, layout).or_else(|| unmapped_axis(name, ("heads", layout.heads, layout.stride_head)))
+}
+
+/// As [`unmapped`], of the axes of sequences and rows.
+fn unmapped_axes(name: &str, layout: &TensorLayout) -> Option<String> {
+    let axes = [("batch", layout.batch, layout.stride_batch), ("seqlen", layout.seqlen, layout.stride_seq)];
+    axes.into_iter().find_map(|axis| unmapped_axis(name, axis))
+}
+
+fn unmapped_axis(name: &str, (axis, length, stride): (&str, usize, usize)) -> Option<String> {
     // The axis of a single index takes no steps.
-    axes.into_iter().filter(|&(_, length, _)| length > 1).find_map(|(axis, _, stride)| {
-        (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 39).then(|| {
-            format!("{name}'s {axis} stride is {stride} elements, and tensor maps take positive multiples of {CHUNK} below 2^39")
-        })
+    (length > 1 && (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 39)).then(|| {
+        format!(
+            "{name}'s {axis} stride is {stride} elements, and tensor maps take positive multiples of {CHUNK} below 2^39"
+        )
     })
 }
 
@@ -38,12 +87,14 @@ pub(crate) struct TileOrder {
     pub(crate) back_and_forth: bool,
     /// Tiles of each head, its first ones, that lack the last warpgroup's rows; they go last.
     pub(crate) short_tiles: u32,
+    /// From one sequence of a packed batch to that whose tiles come next, modulo their number.
+    pub(crate) sequence_step: u32,
 }
 
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { section: 1, back_and_forth: false, short_tiles: 0 }
+        Self { section: 1, back_and_forth: false, short_tiles: 0, sequence_step: 1 }
     }
 }
 
@@ -68,8 +119,8 @@ const MAX_SHORT_TILES: u32 = 8;
 /// How a tile would run: the grid, its order, and about how many cycles until the last block ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
-    pub(super) grid: u32,
     pub(super) tiles: u32,
+    pub(super) grid: u32,
     pub(super) order: TileOrder,
     pub(super) cycles: f64,
 }
@@ -81,6 +132,9 @@ pub(super) struct Schedule {
 /// mask the longest go first. How even the shares are then depends on how the number of heads in a section goes into
 /// the grid, so all are tried.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
+    if problem.cu_seqlens().is_some() {
+        return packed::schedule(problem, tile, multiprocessors);
+    }
     let heads = problem.heads() * problem.batch();
     let masks_right_alone = problem.causal() && problem.window().0.is_none();
     let cached = cached_heads(problem);
@@ -132,8 +186,7 @@ fn quickest(rated: impl Iterator<Item = (f64, TileOrder)>) -> (f64, TileOrder) {
 
 /// Rows of a short tile.
 fn short_block_m(tile: &Tile) -> u32 {
-    let Tile { block_m, block_n, head_dim } = *tile;
-    Sm90Config { block_m, block_n, head_dim }.short_block_m()
+    Sm90Config::short_block_m(tile.block_m)
 }
 
 /// Whether there are short tiles.
@@ -156,20 +209,29 @@ struct Costs {
 
 impl Costs {
     fn of_head(problem: &Problem, tile: &Tile, short_tiles: u32) -> Self {
-        let whole_tiles = whole_tiles(problem, tile, short_tiles);
+        let lengths = (problem.seqlen_q(), problem.seqlen_k());
         let short_rows = short_block_m(tile);
-        let (block_m, first_whole) = (tile.block_m, short_tiles * short_rows);
-        let whole = (0..whole_tiles).map(|index| (first_whole + index * block_m, block_m));
-        let short = (0..short_tiles).map(|index| (index * short_rows, short_rows));
-        let cost = |(first_row, rows)| cost(problem, tile, first_row, rows);
-        let (mut whole, mut short): (Vec<_>, Vec<_>) = (whole.map(cost).collect(), short.map(cost).collect());
-        if problem.window().1.is_some() {
-            // The longest go first.
-            whole.reverse();
-            short.reverse();
-        }
-        Self { whole, short }
+        let whole = (short_tiles * short_rows, tile.block_m, whole_tiles(problem, tile, short_tiles));
+        let short = (0, short_rows, short_tiles);
+        Self { whole: costs(problem, tile, lengths, whole), short: costs(problem, tile, lengths, short) }
     }
+}
+
+/// The costs of so many tiles of so many rows from the first one on, in the order that they are taken in, in a sequence
+/// of so many queries and keys.
+fn costs(
+    problem: &Problem,
+    tile: &Tile,
+    lengths: (usize, usize),
+    (first_row, rows, count): (u32, u32, u32),
+) -> Vec<u64> {
+    let tiles = (0..count).map(|index| (first_row + index * rows, rows));
+    let mut costs: Vec<_> = tiles.map(|rows| cost(problem, tile, lengths, rows)).collect();
+    if problem.window().1.is_some() {
+        // The longest go first.
+        costs.reverse();
+    }
+    costs
 }
 
 /// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last product and
@@ -177,8 +239,12 @@ impl Costs {
 ///
 /// Fitted to an H200: each score costs two multiply-adds for each column at 94 % of the tensor cores' 1,024 a
 /// cycle, or, where columns are few, its exponential and what goes with it.
-fn cost(problem: &Problem, tile: &Tile, first_row: u32, rows: u32) -> u64 {
-    let (seqlen_q, seqlen_k) = (problem.seqlen_q(), problem.seqlen_k());
+fn cost(
+    problem: &Problem,
+    tile: &Tile,
+    (seqlen_q, seqlen_k): (usize, usize),
+    (first_row, rows): (u32, u32),
+) -> u64 {
     let first_row = first_row as usize;
     if first_row >= seqlen_q {
         return 0;
@@ -203,18 +269,41 @@ fn cost(problem: &Problem, tile: &Tile, first_row: u32, rows: u32) -> u64 {
 
 /// The cost of the block with the largest share.
 fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -> u64 {
-    let mut shares = vec![0; blocks];
-    let section = order.section as usize;
-    let ordered = [&costs.whole, &costs.short].into_iter().flat_map(|costs| {
-        let sections = (0..heads).step_by(section).map(move |first| section.min(heads - first));
-        sections.flat_map(move |heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)))
-    });
-    for (index, cost) in ordered.enumerate() {
-        let (round, place) = (index / blocks, index % blocks);
-        let back = order.back_and_forth && round % 2 == 1;
-        shares[if back { blocks - 1 - place } else { place }] += cost;
+    let mut shares = Shares::new(blocks, order.back_and_forth);
+    shares.take(&costs.whole, heads, order.section as usize);
+    shares.take(&costs.short, heads, order.section as usize);
+    shares.longest()
+}
+
+/// What the blocks of a grid have taken so far.
+struct Shares {
+    costs: Vec<u64>,
+    back_and_forth: bool,
+    taken: usize,
+}
+
+impl Shares {
+    fn new(blocks: usize, back_and_forth: bool) -> Self {
+        Self { costs: vec![0; blocks], back_and_forth, taken: 0 }
     }
-    shares.into_iter().max().unwrap_or(0)
+
+    /// Deals out the tiles of so many heads, section by section.
+    fn take(&mut self, costs: &[u64], heads: usize, section: usize) {
+        let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
+        let ordered =
+            sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
+        let blocks = self.costs.len();
+        for cost in ordered {
+            let (round, place) = (self.taken / blocks, self.taken % blocks);
+            let back = self.back_and_forth && round % 2 == 1;
+            self.costs[if back { blocks - 1 - place } else { place }] += cost;
+            self.taken += 1;
+        }
+    }
+
+    fn longest(&self) -> u64 {
+        self.costs.iter().copied().max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -262,11 +351,6 @@ mod tests {
         }
     }
 
-    fn reason(layout: TensorLayout, options: Options) -> Option<String> {
-        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-        refusal(&Problem::new(tensors, DType::F16, options).unwrap())
-    }
-
     #[test]
     fn short_sequences_take_the_tile_that_they_fill() {
         let quickest = |seqlen: usize| {
@@ -278,22 +362,6 @@ mod tests {
             if cycles(192, 80) < cycles(128, 128) { 192 } else { 128 }
         };
         assert_eq!([512, 16_384].map(quickest), [128, 192]);
-    }
-
-    #[test]
-    fn each_refusal_names_what_is_in_the_way() {
-        let plain = TensorLayout::bshd(2, 30, 3, 40);
-        assert_eq!(reason(plain, Options::default()), None);
-        assert_eq!(reason(TensorLayout::bshd(2, 30, 3, 41), Options::default()), None);
-        assert_eq!(reason(plain, Options { softcap: 5.0, ..Options::default() }), None);
-        let rows = TensorLayout::bshd(1, 30, 3, 40);
-        let tensors = Tensors { q: rows, k: rows, v: rows, o: rows };
-        let packed =
-            Problem::varlen(tensors, DType::F16, Options::default(), &[0, 10, 30], &[0, 20, 30]).unwrap();
-        assert_eq!(
-            refusal(&packed).unwrap(),
-            "a tensor map ends with its tensor, and not with a packed sequence"
-        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::{TileOrder, unmapped, whole_tiles};
+pub(crate) use hopper::{TileOrder, is_shifted, unmapped, whole_tiles};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
@@ -56,14 +56,6 @@ impl Kernel {
             Self::ForwardSm80 => Some(Algorithm::ForwardSm80),
             Self::ForwardSimt => Some(Algorithm::ForwardSimt),
             Self::ForwardCpu | Self::Standard => None,
-        }
-    }
-
-    /// Why this kernel cannot run a problem whatever the device, if it cannot.
-    pub fn refusal(self, problem: &Problem) -> Option<String> {
-        match self {
-            Self::ForwardSm90 => hopper::refusal(problem),
-            Self::ForwardSm80 | Self::ForwardSimt | Self::ForwardCpu | Self::Standard => None,
         }
     }
 
@@ -187,9 +179,6 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device),
     };
-    if let Some(reason) = kernel.refusal(problem) {
-        return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
-    }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
     if algorithm != kernel.tiled() {
         why += ", with the entries that change scores";
@@ -252,8 +241,7 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
     if !Target::Sm90a.runs_on(device.compute_capability) {
         return (Kernel::ForwardSm80, sm80.to_owned());
     }
-    let dissuasion = || pack::dissuasion(problem, device, for_scores(problem, Algorithm::ForwardSm90));
-    match hopper::refusal(problem).or_else(dissuasion) {
+    match pack::dissuasion(problem, device, for_scores(problem, Algorithm::ForwardSm90)) {
         None => (
             Kernel::ForwardSm90,
             "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps".to_owned(),

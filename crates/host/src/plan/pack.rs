@@ -38,11 +38,18 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Copies of all tensors that tensor maps cannot describe.
+    /// Copies of what cannot be read where it is.
     pub(super) fn of(problem: &Problem) -> Self {
+        let tensors = inputs(problem);
+        let mut copied = tensors.map(|(name, tensor)| hopper::unreadable(name, tensor).is_some());
+        let [(_, q), (_, k), _] = tensors;
+        if apart(problem, copied).is_some() {
+            copied[0] |= hopper::is_shifted(q);
+            copied[1] |= hopper::is_shifted(k);
+        }
         let mut packed = Self::default();
-        for (copy, (name, tensor)) in packed.copies.iter_mut().zip(inputs(problem)) {
-            if hopper::unmapped(name, tensor).is_some() {
+        for ((copy, (_, tensor)), is_copied) in packed.copies.iter_mut().zip(tensors).zip(copied) {
+            if is_copied {
                 let layout = packed_layout(tensor);
                 *copy = Some(PackedCopy { offset: packed.bytes, layout });
                 let bytes = copy_bytes(&layout).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
@@ -50,6 +57,20 @@ impl Packed {
             }
         }
         packed
+    }
+
+    /// What is read for Q, K and V: they themselves, or their copies.
+    pub(crate) fn reads(&self, problem: &Problem) -> [TensorLayout; 3] {
+        let Tensors { q, k, v, .. } = problem.tensors();
+        let read = |index: usize, tensor: &TensorLayout| {
+            self.copies[index].map_or(*tensor, |PackedCopy { layout, .. }| layout)
+        };
+        [read(0, q), read(1, k), read(2, v)]
+    }
+
+    /// Columns that a tile must hold.
+    pub(super) fn columns(&self, problem: &Problem) -> usize {
+        self.reads(problem).iter().map(hopper::columns).max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -82,7 +103,8 @@ impl Packed {
     pub(super) fn reason(&self, problem: &Problem, device: &Device, attention: f64) -> String {
         let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
         let names = join(copied().map(|(_, (name, _))| name));
-        let why = copied().find_map(|(_, (name, tensor))| hopper::unmapped(name, tensor)).unwrap_or_default();
+        let why = copied().find_map(|(_, (name, tensor))| hopper::unreadable(name, tensor));
+        let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
         let cycles = self.cycles(problem, device);
         let (bytes, share) = (self.bytes, 100.0 * cycles / (cycles + attention));
         format!(
@@ -122,6 +144,14 @@ pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorith
             copies / attention.max(1.0)
         )
     })
+}
+
+/// Why the columns of Q and K do not meet, where some of the tensors are copied.
+fn apart(problem: &Problem, copied: [bool; 3]) -> Option<String> {
+    let Tensors { q, k, .. } = problem.tensors();
+    let read =
+        |is_copied: bool, tensor: &TensorLayout| if is_copied { packed_layout(tensor) } else { *tensor };
+    hopper::apart(&read(copied[0], q), &read(copied[1], k))
 }
 
 /// Q, K and V by name.

@@ -145,6 +145,44 @@ fn addresses_matter_where_a_tensor_is_not_copied() {
 }
 
 #[test]
+fn heads_that_start_anywhere_take_a_tile_that_holds_them_behind_their_shift() {
+    let planned = |heads: [usize; 2], head_dims: [usize; 2]| {
+        let layout = |heads, head_dim| TensorLayout::bshd(2, 100, heads, head_dim);
+        let ([h, hk], [d, dv]) = (heads, head_dims);
+        let tensors = Tensors { q: layout(h, d), k: layout(hk, d), v: layout(hk, dv), o: layout(h, dv) };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        plan(&problem, &device(227 << 10), &Request::default()).unwrap()
+    };
+    let columns = |head_dims| {
+        let plan = planned([16, 16], head_dims);
+        assert_eq!(plan.kernel, Kernel::ForwardSm90);
+        plan.steps[0].entry.tile.head_dim
+    };
+    // The last shift is that of a head: 7 elements of 129, 6 of 130, 4 of 132.
+    assert_eq!([[129, 129], [130, 130], [137, 137], [138, 138]].map(columns), [144, 144, 144, 144]);
+    assert_eq!([[128, 129], [129, 128], [121, 121], [122, 122]].map(columns), [144, 144, 128, 128]);
+    assert_eq!(columns([249, 249]), 256);
+    let reasons = planned([16, 16], [129, 129]).reasons;
+    assert!(
+        reasons[1].ends_with("head_dim 129 where heads start up to 7 elements behind a multiple of 16 bytes")
+    );
+    // Where the columns of Q and K would not meet, or not fit, copies that have no shift are read.
+    let layout = |heads, head_dim| TensorLayout::bshd(2, 100, heads, head_dim);
+    for (kv_heads, head_dim, reason) in [
+        (16, 251, "reach to column 258 of tiles of 256"),
+        (8, 129, "q's head 1 starts 1 elements behind a multiple of 8, its head 0 of k 0"),
+    ] {
+        let (q, kv) = (layout(16, head_dim), layout(kv_heads, head_dim));
+        let problem =
+            Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, Options::default()).unwrap();
+        let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let plan = plan(&problem, &device(227 << 10), &asked).unwrap();
+        assert_eq!(plan.steps.len(), 2);
+        assert!(plan.reasons.iter().any(|text| text.contains(reason)), "{:?}", plan.reasons);
+    }
+}
+
+#[test]
 fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
     let changes = |index: usize| match index % 2 {
         0 => Options { softcap: 20.0, ..Options::default() },

@@ -20,6 +20,7 @@ pub(super) fn plan(
     algorithm: Algorithm,
     why: String,
 ) -> Result<Plan> {
+    let needed = columns_needed(problem, algorithm);
     let built = built_for_head_dim(problem, algorithm);
     let columns = built
         .first()
@@ -54,7 +55,7 @@ pub(super) fn plan(
     let asked = request.block_m.is_some() || request.block_n.is_some();
     let reasons = vec![
         why,
-        format!("HEAD_DIM {columns}: the smallest built that holds head_dim {}", problem.widest_head_dim()),
+        holds(problem, columns, needed),
         format!(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
@@ -69,10 +70,27 @@ pub(super) fn plan(
 
 /// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
 pub(super) fn built_for_head_dim(problem: &Problem, algorithm: Algorithm) -> Vec<&'static Entry> {
-    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= problem.widest_head_dim();
+    let needed = columns_needed(problem, algorithm);
+    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= needed;
     let built = || built_for(algorithm, problem.dtype()).filter(wide_enough);
     let columns = built().map(|entry| entry.tile.head_dim).min();
     built().filter(|entry| Some(entry.tile.head_dim) == columns).collect()
+}
+
+/// Columns that a tile must hold.
+fn columns_needed(problem: &Problem, algorithm: Algorithm) -> usize {
+    if algorithm.is_persistent() { Packed::of(problem).columns(problem) } else { problem.widest_head_dim() }
+}
+
+/// Why a tile has so many columns.
+fn holds(problem: &Problem, columns: u32, needed: usize) -> String {
+    let widest = problem.widest_head_dim();
+    let shifted = if needed > widest {
+        format!(" where heads start up to {} elements behind a multiple of 16 bytes", needed - widest)
+    } else {
+        String::new()
+    };
+    format!("HEAD_DIM {columns}: the smallest built that holds head_dim {widest}{shifted}")
 }
 
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
@@ -88,15 +106,16 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if entry.dtype != problem.dtype().name() {
         return Err(unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype())));
     }
-    if (entry.tile.head_dim as usize) < problem.widest_head_dim() {
-        let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
+    let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
+    if (holds as usize) < wanted {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
     }
     if entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
     }
-    if let Some(reason) = kernel.refusal(problem) {
-        return Err(unfit(reason));
+    let needed = columns_needed(problem, entry.algorithm);
+    if (holds as usize) < needed {
+        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's heads reach to column {needed}")));
     }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;

@@ -7,6 +7,7 @@
 //! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
+mod amend;
 mod consumer;
 mod key_blocks;
 mod output;
@@ -17,12 +18,11 @@ use crate::config::Sm90Config;
 use crate::params::PersistentParams;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::wgmma::{Accumulator, Format};
-use crate::ptx::{barrier, index, setmaxnreg, shared, warp};
-use crate::scheduler::WorkTile;
+use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
-use consumer::Consumer;
+use consumer::{Consumer, leads_warp};
 use schedule::Schedule;
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
@@ -79,22 +79,28 @@ pub unsafe fn forward_sm90<
     unsafe {
         let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::new();
         if index::thread() == 0 {
-            pipeline.init();
+            pipeline.init(params);
         }
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
             if config.warpgroups() == 2 {
-                setmaxnreg::decrease::<24>()
+                setmaxnreg::decrease::<40>()
             } else {
                 setmaxnreg::decrease::<32>()
             }
-            if index::thread().is_multiple_of(WARPGROUP) {
-                producer::produce(params, maps, pipeline);
+            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                0 if leads_warp() => producer::copy_queries_and_keys(params, Maps { first: maps }, pipeline),
+                1 if leads_warp() => producer::copy_values(params, Maps { first: maps }, pipeline),
+                3 if leads_warp() => {
+                    schedule::announce_tiles::<BLOCK_M, BLOCK_N>(params, pipeline.schedule())
+                }
+                2 if amend::is_needed(params) => amend::amend(params, pipeline),
+                _ => {}
             }
         } else {
             if config.warpgroups() == 2 {
-                setmaxnreg::increase::<240>()
+                setmaxnreg::increase::<232>()
             } else {
                 setmaxnreg::increase::<160>()
             }
@@ -105,6 +111,13 @@ pub unsafe fn forward_sm90<
             consumer.run(params, Maps { first: maps }.o());
         }
     }
+}
+
+/// First row of a tile in its sequence.
+#[inline(always)]
+fn first_row<const BLOCK_M: u32>(params: &PersistentParams, tile: u32) -> u32 {
+    let lacking = const { BLOCK_M - Sm90Config::short_block_m(BLOCK_M) };
+    tile * BLOCK_M - tile.min(params.short_tiles) * lacking
 }
 
 /// Where tiles and barriers lie in shared memory.
@@ -126,28 +139,38 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         Self { base: shared::base() }
     }
 
-    /// First row of a tile in its sequence.
-    #[inline(always)]
-    fn first_row(self, params: &PersistentParams, work: &WorkTile) -> u32 {
-        Self::CONFIG.first_row(work.tile, params.short_tiles)
-    }
-
     /// Makes all barriers.
     ///
     /// # Safety
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
-    unsafe fn init(self) {
+    unsafe fn init(self, params: &PersistentParams) {
         // SAFETY: the caller's contract; barriers lie behind all tiles.
         unsafe {
             let mut warpgroup = 0;
             while warpgroup < Self::CONFIG.warpgroups() {
                 Ring::<1>::init(self.q_barriers(warpgroup), WARPS);
+                if params.qk_landed != 0 {
+                    mbarrier::init(self.q_barriers(warpgroup) + params.qk_landed, 1);
+                }
                 warpgroup += 1;
+            }
+            let mut stage = 0;
+            while stage < STAGES {
+                if params.qk_landed != 0 {
+                    mbarrier::init(self.k_barriers() + params.qk_landed + 8 * stage, 1);
+                }
+                if params.v_landed != 0 {
+                    mbarrier::init(self.v_barriers() + params.v_landed + 8 * stage, 1);
+                }
+                stage += 1;
             }
             Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
             Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
-            Schedule::init(self.schedule(), Self::CONFIG.warpgroups() * WARPS);
+            Schedule::init(
+                self.schedule(),
+                Self::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32,
+            );
         }
     }
 

@@ -36,17 +36,10 @@ impl Sm90Config {
         self.block_m / Self::WARPGROUP_ROWS
     }
 
-    /// Query rows of a short tile, which the last of three warpgroups has no part in. Of two that take turns none can be
-    /// left out.
-    pub const fn short_block_m(&self) -> u32 {
-        if self.warpgroups() == 3 { self.block_m - Self::WARPGROUP_ROWS } else { self.block_m }
-    }
-
-    /// First row of a head's tile, of which the first `short_tiles` are short.
-    #[inline(always)]
-    pub const fn first_row(&self, tile: u32, short_tiles: u32) -> u32 {
-        let short = if tile < short_tiles { tile } else { short_tiles };
-        tile * self.block_m - short * (self.block_m - self.short_block_m())
+    /// Query rows of a short tile of so many, which the last of three warpgroups has no part in. Of two that take turns
+    /// none can be left out.
+    pub const fn short_block_m(block_m: u32) -> u32 {
+        if block_m == 3 * Self::WARPGROUP_ROWS { 2 * Self::WARPGROUP_ROWS } else { block_m }
     }
 
     /// Threads of a block: a warpgroup more, which copies.
@@ -56,7 +49,7 @@ impl Sm90Config {
 
     /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.warpgroups() == 2 { (240, 24) } else { (160, 32) }
+        if self.warpgroups() == 2 { (232, 40) } else { (160, 32) }
     }
 
     /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
@@ -107,10 +100,11 @@ impl Sm90Config {
         if self.own_output() { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
     }
 
-    /// Bytes of what says which tile comes next: two slots of 32, and four barriers.
-    pub const SCHEDULE_BYTES: u32 = 96;
+    /// Bytes of what says which tile comes next: two slots of 80, and four barriers.
+    pub const SCHEDULE_BYTES: u32 = 192;
 
-    /// Bytes of the barriers: two for each warpgroup's part of Q, and for each stage of K and of V.
+    /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As many lie behind
+    /// them, of which tiles that are amended land at those behind the full ones.
     const fn barrier_bytes(&self, stages: u32) -> u32 {
         16 * (self.warpgroups() + 2 * stages)
     }
@@ -122,7 +116,12 @@ impl Sm90Config {
 
     /// Where the barriers are, at the end.
     pub const fn barriers_offset(&self) -> u32 {
-        self.shared_bytes() - self.barrier_bytes(self.stages())
+        self.shared_bytes() - 2 * self.barrier_bytes(self.stages())
+    }
+
+    /// Bytes from a full barrier to that where tiles land that are amended before they fill the stage.
+    pub const fn landed_distance(&self) -> u32 {
+        self.barrier_bytes(self.stages())
     }
 
     /// Bytes of shared memory.
@@ -134,7 +133,7 @@ impl Sm90Config {
     const fn needed(&self, stages: u32, own_output: bool) -> u32 {
         let tiles = self.q_bytes() + 2 * stages * self.stage_bytes();
         let output = if own_output { self.q_bytes() } else { 0 };
-        tiles + output + Self::SCHEDULE_BYTES + self.barrier_bytes(stages)
+        tiles + output + Self::SCHEDULE_BYTES + 2 * self.barrier_bytes(stages)
     }
 
     /// [`Self::shared_bytes`], or what Q and two stages alone take, for sizes that nobody has checked yet.
@@ -208,19 +207,12 @@ mod tests {
     use alloc::string::ToString as _;
 
     #[test]
-    fn whole_tiles_begin_where_the_short_ones_end() {
-        let first_row = |block_m, tile| Sm90Config { block_m, block_n: 80, head_dim: 128 }.first_row(tile, 2);
-        assert_eq!([0, 1, 2, 4].map(|tile| first_row(192, tile)), [0, 128, 256, 640]);
-        assert_eq!([0, 1, 2, 4].map(|tile| first_row(128, tile)), [0, 128, 256, 512]);
-    }
-
-    #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {
         let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128 };
-        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 16 * (3 + 6) + 96);
+        assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 192);
         assert!(config.own_output() && !config.takes_turns());
         let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
-        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 16 * (2 + 4) + 96);
+        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 192);
         assert!(!config.own_output());
     }
 

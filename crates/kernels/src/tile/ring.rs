@@ -51,10 +51,22 @@ impl<const STAGES: u32> Ring<STAGES> {
         Self { barriers, stage: 0, parity: 0 }
     }
 
+    /// A consumer's place that waits for the phase of parity `parity` of the first stage.
+    #[inline(always)]
+    pub fn consumer_of_phase(barriers: u32, parity: u32) -> Self {
+        Self { barriers, stage: 0, parity }
+    }
+
     /// The same place in the ring whose barriers lie `bytes` bytes behind, where all go around both alike.
     #[inline(always)]
     pub fn behind(self, bytes: u32) -> Self {
         Self { barriers: self.barriers + bytes, ..self }
+    }
+
+    /// Address of the full barrier of the stage at hand.
+    #[inline(always)]
+    pub fn full(&self) -> u32 {
+        self.barriers + 8 * self.stage
     }
 
     /// Index of the stage at hand.
@@ -81,13 +93,25 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn acquire(&self, bytes: u32) -> u32 {
-        let full = self.barriers + 8 * self.stage;
-        // SAFETY: `init` made both barriers; the producer is their full one's only arrival.
+        // SAFETY: the caller's contract; the producer is the full barrier's only arrival.
+        unsafe { self.acquire_behind(bytes, 0) }
+    }
+
+    /// As [`Self::acquire`], with copies that are counted at the barrier `distance` bytes behind the full one, for a warp
+    /// that waits there and then calls [`Self::fill`] in the producer's place.
+    ///
+    /// # Safety
+    /// As [`Self::acquire`]; that barrier was made for one arrival.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn acquire_behind(&self, bytes: u32, distance: u32) -> u32 {
+        let landed = self.full() + distance;
+        // SAFETY: `init` made the empty barrier; the producer is the other's only arrival.
         unsafe {
             self.wait_empty();
-            mbarrier::arrive_expect_tx(full, bytes);
+            mbarrier::arrive_expect_tx(landed, bytes);
         }
-        full
+        landed
     }
 
     /// Waits until all consumers have released the stage, which the producer then writes itself, to [`Self::fill`] it.
@@ -104,12 +128,12 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Hands what the producer has written to the consumers.
     ///
     /// # Safety
-    /// The producer calls this after [`Self::wait_empty`].
+    /// The producer calls this after [`Self::wait_empty`], or another in its place after [`Self::acquire_behind`].
     #[inline(always)]
     #[track_caller]
     pub unsafe fn fill(&self) {
-        // SAFETY: `init` made the barrier; the producer is its only arrival.
-        unsafe { mbarrier::arrive(self.barriers + 8 * self.stage) }
+        // SAFETY: `init` made the barrier; this is its only arrival.
+        unsafe { mbarrier::arrive(self.full()) }
     }
 
     /// Waits until the stage's copies have landed.
@@ -120,7 +144,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[track_caller]
     pub unsafe fn wait(&self) {
         // SAFETY: `init` made the barrier; consumers are at most one phase behind, because the producer waits for them.
-        unsafe { mbarrier::wait(self.barriers + 8 * self.stage, self.parity) }
+        unsafe { mbarrier::wait(self.full(), self.parity) }
     }
 
     /// Leaves the stage to the producer.

@@ -22,10 +22,6 @@ pub(crate) struct Target {
 impl Target {
     /// Whether the planner comes to these entries for `problem`, whose head_dim is one of theirs.
     pub(crate) fn takes(&self, problem: &Problem) -> bool {
-        let refused = self.request.kernel.and_then(|kernel| kernel.refusal(problem));
-        if refused.is_some() {
-            return false;
-        }
         self.entries.iter().all(|entry| match entry.algorithm {
             Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),

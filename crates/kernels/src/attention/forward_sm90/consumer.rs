@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, output};
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, output};
 use crate::config::Sm90Config;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
@@ -107,14 +107,15 @@ where
             }
             let mut schedule = Schedule::consumer(self.pipeline.schedule());
             while schedule.wait() {
+                let barriers = self.pipeline.q_barriers(warpgroup());
+                self.queries = Ring::consumer_of_phase(barriers, schedule.phase());
                 let finished = self.attend(params, &schedule.work());
-                let work = schedule.work();
-                if self.has_rows(params, &work) {
+                if has_rows::<BLOCK_M>(params, &schedule.work()) {
                     output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
                         params,
                         o_map,
                         self.pipeline,
-                        &work,
+                        &schedule,
                         &mut self.o,
                         finished,
                     );
@@ -131,23 +132,15 @@ where
         }
     }
 
-    /// Whether this warpgroup has a part in the tile: the last one has none in a short tile.
-    #[inline(always)]
-    fn has_rows(&self, params: &PersistentParams, work: &WorkTile) -> bool {
-        Self::CONFIG.short_block_m() == BLOCK_M
-            || work.tile >= params.short_tiles
-            || WARPGROUP_ROWS * warpgroup() < Self::CONFIG.short_block_m()
-    }
-
     /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`] does.
     ///
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn attend(&mut self, params: &PersistentParams, work: &WorkTile) -> [(f32, f32); 2] {
-        let tile_row = self.pipeline.first_row(params, work);
+        let tile_row = first_row::<BLOCK_M>(params, work.tile);
         let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
-        let has_rows = self.has_rows(params, work);
+        let has_rows = has_rows::<BLOCK_M>(params, work);
         let params = &params.attention;
         let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work, tile_row);
         let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
@@ -180,7 +173,6 @@ where
                 }
                 [(0.0, f32::NEG_INFINITY); 2]
             };
-            self.queries.advance();
             self.pass_over(seen.begin);
             finished
         }
@@ -303,7 +295,7 @@ where
     #[inline(always)]
     fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
         if SCORE_MOD {
-            let lane = Lane::current::<2>();
+            let lane = Lane::anew::<2>();
             let place = blocks.mask.place(BLOCK_M, blocks.first_key(block));
             let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
             // Row by row: the same registers under other names.
@@ -318,7 +310,7 @@ where
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
     fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
-        let lane = Lane::current::<2>();
+        let lane = Lane::anew::<2>();
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
         let mut j = 0;
         while j < SCORES {
@@ -415,6 +407,13 @@ where
 pub(super) fn warpgroup() -> u32 {
     // SAFETY: the whole warp calls this.
     unsafe { warp::broadcast(index::thread_anew() / WARPGROUP, 0) }
+}
+
+/// Whether this thread's warpgroup has a part in the tile: the last of three has none in a short one.
+#[inline(always)]
+fn has_rows<const BLOCK_M: u32>(params: &PersistentParams, work: &WorkTile) -> bool {
+    let rows = const { Sm90Config::short_block_m(BLOCK_M) };
+    rows == BLOCK_M || work.tile >= params.short_tiles || WARPGROUP_ROWS * warpgroup() < rows
 }
 
 /// Whether this is its warp's first lane.

@@ -1,70 +1,85 @@
-//! The thread that copies.
+//! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
-use super::key_blocks::KeyBlocks;
-use super::schedule::Schedule;
-use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS};
+use super::schedule::{Keys, Schedule};
+use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row};
 use crate::params::PersistentParams;
 use crate::ptx::tma;
-use crate::scheduler::{Turns, WorkTile};
-use crate::tile::panels::Panels;
+use crate::scheduler::WorkTile;
+use crate::tile::panels::{HeadStart, Panels};
 use crate::tile::ring::Ring;
 
-/// Copies Q, K and V of all tiles of this block.
-///
-/// A block's K comes before the V of the block before it, since its scores are needed first.
+/// Copies Q and K of all tiles of this block.
 ///
 /// # Safety
 /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
 #[inline(always)]
-pub(super) unsafe fn produce<
+pub(super) unsafe fn copy_queries_and_keys<
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
 >(
     params: &PersistentParams,
-    maps: u64,
+    maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
 ) {
-    let maps = Maps { first: maps };
     let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
     let mut keys =
         Copies { ring: Ring::<STAGES>::producer(pipeline.k_barriers()), first: pipeline.k(), map: maps.k() };
-    let mut values =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), map: maps.v() };
-    let mut schedule = Schedule::producer(pipeline.schedule());
+    let mut schedule = Schedule::consumer(pipeline.schedule());
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
         tma::prefetch(maps.q());
         tma::prefetch(maps.k());
-        tma::prefetch(maps.v());
-        let mut turns = Turns::of_block(params);
-        while turns.index < params.tiles {
-            let work = WorkTile::of_persistent(params, turns.index);
-            schedule.announce(Some(&work));
-            let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(
-                &params.attention,
-                &work,
-                pipeline.first_row(params, &work),
-            );
-            let head = (work.kv_head(&params.attention), work.batch);
-            let mut block = blocks.count;
+        while schedule.wait() {
+            let place = schedule.keys();
+            let head = HeadStart::of(params.attention.k_strides.head, place.head);
+            let mut block = place.blocks;
             if block > 0 {
                 block -= 1;
-                keys.copy(blocks.first_key(block), head);
+                keys.copy(&place, head, block, params.qk_landed);
             }
-            copy_queries(params, maps, pipeline, &work, &mut queries);
+            copy_queries(params, maps, pipeline, &schedule.work(), &mut queries);
             while block > 0 {
                 block -= 1;
-                keys.copy(blocks.first_key(block), head);
-                values.copy(blocks.first_key(block + 1), head);
+                keys.copy(&place, head, block, params.qk_landed);
             }
-            if blocks.count > 0 {
-                values.copy(blocks.first_key(0), head);
-            }
-            turns.advance();
+            schedule.leave(true);
         }
-        schedule.announce(None);
+    }
+}
+
+/// Copies V of all tiles of this block.
+///
+/// # Safety
+/// As [`copy_queries_and_keys`].
+#[inline(always)]
+pub(super) unsafe fn copy_values<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+>(
+    params: &PersistentParams,
+    maps: Maps,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+) {
+    let mut values =
+        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), map: maps.v() };
+    let mut schedule = Schedule::consumer(pipeline.schedule());
+    // SAFETY: the caller's contract; each stage is waited for before it is filled.
+    unsafe {
+        tma::prefetch(maps.v());
+        while schedule.wait() {
+            let place = schedule.keys();
+            let head = HeadStart::of(params.attention.v_strides.head, place.head);
+            let mut block = place.blocks;
+            while block > 0 {
+                block -= 1;
+                values.copy(&place, head, block, params.v_landed);
+            }
+            schedule.leave(true);
+        }
     }
 }
 
@@ -76,16 +91,20 @@ struct Copies<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
 }
 
 impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N, HEAD_DIM, STAGES> {
-    /// Copies the block of keys that begins at `key` into the next stage, once that is empty.
+    /// Copies the `block`-th block of keys into the next stage, once that is empty; the copy lands so many bytes behind the
+    /// full barrier.
     ///
     /// # Safety
-    /// As [`produce`].
+    /// As [`copy_queries_and_keys`].
     #[inline(always)]
-    unsafe fn copy(&mut self, key: u32, (head, batch): (u32, u32)) {
+    unsafe fn copy(&mut self, place: &Keys, head: HeadStart, block: u32, landed: u32) {
         let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
-        let stage = Panels::<BLOCK_N, HEAD_DIM> { address: self.first.address + self.ring.stage() * bytes };
+        let stage = self.first.stage(self.ring.stage());
         // SAFETY: the caller's contract.
-        unsafe { stage.load(self.map, self.ring.acquire(bytes), key, head, batch) };
+        unsafe {
+            let barrier = self.ring.acquire_behind(bytes, landed);
+            stage.load(self.map, barrier, place.row + block * BLOCK_N, head, place.batch);
+        }
         self.ring.advance();
     }
 }
@@ -93,7 +112,7 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
 /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before.
 ///
 /// # Safety
-/// As [`produce`].
+/// As [`copy_queries_and_keys`].
 #[inline(always)]
 unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
     params: &PersistentParams,
@@ -104,11 +123,13 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
 ) {
     let mut warpgroup = 0;
     while warpgroup < BLOCK_M / WARPGROUP_ROWS {
-        let row = pipeline.first_row(params, work) + WARPGROUP_ROWS * warpgroup;
+        let row = work.queries.first + first_row::<BLOCK_M>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
         // SAFETY: the caller's contract.
         unsafe {
-            let full = queries.behind(Ring::<1>::BYTES * warpgroup).acquire(Rows::<HEAD_DIM>::BYTES);
-            pipeline.q(warpgroup).load(maps.q(), full, row, work.head, work.batch);
+            let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
+            let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
+            let head = HeadStart::of(params.attention.q_strides.head, work.head);
+            pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
         }
         warpgroup += 1;
     }

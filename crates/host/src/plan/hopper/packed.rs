@@ -1,0 +1,103 @@
+//! The order in which a persistent grid goes through the sequences of a packed batch.
+
+use fa_kernels::entries::Tile;
+
+use super::{Schedule, Shares, TileOrder, cached_heads, costs};
+use crate::Problem;
+
+/// Tiles whose shares are computed to find an order, at most.
+const TRIED_TILES: usize = 1 << 20;
+
+/// The schedule that is done first, of those that go through the sequences in steps of equal length.
+///
+/// Each sequence has as many tiles as it needs, and the blocks of the grid take them in turn. A list of the sequences by
+/// their length would balance best, but a launch has no memory for one; among the steps one is nearly as good.
+pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
+    let (heads, batch) = (problem.heads(), problem.batch());
+    let sequences: Vec<_> = (0..batch)
+        .map(|batch| {
+            let lengths = (problem.query_rows(batch).len(), problem.key_rows(batch).len());
+            all_costs(problem, tile, lengths)
+        })
+        .collect();
+    let tiles = heads * sequences.iter().map(Vec::len).sum::<usize>();
+    // Without any tile there still is a launch.
+    let blocks = tiles.min(multiprocessors as usize).max(1);
+    let section = heads.min(cached_heads(problem));
+    let rate = |order: TileOrder| {
+        let mut shares = Shares::new(blocks, order.back_and_forth);
+        let mut index = 0;
+        for _ in 0..batch {
+            shares.take(&sequences[index], heads, section);
+            index = (index + order.sequence_step as usize) % batch;
+        }
+        (shares.longest() as f64, order)
+    };
+    let steps = (1..batch.max(2)).filter(|&step| gcd(step, batch) == 1);
+    let tried = (TRIED_TILES / tiles.max(1) / 2).max(1);
+    let orders = steps.take(tried).flat_map(|step| {
+        [false, true].map(|back_and_forth| TileOrder {
+            section: section as u32,
+            back_and_forth,
+            sequence_step: step as u32,
+            ..TileOrder::default()
+        })
+    });
+    let best = orders.map(rate).min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (longest, order) = best.unwrap_or_else(|| rate(TileOrder::default()));
+    Schedule { tiles: tiles as u32, grid: blocks as u32, order, cycles: longest }
+}
+
+/// The costs of the tiles of a head in a sequence of so many queries and keys.
+fn all_costs(problem: &Problem, tile: &Tile, lengths: (usize, usize)) -> Vec<u64> {
+    costs(problem, tile, lengths, (0, tile.block_m, (lengths.0 as u32).div_ceil(tile.block_m)))
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, TensorLayout, Tensors};
+
+    fn packed(lengths: &[u32], heads: usize, causal: bool) -> Problem {
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let offsets: Vec<u32> = std::iter::once(0).chain(ends).collect();
+        let total = offsets[lengths.len()].max(1) as usize;
+        let layout = TensorLayout::bshd(1, total, heads, 128);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let options = Options { causal, ..Options::default() };
+        Problem::varlen(tensors, DType::F16, options, &offsets, &offsets).unwrap()
+    }
+
+    #[test]
+    fn shares_of_sequences_of_many_lengths_are_nearly_even() {
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        for (seed, causal) in [(1, false), (2, false), (3, true), (4, true)] {
+            // 200 to 4,000 rows.
+            let lengths: Vec<u32> = (0..64).map(|i| 200 + (i * 2_654_435 + seed * 97_531) % 3_801).collect();
+            let problem = packed(&lengths, 16, causal);
+            let chosen = schedule(&problem, &tile, 132);
+            let all: u64 = (0..64)
+                .flat_map(|batch| {
+                    all_costs(&problem, &tile, (lengths[batch] as usize, lengths[batch] as usize))
+                })
+                .sum();
+            let fair = (16 * all) as f64 / 132.0;
+            assert!(chosen.cycles < 1.05 * fair, "{seed}: {:?} {}", chosen.order, chosen.cycles / fair);
+            let tiles: u32 = lengths.iter().map(|length| length.div_ceil(192)).sum();
+            assert_eq!(chosen.tiles, 16 * tiles);
+        }
+    }
+
+    #[test]
+    fn a_batch_without_rows_still_is_one_block() {
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        assert_eq!(schedule(&packed(&[0, 0, 0], 2, false), &tile, 132).grid, 1);
+    }
+}

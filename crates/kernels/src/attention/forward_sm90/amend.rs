@@ -1,0 +1,132 @@
+//! The warps that amend what has landed before it is multiplied: tensor maps clip at the ends of tensors alone.
+//!
+//! In launches that need it the tiles of a tensor land at barriers of their own. A warp waits there, changes them in shared
+//! memory, and fills the stage that the consumers wait for. In others they land where the consumers wait.
+
+use super::consumer::leads_warp;
+use super::schedule::Schedule;
+use super::{Pipeline, WARPGROUP_ROWS};
+use crate::params::PersistentParams;
+use crate::ptx::{fence, index, warp};
+use crate::tile::panels::HeadStart;
+use crate::tile::ring::Ring;
+
+/// Whether there is anything to amend in a launch.
+#[inline(always)]
+pub(super) fn is_needed(params: &PersistentParams) -> bool {
+    params.qk_landed != 0 || params.v_landed != 0
+}
+
+/// Amends all tiles of this block, in the order that they are consumed in.
+///
+/// Of Q and K it clears the columns of other heads that boxes bring along, of V the rows past the end of a packed sequence,
+/// which are the next one's: what they are multiplied with is 0, but 0 · NaN is NaN.
+///
+/// # Safety
+/// All lanes of one warp call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
+#[inline(always)]
+pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+    params: &PersistentParams,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+) {
+    let mut schedule = Schedule::consumer(pipeline.schedule());
+    let mut keys = Ring::<STAGES>::consumer(pipeline.k_barriers());
+    let mut values = Ring::<STAGES>::consumer(pipeline.v_barriers());
+    // SAFETY: the caller's contract; each stage is changed between its copies' landing and its filling.
+    unsafe {
+        while schedule.wait() {
+            let work = schedule.work();
+            let head = HeadStart::of(params.attention.q_strides.head, work.head);
+            let columns = (head.shift, head.shift + params.attention.head_dim);
+            let place = schedule.keys();
+            let mut block = place.blocks;
+            if params.qk_landed != 0 {
+                amend_keys(params, pipeline, &mut keys, columns, block.min(1));
+                amend_queries(params, pipeline, schedule.phase(), columns);
+            }
+            while block > 0 {
+                block -= 1;
+                if params.qk_landed != 0 {
+                    amend_keys(params, pipeline, &mut keys, columns, block.min(1));
+                }
+                if params.v_landed != 0 {
+                    values.behind(params.v_landed).wait();
+                    let rows = work.keys.first + work.keys.len - (place.row + block * BLOCK_N);
+                    if rows < BLOCK_N {
+                        pipeline.v().stage(values.stage()).clear_from_row(rows);
+                        fence::proxy_async();
+                    }
+                    fill(&values);
+                    values.advance();
+                }
+            }
+            warp::sync(); // All lanes have read the slot.
+            schedule.leave(leads_warp());
+        }
+    }
+}
+
+/// Clears all columns of so many blocks of K, none or one, but some.
+///
+/// # Safety
+/// As [`amend`].
+#[inline(always)]
+unsafe fn amend_keys<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+    params: &PersistentParams,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    keys: &mut Ring<STAGES>,
+    (first, end): (u32, u32),
+    blocks: u32,
+) {
+    if blocks == 0 {
+        return;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        keys.behind(params.qk_landed).wait();
+        pipeline.k().stage(keys.stage()).keep_columns(first, end);
+        fence::proxy_async();
+        fill(keys);
+    }
+    keys.advance();
+}
+
+/// Clears all columns of a tile's rows of Q but some.
+///
+/// # Safety
+/// As [`amend`].
+#[inline(always)]
+unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+    params: &PersistentParams,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    phase: u32,
+    (first, end): (u32, u32),
+) {
+    let mut warpgroup = 0;
+    while warpgroup < index::unknown(BLOCK_M / WARPGROUP_ROWS) {
+        let queries = Ring::<1>::consumer_of_phase(pipeline.q_barriers(warpgroup), phase);
+        // SAFETY: the caller's contract.
+        unsafe {
+            queries.behind(params.qk_landed).wait();
+            pipeline.q(warpgroup).keep_columns(first, end);
+            fence::proxy_async();
+            fill(&queries);
+        }
+        warpgroup += 1;
+    }
+}
+
+/// Hands the stage at hand to the consumers.
+///
+/// # Safety
+/// All lanes of the warp call this together, behind the fences of what they have written.
+#[inline(always)]
+unsafe fn fill<const STAGES: u32>(ring: &Ring<STAGES>) {
+    // SAFETY: the caller's contract; the copies were not counted here, so that this is the phase's only arrival.
+    unsafe {
+        warp::sync();
+        if leads_warp() {
+            ring.fill();
+        }
+    }
+}
