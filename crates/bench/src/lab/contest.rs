@@ -44,6 +44,13 @@ pub(crate) struct Contender<P> {
     pub(crate) plan: Result<P, Error>,
 }
 
+/// A case with what runs in it.
+pub(crate) struct Group<'a> {
+    pub(crate) case: &'a Case<Problem>,
+    pub(crate) layout: Layout,
+    pub(crate) contenders: Vec<Contender<Plan>>,
+}
+
 /// The row of a contender, and what times it.
 struct Entrant<'a> {
     row: Row,
@@ -104,7 +111,16 @@ impl Lab {
         layout: Layout,
         contenders: Vec<Contender<Plan>>,
     ) -> Result<Range<usize>> {
-        with_element!(case.problem.dtype(), contest_in(self, case, layout, contenders))
+        self.contest_of(vec![Group { case, layout, contenders }])
+    }
+
+    /// As [`Self::contest`], of cases of one storage type that are compared with one another: all are timed in turns.
+    ///
+    /// # Errors
+    /// As [`Self::contest`].
+    pub(crate) fn contest_of(&mut self, groups: Vec<Group<'_>>) -> Result<Range<usize>> {
+        let dtype = groups.first().map(|group| group.case.problem.dtype());
+        dtype.map_or(Ok(0..0), |dtype| with_element!(dtype, contest_in(self, groups)))
     }
 
     /// Times one kernel of ours that was judged, and, where `peers` says that it can be compared, the peer's in turns
@@ -234,17 +250,22 @@ impl Lab {
         }
         let rows: Vec<_> = entrants.into_iter().map(|entrant| entrant.row).collect();
         self.forget_peer_inputs()?;
-        let standard = rows.iter().find(|row| row.series == Kernel::Standard.name()).and_then(Row::median);
-        let (leader, reference) = (rows[0].series.clone(), rows[0].median());
+        let compared: Vec<_> =
+            rows.iter().take(ours).map(|row| (row.case.clone(), row.series.clone(), row.median())).collect();
         for (index, mut row) in rows.into_iter().enumerate() {
-            if let (Some(standard), Some(median)) = (standard, row.median())
+            let in_case = || compared.iter().filter(|(case, ..)| *case == row.case);
+            let standard = in_case().find(|(_, series, _)| series == Kernel::Standard.name());
+            let leader = in_case().next().filter(|_| index >= ours);
+            let Some(median) = row.median() else {
+                self.document.rows.push(row);
+                continue;
+            };
+            if let Some((.., Some(standard))) = standard
                 && row.series != Kernel::Standard.name()
             {
                 row.put("speedup over standard", Unit::Times, standard / median);
             }
-            if let (Some(reference), Some(median), true) =
-                (reference, row.median(), ours > 0 && index >= ours)
-            {
+            if let Some((_, leader, Some(reference))) = leader {
                 row.put(format!("its time over {leader}'s"), Unit::Times, median / reference);
             }
             self.document.rows.push(row);
@@ -282,31 +303,32 @@ impl<'a> Entrant<'a> {
     }
 }
 
-fn contest_in<T: Element>(
-    lab: &mut Lab,
-    case: &Case<Problem>,
-    layout: Layout,
-    contenders: Vec<Contender<Plan>>,
-) -> Result<Range<usize>> {
-    let Case { name, x, problem } = case;
-    let record = ProblemRecord::new(problem, layout);
-    let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+fn contest_in<T: Element>(lab: &mut Lab, groups: Vec<Group<'_>>) -> Result<Range<usize>> {
     let session = Rc::clone(&lab.session);
-    let runnable = contenders.iter().filter(|contender| contender.plan.is_ok()).count();
-    session.check_patience(problem, runnable, &lab.effort, &lab.measure)?;
-    let fits = refusal(session.check_tensors(problem))?;
-    let subject = fits.map(|()| Subject::<T>::new(problem, lab.seed));
-    let mut entrants = Vec::new();
-    for Contender { series, plan } in contenders {
-        let row = Row { series, ..template.clone() };
-        entrants.push(match (refusal(plan)?, &subject) {
-            (Ok(plan), Ok(subject)) => ours(&session, subject, problem, row, &plan)?,
-            (Err(reason), _) => Entrant::refused(row, reason),
-            (_, Err(reason)) => Entrant::refused(row, reason.clone()),
-        });
+    let mut subjects = Vec::new();
+    for Group { case, contenders, .. } in &groups {
+        let runnable = contenders.iter().filter(|contender| contender.plan.is_ok()).count();
+        session.check_patience(&case.problem, runnable, &lab.effort, &lab.measure)?;
+        let fits = refusal(session.check_tensors(&case.problem))?;
+        subjects.push(fits.map(|()| Subject::<T>::new(&case.problem, lab.seed)));
+    }
+    let (mut entrants, mut peers) = (Vec::new(), Vec::new());
+    for (Group { case, layout, contenders }, subject) in groups.into_iter().zip(&subjects) {
+        let Case { name, x, problem } = case;
+        let record = ProblemRecord::new(problem, layout);
+        let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+        for Contender { series, plan } in contenders {
+            let row = Row { series, ..template.clone() };
+            entrants.push(match (refusal(plan)?, subject) {
+                (Ok(plan), Ok(subject)) => ours(&session, subject, problem, row, &plan)?,
+                (Err(reason), _) => Entrant::refused(row, reason),
+                (_, Err(reason)) => Entrant::refused(row, reason.clone()),
+            });
+        }
+        peers.extend(lab.peer_attention(&template, problem, layout, false)?);
     }
     let ours = entrants.len();
-    entrants.extend(lab.peer_attention(&template, problem, layout, false)?);
+    entrants.extend(peers);
     lab.race(entrants, ours)
 }
 
