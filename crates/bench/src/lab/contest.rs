@@ -8,10 +8,11 @@ use flash_attention::gemm::{GemmPlan, GemmProblem};
 use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
 
 use super::Lab;
-use super::document::{CheckRecord, ProductRecord, Row, RunRecord, Unit};
+use super::document::{CheckRecord, ProductRecord, Row};
+use super::race::Entrant;
 use super::turns::{Each, Timed, interleave};
 use crate::check::Verdict;
-use crate::measure::{Subject, cold, with_element};
+use crate::measure::{Subject, with_element};
 use crate::peer::{Call, PeerCall};
 use crate::problem::Layout;
 use crate::product::Product;
@@ -49,15 +50,6 @@ pub(crate) struct Group<'a> {
     pub(crate) case: &'a Case<Problem>,
     pub(crate) layout: Layout,
     pub(crate) contenders: Vec<Contender<Plan>>,
-}
-
-/// The row of a contender, and what times it.
-struct Entrant<'a> {
-    row: Row,
-    timed: Option<Box<dyn Timed + 'a>>,
-    flops: f64,
-    extra_bytes: Option<u64>,
-    launches: Option<usize>,
 }
 
 /// Whether an error says that a kernel does not take a problem here, rather than that something broke.
@@ -225,81 +217,6 @@ impl Lab {
             })
         };
         calls.into_iter().map(entrant).collect()
-    }
-
-    /// Times what is ready in turns, and adds all rows. `ours` are the library's.
-    fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
-        self.introduce()?;
-        let first = self.rows().len();
-        let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();
-        let progress = self
-            .screen
-            .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
-        let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
-        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
-        drop(progress);
-        let mut results = results.into_iter();
-        for (index, entrant) in entrants.iter_mut().enumerate() {
-            let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
-            match result {
-                Ok(times) => entrant.finish(&times),
-                // A peer may refuse late; our own kernels may not.
-                Err(error) if index >= ours => entrant.row.not_run = Some(format!("{error:#}")),
-                Err(error) => return Err(error),
-            }
-        }
-        let rows: Vec<_> = entrants.into_iter().map(|entrant| entrant.row).collect();
-        self.forget_peer_inputs()?;
-        let compared: Vec<_> =
-            rows.iter().take(ours).map(|row| (row.case.clone(), row.series.clone(), row.median())).collect();
-        for (index, mut row) in rows.into_iter().enumerate() {
-            let in_case = || compared.iter().filter(|(case, ..)| *case == row.case);
-            let standard = in_case().find(|(_, series, _)| series == Kernel::Standard.name());
-            let leader = in_case().next().filter(|_| index >= ours);
-            let Some(median) = row.median() else {
-                self.document.rows.push(row);
-                continue;
-            };
-            if let Some((.., Some(standard))) = standard
-                && row.series != Kernel::Standard.name()
-            {
-                row.put("speedup over standard", Unit::Times, standard / median);
-            }
-            if let Some((_, leader, Some(reference))) = leader {
-                row.put(format!("its time over {leader}'s"), Unit::Times, median / reference);
-            }
-            self.document.rows.push(row);
-        }
-        self.save()?;
-        Ok(first..self.rows().len())
-    }
-}
-
-impl<'a> Entrant<'a> {
-    fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
-        Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
-    }
-
-    /// What ran once and was judged.
-    fn judged<T: Element>(row: Row, (mut prepared, verdict): (Prepared<'a, T>, Verdict), flops: f64) -> Self {
-        let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
-        let (extra_bytes, launches) = (Some(prepared.extra_bytes()), Some(prepared.launches()));
-        let timed = Box::new(Each(move || Ok(cold(&mut prepared)?)));
-        Self { row, timed: Some(timed), flops, extra_bytes, launches }
-    }
-
-    fn refused(row: Row, reason: String) -> Self {
-        let row = Row { not_run: Some(reason), ..row };
-        Self { row, timed: None, flops: 0.0, extra_bytes: None, launches: None }
-    }
-
-    fn finish(&mut self, times: &crate::timer::Times) {
-        self.row.measurement = Some(RunRecord {
-            times: TimesRecord::new(times),
-            tflops: Some(self.flops / times.median() / 1e12),
-            extra_bytes: self.extra_bytes,
-            launches: self.launches,
-        });
     }
 }
 

@@ -5,6 +5,7 @@ mod ceilings;
 mod clocks;
 mod contest;
 mod document;
+mod race;
 mod table;
 mod turns;
 
