@@ -90,3 +90,18 @@ fn the_committed_table_is_what_the_committed_sweeps_give() {
     let text = stdout("bench tune --check");
     assert!(text.contains("crates/host/src/plan/tuned.rs is what "), "{text}");
 }
+
+#[test]
+fn a_report_needs_documents() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let message = format!("error: {}: no such folder; `fa-bench all` makes one\n", missing.display());
+    fails(&format!("report {}", missing.display()), 1, &message);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/bench/tests/golden/document.json");
+    std::fs::copy(golden, folder.path().join("flash.json")).unwrap();
+    let text = stdout(&format!("report {}", folder.path().display()));
+    assert!(text.contains("left out: scaling.json is not there; `fa-bench scaling --json "), "{text}");
+    assert!(text.ends_with("report.html from 1 experiments\n"), "{text}");
+    let names = ["REPORT.md", "report.html", "plots/flash-latency.svg"];
+    assert!(names.iter().all(|name| folder.path().join(name).exists()), "{text}");
+}

@@ -135,7 +135,8 @@ pub(crate) fn tensor_bytes(problem: &Problem) -> u64 {
 /// Which kernel and tile, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanRecord {
-    kernel: Cow<'static, str>,
+    /// Its name.
+    pub kernel: Cow<'static, str>,
     /// BLOCK_M and BLOCK_N, for a product of matrices BLOCK_K too, where the kernel has them to choose.
     pub tile: Option<Vec<usize>>,
     steps: Vec<StepRecord>,

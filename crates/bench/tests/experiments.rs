@@ -42,7 +42,8 @@ fn flash_sets_fused_beside_unfused() {
 fn flash_runs_the_gpu_kernels_in_the_simulator() {
     let document = json("flash --backend sim --seq 40 --dim 20 --causal --json");
     all_right(&document, &[]);
-    assert_eq!(rows(&document)[0]["series"], "forward_sm80");
+    let series = rows(&document)[0]["series"].as_str().unwrap();
+    assert!(series.starts_with("forward_sm"), "a tensor-core kernel: {series}");
     fails("flash --backend sim --seq 16384", 2, "the simulator would need about");
 }
 

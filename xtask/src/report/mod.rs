@@ -178,7 +178,9 @@ impl Section {
         claims.extend(
             figures.filter(|_| matches!(self.name(), "scaling" | "alignment" | "roofline" | "tiles")),
         );
-        claims.extend(self.against_peer().map(|text| claim(text, None)));
+        // Where the planner's choice comes first in each case.
+        let comparable = ["flash", "scaling", "matmul", "decode", "causal", "dtypes"].contains(&self.name());
+        claims.extend(self.against_peer().filter(|_| comparable).map(|text| claim(text, None)));
         claims
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use fa_bench::lab::{Document, Row, Unit};
+use fa_bench::sweep::heat_map::{self, Cell, Panel};
 
 use super::canvas::{Axis, Canvas, bars};
 
@@ -87,7 +88,8 @@ pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
                 bar_plot(&title("Bytes read and written, one head, simulated"), "bytes", &rows)?,
             );
         }
-        "tiles" | "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
+        "tiles" => add("heat-map", "Speed of each tile", tiles(document, &title("Speed of each tile"))?),
+        "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
             let rows = bar_rows(document, Row::median, Unit::Seconds);
             add("latency", "Latency", bar_plot(&title("Latency"), "latency: shorter is faster", &rows)?);
         }
@@ -204,4 +206,38 @@ fn bar_plot(title: &str, label: &str, rows: &[(String, usize, f64, String)]) -> 
     let mut svg = String::new();
     bars(&mut svg, title, label, rows)?;
     Ok(Some(svg))
+}
+
+/// A panel for each kernel, with the best of each BLOCK_M and BLOCK_N, or why there is none.
+fn tiles(document: &Document, title: &str) -> Result<Option<String>> {
+    let mut panels: Vec<Panel> = Vec::new();
+    for row in &document.rows {
+        let Some(plan) = &row.plan else { continue };
+        let Some([m, n]) = plan.tile.as_deref() else { continue };
+        let place = (*m as u32, *n as u32);
+        let cell = match &row.measurement {
+            Some(run) => Cell::Measured {
+                tflops: run.tflops.unwrap_or_default(),
+                seconds: run.times.median_s,
+                with: row.figure("registers").map_or_else(String::new, |count| format!("{count} registers")),
+            },
+            None => Cell::Without(row.not_run.clone().unwrap_or_default()),
+        };
+        let known = panels.iter().position(|panel| panel.title == plan.kernel);
+        let index = known.unwrap_or_else(|| {
+            panels.push(Panel { title: plan.kernel.to_string(), cells: Vec::new() });
+            panels.len() - 1
+        });
+        let cells = &mut panels[index].cells;
+        let speed = |cell: &Cell| match cell {
+            Cell::Measured { tflops, .. } => *tflops,
+            Cell::Without(_) => 0.0,
+        };
+        match cells.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, before)) if speed(before) < speed(&cell) => *before = cell,
+            Some(_) => {}
+            None => cells.push((place, cell)),
+        }
+    }
+    if panels.is_empty() { Ok(None) } else { heat_map::svg(title, &panels).map(Some) }
 }

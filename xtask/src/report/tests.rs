@@ -116,3 +116,21 @@ fn a_run_that_was_stopped_says_so() {
     assert!(markdown.contains("**Incomplete**: interrupted by Ctrl-C"));
     assert!(html.contains("Incomplete: interrupted by Ctrl-C"));
 }
+
+#[test]
+fn the_peer_is_summed_up_where_the_planners_choice_leads() {
+    let with_peer = |document: &mut Value| {
+        curve(document);
+        document["peer"] = json!({ "name": "PyTorch 2", "program": "python3", "device": "a GPU" });
+        for (row, ratio) in [(1, 2.0), (3, 0.5)] {
+            document["rows"][row]["series"] = "torch CUDNN_ATTENTION".into();
+            document["rows"][row]["figures"] =
+                json!([{ "name": "its time over forward_sm90's", "unit": "x", "value": ratio }]);
+        }
+    };
+    let (markdown, _) = report(folder("flash", with_peer).path());
+    let claim = "the fastest of PyTorch 2, torch CUDNN_ATTENTION, takes 1.00 times as long in the geometric mean of 2 cases, \
+                 and 0.50 times at least";
+    assert!(markdown.contains(claim), "{markdown}");
+    assert!(!report(folder("tiles", with_peer).path()).0.contains("geometric mean"));
+}

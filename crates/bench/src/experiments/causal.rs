@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
-use crate::lab::{self, Case, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::lab::{self, Case, Group, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
 use crate::problem::{Layout, Shape};
 
 const RECIPE: Recipe = Recipe {
@@ -33,22 +33,25 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
         let sizes = lab.pick((4, 32, 64), (1, 4, 64), (1, 1, 64));
         let seq = args.seq.unwrap_or(lab.pick(2048, 1024, 128));
-        for (name, causal) in CASES {
+        let case = |(name, causal)| {
             let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
-            let case = Case::named(name, shape.problem(Layout::Bhsd)?);
-            let contenders = lab.flash_and_standard(&case.problem);
-            let rows = lab.contest(&case, Layout::Bhsd, contenders)?;
-            if causal {
-                rows.for_each(|row| compare(lab, row));
-            }
-        }
+            Ok(Case::named(name, shape.problem(Layout::Bhsd)?))
+        };
+        let cases = CASES.into_iter().map(case).collect::<Result<Vec<_>>>()?;
+        let group =
+            |case| Group { case, layout: Layout::Bhsd, contenders: lab.flash_and_standard(&case.problem) };
+        let groups = cases.iter().map(group).collect();
+        lab.contest_of(groups)?.for_each(|row| compare(lab, row));
         Ok(())
     })
 }
 
-/// Sets a causal row beside the same kernel's without a mask.
+/// Sets a row beside the same kernel's without a mask, if it has one.
 fn compare(lab: &mut Lab, index: usize) {
     let row = &lab.rows()[index];
+    if row.case != "causal" {
+        return;
+    }
     let full = lab.rows().iter().find(|other| other.case == "full" && other.series == row.series);
     let speed = |row: &Row| row.measurement.as_ref().and_then(|run| run.tflops);
     let time = full.and_then(Row::median).zip(row.median()).map(|(full, causal)| causal / full);

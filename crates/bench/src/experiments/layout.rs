@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::cli::{LabArgs, named};
 use crate::inputs::normal;
-use crate::lab::{self, Case, Contender, Each, ITERATIONS, Lab, Recipe, Row, RunRecord, Shared, Unit};
+use crate::lab::{self, Case, Each, Group, ITERATIONS, Lab, Recipe, Row, RunRecord, Shared, Unit};
 use crate::measure::with_element;
 use crate::problem::{Layout, Shape};
 
@@ -44,19 +44,17 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         for &[batch, heads, seq, head_dim] in lab.pick(&GPU_SHAPES[..], &CPU_SHAPES, &SIM_SHAPES) {
             let shape = Shape { batch, heads, seq, head_dim, dtype: args.dtype, causal: false };
             let name = format!("B={batch} H={heads} S={seq} D={head_dim}");
-            let mut through_strides = None;
-            for (layout, axes) in [(Layout::Bshd, "[B, L, H, D]"), (Layout::Bhsd, "[B, H, L, D]")] {
-                let case = Case::named(format!("{name} {axes}"), shape.problem(layout)?);
-                let contender: Contender<_> = lab.contender(&case.problem, None);
-                let rows = lab.contest(&case, layout, vec![contender])?;
-                if layout == Layout::Bshd {
-                    through_strides = lab.rows()[rows.start].median();
-                    lab.peer_with_copies(&case, layout)?;
-                }
-                if let (Layout::Bhsd, Some(strided)) = (layout, through_strides) {
-                    copies(lab, &case.problem, &name, strided, rows.start)?;
-                }
-            }
+            let case = |layout, axes| {
+                Ok::<_, anyhow::Error>(Case::named(format!("{name} {axes}"), shape.problem(layout)?))
+            };
+            let strided = case(Layout::Bshd, "[B, L, H, D]")?;
+            let contiguous = case(Layout::Bhsd, "[B, H, L, D]")?;
+            let group =
+                |case, layout| Group { case, layout, contenders: vec![lab.contender(&case.problem, None)] };
+            let groups = vec![group(&strided, Layout::Bshd), group(&contiguous, Layout::Bhsd)];
+            let rows = lab.contest_of(groups)?;
+            lab.peer_with_copies(&strided, Layout::Bshd)?;
+            copies(lab, &contiguous.problem, &name, rows.start)?;
         }
         if lab.kind() == BackendKind::Cuda {
             lab.note(
@@ -68,12 +66,13 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// Adds a row for the four copies, with what a call between them takes over one that reads through strides.
-fn copies(lab: &mut Lab, problem: &Problem, name: &str, strided: f64, contiguous: usize) -> Result<()> {
+/// Adds a row for the four copies, with what a call between them takes over one that reads through strides, whose row is
+/// the one before the contiguous call's.
+fn copies(lab: &mut Lab, problem: &Problem, name: &str, strided: usize) -> Result<()> {
     let times = with_element!(problem.dtype(), time_copies(lab, problem))?;
-    let kernel = Row::median(&lab.rows()[contiguous]);
+    let kernel = lab.rows()[strided + 1].median().zip(lab.rows()[strided].median());
     let mut row = Row { case: name.to_owned(), series: "the copies alone".to_owned(), ..Row::default() };
-    if let Some(kernel) = kernel {
+    if let Some((kernel, strided)) = kernel {
         let with_copies = kernel + times.median_s;
         row.put("call with copies", Unit::Seconds, with_copies);
         row.put("that over strides", Unit::Times, with_copies / strided);

@@ -54,8 +54,11 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let others: Vec<_> = others.map(|&kernel| lab.contender(&case.problem, Some(kernel))).collect();
             let contenders: Vec<_> = std::iter::once(first).chain(others).collect();
             let bytes = |contender: &Contender<flash_attention::Plan>| {
-                // Scores are written, read, written as weights, and read again.
-                let passes = contender.plan.as_ref().map_or(0, |plan| 4 * plan.workspace_bytes);
+                // Scores are written, read, written as weights, and read again; copies for tensor maps are written and read.
+                let passes = contender.plan.as_ref().map_or(0, |plan| match plan.kernel {
+                    Kernel::Standard => 4 * plan.workspace_bytes,
+                    _ => 2 * plan.workspace_bytes,
+                });
                 (tensor_bytes(&case.problem) + passes) as f64
             };
             let bytes: Vec<_> = contenders.iter().map(bytes).collect();

@@ -8,10 +8,11 @@ use flash_attention::gemm::{GemmPlan, GemmProblem};
 use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
 
 use super::Lab;
-use super::document::{CheckRecord, ProductRecord, Row, RunRecord, Unit};
+use super::document::{CheckRecord, ProductRecord, Row};
+use super::race::Entrant;
 use super::turns::{Each, Timed, interleave};
 use crate::check::Verdict;
-use crate::measure::{Subject, cold, with_element};
+use crate::measure::{Subject, with_element};
 use crate::peer::{Call, PeerCall};
 use crate::problem::Layout;
 use crate::product::Product;
@@ -44,13 +45,11 @@ pub(crate) struct Contender<P> {
     pub(crate) plan: Result<P, Error>,
 }
 
-/// The row of a contender, and what times it.
-struct Entrant<'a> {
-    row: Row,
-    timed: Option<Box<dyn Timed + 'a>>,
-    flops: f64,
-    extra_bytes: Option<u64>,
-    launches: Option<usize>,
+/// A case with what runs in it.
+pub(crate) struct Group<'a> {
+    pub(crate) case: &'a Case<Problem>,
+    pub(crate) layout: Layout,
+    pub(crate) contenders: Vec<Contender<Plan>>,
 }
 
 /// Whether an error says that a kernel does not take a problem here, rather than that something broke.
@@ -104,7 +103,16 @@ impl Lab {
         layout: Layout,
         contenders: Vec<Contender<Plan>>,
     ) -> Result<Range<usize>> {
-        with_element!(case.problem.dtype(), contest_in(self, case, layout, contenders))
+        self.contest_of(vec![Group { case, layout, contenders }])
+    }
+
+    /// As [`Self::contest`], of cases of one storage type that are compared with one another: all are timed in turns.
+    ///
+    /// # Errors
+    /// As [`Self::contest`].
+    pub(crate) fn contest_of(&mut self, groups: Vec<Group<'_>>) -> Result<Range<usize>> {
+        let dtype = groups.first().map(|group| group.case.problem.dtype());
+        dtype.map_or(Ok(0..0), |dtype| with_element!(dtype, contest_in(self, groups)))
     }
 
     /// Times one kernel of ours that was judged, and, where `peers` says that it can be compared, the peer's in turns
@@ -210,103 +218,34 @@ impl Lab {
         };
         calls.into_iter().map(entrant).collect()
     }
-
-    /// Times what is ready in turns, and adds all rows. `ours` are the library's.
-    fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
-        self.introduce()?;
-        let first = self.rows().len();
-        let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();
-        let progress = self
-            .screen
-            .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
-        let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
-        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
-        drop(progress);
-        let mut results = results.into_iter();
-        for (index, entrant) in entrants.iter_mut().enumerate() {
-            let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
-            match result {
-                Ok(times) => entrant.finish(&times),
-                // A peer may refuse late; our own kernels may not.
-                Err(error) if index >= ours => entrant.row.not_run = Some(format!("{error:#}")),
-                Err(error) => return Err(error),
-            }
-        }
-        let rows: Vec<_> = entrants.into_iter().map(|entrant| entrant.row).collect();
-        self.forget_peer_inputs()?;
-        let standard = rows.iter().find(|row| row.series == Kernel::Standard.name()).and_then(Row::median);
-        let (leader, reference) = (rows[0].series.clone(), rows[0].median());
-        for (index, mut row) in rows.into_iter().enumerate() {
-            if let (Some(standard), Some(median)) = (standard, row.median())
-                && row.series != Kernel::Standard.name()
-            {
-                row.put("speedup over standard", Unit::Times, standard / median);
-            }
-            if let (Some(reference), Some(median), true) =
-                (reference, row.median(), ours > 0 && index >= ours)
-            {
-                row.put(format!("its time over {leader}'s"), Unit::Times, median / reference);
-            }
-            self.document.rows.push(row);
-        }
-        self.save()?;
-        Ok(first..self.rows().len())
-    }
 }
 
-impl<'a> Entrant<'a> {
-    fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
-        Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
-    }
-
-    /// What ran once and was judged.
-    fn judged<T: Element>(row: Row, (mut prepared, verdict): (Prepared<'a, T>, Verdict), flops: f64) -> Self {
-        let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
-        let (extra_bytes, launches) = (Some(prepared.extra_bytes()), Some(prepared.launches()));
-        let timed = Box::new(Each(move || Ok(cold(&mut prepared)?)));
-        Self { row, timed: Some(timed), flops, extra_bytes, launches }
-    }
-
-    fn refused(row: Row, reason: String) -> Self {
-        let row = Row { not_run: Some(reason), ..row };
-        Self { row, timed: None, flops: 0.0, extra_bytes: None, launches: None }
-    }
-
-    fn finish(&mut self, times: &crate::timer::Times) {
-        self.row.measurement = Some(RunRecord {
-            times: TimesRecord::new(times),
-            tflops: Some(self.flops / times.median() / 1e12),
-            extra_bytes: self.extra_bytes,
-            launches: self.launches,
-        });
-    }
-}
-
-fn contest_in<T: Element>(
-    lab: &mut Lab,
-    case: &Case<Problem>,
-    layout: Layout,
-    contenders: Vec<Contender<Plan>>,
-) -> Result<Range<usize>> {
-    let Case { name, x, problem } = case;
-    let record = ProblemRecord::new(problem, layout);
-    let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+fn contest_in<T: Element>(lab: &mut Lab, groups: Vec<Group<'_>>) -> Result<Range<usize>> {
     let session = Rc::clone(&lab.session);
-    let runnable = contenders.iter().filter(|contender| contender.plan.is_ok()).count();
-    session.check_patience(problem, runnable, &lab.effort, &lab.measure)?;
-    let fits = refusal(session.check_tensors(problem))?;
-    let subject = fits.map(|()| Subject::<T>::new(problem, lab.seed));
-    let mut entrants = Vec::new();
-    for Contender { series, plan } in contenders {
-        let row = Row { series, ..template.clone() };
-        entrants.push(match (refusal(plan)?, &subject) {
-            (Ok(plan), Ok(subject)) => ours(&session, subject, problem, row, &plan)?,
-            (Err(reason), _) => Entrant::refused(row, reason),
-            (_, Err(reason)) => Entrant::refused(row, reason.clone()),
-        });
+    let mut subjects = Vec::new();
+    for Group { case, contenders, .. } in &groups {
+        let runnable = contenders.iter().filter(|contender| contender.plan.is_ok()).count();
+        session.check_patience(&case.problem, runnable, &lab.effort, &lab.measure)?;
+        let fits = refusal(session.check_tensors(&case.problem))?;
+        subjects.push(fits.map(|()| Subject::<T>::new(&case.problem, lab.seed)));
+    }
+    let (mut entrants, mut peers) = (Vec::new(), Vec::new());
+    for (Group { case, layout, contenders }, subject) in groups.into_iter().zip(&subjects) {
+        let Case { name, x, problem } = case;
+        let record = ProblemRecord::new(problem, layout);
+        let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
+        for Contender { series, plan } in contenders {
+            let row = Row { series, ..template.clone() };
+            entrants.push(match (refusal(plan)?, subject) {
+                (Ok(plan), Ok(subject)) => ours(&session, subject, problem, row, &plan)?,
+                (Err(reason), _) => Entrant::refused(row, reason),
+                (_, Err(reason)) => Entrant::refused(row, reason.clone()),
+            });
+        }
+        peers.extend(lab.peer_attention(&template, problem, layout, false)?);
     }
     let ours = entrants.len();
-    entrants.extend(lab.peer_attention(&template, problem, layout, false)?);
+    entrants.extend(peers);
     lab.race(entrants, ours)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use flash_attention::gemm::{GemmProblem, Matrices};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::check::Verdict;
@@ -115,14 +115,23 @@ pub struct RunRecord {
 pub struct CheckRecord {
     rows_checked: usize,
     /// Of O or C.
+    #[serde(deserialize_with = "or_nan")]
     pub max_error: f64,
     /// What that may be.
+    #[serde(deserialize_with = "or_nan")]
     pub bound: f64,
+    #[serde(deserialize_with = "or_nan")]
     lse_max_error: f64,
+    #[serde(deserialize_with = "or_nan")]
     lse_bound: f64,
     unwritten: usize,
     /// Whether all of it is right.
     pub passed: bool,
+}
+
+/// JSON has no NaN: an error that is none was written as null.
+fn or_nan<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
 /// A number with a name and a unit.
@@ -182,9 +191,10 @@ impl Row {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 
-    /// Adds a figure.
+    /// Adds a figure; what is no number, such as a share of nothing, is none.
     pub(crate) fn put(&mut self, name: impl Into<Cow<'static, str>>, unit: Unit, value: f64) {
-        self.figures.push(Figure { name: name.into(), unit, value });
+        let figure = Figure { name: name.into(), unit, value };
+        self.figures.extend(Some(figure).filter(|figure| figure.value.is_finite()));
     }
 
     fn passed(&self) -> bool {
@@ -249,5 +259,29 @@ impl Document {
     /// Whether every row that has a check passed it.
     pub(crate) fn rows_passed(&self) -> bool {
         self.rows.iter().all(Row::passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_survives_the_document() {
+        let check = CheckRecord {
+            rows_checked: 1,
+            max_error: f64::NAN,
+            bound: 1e-3,
+            lse_max_error: f64::INFINITY,
+            lse_bound: 1e-3,
+            unwritten: 1,
+            passed: false,
+        };
+        let read: CheckRecord = serde_json::from_str(&serde_json::to_string(&check).unwrap()).unwrap();
+        assert!(read.max_error.is_nan() && read.lse_max_error.is_nan() && read.bound == 1e-3 && !read.passed);
+        let mut row = Row::default();
+        row.put("a share", Unit::Percent, f64::NAN);
+        row.put("a time", Unit::Seconds, 1.0);
+        assert_eq!((row.figures.len(), row.figure("a time")), (1, Some(1.0)));
     }
 }

@@ -5,6 +5,7 @@ mod ceilings;
 mod clocks;
 mod contest;
 mod document;
+mod race;
 mod table;
 mod turns;
 
@@ -25,7 +26,7 @@ use crate::peer::Peer;
 use crate::record::Header;
 use crate::session::Session;
 use crate::timer::Effort;
-pub(crate) use contest::{Case, Contender, is_refusal};
+pub(crate) use contest::{Case, Contender, Group, is_refusal};
 pub(crate) use turns::{Each, Timed};
 
 /// What all experiments of one process share.
@@ -232,12 +233,13 @@ impl Lab {
         self.introduce()?;
         self.document.stopped = ended.as_ref().err().map(|error| format!("{error:#}"));
         self.document.passed = self.document.rows_passed();
-        table::print(&self.screen, &self.document)?;
+        // First of all: whoever reads stdout may have gone.
         if let Some(destination) = &self.destination {
             destination.write(&self.document)?;
-            if let Destination::File(path) = destination {
-                self.screen.line(format!("JSON written to {}", path.display()))?;
-            }
+        }
+        table::print(&self.screen, &self.document)?;
+        if let Some(Destination::File(path)) = &self.destination {
+            self.screen.line(format!("JSON written to {}", path.display()))?;
         }
         match ended {
             Ok(()) => Ok(self.document.passed),

@@ -11,6 +11,12 @@ use crate::timer::{Effort, Times};
 pub(crate) trait Timed {
     /// The seconds of `runs` runs, each on caches as cold as the device lets them be made.
     fn time(&mut self, runs: usize) -> Result<Vec<f64>>;
+
+    /// The seconds that each of `runs` runs behind one another takes, if that is known.
+    fn time_queued(&mut self, runs: usize) -> Result<Option<f64>> {
+        let _ = runs;
+        Ok(None)
+    }
 }
 
 /// [`Timed`] from a function that runs once.

@@ -1,4 +1,5 @@
-//! The heat map of a sweep: for each head_dim BLOCK_M by BLOCK_N, coloured by TFLOP/s of the best warps and blocks.
+//! Heat maps of tiles: panels of BLOCK_M by BLOCK_N, coloured by TFLOP/s. A sweep has a panel for each head_dim, and in it
+//! the best warps and blocks of each tile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,17 +31,27 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// What a cell shows.
 #[derive(Clone, Debug, PartialEq)]
-enum Cell {
-    /// TFLOP/s, seconds, and the warps and blocks that gave them.
-    Measured { tflops: f64, seconds: f64, with: String },
+pub enum Cell {
+    /// A tile that ran.
+    Measured {
+        /// Its speed, which is its colour.
+        tflops: f64,
+        /// Its latency.
+        seconds: f64,
+        /// What else tells it from others, such as its warps.
+        with: String,
+    },
     /// Why there is no time.
     Without(String),
 }
 
-/// One head_dim.
-struct Panel {
-    title: String,
-    cells: Vec<((u32, u32), Cell)>,
+/// What has the same axes, such as one head_dim.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// Above its cells.
+    pub title: String,
+    /// By (BLOCK_M, BLOCK_N).
+    pub cells: Vec<((u32, u32), Cell)>,
 }
 
 /// Draws a document's rows as SVG.
@@ -48,13 +59,26 @@ struct Panel {
 /// # Errors
 /// When the file cannot be written.
 pub(super) fn write(document: &Document, path: &Path) -> Result<()> {
-    let mut text = String::new();
-    draw(document, &mut text).with_context(|| format!("{}: cannot be drawn", path.display()))?;
+    let title = format!("{} {}, {}, {}", document.kernel, document.dtype, document.device(), document.shape);
+    let text =
+        svg(&title, &panels(document)).with_context(|| format!("{}: cannot be drawn", path.display()))?;
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-fn draw(document: &Document, text: &mut String) -> Result<()> {
-    let (panels, ms, ns) = panels(document);
+/// Draws panels of tiles beside one another, with one scale of colours.
+///
+/// # Errors
+/// When the text of an axis cannot be drawn.
+pub fn svg(title: &str, panels: &[Panel]) -> Result<String> {
+    let mut text = String::new();
+    draw(title, panels, &mut text)?;
+    Ok(text)
+}
+
+fn draw(title: &str, panels: &[Panel], text: &mut String) -> Result<()> {
+    let places = || panels.iter().flat_map(|panel| &panel.cells).map(|(place, _)| *place);
+    let ms: Vec<_> = places().map(|place| place.0).collect::<BTreeSet<_>>().into_iter().collect();
+    let ns: Vec<_> = places().map(|place| place.1).collect::<BTreeSet<_>>().into_iter().collect();
     let best = panels.iter().flat_map(|panel| &panel.cells).filter_map(|(_, cell)| cell.tflops());
     let most = best.fold(0.0, f64::max);
     let panel_width = LABELS.0 + CELL.0 * ns.len() as i32;
@@ -63,8 +87,7 @@ fn draw(document: &Document, text: &mut String) -> Result<()> {
     let size = (width as u32, height as u32);
     let area = SVGBackend::with_string(text, size).into_drawing_area();
     area.fill(&WHITE)?;
-    let title = format!("{} {}, {}, {}", document.kernel, document.dtype, document.device(), document.shape);
-    label(&area, &title, (12, 14), 18, (HPos::Left, VPos::Top), &BLACK)?;
+    label(&area, title, (12, 14), 18, (HPos::Left, VPos::Top), &BLACK)?;
     for (index, panel) in panels.iter().enumerate() {
         let corner = (panel_width * index as i32 + LABELS.0, TITLE + LABELS.1);
         draw_panel(&area, panel, corner, (&ms, &ns), most)?;
@@ -75,8 +98,8 @@ fn draw(document: &Document, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// The panels by head_dim, and all values of BLOCK_M and BLOCK_N.
-fn panels(document: &Document) -> (Vec<Panel>, Vec<u32>, Vec<u32>) {
+/// The panels by head_dim.
+fn panels(document: &Document) -> Vec<Panel> {
     let rows = &document.rows;
     let places = rows.iter().map(|row| (row.block_m, row.block_n));
     let rejected = document.rejected.iter().map(|row| (row.block_m, row.block_n));
@@ -87,10 +110,7 @@ fn panels(document: &Document) -> (Vec<Panel>, Vec<u32>, Vec<u32>) {
         let cells = places.iter().filter_map(of_place).collect();
         Panel { title: format!("head_dim {head_dim} (HEAD_DIM {tile_head_dim})"), cells }
     });
-    let distinct = |values: Vec<u32>| values.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let ms = distinct(places.iter().map(|place| place.0).collect());
-    let ns = distinct(places.iter().map(|place| place.1).collect());
-    (panels.collect(), ms, ns)
+    panels.collect()
 }
 
 /// The best that a tile did, else why there is nothing; `None` where it was not tried.
@@ -253,9 +273,10 @@ mod tests {
 
     #[test]
     fn each_tile_has_a_cell_with_its_best_or_with_the_reason() {
-        let (panels, ms, ns) = panels(&document());
-        assert_eq!((ms, ns), (vec![32, 60, 64, 128], vec![32]));
+        let panels = panels(&document());
         assert_eq!(panels.len(), 1);
+        let places: Vec<_> = panels[0].cells.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, [(32, 32), (60, 32), (64, 32), (128, 32)]);
         let texts: Vec<_> = panels[0].cells.iter().map(|(_, cell)| cell.clone()).collect();
         assert!(matches!(&texts[0], Cell::Measured { seconds, .. } if *seconds == 1.5e-3));
         assert_eq!(texts[1], Cell::Without("BLOCK_M is 60; a positive multiple of 8 is needed".to_owned()));

@@ -2,7 +2,7 @@
 
 mod built;
 mod document;
-mod heat_map;
+pub mod heat_map;
 mod report;
 mod run;
 mod space;

@@ -1,0 +1,161 @@
+//! The race of what was prepared: all are timed in turns, and each becomes a row with what follows from its rivals.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use flash_attention::{BackendKind, Element, Kernel, Prepared};
+
+use super::Lab;
+use super::document::{CheckRecord, Row, RunRecord, Unit};
+use super::turns::{Timed, interleave};
+use crate::check::Verdict;
+use crate::measure::cold;
+use crate::record::TimesRecord;
+use crate::timer::Times;
+
+/// The row of a contender, and what times it.
+pub(super) struct Entrant<'a> {
+    pub(super) row: Row,
+    timed: Option<Box<dyn Timed + 'a>>,
+    flops: f64,
+    extra_bytes: Option<u64>,
+    launches: Option<usize>,
+}
+
+/// Seconds below which the launch is a good part of what two events measure.
+const SHORT: f64 = 20e-6;
+
+/// Runs behind one another that show what a kernel takes without its launch.
+const QUEUED: usize = 100;
+
+/// Attention of ours.
+struct Attention<'a, T>(Prepared<'a, T>);
+
+impl<T: Element> Timed for Attention<'_, T> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        (0..runs).map(|_| Ok(cold(&mut self.0)?.as_secs_f64())).collect()
+    }
+
+    fn time_queued(&mut self, runs: usize) -> Result<Option<f64>> {
+        Ok(Some(self.0.time_runs(runs)?.as_secs_f64() / runs as f64))
+    }
+}
+
+impl<'a> Entrant<'a> {
+    pub(super) fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
+        Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
+    }
+
+    /// What ran once and was judged.
+    pub(super) fn judged<T: Element>(
+        row: Row,
+        (prepared, verdict): (Prepared<'a, T>, Verdict),
+        flops: f64,
+    ) -> Self {
+        let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
+        let (extra_bytes, launches) = (Some(prepared.extra_bytes()), Some(prepared.launches()));
+        Self { row, timed: Some(Box::new(Attention(prepared))), flops, extra_bytes, launches }
+    }
+
+    pub(super) fn refused(row: Row, reason: String) -> Self {
+        let row = Row { not_run: Some(reason), ..row };
+        Self { row, timed: None, flops: 0.0, extra_bytes: None, launches: None }
+    }
+
+    /// What a run takes where the next one's launch is hidden behind it, on warm caches.
+    fn add_queued(&mut self) -> Result<()> {
+        let queued = self.timed.as_mut().map_or(Ok(None), |timed| timed.time_queued(QUEUED))?;
+        if let Some(seconds) = queued {
+            self.row.put(format!("one of {QUEUED} queued"), Unit::Seconds, seconds);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, times: &Times) {
+        self.row.measurement = Some(RunRecord {
+            times: TimesRecord::new(times),
+            tflops: Some(self.flops / times.median() / 1e12),
+            extra_bytes: self.extra_bytes,
+            launches: self.launches,
+        });
+    }
+}
+
+impl Lab {
+    /// Times what is ready in turns, and adds all rows. `ours` are the library's.
+    pub(super) fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
+        self.introduce()?;
+        let first = self.rows().len();
+        let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();
+        let progress = self
+            .screen
+            .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
+        let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
+        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
+        drop(progress);
+        let (mut results, on_gpu) = (results.into_iter(), self.kind() == BackendKind::Cuda);
+        for (index, entrant) in entrants.iter_mut().enumerate() {
+            let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
+            match result {
+                Ok(times) => {
+                    entrant.finish(&times);
+                    if on_gpu && times.median() < SHORT {
+                        entrant.add_queued()?;
+                    }
+                }
+                // A peer may refuse late; our own kernels may not.
+                Err(error) if index >= ours => entrant.row.not_run = Some(format!("{error:#}")),
+                Err(error) => return Err(error),
+            }
+        }
+        let rows: Vec<_> = entrants.into_iter().map(|entrant| entrant.row).collect();
+        self.forget_peer_inputs()?;
+        let compared: Vec<_> =
+            rows.iter().take(ours).map(|row| (row.case.clone(), row.series.clone(), row.median())).collect();
+        for (index, mut row) in rows.into_iter().enumerate() {
+            let in_case = || compared.iter().filter(|(case, ..)| *case == row.case);
+            let standard = in_case().find(|(_, series, _)| series == Kernel::Standard.name());
+            let leader = in_case().next().filter(|_| index >= ours);
+            let Some(median) = row.median() else {
+                self.document.rows.push(row);
+                continue;
+            };
+            if let Some((.., Some(standard))) = standard
+                && row.series != Kernel::Standard.name()
+            {
+                row.put("speedup over standard", Unit::Times, standard / median);
+            }
+            if let Some((_, leader, Some(reference))) = leader {
+                row.put(format!("its time over {leader}'s"), Unit::Times, median / reference);
+            }
+            self.document.rows.push(row);
+        }
+        self.save()?;
+        Ok(first..self.rows().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::BackendArgs;
+    use crate::measure::Subject;
+    use crate::problem::{Layout, Shape};
+    use crate::session::Session;
+    use flash_attention::{DType, Request};
+
+    #[test]
+    fn a_kernel_is_timed_alone_and_among_many() {
+        let session = Session::open(&BackendArgs { backend: Some(BackendKind::Cpu), device: None }).unwrap();
+        let shape = Shape { batch: 1, heads: 1, seq: 8, head_dim: 8, dtype: DType::F32, causal: false };
+        let problem = shape.problem(Layout::Bhsd).unwrap();
+        let plan = session.backend.plan(&problem, &Request::default()).unwrap();
+        let subject = Subject::<f32>::new(&problem, 0);
+        let judged = subject.judge(&session, &plan).unwrap();
+        let mut entrant = Entrant::judged(Row::default(), judged, problem.flops());
+        assert_eq!(entrant.timed.as_mut().unwrap().time(3).unwrap().len(), 3);
+        entrant.add_queued().unwrap();
+        assert!(entrant.row.figure("one of 100 queued").unwrap() > 0.0);
+        assert!(entrant.row.check.unwrap().passed);
+    }
+}
