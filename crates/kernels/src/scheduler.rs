@@ -121,6 +121,14 @@ impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
     }
 }
 
+/// Which of a head's `tiles` comes so many places after the first: where the mask hides what comes after a query, the last
+/// tile sees the most keys and goes first, so that the grid does not end with a long one.
+#[inline(always)]
+fn in_order(params: &AttentionParams, tiles: u32, place: u32) -> u32 {
+    let masks_right = params.window_span - params.window_left < UNLIMITED;
+    if masks_right { tiles - 1 - place } else { place }
+}
+
 /// Head and place among its tiles of the `index`-th tile of `heads` heads with `head_tiles` tiles each: section after section
 /// of heads, in each the tiles of all heads that come first, then those that come second.
 ///
@@ -165,7 +173,8 @@ impl WorkTile {
         let sequence_head = block / tiles;
         let (head, batch) = (sequence_head % params.heads, sequence_head / params.heads);
         // SAFETY: the caller's contract.
-        unsafe { Self::of_place(params, tiles, block % tiles, head, batch) }
+        let (queries, keys) = unsafe { Self::rows(params, batch) };
+        Self { tile: in_order(params, tiles, block % tiles), head, batch, queries, keys }
     }
 
     /// The tile that comes so many places after the first of its head's `tiles`.
@@ -175,17 +184,23 @@ impl WorkTile {
     #[inline(always)]
     unsafe fn of_place(params: &AttentionParams, tiles: u32, place: u32, head: u32, batch: u32) -> Self {
         // SAFETY: the caller's contract.
-        let (queries, keys) = unsafe {
+        let (queries, keys) = unsafe { Self::rows(params, batch) };
+        Self { tile: in_order(params, tiles, place), head, batch, queries, keys }
+    }
+
+    /// A sequence's rows of Q, and of K.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`].
+    #[inline(always)]
+    unsafe fn rows(params: &AttentionParams, batch: u32) -> (Rows, Rows) {
+        // SAFETY: the caller's contract.
+        unsafe {
             (
                 Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q),
                 Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
             )
-        };
-        // Where the mask hides what comes after a query, the last tile sees the most keys: it goes first, so
-        // that the grid does not end with a long one.
-        let masks_right = params.window_span - params.window_left < UNLIMITED;
-        let tile = if masks_right { tiles - 1 - place } else { place };
-        Self { tile, head, batch, queries, keys }
+        }
     }
 
     /// The tile with this index in the order that a persistent grid goes by: all whole tiles, and then all short ones.
