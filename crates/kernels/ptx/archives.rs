@@ -8,5 +8,6 @@
     ("gemm_sm80", include_bytes!("gemm_sm80.ptx.zst")),
     ("gemm_sm90", include_bytes!("gemm_sm90.ptx.zst")),
     ("mma_peak", include_bytes!("mma_peak.ptx.zst")),
+    ("pack", include_bytes!("pack.ptx.zst")),
     ("standard", include_bytes!("standard.ptx.zst")),
 ]

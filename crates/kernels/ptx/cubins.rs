@@ -2,4 +2,5 @@
 &[
     ("forward_sm90", include_bytes!("forward_sm90.cubin.zst")),
     ("gemm_sm90", include_bytes!("gemm_sm90.cubin.zst")),
+    ("pack", include_bytes!("pack.cubin.zst")),
 ]
