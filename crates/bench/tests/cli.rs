@@ -139,7 +139,7 @@ fn changed_scores_come_to_their_own_entry() {
     let document = json("--seq 30 --dim 20 --heads 2 --causal --softcap 4 --alibi --backend sim --json");
     assert_eq!((&document["problem"]["softcap"], &document["problem"]["alibi"]), (&4.0.into(), &true.into()));
     let entry = document["kernels"][0]["plan"]["steps"][0]["entry"].as_str().unwrap();
-    assert!(entry.starts_with("forward_sm80_f16_") && entry.ends_with("_score_mod"), "{entry}");
+    assert!(entry.starts_with("forward_sm90_f16_") && entry.ends_with("_score_mod"), "{entry}");
     assert_eq!(document["passed"], true);
     let text = stdout("--seq 9 --dim 8 --softcap 4 --alibi --backend cpu --iterations 1");
     assert!(text.contains(" softcap=4 alibi\n"), "{text}");
