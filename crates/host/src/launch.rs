@@ -77,7 +77,7 @@ pub(crate) fn params(
     let no_map = Ok(tma::TensorMap::default());
     let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
     let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
-    let is_packed = problem.cu_seqlens().is_some();
+    let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
     let Tile { block_m, block_n, head_dim } = entry.tile;
@@ -85,16 +85,16 @@ pub(crate) fn params(
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let params = PersistentParams {
         attention: AttentionParams { q_strides, k_strides, v_strides, ..attention },
-        tiles: if is_packed { 0 } else { dense_tiles() },
+        tiles: if is_varlen { 0 } else { dense_tiles() },
         short_tiles,
         whole_tiles,
         section,
         back_and_forth: back_and_forth.into(),
         // A map clips at the end of its tensor, and not at that of a packed sequence.
-        o_by_rows: if o_by_rows { 2 } else { is_packed.into() },
-        sequences: if is_packed { problem.batch() as u32 } else { 0 },
+        o_by_rows: if o_by_rows { 2 } else { is_varlen.into() },
+        sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
-        v_landed: if is_packed { landed } else { 0 },
+        v_landed: if is_varlen { landed } else { 0 },
         qk_landed: if is_shifted(&q_read) || is_shifted(&k_read) { landed } else { 0 },
     };
     Ok(Params::Persistent(Mapped { maps, params }))

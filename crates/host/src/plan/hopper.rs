@@ -1,6 +1,6 @@
 //! What `forward_sm90` takes.
 
-mod packed;
+mod varlen;
 
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
@@ -133,7 +133,7 @@ pub(super) struct Schedule {
 /// the grid, so all are tried.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
     if problem.cu_seqlens().is_some() {
-        return packed::schedule(problem, tile, multiprocessors);
+        return varlen::schedule(problem, tile, multiprocessors);
     }
     let heads = problem.heads() * problem.batch();
     let masks_right_alone = problem.causal() && problem.window().0.is_none();

@@ -40,16 +40,16 @@ pub(super) fn plan(
         return Err(no_such_tile(problem, device, request, kernel, &built));
     };
     let (ordered, order) = if algorithm.is_persistent() {
-        let mut ordered = asked_for;
-        let cycles =
-            |entry: &&Entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles as u64;
-        ordered.sort_by_cached_key(cycles);
-        (ordered, "the tile estimated to be done first,".to_owned())
+        (asked_for, "the tile estimated to be done first,".to_owned())
     } else {
         fastest_first(asked_for, problem.causal(), &device.name, TUNED)
     };
-    let entry = ordered.into_iter().find(|entry| check_fits(entry, problem, device).is_ok());
-    let Some(entry) = entry else {
+    let mut ordered: Vec<_> =
+        ordered.into_iter().map(|entry| (entry, schedule(problem, device, entry))).collect();
+    // A stable sort: without an estimate the order stays.
+    ordered.sort_by_key(|(_, schedule)| schedule.map(|schedule| schedule.cycles as u64));
+    let fitting = ordered.into_iter().find(|(entry, _)| check_fits(entry, problem, device).is_ok());
+    let Some((entry, schedule)) = fitting else {
         return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
     };
     let asked = request.block_m.is_some() || request.block_n.is_some();
@@ -65,7 +65,12 @@ pub(super) fn plan(
             device.shared_per_block
         ),
     ];
-    of_entry(problem, device, kernel, entry, reasons)
+    of_entry(problem, device, kernel, (entry, schedule), reasons)
+}
+
+/// How the tiles of an entry whose blocks go through several are taken.
+fn schedule(problem: &Problem, device: &Device, entry: &Entry) -> Option<hopper::Schedule> {
+    entry.algorithm.is_persistent().then(|| hopper::schedule(problem, &entry.tile, device.multiprocessors))
 }
 
 /// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
@@ -119,7 +124,8 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
-    of_entry(problem, device, kernel, entry, vec![format!("{} was asked for", entry.name)])
+    let planned = (entry, schedule(problem, device, entry));
+    of_entry(problem, device, kernel, planned, vec![format!("{} was asked for", entry.name)])
 }
 
 /// The plan that is one launch of `entry`, and where it needs copies of tensors, one before it.
@@ -127,14 +133,12 @@ fn of_entry(
     problem: &Problem,
     device: &Device,
     kernel: Kernel,
-    entry: &'static Entry,
+    (entry, schedule): (&'static Entry, Option<hopper::Schedule>),
     mut reasons: Vec<String>,
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
-    if entry.algorithm.is_persistent() {
-        let hopper::Schedule { grid, tiles, order, cycles } =
-            hopper::schedule(problem, &entry.tile, device.multiprocessors);
+    if let Some(hopper::Schedule { grid, tiles, order, cycles }) = schedule {
         let packed = Packed::of(problem);
         steps = vec![Step { entry, grid, order, packed }];
         reasons.push(format!(
