@@ -3,8 +3,11 @@
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides};
+use fa_kernels::params::{
+    AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides,
+};
 use fa_kernels::ptx::tma;
+use fa_kernels::tile::head_start::HeadStart;
 
 use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, unmapped, whole_tiles};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
@@ -73,9 +76,18 @@ pub(crate) fn params(
     let o_by_rows = !addresses.o.is_multiple_of(16)
         || unmapped("o", &problem.tensors().o).is_some()
         || is_shifted(&v_read);
-    let [q, k, v, o] = tensor_maps(problem, (&entry.tile, packed), addresses);
-    let no_map = Ok(tma::TensorMap::default());
-    let maps = [encode(&q)?, encode(&k)?, encode(&v)?, if o_by_rows { no_map } else { encode(&o) }?];
+    let rows = [Sm90Config::WARPGROUP_ROWS, entry.tile.block_n, entry.tile.block_n];
+    let input = |index: usize, address| {
+        let address = packed.copies[index].map_or(address, |copy| addresses.workspace + copy.offset);
+        class_maps(address, &reads[index], rows[index], &encode)
+    };
+    let o = || encode(&class_map(addresses.o, &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
+    let maps = AttentionMaps {
+        q: input(0, addresses.q)?,
+        k: input(1, addresses.k)?,
+        v: input(2, addresses.v)?,
+        o: if o_by_rows { tma::TensorMap::default() } else { o()? },
+    };
     let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
     let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
@@ -126,41 +138,39 @@ fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Pac
     params
 }
 
-/// What `forward_sm90` copies of Q, K, V and O, or of their copies: 64 columns of a warpgroup's rows, of a block of
-/// keys, and of a warp's rows.
-fn tensor_maps(problem: &Problem, (tile, packed): (&Tile, &Packed), addresses: &Addresses) -> [TensorMap; 4] {
-    let reads = packed.reads(problem);
-    let input = |index: usize, address| match &packed.copies[index] {
-        Some(copy) => (addresses.workspace + copy.offset, reads[index]),
-        None => (address, reads[index]),
+/// The maps of a tensor's classes of heads, in boxes of so many rows; in place of those that it lacks, the first.
+fn class_maps(
+    address: u64,
+    layout: &TensorLayout,
+    rows: u32,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
+    let mut maps = [encode(&class_map(address, layout, rows, 0))?; HeadStart::MAX_CLASSES];
+    let classes = HeadStart::classes(layout.stride_head as u64).min(layout.heads);
+    for (class, map) in maps.iter_mut().enumerate().take(classes).skip(1) {
+        *map = encode(&class_map(address, layout, rows, class))?;
+    }
+    Ok(maps)
+}
+
+/// The map of a class of heads: boxes of 64 columns and so many rows.
+fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> TensorMap {
+    let TensorLayout { stride_head, head_dim, .. } = *layout;
+    let classes = HeadStart::classes(stride_head as u64);
+    let shift = HeadStart::of(stride_head as u64, class as u32).shift as usize;
+    let axis = |length, stride, boxed| {
+        // The axis of a single index takes no steps, but its stride is looked at.
+        Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
     };
-    let map = |(address, layout): (u64, TensorLayout), rows| {
-        let axis = |length, stride, boxed| {
-            // The axis of a single index takes no steps, but its stride is looked at.
-            Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
-        };
-        // Heads that start at no multiples of 16 bytes lie along the columns.
-        let (columns, heads) = if is_shifted(&layout) {
-            ((layout.heads - 1) * layout.stride_head + layout.head_dim, 1)
-        } else {
-            (layout.head_dim, layout.heads)
-        };
-        swizzled(
-            address,
-            [
-                Dimension { length: columns, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
-                axis(layout.seqlen, layout.stride_seq, rows),
-                axis(heads, layout.stride_head, 1),
-                axis(layout.batch, layout.stride_batch, 1),
-            ],
-        )
-    };
-    [
-        map(input(0, addresses.q), Sm90Config::WARPGROUP_ROWS),
-        map(input(1, addresses.k), tile.block_n),
-        map(input(2, addresses.v), tile.block_n),
-        map((addresses.o, problem.tensors().o), Sm90Config::WARP_ROWS),
-    ]
+    swizzled(
+        address + 2 * (class * stride_head - shift) as u64,
+        [
+            Dimension { length: shift + head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+            axis(layout.seqlen, layout.stride_seq, rows),
+            axis((layout.heads - class).div_ceil(classes), classes.saturating_mul(stride_head), 1),
+            axis(layout.batch, layout.stride_batch, 1),
+        ],
+    )
 }
 
 /// 16 bytes of elements: the least stride that a tensor map takes.
@@ -260,6 +270,30 @@ mod tests {
         assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048]);
         let last = packed.tensors[2];
         assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));
+    }
+
+    #[test]
+    fn each_head_is_where_the_map_of_its_class_has_it() {
+        let encode = |map: &TensorMap| map.encode().map(tma::TensorMap);
+        let shapes = [(1_usize, 129), (3, 129), (16, 129), (2, 130), (7, 134), (5, 132), (1, 132), (12, 136)];
+        for (heads, stride) in shapes {
+            let row = (heads * stride).next_multiple_of(8);
+            let layout = TensorLayout::strided([2, 5, heads, 129], [5 * row, row, stride, 1]);
+            let maps = class_maps(4096, &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
+            for head in 0..heads {
+                let start = HeadStart::of(stride as u64, head as u32);
+                let map = class_map(4096, &layout, 64, start.class as usize);
+                let elements = u64::from(start.head) * map.strides[1] / 2 + u64::from(start.shift);
+                assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, 0, head) as u64);
+                assert!(u64::from(start.head) < map.dims[2]);
+                assert_eq!(map.dims[0], u64::from(start.shift) + 129);
+                assert_eq!(maps[start.class as usize], tma::TensorMap(map.encode().unwrap()));
+            }
+            let classes = HeadStart::classes(stride as u64).min(heads);
+            let mapped: u64 = (0..classes).map(|class| class_map(4096, &layout, 64, class).dims[2]).sum();
+            assert_eq!(mapped, heads as u64);
+            assert!(maps[classes..].iter().all(|map| *map == maps[0]));
+        }
     }
 
     #[test]

@@ -178,6 +178,42 @@ fn heads_may_start_anywhere() {
     }
 }
 
+/// Heads that are of one to eight classes by where they start, more and fewer of them than classes, and NaN between them.
+#[test]
+fn heads_of_every_class_keep_out_what_is_between_them() {
+    for (index, ([heads, group], [head_dim, head_dim_v], gap)) in [
+        // From one head to the next: odd,
+        ([9, 1], [33, 33], 8),
+        ([3, 1], [57, 49], 8),
+        ([1, 1], [33, 33], 8),
+        // 2 mod 4,
+        ([7, 1], [50, 54], 8),
+        ([2, 1], [118, 114], 8),
+        // 4 mod 8,
+        ([3, 1], [60, 28], 8),
+        // and no multiple of 8 in V alone, whose heads are grouped ones'.
+        ([5, 2], [57, 40], 7),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let case = Case {
+            dtype: [DType::F16, DType::Bf16][index % 2],
+            shape: [2, 150, 90, heads, group, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders: [Order::Spread(gap), Order::Spread(gap), Order::Bshd],
+            options: if index % 2 == 0 { CAUSAL } else { PLAIN },
+            seed: index as u64,
+        };
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let planned = plan(&case.problem(), Sim::new(0).device(), &request).unwrap();
+        assert_eq!((planned.steps.len(), planned.workspace_bytes), (1, 0), "{case:?}");
+        if let Err(error) = run_in_its_type(&case, 0, 3, &request, index as u64) {
+            panic!("{case:?}: {error}");
+        }
+    }
+}
+
 /// The case nearest to this one with eight heads behind one another in a row.
 fn shifted(case: Case) -> Case {
     let [b, sq, sk, _, _, d] = case.shape;

@@ -30,7 +30,7 @@ macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
         entry! { $name, $algorithm, $dtype, $facts, $body, Attention, crate::params::AttentionParams }
     };
-    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr, $run:ident, Mapped<$maps:literal, $params:ty>) => {
+    ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr, $run:ident, Mapped<$maps:ty, $params:ty>) => {
         const _: () = {
             #[unsafe(export_name = $name)]
             unsafe extern "ptx-kernel" fn entry(mapped: crate::params::Mapped<$maps, $params>) {

@@ -11,6 +11,7 @@ pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
 use crate::ptx::tma::TensorMap;
+use crate::tile::head_start::HeadStart;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]
@@ -152,13 +153,30 @@ pub struct GemmParams {
     pub b_along_k: u32,
 }
 
+/// The tensor maps of an attention kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionMaps {
+    /// Of Q, one for each class of heads; all are valid, be there fewer classes.
+    pub q: [TensorMap; HeadStart::MAX_CLASSES],
+    /// As `q`, of K.
+    pub k: [TensorMap; HeadStart::MAX_CLASSES],
+    /// As `q`, of V.
+    pub v: [TensorMap; HeadStart::MAX_CLASSES],
+    /// Of O, whose heads are of one class; not read where [`PersistentParams::o_by_rows`] is 2.
+    pub o: TensorMap,
+}
+
 /// Parameters of a kernel that copies by tensor maps: the maps, which the kernel takes by their address, and the
 /// parameters that the kernel would have without.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapped<const MAPS: usize, P> {
-    /// One for each tensor.
-    pub maps: [TensorMap; MAPS],
+pub struct Mapped<M, P> {
+    /// One for each tensor, or [`AttentionMaps`].
+    pub maps: M,
     /// The others.
     pub params: P,
 }
+
+// The parameters that every driver takes (CUDA C++ Programming Guide, "Function parameters").
+const _: () = assert!(size_of::<Mapped<AttentionMaps, PersistentParams>>() <= 4096);

@@ -4,20 +4,21 @@ mod varlen;
 
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
+use fa_kernels::tile::head_start::HeadStart;
 
 use crate::{Problem, TensorLayout};
 
 /// Elements of 16 bytes, which tensor maps count strides in.
 pub(super) const CHUNK: usize = 8;
 
-/// Whether heads start at other places than multiples of 16 bytes. They then lie along the columns of their tensor map.
+/// Whether heads start at other places than multiples of 16 bytes.
 pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
     layout.heads > 1 && !layout.stride_head.is_multiple_of(CHUNK)
 }
 
 /// How many elements behind a multiple of 16 bytes a head's rows start.
-const fn shift(layout: &TensorLayout, head: usize) -> usize {
-    if is_shifted(layout) { head * layout.stride_head % CHUNK } else { 0 }
+fn shift(layout: &TensorLayout, head: usize) -> usize {
+    HeadStart::of(layout.stride_head as u64, head as u32).shift as usize
 }
 
 /// Columns of a tile that the heads of a tensor reach to, each from the last multiple of 16 bytes on.
@@ -39,14 +40,11 @@ pub(super) fn apart(q: &TensorLayout, k: &TensorLayout) -> Option<String> {
 
 /// Why a tensor's rows cannot be read where they are, wherever its heads start.
 pub(super) fn unreadable(name: &str, layout: &TensorLayout) -> Option<String> {
-    unmapped_axes(name, layout).or_else(|| {
-        if !is_shifted(layout) {
-            return unmapped(name, layout);
-        }
-        let (reach, needed) = ((layout.heads - 1) * layout.stride_head + layout.head_dim, columns(layout));
-        if reach > i32::MAX as usize {
-            return Some(format!("{name}'s heads reach over {reach} elements, and a box starts at most at {}", i32::MAX));
-        }
+    let classes = HeadStart::classes(layout.stride_head as u64);
+    let heads_of_class =
+        ("heads", layout.heads.div_ceil(classes), classes.saturating_mul(layout.stride_head));
+    unmapped_axes(name, layout).or_else(|| unmapped_axis(name, heads_of_class)).or_else(|| {
+        let needed = columns(layout);
         (needed > crate::MAX_HEAD_DIM).then(|| {
             format!(
                 "{name}'s heads start up to {} elements behind a multiple of {CHUNK}, and reach to column {needed} of \
@@ -58,7 +56,7 @@ pub(super) fn unreadable(name: &str, layout: &TensorLayout) -> Option<String> {
     })
 }
 
-/// The stride of a tensor that a tensor map cannot have, if there is one.
+/// The stride of a tensor that one tensor map of all its heads cannot have, if there is one.
 pub(crate) fn unmapped(name: &str, layout: &TensorLayout) -> Option<String> {
     unmapped_axes(name, layout).or_else(|| unmapped_axis(name, ("heads", layout.heads, layout.stride_head)))
 }
@@ -373,5 +371,14 @@ mod tests {
         assert_eq!(unmapped("q", &TensorLayout::bshd(1, 30, 1, 48)), None);
         // A single index takes no steps.
         assert_eq!(unmapped("q", &TensorLayout::strided([1, 30, 1, 41], [7, 48, 3, 1])), None);
+        // Of heads that start anywhere every eighth is in one map.
+        let far = |heads, stride_head| {
+            unreadable("k", &TensorLayout::strided([1, 30, heads, 41], [0, 48, stride_head, 1]))
+        };
+        assert_eq!((far(9, 57), far(9, (1 << 36) - 1), far(8, (1 << 36) + 1)), (None, None, None));
+        assert_eq!(
+            far(9, (1 << 36) + 1).unwrap(),
+            "k's heads stride is 549755813896 elements, and tensor maps take positive multiples of 8 below 2^39"
+        );
     }
 }

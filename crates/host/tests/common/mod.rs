@@ -11,6 +11,8 @@ pub enum Order {
     Bhsd,
     /// [B, H, S, D] with so many unused elements after each row.
     Padded(usize),
+    /// [B, S, H, D] with so many unused elements after each head, and rows at multiples of 16 bytes.
+    Spread(usize),
     /// One head's rows repeated for all heads and sequences: an input only.
     Repeated,
 }
@@ -23,6 +25,10 @@ impl Order {
             Self::Padded(gap) => {
                 let row = d + gap;
                 TensorLayout::strided([b, s, h, d], [h * (s + 1) * row, row, (s + 1) * row, 1])
+            }
+            Self::Spread(gap) => {
+                let row = (h * (d + gap)).next_multiple_of(8);
+                TensorLayout::strided([b, s, h, d], [s * row, row, d + gap, 1])
             }
             Self::Repeated => TensorLayout::strided([b, s, h, d], [0, d, 0, 1]),
         }

@@ -14,9 +14,10 @@ mod output;
 mod producer;
 mod schedule;
 
+use core::mem::offset_of;
+
 use crate::config::Sm90Config;
-use crate::params::PersistentParams;
-use crate::ptx::tma::TensorMap;
+use crate::params::{AttentionMaps, PersistentParams};
 use crate::ptx::wgmma::{Accumulator, Format};
 use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
 use crate::tile::mma::MmaElement;
@@ -39,8 +40,8 @@ pub const fn barriers(config: Sm90Config) -> u32 {
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
-/// `maps` is the address of the tensor maps of Q, K, V and O, as [`Panels::load`] wants them, with boxes of
-/// 64 rows of Q, `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
+/// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
+/// `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
 /// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
 /// computed from other ones.
 /// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
@@ -220,7 +221,7 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     }
 }
 
-/// Addresses of the tensor maps.
+/// Addresses of the tensor maps: of Q, K and V that of the first class of heads.
 #[derive(Clone, Copy)]
 struct Maps {
     first: u64,
@@ -229,21 +230,21 @@ struct Maps {
 impl Maps {
     #[inline(always)]
     fn q(self) -> u64 {
-        self.first
+        self.first + offset_of!(AttentionMaps, q) as u64
     }
 
     #[inline(always)]
     fn k(self) -> u64 {
-        self.first + TensorMap::BYTES
+        self.first + offset_of!(AttentionMaps, k) as u64
     }
 
     #[inline(always)]
     fn v(self) -> u64 {
-        self.first + 2 * TensorMap::BYTES
+        self.first + offset_of!(AttentionMaps, v) as u64
     }
 
     #[inline(always)]
     fn o(self) -> u64 {
-        self.first + 3 * TensorMap::BYTES
+        self.first + offset_of!(AttentionMaps, o) as u64
     }
 }

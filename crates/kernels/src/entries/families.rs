@@ -228,7 +228,7 @@ macro_rules! forward_sm90 {
                 $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }, $score_mod
             >,
             Persistent,
-            Mapped<4, crate::params::PersistentParams>
+            Mapped<crate::params::AttentionMaps, crate::params::PersistentParams>
         }
     };
 }

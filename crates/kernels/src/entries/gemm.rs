@@ -168,7 +168,7 @@ macro_rules! gemm_sm90_entry {
             },
             sm90::gemm_sm90::<$element, $a<$m, 64>, $b<$n, 64>, $stages, { $n / 2 }>,
             MappedGemm,
-            Mapped<3, GemmParams>
+            Mapped<[crate::ptx::tma::TensorMap; 3], GemmParams>
         }
     };
 }

@@ -2,7 +2,10 @@
 
 use core::fmt;
 
-use crate::params::{AttentionParams, DecodeParams, GemmParams, Mapped, PackParams, PersistentParams};
+use crate::params::{
+    AttentionMaps, AttentionParams, DecodeParams, GemmParams, Mapped, PackParams, PersistentParams,
+};
+use crate::ptx::tma::TensorMap;
 
 /// A PTX target: what an entry's instructions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +139,7 @@ pub struct Entry<A = Algorithm, T = Tile> {
 pub enum Run {
     /// [`AttentionParams`].
     Attention(unsafe fn(&AttentionParams)),
-    /// [`PersistentParams`] behind the tensor maps of Q, K, V and O, by the address of the first.
+    /// [`PersistentParams`] behind [`AttentionMaps`], by their address.
     Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
@@ -155,7 +158,7 @@ pub enum Params {
     /// For [`Run::Attention`].
     Attention(AttentionParams),
     /// For [`Run::Persistent`].
-    Persistent(Mapped<4, PersistentParams>),
+    Persistent(Mapped<AttentionMaps, PersistentParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Pack`].
@@ -163,7 +166,7 @@ pub enum Params {
     /// For [`Run::Gemm`].
     Gemm(GemmParams),
     /// For [`Run::MappedGemm`].
-    MappedGemm(Mapped<3, GemmParams>),
+    MappedGemm(Mapped<[TensorMap; 3], GemmParams>),
 }
 
 impl Run {
@@ -187,7 +190,7 @@ impl Run {
             (Self::Persistent(run), Params::Persistent(mapped)) => {
                 let Mapped { maps, params } = mapped;
                 // SAFETY: the caller's contract.
-                unsafe { run(params, maps.as_ptr().addr() as u64) }
+                unsafe { run(params, (&raw const *maps).addr() as u64) }
             }
             (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
                 let Mapped { maps, params } = mapped;

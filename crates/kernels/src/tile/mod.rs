@@ -2,6 +2,7 @@
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod chunk;
+pub mod head_start;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod kv_cache;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

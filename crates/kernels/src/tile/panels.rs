@@ -4,39 +4,13 @@
 //! each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
 //! of the columns: the tensor map fills it up with zeros, and nothing multiplies them.
 
+use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
+use crate::tile::head_start::HeadStart;
 use crate::tile::wgmma::{Descriptor, LINE, LINE_ELEMENTS};
 
 /// Columns of one `wgmma` along K.
 const DEPTH: u32 = 16;
-
-/// Where a head's rows start along the two axes that a tensor map can have its heads on.
-///
-/// Boxes start at multiples of 16 bytes. Where heads do not, they lie along the columns, one head's behind the other's, and a
-/// box starts a few columns before its head.
-#[derive(Clone, Copy)]
-pub struct HeadStart {
-    /// Column of the box.
-    pub column: u32,
-    /// Index of the head; 0 where heads lie along the columns.
-    pub head: u32,
-    /// Columns of the box before the head's first.
-    pub shift: u32,
-}
-
-impl HeadStart {
-    /// Of a head of a tensor at a multiple of 16 bytes, with so many elements from one head to the next.
-    #[inline(always)]
-    pub fn of(stride: u64, head: u32) -> Self {
-        let first = head * stride as u32;
-        let shift = first % 8;
-        if stride.is_multiple_of(8) {
-            Self { column: 0, head, shift: 0 }
-        } else {
-            Self { column: first - shift, head: 0, shift }
-        }
-    }
-}
 
 /// Of the two 16-bit elements of a chunk's `word`-th word, a mask of those from element `first` on.
 #[inline(always)]
@@ -66,15 +40,15 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// Begins to load the rows from `row` on of a head of a sequence.
     ///
     /// # Safety
-    /// As [`tma::load_4d`]: `map` is a tensor map of the view with dimensions {D, S, H, B}, or with the heads along the
-    /// first, and swizzled boxes {64, `ROWS`, 1, 1}.
+    /// As [`tma::load_4d`]: `maps` is where the tensor maps of the view's classes of heads lie, with dimensions
+    /// {shift + D, S, H, B} and swizzled boxes {64, `ROWS`, 1, 1}.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn load(self, map: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
+    pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
+        let map = maps + TensorMap::BYTES * head.class as u64;
         let mut panel = 0;
         while panel < Self::COUNT {
-            let column = head.column + panel * LINE_ELEMENTS;
-            let at = [column as i32, row as i32, head.head as i32, batch as i32];
+            let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head.head as i32, batch as i32];
             // SAFETY: the caller's contract.
             unsafe { tma::load_4d(self.address + panel * Self::PANEL, map, barrier, at) };
             panel += 1;
@@ -91,7 +65,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// Begins to store the rows of a box from `row` of the view on, all columns of them.
     ///
     /// # Safety
-    /// As [`tma::store_4d`], with a map as [`Self::load`] says, whose box may have fewer rows.
+    /// As [`tma::store_4d`], with the map of a view whose heads are of one class, as [`Self::load`] says, whose box may
+    /// have fewer rows.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn store(self, map: u64, row: u32, head: u32, batch: u32) {
@@ -110,46 +85,23 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         Self { address: self.address + stage * Self::BYTES }
     }
 
-    /// Clears all columns but those from `first`, below eight, to before `end`, with one warp.
+    /// Clears the columns before `first`, below eight, with one warp.
     ///
     /// # Safety
     /// As [`Self::clear_from_row`], of all rows.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn keep_columns(self, first: u32, end: u32) {
+    pub unsafe fn clear_before_column(self, first: u32) {
         let mut row = index::thread_anew() % 32;
         while row < ROWS {
-            // SAFETY: the caller's contract; the chunks are the row's.
+            let at = self.at(row, 0);
+            let keep = |word: u32| elements_from(first, word);
+            // SAFETY: the caller's contract; the chunk is the row's first.
             unsafe {
-                if first > 0 {
-                    self.mask(row, 0, |word| elements_from(first, word));
-                }
-                let mut chunk = end / 8;
-                if chunk < COLUMNS / 8 {
-                    self.mask(row, chunk, |word| !elements_from(end % 8, word));
-                    chunk += 1;
-                }
-                while chunk < COLUMNS / 8 {
-                    shared::store4(self.at(row, chunk), [0; 4]);
-                    chunk += 1;
-                }
+                let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
+                shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);
             }
             row += 32;
-        }
-    }
-
-    /// Keeps of each word of a chunk what its mask says.
-    ///
-    /// # Safety
-    /// The chunk is the tile's, and no other thread accesses it.
-    #[inline(always)]
-    #[track_caller]
-    unsafe fn mask(self, row: u32, chunk: u32, keep: impl Fn(u32) -> u32) {
-        let at = self.at(row, chunk);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
-            shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);
         }
     }
 

@@ -8,7 +8,8 @@ use super::schedule::Schedule;
 use super::{Pipeline, WARPGROUP_ROWS};
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, warp};
-use crate::tile::panels::HeadStart;
+use crate::tile::head_start::HeadStart;
+use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 
 /// Whether there is anything to amend in a launch.
@@ -19,8 +20,8 @@ pub(super) fn is_needed(params: &PersistentParams) -> bool {
 
 /// Amends all tiles of this block, in the order that they are consumed in.
 ///
-/// Of Q and K it clears the columns of other heads that boxes bring along, of V the rows past the end of a packed sequence,
-/// which are the next one's: what they are multiplied with is 0, but 0 · NaN is NaN.
+/// Of Q and K it clears the columns before the head's own that boxes bring along, which are another head's, of V the rows
+/// past the end of a packed sequence, which are the next one's: what they are multiplied with is 0, but 0 · NaN is NaN.
 ///
 /// # Safety
 /// All lanes of one warp call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
@@ -36,18 +37,19 @@ pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DI
     unsafe {
         while schedule.wait() {
             let work = schedule.work();
-            let head = HeadStart::of(params.attention.q_strides.head, work.head);
-            let columns = (head.shift, head.shift + params.attention.head_dim);
+            let shift = HeadStart::of(params.attention.q_strides.head, work.head).shift;
             let place = schedule.keys();
             let mut block = place.blocks;
             if params.qk_landed != 0 {
-                amend_keys(params, pipeline, &mut keys, columns, block.min(1));
-                amend_queries(params, pipeline, schedule.phase(), columns);
+                if block > 0 {
+                    amend_keys(params, pipeline, &mut keys, shift);
+                }
+                amend_queries(params, pipeline, schedule.phase(), shift);
             }
             while block > 0 {
                 block -= 1;
-                if params.qk_landed != 0 {
-                    amend_keys(params, pipeline, &mut keys, columns, block.min(1));
+                if params.qk_landed != 0 && block > 0 {
+                    amend_keys(params, pipeline, &mut keys, shift);
                 }
                 if params.v_landed != 0 {
                     values.behind(params.v_landed).wait();
@@ -66,7 +68,7 @@ pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DI
     }
 }
 
-/// Clears all columns of so many blocks of K, none or one, but some.
+/// Clears the columns before the head's in a block of K.
 ///
 /// # Safety
 /// As [`amend`].
@@ -75,23 +77,18 @@ unsafe fn amend_keys<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32
     params: &PersistentParams,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     keys: &mut Ring<STAGES>,
-    (first, end): (u32, u32),
-    blocks: u32,
+    shift: u32,
 ) {
-    if blocks == 0 {
-        return;
-    }
     // SAFETY: the caller's contract.
     unsafe {
         keys.behind(params.qk_landed).wait();
-        pipeline.k().stage(keys.stage()).keep_columns(first, end);
-        fence::proxy_async();
+        clear_shift(pipeline.k().stage(keys.stage()), shift);
         fill(keys);
     }
     keys.advance();
 }
 
-/// Clears all columns of a tile's rows of Q but some.
+/// Clears the columns before the head's in a tile's rows of Q.
 ///
 /// # Safety
 /// As [`amend`].
@@ -100,7 +97,7 @@ unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
     params: &PersistentParams,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     phase: u32,
-    (first, end): (u32, u32),
+    shift: u32,
 ) {
     let mut warpgroup = 0;
     while warpgroup < index::unknown(BLOCK_M / WARPGROUP_ROWS) {
@@ -108,11 +105,23 @@ unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
         // SAFETY: the caller's contract.
         unsafe {
             queries.behind(params.qk_landed).wait();
-            pipeline.q(warpgroup).keep_columns(first, end);
-            fence::proxy_async();
+            clear_shift(pipeline.q(warpgroup), shift);
             fill(&queries);
         }
         warpgroup += 1;
+    }
+}
+
+/// Clears so many columns, for the products.
+///
+/// # Safety
+/// As [`Panels::clear_before_column`].
+#[inline(always)]
+unsafe fn clear_shift<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, COLUMNS>, shift: u32) {
+    if shift > 0 {
+        // SAFETY: the caller's contract.
+        unsafe { tile.clear_before_column(shift) };
+        fence::proxy_async();
     }
 }
 

@@ -5,7 +5,8 @@ use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row};
 use crate::params::PersistentParams;
 use crate::ptx::tma;
 use crate::scheduler::WorkTile;
-use crate::tile::panels::{HeadStart, Panels};
+use crate::tile::head_start::HeadStart;
+use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 
 /// Copies Q and K of all tiles of this block.
@@ -25,7 +26,7 @@ pub(super) unsafe fn copy_queries_and_keys<
 ) {
     let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
     let mut keys =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.k_barriers()), first: pipeline.k(), map: maps.k() };
+        Copies { ring: Ring::<STAGES>::producer(pipeline.k_barriers()), first: pipeline.k(), maps: maps.k() };
     let mut schedule = Schedule::consumer(pipeline.schedule());
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
@@ -65,7 +66,7 @@ pub(super) unsafe fn copy_values<
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
 ) {
     let mut values =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), map: maps.v() };
+        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), maps: maps.v() };
     let mut schedule = Schedule::consumer(pipeline.schedule());
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
@@ -83,11 +84,11 @@ pub(super) unsafe fn copy_values<
     }
 }
 
-/// K or V: the place in its ring, its first stage, and its tensor map.
+/// K or V: the place in its ring, its first stage, and where its tensor maps lie.
 struct Copies<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
     ring: Ring<STAGES>,
     first: Panels<BLOCK_N, HEAD_DIM>,
-    map: u64,
+    maps: u64,
 }
 
 impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N, HEAD_DIM, STAGES> {
@@ -103,7 +104,7 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
         // SAFETY: the caller's contract.
         unsafe {
             let barrier = self.ring.acquire_behind(bytes, landed);
-            stage.load(self.map, barrier, place.row + block * BLOCK_N, head, place.batch);
+            stage.load(self.maps, barrier, place.row + block * BLOCK_N, head, place.batch);
         }
         self.ring.advance();
     }

@@ -8,7 +8,7 @@ use super::key_blocks::KeyBlocks;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{index, shared};
 use crate::scheduler::{Rows, Tiles, WorkTile};
-use crate::tile::panels::HeadStart;
+use crate::tile::head_start::HeadStart;
 use crate::tile::ring::Ring;
 use crate::tile::simt::GlobalTile;
 
