@@ -85,10 +85,10 @@ pub unsafe fn forward_sm90<
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == config.warpgroups() {
-            if config.warpgroups() == 2 {
-                setmaxnreg::decrease::<40>()
-            } else {
-                setmaxnreg::decrease::<32>()
+            match config.registers().1 {
+                40 => setmaxnreg::decrease::<40>(),
+                56 => setmaxnreg::decrease::<56>(),
+                _ => setmaxnreg::decrease::<32>(),
             }
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy_queries_and_keys(params, Maps { first: maps }, pipeline),
@@ -100,10 +100,10 @@ pub unsafe fn forward_sm90<
                 _ => {}
             }
         } else {
-            if config.warpgroups() == 2 {
-                setmaxnreg::increase::<232>()
-            } else {
-                setmaxnreg::increase::<160>()
+            match config.registers().0 {
+                232 => setmaxnreg::increase::<232>(),
+                152 => setmaxnreg::increase::<152>(),
+                _ => setmaxnreg::increase::<160>(),
             }
             let mut consumer =
                 Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD>::new(

@@ -47,9 +47,16 @@ impl Sm90Config {
         128 * (self.warpgroups() + 1)
     }
 
-    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
+    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with. Threads that copy
+    /// get more where others can do without.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.warpgroups() == 2 { (232, 40) } else { (160, 32) }
+        if self.warpgroups() == 2 {
+            (232, 40)
+        } else if self.accumulators() + OTHER_REGISTERS <= 152 {
+            (152, 56)
+        } else {
+            (160, 32)
+        }
     }
 
     /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
