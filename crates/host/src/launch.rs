@@ -9,7 +9,9 @@ use fa_kernels::params::{
 use fa_kernels::ptx::tma;
 use fa_kernels::tile::head_start::HeadStart;
 
-use crate::plan::{Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, unmapped, whole_tiles};
+use crate::plan::{
+    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, unmapped, whole_tiles,
+};
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
@@ -72,27 +74,28 @@ pub(crate) fn params(
     }
     let reads = packed.reads(problem);
     let [q_read, k_read, v_read] = reads;
+    let at = |index: usize, address| {
+        packed.copies[index].map_or(address, |copy| addresses.workspace + copy.offset)
+    };
+    let [q, k, v] = [at(0, addresses.q), at(1, addresses.k), at(2, addresses.v)];
+    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let v_margin = margin(v, &v_read, head_dim);
     // V's shift moves the columns of O.
     let o_by_rows = !addresses.o.is_multiple_of(16)
         || unmapped("o", &problem.tensors().o).is_some()
-        || is_shifted(&v_read);
-    let rows = [Sm90Config::WARPGROUP_ROWS, entry.tile.block_n, entry.tile.block_n];
-    let input = |index: usize, address| {
-        let address = packed.copies[index].map_or(address, |copy| addresses.workspace + copy.offset);
-        class_maps(address, &reads[index], rows[index], &encode)
-    };
+        || is_shifted(&v_read)
+        || v_margin >= CHUNK;
     let o = || encode(&class_map(addresses.o, &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
     let maps = AttentionMaps {
-        q: input(0, addresses.q)?,
-        k: input(1, addresses.k)?,
-        v: input(2, addresses.v)?,
+        q: class_maps(q, &q_read, Sm90Config::WARPGROUP_ROWS, &encode)?,
+        k: class_maps(k, &k_read, block_n, &encode)?,
+        v: class_maps(v, &v_read, block_n, &encode)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
     let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
     let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
-    let Tile { block_m, block_n, head_dim } = entry.tile;
     let landed = Sm90Config { block_m, block_n, head_dim }.landed_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let params = PersistentParams {
@@ -108,6 +111,8 @@ pub(crate) fn params(
         sequence_step,
         v_landed: if is_varlen { landed } else { 0 },
         qk_landed: if is_shifted(&q_read) || is_shifted(&k_read) { landed } else { 0 },
+        v_margin,
+        qk_margin: margin(k, &k_read, head_dim),
     };
     Ok(Params::Persistent(Mapped { maps, params }))
 }
@@ -157,10 +162,10 @@ fn class_maps(
 fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> TensorMap {
     let TensorLayout { stride_head, head_dim, .. } = *layout;
     let classes = HeadStart::classes(stride_head as u64);
-    let shift = HeadStart::of(stride_head as u64, class as u32).shift as usize;
+    let shift = HeadStart::of(stride_head as u64, class as u32, 0).shift as usize;
     let axis = |length, stride, boxed| {
         // The axis of a single index takes no steps, but its stride is looked at.
-        Dimension { length, stride: if length == 1 { LEAST_STRIDE } else { stride }, boxed }
+        Dimension { length, stride: if length == 1 { CHUNK as usize } else { stride }, boxed }
     };
     swizzled(
         address + 2 * (class * stride_head - shift) as u64,
@@ -173,8 +178,8 @@ fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> Te
     )
 }
 
-/// 16 bytes of elements: the least stride that a tensor map takes.
-const LEAST_STRIDE: usize = 8;
+/// Elements of 16 bytes: the least stride that a tensor map takes.
+const CHUNK: u32 = 8;
 
 /// The parameters that every entry of a plan for `problem` has.
 fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
@@ -281,7 +286,7 @@ mod tests {
             let layout = TensorLayout::strided([2, 5, heads, 129], [5 * row, row, stride, 1]);
             let maps = class_maps(4096, &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
             for head in 0..heads {
-                let start = HeadStart::of(stride as u64, head as u32);
+                let start = HeadStart::of(stride as u64, head as u32, 0);
                 let map = class_map(4096, &layout, 64, start.class as usize);
                 let elements = u64::from(start.head) * map.strides[1] / 2 + u64::from(start.shift);
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, 0, head) as u64);

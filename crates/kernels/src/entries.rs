@@ -218,7 +218,7 @@ entries! { sm_90a;
     forward_sm90(192, 96, 96);
     forward_sm90(192, 80, 128);
     forward_sm90(128, 128, 128);
-    forward_sm90(192, 48, 144);
+    forward_sm90(192, 64, 144);
     forward_sm90(128, 112, 144);
     forward_sm90(128, 112, 160);
     forward_sm90(128, 112, 192);

@@ -118,6 +118,11 @@ pub struct PersistentParams {
     pub v_landed: u32,
     /// As `v_landed`, for Q and K.
     pub qk_landed: u32,
+    /// The most columns that boxes of V have before their head, so that they start with sectors of 32 bytes; 0 where they need
+    /// not, or cannot in all rows alike.
+    pub v_margin: u32,
+    /// As `v_margin`, for Q and K.
+    pub qk_margin: u32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -11,6 +11,9 @@ use crate::{Problem, TensorLayout};
 /// Elements of 16 bytes, which tensor maps count strides in.
 pub(super) const CHUNK: usize = 8;
 
+/// Elements of 32 bytes, a sector, which L2 moves whole.
+pub(super) const SECTOR: usize = 16;
+
 /// Whether heads start at other places than multiples of 16 bytes.
 pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
     layout.heads > 1 && !layout.stride_head.is_multiple_of(CHUNK)
@@ -18,7 +21,17 @@ pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
 
 /// How many elements behind a multiple of 16 bytes a head's rows start.
 fn shift(layout: &TensorLayout, head: usize) -> usize {
-    HeadStart::of(layout.stride_head as u64, head as u32).shift as usize
+    HeadStart::of(layout.stride_head as u64, head as u32, 0).shift as usize
+}
+
+/// The most columns that boxes of a tensor at `address` may start before their head, of `columns` in a tile: to begin
+/// with sectors of 32 bytes where that would make a difference, and the same one in all rows.
+pub(crate) fn margin(address: u64, layout: &TensorLayout, columns: u32) -> u32 {
+    let in_sectors = |length: usize, stride: usize| length == 1 || stride.is_multiple_of(SECTOR);
+    let alike = address.is_multiple_of(2 * SECTOR as u64)
+        && in_sectors(layout.batch, layout.stride_batch)
+        && in_sectors(layout.seqlen, layout.stride_seq);
+    if alike && !in_sectors(layout.heads, layout.stride_head) { columns - layout.head_dim as u32 } else { 0 }
 }
 
 /// Columns of a tile that the heads of a tensor reach to, each from the last multiple of 16 bytes on.
@@ -360,6 +373,18 @@ mod tests {
             if cycles(192, 80) < cycles(128, 128) { 192 } else { 128 }
         };
         assert_eq!([512, 16_384].map(quickest), [128, 192]);
+    }
+
+    #[test]
+    fn boxes_start_with_sectors_where_rows_do_alike() {
+        let margin = |address, layout| margin(address, &layout, 160);
+        assert_eq!(margin(64, TensorLayout::bshd(2, 30, 4, 152)), 8);
+        assert_eq!(margin(64, TensorLayout::bshd(2, 30, 16, 145)), 15);
+        // Heads that all start with sectors, and rows of which only some do.
+        assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 160)), 0);
+        assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 152)), 0);
+        assert_eq!(margin(64, TensorLayout::bhsd(2, 30, 4, 152)), 0);
+        assert_eq!(margin(80, TensorLayout::bshd(2, 30, 4, 152)), 0);
     }
 
     #[test]

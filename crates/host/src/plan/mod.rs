@@ -12,7 +12,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::{TileOrder, is_shifted, unmapped, whole_tiles};
+pub(crate) use hopper::{TileOrder, is_shifted, margin, unmapped, whole_tiles};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;

@@ -3,13 +3,10 @@
 use fa_kernels::attention::pack::block_rows;
 use fa_kernels::entries::Algorithm;
 
-use super::hopper::{self, CHUNK};
+use super::hopper::{self, CHUNK, SECTOR};
 use super::tile::built_for_head_dim;
 use super::{Kernel, Step, checked_grid, entries, join, unsupported_dtype};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
-
-/// Columns that the rows of a copy are multiples of: a sector of 32 bytes, which L2 moves whole.
-const SECTOR_COLUMNS: usize = 16;
 
 /// Where each copy begins in the workspace is a multiple of so many bytes.
 const ALIGNMENT: u64 = 256;
@@ -163,7 +160,7 @@ fn inputs(problem: &Problem) -> [(&'static str, &TensorLayout); 3] {
 /// The same axes, contiguous as [B, H, S, D] with D rounded up to whole sectors. The columns behind head_dim are
 /// zeros, and not part of the view.
 fn packed_layout(tensor: &TensorLayout) -> TensorLayout {
-    let row = tensor.head_dim.next_multiple_of(SECTOR_COLUMNS);
+    let row = tensor.head_dim.next_multiple_of(SECTOR);
     let TensorLayout { batch, seqlen, heads, head_dim, .. } = *tensor;
     let stride_head = seqlen.saturating_mul(row);
     TensorLayout::strided(

@@ -5,18 +5,24 @@ use crate::ptx::index;
 /// Elements of 16 bytes.
 const CHUNK: u32 = 8;
 
+/// Elements of 32 bytes, which L2 moves whole.
+const SECTOR: u32 = 16;
+
 /// Where a head of a [B, S, H, D] view is in the view's tensor maps.
 ///
 /// Boxes start at multiples of 16 bytes, and heads need not. Those that start equally far behind such a multiple are a
 /// class, every 2nd, 4th or 8th head, or all where none is shifted. A class has a map of its own, which starts at the
 /// multiple before its first head and ends with the heads' last columns: what a box has beyond them is zeros.
+///
+/// A box that starts in the middle of a sector of 32 bytes takes L2 twice as many requests. Where the tile has room for more
+/// columns before the head's, the box starts with the sector; if that begins before the map, its columns there are zeros too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadStart {
     /// Class, the index of its map.
     pub class: u32,
     /// Index along the heads of that map.
     pub head: u32,
-    /// Columns of the map before the head's first.
+    /// Columns of the box before the head's first, below 16.
     pub shift: u32,
 }
 
@@ -24,15 +30,29 @@ impl HeadStart {
     /// The most classes that there are.
     pub const MAX_CLASSES: usize = CHUNK as usize;
 
-    /// Of a head, where it is so many elements from one to the next.
+    /// Of a head, where it is so many elements from one to the next, and boxes may start up to `margin` columns before
+    /// their head.
     #[inline(always)]
-    pub fn of(stride: u64, head: u32) -> Self {
+    pub fn of(stride: u64, head: u32, margin: u32) -> Self {
         let log_classes = Self::log_classes(stride);
+        let behind = head.wrapping_mul(stride as u32) % SECTOR;
         Self {
             class: head & ((1 << log_classes) - 1),
             head: head >> log_classes,
-            shift: head.wrapping_mul(stride as u32) % CHUNK,
+            shift: if behind <= margin { behind } else { behind % CHUNK },
         }
+    }
+
+    /// Columns of the box before the map's first.
+    #[inline(always)]
+    pub fn outside(self) -> u32 {
+        self.shift & CHUNK
+    }
+
+    /// Columns of the box before the head's first that are not zeros.
+    #[inline(always)]
+    pub fn foreign(self) -> u32 {
+        self.shift % CHUNK
     }
 
     /// How many classes there are: so many strides are a multiple of 16 bytes.
@@ -63,13 +83,30 @@ mod tests {
             for &stride in strides {
                 assert_eq!(HeadStart::classes(stride), classes as usize, "{stride}");
                 for index in 0..40 {
-                    let start = HeadStart::of(stride, index);
+                    let start = HeadStart::of(stride, index, 0);
                     assert_eq!((start.class, start.head), (index % classes, index / classes));
                     assert_eq!(u64::from(start.shift), u64::from(index).wrapping_mul(stride) % 8);
-                    let of_class = HeadStart::of(stride, start.class);
+                    let of_class = HeadStart::of(stride, start.class, 0);
                     assert_eq!((of_class.head, of_class.shift), (0, start.shift));
                     let mut others = (0..classes).filter(|&class| class != start.class);
-                    assert!(others.all(|class| HeadStart::of(stride, class).shift != start.shift));
+                    assert!(others.all(|class| HeadStart::of(stride, class, 0).shift != start.shift));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn boxes_start_with_sectors_where_there_is_room() {
+        for stride in [8, 129, 130, 132, 136, 152] {
+            for index in 0..40 {
+                let behind = index * stride % 16;
+                for margin in 0..=15 {
+                    let start = HeadStart::of(stride.into(), index, margin);
+                    let first = HeadStart::of(stride.into(), index, 0);
+                    assert_eq!((start.class, start.head), (first.class, first.head));
+                    assert_eq!(start.shift, if margin < behind { first.shift } else { behind });
+                    assert_eq!(start.outside() + start.foreign(), start.shift);
+                    assert_eq!((start.foreign(), start.outside() % 8), (first.shift, 0));
                 }
             }
         }

@@ -48,7 +48,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         let map = maps + TensorMap::BYTES * head.class as u64;
         let mut panel = 0;
         while panel < Self::COUNT {
-            let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head.head as i32, batch as i32];
+            let column = (panel * LINE_ELEMENTS).wrapping_sub(head.outside());
+            let at = [column as i32, row as i32, head.head as i32, batch as i32];
             // SAFETY: the caller's contract.
             unsafe { tma::load_4d(self.address + panel * Self::PANEL, map, barrier, at) };
             panel += 1;
@@ -85,7 +86,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         Self { address: self.address + stage * Self::BYTES }
     }
 
-    /// Clears the columns before `first`, below eight, with one warp.
+    /// Clears the columns before `first`, with one warp, but those before a multiple of eight.
     ///
     /// # Safety
     /// As [`Self::clear_from_row`], of all rows.
@@ -94,9 +95,9 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     pub unsafe fn clear_before_column(self, first: u32) {
         let mut row = index::thread_anew() % 32;
         while row < ROWS {
-            let at = self.at(row, 0);
-            let keep = |word: u32| elements_from(first, word);
-            // SAFETY: the caller's contract; the chunk is the row's first.
+            let at = self.at(row, first / 8);
+            let keep = |word: u32| elements_from(first % 8, word);
+            // SAFETY: the caller's contract; the chunk is the row's.
             unsafe {
                 let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
                 shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);

@@ -4,6 +4,7 @@
 //! memory, and fills the stage that the consumers wait for. In others they land where the consumers wait.
 
 use super::consumer::leads_warp;
+use super::producer::key_head;
 use super::schedule::Schedule;
 use super::{Pipeline, WARPGROUP_ROWS};
 use crate::params::PersistentParams;
@@ -37,19 +38,19 @@ pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DI
     unsafe {
         while schedule.wait() {
             let work = schedule.work();
-            let shift = HeadStart::of(params.attention.q_strides.head, work.head).shift;
             let place = schedule.keys();
+            let head = key_head(params, &place);
             let mut block = place.blocks;
             if params.qk_landed != 0 {
                 if block > 0 {
-                    amend_keys(params, pipeline, &mut keys, shift);
+                    amend_keys(params, pipeline, &mut keys, head);
                 }
-                amend_queries(params, pipeline, schedule.phase(), shift);
+                amend_queries(params, pipeline, schedule.phase(), head);
             }
             while block > 0 {
                 block -= 1;
                 if params.qk_landed != 0 && block > 0 {
-                    amend_keys(params, pipeline, &mut keys, shift);
+                    amend_keys(params, pipeline, &mut keys, head);
                 }
                 if params.v_landed != 0 {
                     values.behind(params.v_landed).wait();
@@ -77,12 +78,12 @@ unsafe fn amend_keys<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32
     params: &PersistentParams,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     keys: &mut Ring<STAGES>,
-    shift: u32,
+    head: HeadStart,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         keys.behind(params.qk_landed).wait();
-        clear_shift(pipeline.k().stage(keys.stage()), shift);
+        clear_foreign(pipeline.k().stage(keys.stage()), head);
         fill(keys);
     }
     keys.advance();
@@ -97,7 +98,7 @@ unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
     params: &PersistentParams,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     phase: u32,
-    shift: u32,
+    head: HeadStart,
 ) {
     let mut warpgroup = 0;
     while warpgroup < index::unknown(BLOCK_M / WARPGROUP_ROWS) {
@@ -105,22 +106,22 @@ unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
         // SAFETY: the caller's contract.
         unsafe {
             queries.behind(params.qk_landed).wait();
-            clear_shift(pipeline.q(warpgroup), shift);
+            clear_foreign(pipeline.q(warpgroup), head);
             fill(&queries);
         }
         warpgroup += 1;
     }
 }
 
-/// Clears so many columns, for the products.
+/// Clears the columns before the head's, for the products.
 ///
 /// # Safety
 /// As [`Panels::clear_before_column`].
 #[inline(always)]
-unsafe fn clear_shift<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, COLUMNS>, shift: u32) {
-    if shift > 0 {
-        // SAFETY: the caller's contract.
-        unsafe { tile.clear_before_column(shift) };
+unsafe fn clear_foreign<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, COLUMNS>, head: HeadStart) {
+    if head.foreign() > 0 {
+        // SAFETY: the caller's contract; the columns outside of the map are zeros.
+        unsafe { tile.clear_before_column(head.shift) };
         fence::proxy_async();
     }
 }

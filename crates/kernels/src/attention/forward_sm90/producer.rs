@@ -34,13 +34,13 @@ pub(super) unsafe fn copy_queries_and_keys<
         tma::prefetch(maps.k());
         while schedule.wait() {
             let place = schedule.keys();
-            let head = HeadStart::of(params.attention.k_strides.head, place.head);
+            let head = key_head(params, &place);
             let mut block = place.blocks;
             if block > 0 {
                 block -= 1;
                 keys.copy(&place, head, block, params.qk_landed);
             }
-            copy_queries(params, maps, pipeline, &schedule.work(), &mut queries);
+            copy_queries(params, maps, pipeline, (&schedule.work(), head.shift), &mut queries);
             while block > 0 {
                 block -= 1;
                 keys.copy(&place, head, block, params.qk_landed);
@@ -48,6 +48,12 @@ pub(super) unsafe fn copy_queries_and_keys<
             schedule.leave(true);
         }
     }
+}
+
+/// Where the head of K starts; that of Q is shifted alike.
+#[inline(always)]
+pub(super) fn key_head(params: &PersistentParams, place: &Keys) -> HeadStart {
+    HeadStart::of(params.attention.k_strides.head, place.head, params.qk_margin)
 }
 
 /// Copies V of all tiles of this block.
@@ -73,7 +79,7 @@ pub(super) unsafe fn copy_values<
         tma::prefetch(maps.v());
         while schedule.wait() {
             let place = schedule.keys();
-            let head = HeadStart::of(params.attention.v_strides.head, place.head);
+            let head = HeadStart::of(params.attention.v_strides.head, place.head, params.v_margin);
             let mut block = place.blocks;
             while block > 0 {
                 block -= 1;
@@ -110,7 +116,7 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
     }
 }
 
-/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before.
+/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's.
 ///
 /// # Safety
 /// As [`copy_queries_and_keys`].
@@ -119,7 +125,7 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
     params: &PersistentParams,
     maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
-    work: &WorkTile,
+    (work, shift): (&WorkTile, u32),
     queries: &mut Ring<1>,
 ) {
     let mut warpgroup = 0;
@@ -129,7 +135,8 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
         unsafe {
             let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
             let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
-            let head = HeadStart::of(params.attention.q_strides.head, work.head);
+            let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
+            let head = HeadStart { shift, ..head };
             pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
         }
         warpgroup += 1;

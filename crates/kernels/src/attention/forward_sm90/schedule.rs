@@ -133,7 +133,8 @@ impl Schedule {
                     shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
                     let stride = attention.o_strides.row;
                     let columns = attention.head_dim_v;
-                    let first_column = HeadStart::of(attention.v_strides.head, kv_head).shift;
+                    let first_column =
+                        HeadStart::of(attention.v_strides.head, kv_head, params.v_margin).shift;
                     shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
                     shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
                 }
