@@ -21,6 +21,7 @@ use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
+#[inline]
 pub const fn barriers(config: MmaConfig) -> u32 {
     let ways = if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 };
     let a_step = if config.stages() == 1 { 2 } else { 1 };
@@ -237,12 +238,14 @@ unsafe fn attend<
             }
             barrier::sync(0, THREADS); // This stage is there, and all reads of what is copied to next are over.
             let keys = end.wrapping_sub(place);
-            if stages == 1 {
+            if stages == 2 {
+                if keys > BLOCK_N {
+                    k.copy(keys - BLOCK_N, next);
+                    v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
+                    cp_async::commit_group();
+                }
+            } else {
                 v.copy(keys, v_shared);
-                cp_async::commit_group();
-            } else if keys > BLOCK_N {
-                k.copy(keys - BLOCK_N, next);
-                v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
