@@ -18,6 +18,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: None,
     axis: None,
     iterations: 20,
+    scaled: true,
 };
 
 /// Calls that stand behind one another in a measurement.

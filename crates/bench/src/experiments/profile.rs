@@ -21,6 +21,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: Some("3 to 5 kernels unfused, 1 fused"),
     axis: None,
     iterations: 20,
+    scaled: true,
 };
 
 /// Runs in a trace.

@@ -19,6 +19,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: Some("sequence length (rows)"),
     iterations: 1,
+    scaled: false,
 };
 
 /// Figures of a row.

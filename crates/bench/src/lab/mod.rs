@@ -65,6 +65,8 @@ pub(crate) struct Recipe {
     pub(crate) axis: Option<&'static str>,
     /// Timed runs of a kernel.
     pub(crate) iterations: usize,
+    /// Whether its sizes are smaller where there is no GPU.
+    pub(crate) scaled: bool,
 }
 
 /// The usual number of timed runs.
@@ -97,6 +99,7 @@ pub(crate) fn run(
     interrupt::listen()?;
     let kind = session.kind();
     let note = match kind {
+        _ if !recipe.scaled => "",
         BackendKind::Cuda => "",
         BackendKind::Cpu => " (on the CPU: smaller sizes than on a GPU)",
         BackendKind::Sim => " (in the simulator: the smallest sizes)",
