@@ -254,6 +254,24 @@ fn verify_takes_one_kernel_or_entry() {
 }
 
 #[test]
+fn verify_runs_each_case_again() {
+    let line = "verify --backend cpu --small --kernel gemm_cpu";
+    let text = stdout(&format!("{line} --repeats 4"));
+    assert!(text.lines().any(|line| line.starts_with("pass ") && line.contains(" runs, each 4 times: max")));
+    let document = json(&format!("{line} --json"));
+    for entry in document["entries"].as_array().unwrap() {
+        assert_eq!(
+            (&entry["repeats"], &entry["replayed"]),
+            (&3.into(), &false.into()),
+            "no graphs on the CPU"
+        );
+    }
+    let document = json("verify --backend sim --schedules 2 --repeats 2 --entry decode_f16_m16_d64 --json");
+    assert_eq!((&document["passed"], &document["entries"][0]["repeats"]), (&true.into(), &2.into()));
+    fails("verify --repeats 0", 2, "'--repeats <COUNT>'");
+}
+
+#[test]
 fn matmul_runs_every_kernel_of_the_backend() {
     let document =
         json("matmul --backend sim --m 40 --n 70 --k 33 --b-layout col --c-layout col --gap 1 --json");

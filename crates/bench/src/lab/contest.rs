@@ -10,7 +10,7 @@ use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
 use super::Lab;
 use super::document::{CheckRecord, ProductRecord, Row};
 use super::race::Entrant;
-use super::turns::{Each, Timed, interleave};
+use super::turns::{Timed, interleave};
 use crate::check::Verdict;
 use crate::measure::{Subject, with_element};
 use crate::peer::{Call, PeerCall};
@@ -289,13 +289,9 @@ fn products_in<T: Element>(
             (_, Err(reason)) => Err(reason.clone()),
         };
         entrants.push(match judged {
-            Ok((mut prepared, verdict)) => {
-                let run = move || {
-                    prepared.flush_cache()?;
-                    Ok(prepared.time()?)
-                };
+            Ok((prepared, verdict)) => {
                 let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
-                Entrant::new(row, Box::new(Each(run)), problem.flops())
+                Entrant::new(row, Box::new(prepared), problem.flops())
             }
             Err(reason) => Entrant::refused(row, reason),
         });

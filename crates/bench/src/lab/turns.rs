@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use flash_attention::gemm::PreparedGemm;
+use flash_attention::{Element, Prepared};
 
 use crate::interrupt;
+use crate::measure::cold;
 use crate::timer::{Effort, Times};
 
 /// Something whose runs can be timed.
@@ -12,10 +15,51 @@ pub(crate) trait Timed {
     /// The seconds of `runs` runs, each on caches as cold as the device lets them be made.
     fn time(&mut self, runs: usize) -> Result<Vec<f64>>;
 
-    /// The seconds that each of `runs` runs behind one another takes, if that is known.
-    fn time_queued(&mut self, runs: usize) -> Result<Option<f64>> {
+    /// What one of `runs` runs behind one another takes, where that is known.
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
         let _ = runs;
-        Ok(None)
+        Ok(Many::default())
+    }
+}
+
+/// Seconds of one run among many, on warm caches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Many {
+    /// Launched one behind another, without a wait.
+    pub(crate) queued: Option<f64>,
+    /// In a CUDA graph that is replayed.
+    pub(crate) replayed: Option<f64>,
+}
+
+impl Many {
+    /// From the time of `runs` runs in each of the ways.
+    fn new(runs: usize, queued: Duration, replayed: Option<Duration>) -> Self {
+        let one = |all: Duration| all.as_secs_f64() / runs as f64;
+        Self { queued: Some(one(queued)), replayed: replayed.map(one) }
+    }
+}
+
+impl<T: Element> Timed for Prepared<'_, T> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        (0..runs).map(|_| Ok(cold(self)?.as_secs_f64())).collect()
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        Ok(Many::new(runs, self.time_runs(runs)?, self.time_replayed(runs)?))
+    }
+}
+
+impl<T: Element> Timed for PreparedGemm<'_, T> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        let mut run = || {
+            self.flush_cache()?;
+            Ok(self.time()?.as_secs_f64())
+        };
+        (0..runs).map(|_| run()).collect()
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        Ok(Many::new(runs, self.time_runs(runs)?, self.time_replayed(runs)?))
     }
 }
 
