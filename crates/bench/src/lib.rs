@@ -16,6 +16,7 @@ mod json;
 pub mod lab;
 mod measure;
 mod memory;
+mod nvtx;
 mod output;
 mod peer;
 mod problem;

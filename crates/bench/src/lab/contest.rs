@@ -13,6 +13,7 @@ use super::race::Entrant;
 use super::turns::{Timed, interleave};
 use crate::check::Verdict;
 use crate::measure::{Subject, with_element};
+use crate::nvtx;
 use crate::peer::{Call, PeerCall};
 use crate::problem::Layout;
 use crate::product::Product;
@@ -196,6 +197,7 @@ impl Lab {
         self.introduce()?;
         let runs = timed.len() * (self.effort.warmup + self.effort.iterations);
         let progress = self.screen.progress(runs, what);
+        let _range = nvtx::range(what);
         let results = interleave(&self.effort, timed, &|runs| progress.advance(runs))?;
         results.into_iter().map(|result| Ok(TimesRecord::new(&result?))).collect()
     }

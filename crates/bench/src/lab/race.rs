@@ -9,6 +9,7 @@ use super::Lab;
 use super::document::{CheckRecord, Row, RunRecord, Unit};
 use super::turns::{Many, Timed, interleave};
 use crate::check::Verdict;
+use crate::nvtx;
 use crate::record::TimesRecord;
 use crate::timer::Times;
 
@@ -30,8 +31,30 @@ pub(crate) const MANY: usize = 100;
 /// How often they are timed: the median counts.
 const REPEATS: usize = 5;
 
+/// A kernel of ours, whose runs are a range that a profiler shows by its entries.
+struct Ranged<'a> {
+    entries: String,
+    timed: Box<dyn Timed + 'a>,
+}
+
+impl Timed for Ranged<'_> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        let _range = nvtx::range(&self.entries);
+        self.timed.time(runs)
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        let _range = nvtx::range(&self.entries);
+        self.timed.time_many(runs)
+    }
+}
+
 impl<'a> Entrant<'a> {
     pub(super) fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
+        let timed = match &row.plan {
+            Some(plan) => Box::new(Ranged { entries: plan.entries(), timed }),
+            None => timed,
+        };
         Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
     }
 
