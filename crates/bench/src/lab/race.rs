@@ -78,10 +78,9 @@ impl<'a> Entrant<'a> {
     fn add_many(&mut self) -> Result<()> {
         let Some(timed) = &mut self.timed else { return Ok(()) };
         let many = (0..REPEATS).map(|_| timed.time_many(MANY)).collect::<Result<Vec<_>>>()?;
-        let ways: [(_, fn(&Many) -> Option<f64>); 2] =
-            [("queued", |many| many.queued), ("in a replayed graph", |many| many.replayed)];
-        for (way, seconds) in ways {
-            let seconds: Vec<_> = many.iter().filter_map(seconds).collect();
+        let queued = many.iter().filter_map(|many| many.queued).collect::<Vec<_>>();
+        let replayed = many.iter().filter_map(|many| many.replayed).collect();
+        for (way, seconds) in [("queued", queued), ("in a replayed graph", replayed)] {
             if !seconds.is_empty() {
                 let median = Times { warmup_runs: 0, seconds }.median();
                 self.row.put(format!("one of {MANY} {way}"), Unit::Seconds, median);

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 /// Bytes that a run moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Counters {
     pub(super) dram_read: f64,
     pub(super) dram_written: f64,
@@ -16,12 +16,8 @@ pub(super) struct Counters {
     pub(super) l2: f64,
 }
 
-/// Nsight Compute's names of them.
-const METRICS: [(&str, fn(&mut Counters) -> &mut f64); 3] = [
-    ("dram__bytes_read.sum", |counters| &mut counters.dram_read),
-    ("dram__bytes_write.sum", |counters| &mut counters.dram_written),
-    ("lts__t_bytes.sum", |counters| &mut counters.l2),
-];
+/// Nsight Compute's names of them, in their order.
+const METRICS: [&str; 3] = ["dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum"];
 
 /// What a driver answers that lets only administrators read counters.
 const NO_PERMISSION: &str = "ERR_NVGPUCTRPERM";
@@ -48,7 +44,7 @@ pub(super) fn count(
 ) -> Result<Result<Counters, String>> {
     // In a file of its own: stdout is the profiled program's too.
     let log = tempfile::NamedTempFile::new().context("the profiler's log")?;
-    let metrics = METRICS.map(|(name, _)| name).join(",");
+    let metrics = METRICS.join(",");
     let ran = Command::new(program)
         .args(["--csv", "--page", "details", "--print-units", "base", "--metrics", &metrics])
         .args(["--kernel-name", &format!("regex:^({})$", entries.join("|"))])
@@ -84,26 +80,27 @@ pub(super) fn count(
 /// The sums over `launches` launches in what the profiler said: its messages, and behind them a table.
 fn parse(said: &str, launches: usize) -> Result<Counters, String> {
     let table = said.find("\"ID\",").ok_or("profiled no kernel")?;
-    let mut counters = Counters::default();
+    let mut sums = [0.0; METRICS.len()];
     let mut found = [0; METRICS.len()];
     for line in csv::Reader::from_reader(&said.as_bytes()[table..]).deserialize() {
         let Line { name, unit, value } = line.map_err(|error| format!("gives no table: {error}"))?;
-        let Some(index) = METRICS.iter().position(|(metric, _)| *metric == name) else { continue };
+        let Some(index) = METRICS.iter().position(|metric| *metric == name) else { continue };
         // With thousands separated by commas.
         let number = value.replace(',', "").parse::<f64>();
         let number = number.ok().filter(|number| number.is_finite() && *number >= 0.0);
         let (Some(number), "byte") = (number, &*unit) else {
             return Err(format!("gives {name} as {value:?} {unit:?}, which is no number of bytes"));
         };
-        *(METRICS[index].1)(&mut counters) += number;
+        sums[index] += number;
         found[index] += 1;
     }
-    for ((name, _), found) in METRICS.iter().zip(found) {
+    for (name, found) in METRICS.into_iter().zip(found) {
         if found != launches {
             return Err(format!("gives {name} {found} times for {launches} launches"));
         }
     }
-    Ok(counters)
+    let [dram_read, dram_written, l2] = sums;
+    Ok(Counters { dram_read, dram_written, l2 })
 }
 
 #[cfg(test)]
@@ -113,11 +110,10 @@ mod tests {
     const HEAD: &str = "==PROF== Connected to process 7\n\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n";
 
     fn lines(launches: &[[&str; 3]]) -> String {
-        let names = METRICS.map(|(name, _)| name);
         let line = |(id, values): (usize, &[&str; 3])| {
             let of =
                 |(name, value): (&str, &str)| format!("\"{id}\",\"a, b\",\"{name}\",\"byte\",\"{value}\"\n");
-            names.into_iter().zip(*values).map(of).collect::<String>()
+            METRICS.into_iter().zip(*values).map(of).collect::<String>()
         };
         HEAD.to_owned() + &launches.iter().enumerate().map(line).collect::<String>()
     }

@@ -106,6 +106,9 @@ fn unequal<T: Element>(first: &[T], again: &[T]) -> Option<String> {
     let bits = |value: &T| value.to_f32().to_bits();
     let differs = |(a, b): (&T, &T)| bits(a) != bits(b);
     let count = first.par_iter().zip(again).filter(|&(a, b)| differs((a, b))).count();
+    if count == 0 {
+        return None;
+    }
     let at = first.iter().zip(again).position(differs)?;
     Some(format!("{count} of {} elements (the first is number {at})", first.len()))
 }
