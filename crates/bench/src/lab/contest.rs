@@ -12,6 +12,7 @@ use super::document::{CheckRecord, ProductRecord, Row};
 use super::race::Entrant;
 use super::turns::{Timed, interleave};
 use crate::check::Verdict;
+use crate::interrupt;
 use crate::measure::{Subject, with_element};
 use crate::nvtx;
 use crate::peer::{Call, PeerCall};
@@ -198,7 +199,8 @@ impl Lab {
         let runs = timed.len() * (self.effort.warmup + self.effort.iterations);
         let progress = self.screen.progress(runs, what);
         let _range = nvtx::range(what);
-        let results = interleave(&self.effort, timed, &|runs| progress.advance(runs))?;
+        let results = interleave(&self.effort, timed, &|runs| progress.advance(runs));
+        interrupt::check()?;
         results.into_iter().map(|result| Ok(TimesRecord::new(&result?))).collect()
     }
 

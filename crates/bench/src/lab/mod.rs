@@ -249,7 +249,8 @@ impl Lab {
             Ok(()) => Ok(self.document.passed),
             Err(error) if error.is::<Interrupted>() => {
                 let kept = self.document.rows.len();
-                Err(error.context(format!("{}: {kept} rows are kept", self.document.header.experiment)))
+                let rows = if kept == 1 { "row is" } else { "rows are" };
+                Err(error.context(format!("{}: {kept} {rows} kept", self.document.header.experiment)))
             }
             Err(error) => Err(error),
         }

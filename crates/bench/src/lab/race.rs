@@ -9,6 +9,7 @@ use super::Lab;
 use super::document::{CheckRecord, Row, RunRecord, Unit};
 use super::turns::{Many, Timed, interleave};
 use crate::check::Verdict;
+use crate::interrupt::{self, Interrupted};
 use crate::nvtx;
 use crate::record::TimesRecord;
 use crate::timer::Times;
@@ -109,15 +110,17 @@ impl Lab {
             .screen
             .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
         let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
-        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
+        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs));
+        let interrupted = interrupt::check();
         drop(progress);
         let (mut results, on_gpu) = (results.into_iter(), self.kind() == BackendKind::Cuda);
         for (index, entrant) in entrants.iter_mut().enumerate() {
             let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
             match result {
+                Ok(times) if times.seconds.is_empty() => entrant.row.not_run = Some(Interrupted.to_string()),
                 Ok(times) => {
                     entrant.finish(&times);
-                    if on_gpu && times.median() < SHORT {
+                    if on_gpu && times.median() < SHORT && interrupted.is_ok() {
                         entrant.add_many()?;
                     }
                 }
@@ -149,6 +152,7 @@ impl Lab {
             self.document.rows.push(row);
         }
         self.save()?;
+        interrupted?;
         Ok(first..self.rows().len())
     }
 }
