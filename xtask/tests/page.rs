@@ -44,9 +44,9 @@ fn report(folder: &Path) -> String {
 fn measured(browser: &str, folder: &Path, page: &str) -> Vec<Value> {
     let quoted = page.replace('&', "&amp;").replace('"', "&quot;");
     let frame = |(width, scheme): (u32, &str)| {
-        format!(
-            "<iframe data-width=\"{width}\" data-scheme=\"{scheme}\" style=\"width: {width}px; color-scheme: {scheme}\" srcdoc=\"{quoted}\"></iframe>\n"
-        )
+        let style = format!("width: {width}px; color-scheme: {scheme}");
+        let data = format!("data-scheme=\"{scheme}\"");
+        format!("<iframe {data} style=\"{style}\" srcdoc=\"{quoted}\"></iframe>\n")
     };
     let settings = [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")];
     let frames: String = settings.map(frame).concat();

@@ -10,13 +10,26 @@ use std::path::Path;
 use common::{command, figure, row, stdout, words};
 use serde_json::Value;
 
-/// Puts a script `ncu` into a folder: it knows its log as $log, its kernels as $kernels, how many as $count, and what it
-/// is to run as "$@".
+/// How a script reads the profiler's arguments: its log is $log, its kernels are $kernels, how many $count, and what it is
+/// to run "$@".
+const ARGUMENTS: &str = r#"#!/bin/sh
+while [ -z "$log" ]; do
+  case "$1" in
+    --log-file) log=$2 ;;
+    --kernel-name) kernels=$2 ;;
+    --launch-count) count=$2 ;;
+  esac
+  case "$1" in
+    --csv | --force-overwrite) shift ;;
+    *) shift 2 ;;
+  esac
+done
+"#;
+
+/// Puts a script `ncu` into a folder.
 fn ncu(folder: &Path, script: &str) {
-    let head = "#!/bin/sh\nwhile [ -z \"$log\" ]; do\n  case \"$1\" in\n    --log-file) log=$2 ;;\n    --kernel-name) kernels=$2 ;;\n    \
-                --launch-count) count=$2 ;;\n  esac\n  case \"$1\" in --csv|--force-overwrite) shift ;; *) shift 2 ;; esac\ndone\n";
     let path = folder.join("ncu");
-    std::fs::write(&path, format!("{head}{script}\n")).unwrap();
+    std::fs::write(&path, format!("{ARGUMENTS}{script}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 

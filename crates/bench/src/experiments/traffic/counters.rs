@@ -107,7 +107,8 @@ fn parse(said: &str, launches: usize) -> Result<Counters, String> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "==PROF== Connected to process 7\n\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n";
+    const HEAD: &str = "==PROF== Connected to process 7\n\
+                        \"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n";
 
     fn lines(launches: &[[&str; 3]]) -> String {
         let line = |(id, values): (usize, &[&str; 3])| {
