@@ -43,7 +43,7 @@ def default_problems():
 
 
 def ours(args, shape, causal):
-    """The one kernel's entry in fa-bench's document."""
+    """The one kernel's row in fa-bench's document."""
     command = [args.binary, "--kernel", args.kernel, "--backend", "cuda", "--json", "--dtype", args.dtype]
     command += ["--layout", args.layout, "--iterations", str(args.runs)] + ["--causal"] * causal
     for name, value in zip(("batch", "heads", "seq", "dim"), shape):
@@ -51,7 +51,7 @@ def ours(args, shape, causal):
     result = subprocess.run(command, capture_output=True, text=True)
     if not result.stdout:
         raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
-    return json.loads(result.stdout)["kernels"][0]
+    return json.loads(result.stdout)["rows"][0]
 
 
 class Theirs:
@@ -106,7 +106,7 @@ def measure(torch, args, flush, problem):
     kernel = ours(args, shape, causal)
     for name in theirs:
         half(name)
-    measurement = kernel["measurement"]
+    measurement = {**kernel["measurement"], "passed": kernel["check"]["passed"]}
     row = {"problem": problem, "tile": kernel["plan"]["tile"], "refused": refused, "ours": measurement}
     for name, seconds in samples.items():
         if seconds:

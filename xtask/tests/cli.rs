@@ -105,3 +105,29 @@ fn a_report_needs_documents() {
     let names = ["REPORT.md", "report.html", "plots/flash-latency.svg"];
     assert!(names.iter().all(|name| folder.path().join(name).exists()), "{text}");
 }
+
+#[test]
+fn a_report_leaves_out_what_it_cannot_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("flash.json", "{\"schema\": 2, \"experiment\": \"fl");
+    write("memory.json", "{\"schema\": 1}");
+    let message =
+        format!("error: {place}: no document of an experiment can be read: doctor.json is not there");
+    fails(&format!("report {place}"), 1, &message);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/bench/tests/golden/document.json");
+    std::fs::copy(golden, folder.path().join("causal.json")).unwrap();
+    let text = stdout(&format!("report {place}"));
+    for line in [
+        format!("left out: {place}/flash.json is not JSON: EOF while parsing a string at line 1 column "),
+        format!("left out: {place}/memory.json has schema 1, and this program reads 2; measure it again"),
+    ] {
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    let markdown = std::fs::read_to_string(folder.path().join("REPORT.md")).unwrap();
+    assert!(markdown.contains("memory.json has schema 1"), "{markdown}");
+    std::fs::remove_dir_all(folder.path().join("plots")).unwrap();
+    write("plots", "a file where the folder of plots should be");
+    fails(&format!("report {place}"), 1, &format!("error: {place}/plots: cannot be made: "));
+}

@@ -63,7 +63,7 @@ pub(crate) enum Experiment {
     Scaling(scaling::Args),
     /// Every built tile that takes the problem
     Tiles(tiles::Args),
-    /// Bytes through device memory, counted by the simulator
+    /// Bytes through device memory, counted by the simulator and by the hardware
     Traffic(traffic::Args),
     /// Checks every built kernel against the f64 reference over awkward shapes
     Verify(verify::Args),

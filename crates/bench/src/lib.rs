@@ -16,6 +16,7 @@ mod json;
 pub mod lab;
 mod measure;
 mod memory;
+mod nvtx;
 mod output;
 mod peer;
 mod problem;
@@ -61,7 +62,7 @@ pub fn main() -> ExitCode {
 /// Runs the experiment of a command line; false if a result is wrong.
 fn run(cli: &Cli, shared: &mut lab::Shared) -> anyhow::Result<bool> {
     match &cli.experiment {
-        None => experiments::single::run(&cli.single),
+        None => experiments::single::run(&cli.single, shared),
         Some(Experiment::All(args)) => experiments::all::run(args, shared),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args, shared),
         Some(Experiment::Causal(args)) => experiments::causal::run(args, shared),

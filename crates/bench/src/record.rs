@@ -165,6 +165,12 @@ impl PlanRecord {
         self.reasons.join("; ")
     }
 
+    /// The names of its entries, or on the CPU of the kernel.
+    pub(crate) fn entries(&self) -> String {
+        let entries: Vec<_> = self.steps.iter().map(|step| &*step.entry).collect();
+        if entries.is_empty() { self.kernel.to_string() } else { entries.join(" + ") }
+    }
+
     fn from_parts(
         kernel: &'static str,
         tile: Option<(usize, usize)>,

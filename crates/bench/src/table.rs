@@ -1,18 +1,8 @@
 //! Numbers and tables for people.
 
 use comfy_table::{CellAlignment, Table, presets};
-use flash_attention::Problem;
 
 use crate::check::Verdict;
-use crate::measure::Measurement;
-use crate::record::tensor_bytes;
-
-/// Titles of [`measured_cells`].
-pub(crate) const MEASURED_TITLES: [&str; 7] =
-    ["latency", "p20-p80", "runs", "TFLOP/s", "GB/s", "extra memory", "launches"];
-
-/// Titles of [`verdict_cells`].
-pub(crate) const VERDICT_TITLES: [&str; 3] = ["max error", "bound", "check"];
 
 /// A table that pastes into Markdown: first column to the left, the rest to the right.
 pub(crate) fn table(titles: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -25,27 +15,6 @@ pub(crate) fn table(titles: &[&str], rows: Vec<Vec<String>>) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-/// Median latency, spread, timed runs, speed, effective bandwidth, extra memory, launches.
-pub(crate) fn measured_cells(problem: &Problem, measurement: &Measurement) -> Vec<String> {
-    let times = &measurement.times;
-    let median = times.median();
-    vec![
-        seconds(median),
-        format!("{} - {}", seconds(times.quantile(0.2)), seconds(times.quantile(0.8))),
-        times.seconds.len().to_string(),
-        significant(problem.flops() / median / 1e12),
-        significant(tensor_bytes(problem) as f64 / median / 1e9),
-        bytes(measurement.extra_bytes),
-        measurement.launches.to_string(),
-    ]
-}
-
-/// The largest error of O, what it may be, and whether everything is right.
-pub(crate) fn verdict_cells(verdict: &Verdict) -> Vec<String> {
-    let output = &verdict.output;
-    vec![format!("{:.2e}", output.max_error), format!("{:.2e}", output.bound), judgement(verdict)]
 }
 
 /// `pass`, or `FAIL` with the reason.

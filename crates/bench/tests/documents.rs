@@ -104,10 +104,37 @@ fn ctrl_c_keeps_what_was_measured() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("2 rows are kept") && stderr.lines().count() == 1, "{stderr}");
+    assert!(stderr.contains("4 rows are kept") && stderr.lines().count() == 1, "{stderr}");
     let document = read(&path);
-    assert_eq!(document["rows"].as_array().unwrap().len(), 2);
+    let rows = document["rows"].as_array().unwrap();
+    // Of the second problem, what was timed until then, or that nothing was.
+    assert_eq!((rows.len(), &rows[2]["case"]), (4, &"S=256".into()));
+    for row in &rows[2..] {
+        let runs = row["measurement"]["times_s"].as_array().map_or(0, Vec::len);
+        assert!(runs > 0 || row["not_run"] == "interrupted by Ctrl-C", "{row:#}");
+    }
     assert!(document["stopped"].as_str().unwrap().contains("interrupted by Ctrl-C"));
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_shows_what_one_problem_took_so_far() {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    let line = "--seq 64 --dim 16 --heads 1 --backend cpu --kernel forward_cpu --warmup 0 --iterations 1000000000 \
+                --budget 1000";
+    let mut child = command(&words(line)).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("plan: ") {
+        assert!(said.read_line(&mut text).unwrap() > 0, "it ended by itself: {text}");
+    }
+    // Runs of microseconds: by then there are some.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    said.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    assert!(text.contains("| S=64 D=16 | forward_cpu |"), "{text}");
 }
 
 #[test]

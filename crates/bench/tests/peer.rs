@@ -47,6 +47,27 @@ fn each_backend_has_a_row_with_its_ratio_or_its_refusal() {
 }
 
 #[test]
+fn one_problem_has_the_peers_kernels_beside_ours() {
+    let document = with_stand_in("--seq 40 --dim 33 --heads 2 --causal --backend cpu --iterations 6");
+    let series: Vec<_> = rows(&document).iter().map(|row| &row["series"]).collect();
+    assert_eq!(series, ["forward_cpu", "standard", "torch FLASH_ATTENTION", "torch MATH"]);
+    for row in rows(&document) {
+        assert_eq!(row["measurement"]["times_s"].as_array().unwrap().len(), 6, "{row:#}");
+    }
+    figure(row(&document, "S=40 D=33", "torch MATH"), "its time over forward_cpu's");
+    assert_eq!(
+        document["command"],
+        "fa-bench --seq 40 --dim 33 --heads 2 --causal --backend cpu --iterations 6 --peer torch"
+    );
+    // What PyTorch has no call for is a row with the reason.
+    let document = with_stand_in("--seq 40 --dim 33 --heads 2 --softcap 4 --backend cpu --iterations 2");
+    let reason = row(&document, "S=40 D=33", "torch MATH")["not_run"].as_str().unwrap();
+    assert!(reason.contains("no such mask, scores or sequences"), "{reason}");
+    let document = with_stand_in("--seq 40 --dim 33 --kernel forward_cpu --backend cpu --iterations 2");
+    assert_eq!(rows(&document).len(), 3, "the kernel asked for, and two backends");
+}
+
+#[test]
 fn products_grouped_heads_and_copies_go_to_the_peer_too() {
     let document = with_stand_in("matmul --backend cpu --m 8 --n 12 --k 10 --b-layout col --iterations 3");
     figure(row(&document, "8x12x10", "torch matmul"), "its time over gemm_cpu's");

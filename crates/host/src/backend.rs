@@ -321,6 +321,18 @@ impl<T: Element> Prepared<'_, T> {
         Ok(start.elapsed())
     }
 
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no graphs, on the CPU
+    /// and in the simulator.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn time_replayed(&mut self, count: usize) -> Result<Option<Duration>> {
+        match &mut self.state {
+            State::Cuda(resident) => resident.time_replayed(count).map(Some),
+            State::Host { .. } => Ok(None),
+        }
+    }
+
     /// Runs once and says when each launch ran; on the CPU and in the simulator the run is one span.
     ///
     /// # Errors

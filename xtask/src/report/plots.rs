@@ -80,8 +80,9 @@ pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
         }
         "roofline" => add("roof", "Roofline", roofline(document, &title("Roofline"))?),
         "traffic" => {
-            let rows =
-                bar_rows(document, |row| Some(row.figure("read")? + row.figure("written")?), Unit::Bytes);
+            // Those of one head, which are on the axis.
+            let bytes = |row: &Row| row.x.and(Some(row.figure("read")? + row.figure("written")?));
+            let rows = bar_rows(document, bytes, Unit::Bytes);
             add(
                 "bytes",
                 "Bytes through device memory",

@@ -16,6 +16,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: Some("head_dim (elements)"),
     iterations: 100,
+    scaled: true,
 };
 
 /// The two that are compared.

@@ -19,6 +19,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: None,
     axis: None,
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 const GPU_SEQ_K: usize = 8192;

@@ -15,6 +15,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: None,
     axis: None,
     iterations: 1,
+    scaled: false,
 };
 
 /// What kernels use, and since which compute capability.

@@ -13,6 +13,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: Some("16-bit types 2 times and fp8 4 times as fast as fp32"),
     axis: None,
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 /// Arguments of `dtypes`.

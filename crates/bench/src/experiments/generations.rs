@@ -15,6 +15,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: None,
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 /// What a reader calls each kernel.

@@ -21,6 +21,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: None,
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 /// B, H, S, D.

@@ -17,6 +17,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: Some("M = N = K"),
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 const GPU_SIZES: [usize; 4] = [1024, 2048, 4096, 8192];

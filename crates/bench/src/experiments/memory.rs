@@ -19,6 +19,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: Some("S = 1024, 2048, 4096, 8192: 8, 32, 128, 512 MB unfused, 0.5, 1, 2, 4 MB fused"),
     axis: Some("sequence length (rows)"),
     iterations: 20,
+    scaled: true,
 };
 
 /// The figure of a row that has its bytes.

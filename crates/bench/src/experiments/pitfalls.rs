@@ -7,10 +7,10 @@ use flash_attention::{Backend, BackendKind, Element, Prepared, Problem, Request}
 
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
 use crate::inputs::Inputs;
-use crate::lab::{self, CheckRecord, Each, Lab, Recipe, Row, RunRecord, Shared, Timed, Unit};
+use crate::lab::{self, CheckRecord, Each, Lab, MANY, Recipe, Row, RunRecord, Shared, Timed, Unit};
 use crate::measure::{Subject, with_element};
 use crate::problem::{Layout, Shape};
-use crate::record::ProblemRecord;
+use crate::record::{ProblemRecord, TimesRecord};
 
 const RECIPE: Recipe = Recipe {
     name: "pitfalls",
@@ -18,6 +18,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: None,
     axis: None,
     iterations: 20,
+    scaled: true,
 };
 
 /// Calls that stand behind one another in a measurement.
@@ -63,7 +64,7 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     match lab.kind() {
         BackendKind::Cuda => {
             let names = [format!("a wait after each of {CALLS} calls"), "one wait at the end".to_owned()];
-            pair(lab, &base, "synchronisation", names, [waiting, queued])?;
+            compare(lab, &base, "synchronisation", names, [waiting, queued])?;
         }
         kind => {
             let reason = format!("a call on {kind} ends when it is done: there is nothing to wait for");
@@ -76,7 +77,7 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     let mut resident = Each(|| wall(|| one.time().map(drop)));
     let times = together(lab, "copies", [&mut copying, &mut resident])?;
     let names = ["tensors of the host in each call", "tensors that are there"].map(str::to_owned);
-    pair(lab, &base, "host copies in the loop", names, times)?;
+    compare(lab, &base, "host copies in the loop", names, times)?;
 
     let many = Shape { batch: CALLS * shape.batch, ..shape }.problem(Layout::Bhsd)?;
     let (many_plan, many_inputs) =
@@ -86,7 +87,7 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     let mut batched = Each(|| wall(|| batch.time().map(drop)));
     let times = together(lab, "batches", [&mut single, &mut batched])?;
     let names = [format!("{CALLS} calls of batch {}", shape.batch), format!("one of batch {}", many.batch())];
-    pair(lab, &base, "small batches", names, times)?;
+    compare(lab, &base, "small batches", names, times)?;
 
     match lab.kind() {
         BackendKind::Cuda => launch_overhead(lab, &base, &mut one)?,
@@ -98,14 +99,20 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     first_call::<T>(lab, args, &base, &problem, &subject)
 }
 
-/// What a launch costs beside the kernel: one call between two events, and the share of one among many.
+/// What a launch costs beside the kernel: one call between two events, the share of one among many, and in a graph that is
+/// replayed.
 fn launch_overhead<T: Element>(lab: &mut Lab, base: &Row, one: &mut Prepared<'_, T>) -> Result<()> {
-    const MANY: usize = 100;
     let alone = lab.time_alone("one call", &mut Each(|| Ok(one.time()?)))?;
     let mut share = Each(|| Ok(one.time_runs(MANY)? / MANY as u32));
     let among = lab.time_alone("many calls", &mut share)?;
-    let names = ["one call alone".to_owned(), format!("one of {MANY} calls behind one another")];
-    pair(lab, base, "launch overhead", names, [alone, among])
+    let mut replayed = Each(|| Ok(one.time_replayed(MANY)?.unwrap_or_default() / MANY as u32));
+    let replayed = lab.time_alone("a replayed graph", &mut replayed)?;
+    let names = [
+        "one call alone".to_owned(),
+        format!("one of {MANY} calls behind one another"),
+        format!("one of {MANY} in a replayed graph"),
+    ];
+    compare(lab, base, "launch overhead", names, [alone, among, replayed])
 }
 
 /// The first call in a process loads kernels; a later one finds them.
@@ -135,7 +142,7 @@ fn first_call<T: Element>(
     let mut warm = Each(|| wall(|| call(&session.backend)));
     let times = together(lab, "first calls", [&mut cold, &mut warm])?;
     let names = ["a new backend, which loads its kernels", "one that has them"].map(str::to_owned);
-    pair(lab, base, "the first call", names, times)
+    compare(lab, base, "the first call", names, times)
 }
 
 /// The wall-clock time of some work.
@@ -145,24 +152,25 @@ fn wall(work: impl FnOnce() -> flash_attention::Result<()>) -> Result<Duration> 
     Ok(start.elapsed())
 }
 
-fn together(lab: &Lab, what: &str, timed: [&mut dyn Timed; 2]) -> Result<[crate::record::TimesRecord; 2]> {
+fn together(lab: &Lab, what: &str, timed: [&mut dyn Timed; 2]) -> Result<[TimesRecord; 2]> {
     let times = lab.time_together(what, timed.into())?;
     times.try_into().map_err(|_| anyhow::anyhow!("two were timed"))
 }
 
-/// A row for the habit with the factor that it loses, and one for the way without it.
-fn pair(
+/// A row for each habit with the factor that it loses, and last one for the way without it.
+fn compare<const N: usize>(
     lab: &mut Lab,
     base: &Row,
     case: &str,
-    names: [String; 2],
-    times: [crate::record::TimesRecord; 2],
+    names: [String; N],
+    times: [TimesRecord; N],
 ) -> Result<()> {
-    let lost = times[0].median_s / times[1].median_s;
+    let right = times[N - 1].median_s;
     for (index, (series, times)) in names.into_iter().zip(times).enumerate() {
+        let lost = times.median_s / right;
         let measurement = Some(RunRecord::of_times(times));
         let mut row = Row { case: case.to_owned(), series, measurement, ..base.clone() };
-        if index == 0 {
+        if index < N - 1 {
             row.put("factor lost", Unit::Times, lost);
         }
         lab.push(row)?;

@@ -13,7 +13,9 @@ use crate::inputs::Inputs;
 use crate::json;
 use crate::lab::{self, Case, Lab, Recipe, Shared, Unit};
 use crate::measure::with_element;
+use crate::nvtx;
 use crate::problem::Layout;
+use crate::record::PlanRecord;
 
 const RECIPE: Recipe = Recipe {
     name: "profile",
@@ -21,6 +23,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: Some("3 to 5 kernels unfused, 1 fused"),
     axis: None,
     iterations: 20,
+    scaled: true,
 };
 
 /// Runs in a trace.
@@ -79,11 +82,13 @@ fn trace<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<(Value
     let start = Instant::now();
     let mut events = vec![name(0, "process_name", "fa-bench"), name(0, "thread_name", "host")];
     events.push(name(1, "thread_name", &lab.session.device().name));
-    let mut kernels = 0;
+    let (mut kernels, entries) = (0, PlanRecord::new(plan).entries());
     for run in 0..RUNS {
         prepared.flush_cache()?;
         let begin = start.elapsed().as_secs_f64();
+        let range = nvtx::range(&entries);
         let spans = prepared.trace()?;
+        drop(range);
         let end = start.elapsed().as_secs_f64();
         events.push(bar(0, &format!("run {run}: enqueue and wait"), begin, end, json!({})));
         // The two clocks meet where the host has waited for the last launch.

@@ -19,6 +19,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: Some("an A100 has 1.5 TB/s of device memory and 19 TB/s of shared memory"),
     axis: Some("operational intensity (FLOP/B)"),
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 /// Arguments of `roofline`.

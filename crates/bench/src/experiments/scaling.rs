@@ -16,6 +16,7 @@ const RECIPE: Recipe = Recipe {
     ),
     axis: Some("sequence length (rows)"),
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 /// Arguments of `scaling`.

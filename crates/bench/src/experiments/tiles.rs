@@ -16,6 +16,7 @@ const RECIPE: Recipe = Recipe {
     reported_elsewhere: None,
     axis: None,
     iterations: ITERATIONS,
+    scaled: true,
 };
 
 const CPU_BLOCKS: ([usize; 3], [usize; 3]) = ([16, 64, 256], [32, 128, 512]);

@@ -4,6 +4,7 @@ mod args;
 mod cases;
 mod decode;
 mod products;
+mod repeat;
 mod targets;
 
 use std::ops::RangeInclusive;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use crate::check::{Expected, Verdict};
 use crate::failure::usage;
 use crate::inputs::Inputs;
-use crate::measure::with_element;
+use crate::measure::{judged, with_element};
 use crate::output::Screen;
 use crate::problem::describe;
 use crate::record::Header;
@@ -28,6 +29,7 @@ pub(crate) use args::Args;
 use args::{AnyKernel, Sizes};
 use cases::{Case, cases};
 use products::verify as verify_product;
+use repeat::repeated;
 use targets::{Target, refusal, targets};
 
 /// Rows of a case that are compared with the reference; small cases have fewer.
@@ -51,6 +53,10 @@ struct EntryRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     head_dims: Option<(usize, usize)>,
     runs: usize,
+    /// How often each run was made, with the same bits.
+    repeats: usize,
+    /// Whether each was also replayed from a CUDA graph, with the same bits.
+    replayed: bool,
     /// Of the run with the largest error in terms of its bound.
     max_error: f64,
     bound: f64,
@@ -86,8 +92,9 @@ trait Subject: Sync {
     /// The target in words.
     fn target(&self) -> String;
 
-    /// Runs once over poisoned outputs. What speaks against the kernel is inside, or a simulator's error.
-    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>>;
+    /// Runs over poisoned outputs, judges them, and runs again until there are `repeats` runs of the same bits. What
+    /// speaks against the kernel is inside, or a simulator's error.
+    fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>>;
 }
 
 /// What the arguments select and the device can run.
@@ -234,8 +241,10 @@ fn verify<T: Element>(
             .filter(|trial| target.takes(&trial.problem))
             .map(|trial| OnTarget { trial, target })
             .collect();
-        let outcomes = outcomes(session, &subjects, args.schedules)?;
-        let of_name = |name: &String| record(name, target.dtype, Some(&target.head_dims), outcomes.iter());
+        let outcomes = outcomes(session, args, &subjects)?;
+        let effort = Effort::new(session, args);
+        let of_name =
+            |name: &String| record(name, target.dtype, Some(&target.head_dims), effort, outcomes.iter());
         let of_target: Vec<_> = target.names.iter().map(of_name).collect();
         of_target.iter().try_for_each(|record| print(screen, record))?;
         records.push(of_target);
@@ -268,41 +277,57 @@ impl<T: Element> Subject for OnTarget<'_, T> {
         self.target.names.join(" + ")
     }
 
-    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>> {
+    fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { problem, inputs, expected, .. } = self.trial;
         let plan = backend.plan(problem, &self.target.request)?;
         if let Some(entry) = self.target.missing_from(&plan) {
             return Ok(Err(format!("the planner does not launch {entry}")));
         }
-        let mut prepared = backend.prepare(problem, &plan, inputs.tensors())?;
-        prepared.poison()?;
-        prepared.time()?;
-        let (o, lse) = prepared.outputs()?;
-        Ok(Ok(expected.judge(problem, plan.score_dtype(problem), &o, &lse)))
+        let prepared = backend.prepare(problem, &plan, inputs.tensors())?;
+        let scores = plan.score_dtype(problem);
+        let judged = judged(prepared, |o, lse| expected.judge(problem, scores, o, lse))?;
+        repeated(judged, repeats)
     }
 }
 
-/// Runs each subject: once, or on the simulator once in each schedule.
+/// How often each case runs.
+#[derive(Clone, Copy)]
+struct Effort {
+    repeats: usize,
+    replayed: bool,
+}
+
+impl Effort {
+    fn new(session: &Session, args: &Args) -> Self {
+        let repeats = args.repeats(session.kind());
+        Self { repeats, replayed: repeats > 1 && session.kind() == BackendKind::Cuda }
+    }
+}
+
+/// Runs each subject, on the simulator in each schedule.
 ///
 /// # Errors
 /// What speaks against the machine.
-fn outcomes(session: &Session, subjects: &[impl Subject], schedules: u64) -> Result<Vec<Outcome>> {
+fn outcomes(session: &Session, args: &Args, subjects: &[impl Subject]) -> Result<Vec<Outcome>> {
+    let repeats = args.repeats(session.kind());
     match session.kind() {
         BackendKind::Sim => subjects
             .par_iter()
-            .flat_map(|subject| (0..schedules).into_par_iter().map(move |seed| (subject, seed)))
-            .map(|(subject, seed)| outcome(subject, &Backend::simulator(seed), &format!("schedule {seed}, ")))
+            .flat_map(|subject| (0..args.schedules).into_par_iter().map(move |seed| (subject, seed)))
+            .map(|(subject, seed)| {
+                outcome(subject, &Backend::simulator(seed), repeats, &format!("schedule {seed}, "))
+            })
             .collect(),
         BackendKind::Cuda | BackendKind::Cpu => {
-            subjects.iter().map(|subject| outcome(subject, &session.backend, "")).collect()
+            subjects.iter().map(|subject| outcome(subject, &session.backend, repeats, "")).collect()
         }
     }
 }
 
-/// One run. What speaks against the kernel is part of the outcome.
-fn outcome(subject: &impl Subject, backend: &Backend, conditions: &str) -> Result<Outcome> {
+/// One run and its repeats. What speaks against the kernel is part of the outcome.
+fn outcome(subject: &impl Subject, backend: &Backend, repeats: usize, conditions: &str) -> Result<Outcome> {
     let what = format!("{conditions}{}", subject.name());
-    let result = match subject.verdict(backend) {
+    let result = match subject.verdict(backend, repeats) {
         Ok(result) => result,
         Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
         Err(error) => return Err(error).with_context(|| format!("{}, {what}", subject.target())),
@@ -314,6 +339,7 @@ fn record<'a>(
     name: &str,
     dtype: DType,
     head_dims: Option<&RangeInclusive<usize>>,
+    effort: Effort,
     outcomes: impl Iterator<Item = &'a Outcome> + Clone,
 ) -> EntryRecord {
     let share = |verdict: &&Verdict| verdict.output.max_error / verdict.output.bound.max(f64::MIN_POSITIVE);
@@ -338,6 +364,8 @@ fn record<'a>(
         dtype: dtype.name(),
         head_dims: head_dims.map(|range| (*range.start(), *range.end())),
         runs: outcomes.count(),
+        repeats: effort.repeats,
+        replayed: effort.replayed,
         max_error: worst.map_or(0.0, |output| output.max_error),
         bound: worst.map_or(0.0, |output| output.bound),
         passed: failures.is_empty(),
@@ -346,12 +374,14 @@ fn record<'a>(
 }
 
 fn print(screen: &Screen, record: &EntryRecord) -> std::io::Result<()> {
-    let EntryRecord { entry, runs, max_error, bound, passed, head_dims, .. } = record;
+    let EntryRecord { entry, runs, repeats, replayed, max_error, bound, passed, head_dims, .. } = record;
     let verdict = if *passed { "pass" } else { "FAIL" };
     let head_dims = head_dims.map_or(String::new(), |(least, most)| format!("head_dim {least}-{most}, "));
+    let runs = if *runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") };
+    let graph = if *replayed { " and in a replayed graph" } else { "" };
+    let again = if *repeats > 1 { format!(", each {repeats} times{graph}") } else { String::new() };
     screen.line(format!(
-        "{verdict} {entry:32} {head_dims}{}: max error {max_error:.2e}, bound {bound:.2e}",
-        if *runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
+        "{verdict} {entry:32} {head_dims}{runs}{again}: max error {max_error:.2e}, bound {bound:.2e}"
     ))?;
     record.failures.iter().try_for_each(|failure| screen.line(format!("     {failure}")))
 }

@@ -10,9 +10,11 @@ use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
 use super::Lab;
 use super::document::{CheckRecord, ProductRecord, Row};
 use super::race::Entrant;
-use super::turns::{Each, Timed, interleave};
+use super::turns::{Timed, interleave};
 use crate::check::Verdict;
+use crate::interrupt;
 use crate::measure::{Subject, with_element};
+use crate::nvtx;
 use crate::peer::{Call, PeerCall};
 use crate::problem::Layout;
 use crate::product::Product;
@@ -196,7 +198,9 @@ impl Lab {
         self.introduce()?;
         let runs = timed.len() * (self.effort.warmup + self.effort.iterations);
         let progress = self.screen.progress(runs, what);
-        let results = interleave(&self.effort, timed, &|runs| progress.advance(runs))?;
+        let _range = nvtx::range(what);
+        let results = interleave(&self.effort, timed, &|runs| progress.advance(runs));
+        interrupt::check()?;
         results.into_iter().map(|result| Ok(TimesRecord::new(&result?))).collect()
     }
 
@@ -289,13 +293,9 @@ fn products_in<T: Element>(
             (_, Err(reason)) => Err(reason.clone()),
         };
         entrants.push(match judged {
-            Ok((mut prepared, verdict)) => {
-                let run = move || {
-                    prepared.flush_cache()?;
-                    Ok(prepared.time()?)
-                };
+            Ok((prepared, verdict)) => {
                 let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
-                Entrant::new(row, Box::new(Each(run)), problem.flops())
+                Entrant::new(row, Box::new(prepared), problem.flops())
             }
             Err(reason) => Entrant::refused(row, reason),
         });

@@ -27,6 +27,7 @@ use crate::record::Header;
 use crate::session::Session;
 use crate::timer::Effort;
 pub(crate) use contest::{Case, Contender, Group, is_refusal};
+pub(crate) use race::MANY;
 pub(crate) use turns::{Each, Timed};
 
 /// What all experiments of one process share.
@@ -65,6 +66,8 @@ pub(crate) struct Recipe {
     pub(crate) axis: Option<&'static str>,
     /// Timed runs of a kernel.
     pub(crate) iterations: usize,
+    /// Whether its sizes are smaller where there is no GPU.
+    pub(crate) scaled: bool,
 }
 
 /// The usual number of timed runs.
@@ -97,6 +100,7 @@ pub(crate) fn run(
     interrupt::listen()?;
     let kind = session.kind();
     let note = match kind {
+        _ if !recipe.scaled => "",
         BackendKind::Cuda => "",
         BackendKind::Cpu => " (on the CPU: smaller sizes than on a GPU)",
         BackendKind::Sim => " (in the simulator: the smallest sizes)",
@@ -245,7 +249,8 @@ impl Lab {
             Ok(()) => Ok(self.document.passed),
             Err(error) if error.is::<Interrupted>() => {
                 let kept = self.document.rows.len();
-                Err(error.context(format!("{}: {kept} rows are kept", self.document.header.experiment)))
+                let rows = if kept == 1 { "row is" } else { "rows are" };
+                Err(error.context(format!("{}: {kept} {rows} kept", self.document.header.experiment)))
             }
             Err(error) => Err(error),
         }

@@ -7,9 +7,10 @@ use flash_attention::{BackendKind, Element, Kernel, Prepared};
 
 use super::Lab;
 use super::document::{CheckRecord, Row, RunRecord, Unit};
-use super::turns::{Timed, interleave};
+use super::turns::{Many, Timed, interleave};
 use crate::check::Verdict;
-use crate::measure::cold;
+use crate::interrupt::{self, Interrupted};
+use crate::nvtx;
 use crate::record::TimesRecord;
 use crate::timer::Times;
 
@@ -26,23 +27,35 @@ pub(super) struct Entrant<'a> {
 const SHORT: f64 = 20e-6;
 
 /// Runs behind one another that show what a kernel takes without its launch.
-const QUEUED: usize = 100;
+pub(crate) const MANY: usize = 100;
 
-/// Attention of ours.
-struct Attention<'a, T>(Prepared<'a, T>);
+/// How often they are timed: the median counts.
+const REPEATS: usize = 5;
 
-impl<T: Element> Timed for Attention<'_, T> {
+/// A kernel of ours, whose runs are a range that a profiler shows by its entries.
+struct Ranged<'a> {
+    entries: String,
+    timed: Box<dyn Timed + 'a>,
+}
+
+impl Timed for Ranged<'_> {
     fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
-        (0..runs).map(|_| Ok(cold(&mut self.0)?.as_secs_f64())).collect()
+        let _range = nvtx::range(&self.entries);
+        self.timed.time(runs)
     }
 
-    fn time_queued(&mut self, runs: usize) -> Result<Option<f64>> {
-        Ok(Some(self.0.time_runs(runs)?.as_secs_f64() / runs as f64))
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        let _range = nvtx::range(&self.entries);
+        self.timed.time_many(runs)
     }
 }
 
 impl<'a> Entrant<'a> {
     pub(super) fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
+        let timed = match &row.plan {
+            Some(plan) => Box::new(Ranged { entries: plan.entries(), timed }),
+            None => timed,
+        };
         Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
     }
 
@@ -54,7 +67,7 @@ impl<'a> Entrant<'a> {
     ) -> Self {
         let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };
         let (extra_bytes, launches) = (Some(prepared.extra_bytes()), Some(prepared.launches()));
-        Self { row, timed: Some(Box::new(Attention(prepared))), flops, extra_bytes, launches }
+        Self { extra_bytes, launches, ..Self::new(row, Box::new(prepared), flops) }
     }
 
     pub(super) fn refused(row: Row, reason: String) -> Self {
@@ -62,11 +75,17 @@ impl<'a> Entrant<'a> {
         Self { row, timed: None, flops: 0.0, extra_bytes: None, launches: None }
     }
 
-    /// What a run takes where the next one's launch is hidden behind it, on warm caches.
-    fn add_queued(&mut self) -> Result<()> {
-        let queued = self.timed.as_mut().map_or(Ok(None), |timed| timed.time_queued(QUEUED))?;
-        if let Some(seconds) = queued {
-            self.row.put(format!("one of {QUEUED} queued"), Unit::Seconds, seconds);
+    /// What a run takes where the next one's launch is hidden behind it, and in a graph where there is none.
+    fn add_many(&mut self) -> Result<()> {
+        let Some(timed) = &mut self.timed else { return Ok(()) };
+        let many = (0..REPEATS).map(|_| timed.time_many(MANY)).collect::<Result<Vec<_>>>()?;
+        let queued = many.iter().filter_map(|many| many.queued).collect::<Vec<_>>();
+        let replayed = many.iter().filter_map(|many| many.replayed).collect();
+        for (way, seconds) in [("queued", queued), ("in a replayed graph", replayed)] {
+            if !seconds.is_empty() {
+                let median = Times { warmup_runs: 0, seconds }.median();
+                self.row.put(format!("one of {MANY} {way}"), Unit::Seconds, median);
+            }
         }
         Ok(())
     }
@@ -91,16 +110,18 @@ impl Lab {
             .screen
             .progress(runs * (self.effort.warmup + self.effort.iterations), entrants[0].row.case.clone());
         let timed = entrants.iter_mut().filter_map(|entrant| Some(&mut **entrant.timed.as_mut()?));
-        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs))?;
+        let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs));
+        let interrupted = interrupt::check();
         drop(progress);
         let (mut results, on_gpu) = (results.into_iter(), self.kind() == BackendKind::Cuda);
         for (index, entrant) in entrants.iter_mut().enumerate() {
             let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
             match result {
+                Ok(times) if times.seconds.is_empty() => entrant.row.not_run = Some(Interrupted.to_string()),
                 Ok(times) => {
                     entrant.finish(&times);
-                    if on_gpu && times.median() < SHORT {
-                        entrant.add_queued()?;
+                    if on_gpu && times.median() < SHORT && interrupted.is_ok() {
+                        entrant.add_many()?;
                     }
                 }
                 // A peer may refuse late; our own kernels may not.
@@ -131,6 +152,7 @@ impl Lab {
             self.document.rows.push(row);
         }
         self.save()?;
+        interrupted?;
         Ok(first..self.rows().len())
     }
 }
@@ -154,8 +176,9 @@ mod tests {
         let judged = subject.judge(&session, &plan).unwrap();
         let mut entrant = Entrant::judged(Row::default(), judged, problem.flops());
         assert_eq!(entrant.timed.as_mut().unwrap().time(3).unwrap().len(), 3);
-        entrant.add_queued().unwrap();
+        entrant.add_many().unwrap();
         assert!(entrant.row.figure("one of 100 queued").unwrap() > 0.0);
+        assert_eq!(entrant.row.figure("one of 100 in a replayed graph"), None, "the CPU has no graphs");
         assert!(entrant.row.check.unwrap().passed);
     }
 }

@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use flash_attention::gemm::PreparedGemm;
+use flash_attention::{Element, Prepared};
 
 use crate::interrupt;
+use crate::measure::cold;
 use crate::timer::{Effort, Times};
 
 /// Something whose runs can be timed.
@@ -12,10 +15,51 @@ pub(crate) trait Timed {
     /// The seconds of `runs` runs, each on caches as cold as the device lets them be made.
     fn time(&mut self, runs: usize) -> Result<Vec<f64>>;
 
-    /// The seconds that each of `runs` runs behind one another takes, if that is known.
-    fn time_queued(&mut self, runs: usize) -> Result<Option<f64>> {
+    /// What one of `runs` runs behind one another takes, where that is known.
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
         let _ = runs;
-        Ok(None)
+        Ok(Many::default())
+    }
+}
+
+/// Seconds of one run among many, on warm caches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Many {
+    /// Launched one behind another, without a wait.
+    pub(crate) queued: Option<f64>,
+    /// In a CUDA graph that is replayed.
+    pub(crate) replayed: Option<f64>,
+}
+
+impl Many {
+    /// From the time of `runs` runs in each of the ways.
+    fn new(runs: usize, queued: Duration, replayed: Option<Duration>) -> Self {
+        let one = |all: Duration| all.as_secs_f64() / runs as f64;
+        Self { queued: Some(one(queued)), replayed: replayed.map(one) }
+    }
+}
+
+impl<T: Element> Timed for Prepared<'_, T> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        (0..runs).map(|_| Ok(cold(self)?.as_secs_f64())).collect()
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        Ok(Many::new(runs, self.time_runs(runs)?, self.time_replayed(runs)?))
+    }
+}
+
+impl<T: Element> Timed for PreparedGemm<'_, T> {
+    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+        let mut run = || {
+            self.flush_cache()?;
+            Ok(self.time()?.as_secs_f64())
+        };
+        (0..runs).map(|_| run()).collect()
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        Ok(Many::new(runs, self.time_runs(runs)?, self.time_replayed(runs)?))
     }
 }
 
@@ -62,21 +106,29 @@ impl Lane<'_, '_> {
     }
 }
 
-/// Warms up and times all of `timed` in turns; what fails has its error, and the others go on.
-///
-/// # Errors
-/// When Ctrl-C is pressed.
+/// Warms up and times all of `timed` in turns; what fails has its error, and the others go on. Ctrl-C ends it with what was
+/// timed so far, which may be no run at all: the caller asks [`interrupt::check`].
 pub(crate) fn interleave<'b>(
     effort: &Effort,
     timed: Vec<&mut (dyn Timed + 'b)>,
     step: &dyn Fn(usize),
-) -> Result<Vec<Result<Times>>> {
+) -> Vec<Result<Times>> {
     let empty = || Ok(Times { warmup_runs: 0, seconds: Vec::new() });
     let mut lanes: Vec<_> = timed
         .into_iter()
         .map(|timed| Lane { timed: Some(timed), result: empty(), spent: Duration::ZERO })
         .collect();
-    for lane in &mut lanes {
+    // What ends it early is no error of these.
+    let _ = in_turns(effort, &mut lanes, step);
+    lanes.into_iter().map(|lane| lane.result).collect()
+}
+
+fn in_turns(
+    effort: &Effort,
+    lanes: &mut [Lane<'_, '_>],
+    step: &dyn Fn(usize),
+) -> Result<(), interrupt::Interrupted> {
+    for lane in lanes.iter_mut() {
         let mut made = 0;
         while made < effort.warmup && lane.spent <= effort.budget / 4 {
             interrupt::check()?;
@@ -97,7 +149,7 @@ pub(crate) fn interleave<'b>(
             step(runs);
         }
     }
-    Ok(lanes.into_iter().map(|lane| lane.result).collect())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,7 +173,7 @@ mod tests {
         };
         let (mut a, mut b) = (timed('a'), timed('b'));
         let effort = effort(2, 12, Duration::from_secs(1000));
-        let results = interleave(&effort, vec![&mut a, &mut b], &|_| ()).unwrap();
+        let results = interleave(&effort, vec![&mut a, &mut b], &|_| ());
         assert_eq!(*order.borrow(), "aabb".to_owned() + "ab" + "aaaaabbbbb" + "aaaaabbbbb" + "ab");
         for (result, name) in results.into_iter().zip(['a', 'b']) {
             let times = result.unwrap();
@@ -133,7 +185,7 @@ mod tests {
     #[test]
     fn past_the_budget_the_least_runs_are_made() {
         let mut one = Each(|| Ok(Duration::from_secs(1)));
-        let results = interleave(&effort(5, 100, Duration::ZERO), vec![&mut one], &|_| ()).unwrap();
+        let results = interleave(&effort(5, 100, Duration::ZERO), vec![&mut one], &|_| ());
         // The second turn is whole: nothing says that a run is long.
         assert_eq!(results.into_iter().next().unwrap().unwrap().seconds.len(), 6);
     }
@@ -143,7 +195,7 @@ mod tests {
         let mut good = Each(|| Ok(Duration::from_secs(1)));
         let mut bad = Each(|| anyhow::bail!("no such backend"));
         let effort = effort(1, 7, Duration::from_secs(1000));
-        let results = interleave(&effort, vec![&mut bad, &mut good], &|_| ()).unwrap();
+        let results = interleave(&effort, vec![&mut bad, &mut good], &|_| ());
         assert_eq!(results[0].as_ref().unwrap_err().to_string(), "no such backend");
         assert_eq!(results[1].as_ref().unwrap().seconds.len(), 7);
     }

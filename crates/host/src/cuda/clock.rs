@@ -33,6 +33,23 @@ impl Clock {
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
     }
 
+    /// The time of one replay of a graph that holds `count` times what `enqueue` puts on the backend's stream; waits for
+    /// it.
+    ///
+    /// # Safety
+    /// As [`Cuda::capture`], until this returns, and where it fails until the stream is done.
+    pub(super) unsafe fn time_replayed(
+        &self,
+        count: usize,
+        enqueue: impl Fn() -> Result<()>,
+    ) -> Result<Duration> {
+        // SAFETY: the caller's contract.
+        let graph = unsafe { self.cuda.capture(|_| (0..count).try_for_each(|_| enqueue())) }?;
+        // The first replay also brings the graph to the device.
+        graph.launch()?;
+        self.time(|_| graph.launch())
+    }
+
     /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of its number
     /// on the backend's stream. Waits for all of them.
     pub(super) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {

@@ -15,10 +15,20 @@ use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem, params};
 use crate::{DType, Element, Error, Result};
 
 impl Cuda {
+    /// As [`Self::load`], for [`Self::gemm`].
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_gemm(&self, plan: &GemmPlan) -> Result<()> {
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        let mut steps = plan.step.iter().chain(&plan.unaligned);
+        steps.try_for_each(|step| self.modules.function(step.entry).map(drop))
+    }
+
     /// Enqueues a plan's launch on `stream` and returns; C is there once the stream gets so far.
     ///
-    /// Allocates nothing and synchronises nothing, and tensor maps go by value with the launch. The first call with
-    /// a plan loads its kernel.
+    /// Allocates nothing and synchronises nothing, and tensor maps go by value with the launch; after
+    /// [`Self::load_gemm`] it can be recorded in a CUDA graph ([`Self::capture`]).
     ///
     /// # Errors
     /// When the driver refuses a kernel or a launch.
@@ -70,7 +80,7 @@ impl<T: Element> ResidentGemm<T> {
     fn new(cuda: &Cuda, problem: &GemmProblem, plan: &GemmPlan, (a, b): (&[T], &[T])) -> Result<Self> {
         let c_len = problem.matrices().c.span();
         problem.check_buffers::<T>(a.len(), b.len(), c_len)?;
-        check("cuCtxSetCurrent", cuda.context.bind_to_thread())?;
+        cuda.load_gemm(plan)?;
         let matrices =
             [cuda.buffer_of("a", a)?, cuda.buffer_of("b", b)?, cuda.buffer("c", c_len * T::DTYPE.bytes())?];
         let (problem, plan) = (*problem, plan.clone());
@@ -113,6 +123,23 @@ impl<T: Element> ResidentGemm<T> {
     /// When the driver refuses the launch, or the kernel faults.
     pub fn time(&mut self) -> Result<Duration> {
         self.clock.time(|_| self.enqueue())
+    }
+
+    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of the last.
+    ///
+    /// # Errors
+    /// When the driver refuses a launch, or the kernel faults.
+    pub fn time_runs(&mut self, count: usize) -> Result<Duration> {
+        self.clock.time(|_| (0..count).try_for_each(|_| self.enqueue()))
+    }
+
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs.
+    ///
+    /// # Errors
+    /// When the driver refuses to record a launch, or the kernel faults.
+    pub fn time_replayed(&mut self, count: usize) -> Result<Duration> {
+        // SAFETY: the buffers are this object's own; it outlives the stream's work, as `enqueue` says.
+        unsafe { self.clock.time_replayed(count, || self.enqueue()) }
     }
 
     /// Evicts the matrices from the L2 cache.

@@ -8,6 +8,7 @@ mod clock;
 mod copy;
 mod driver;
 mod gemm;
+mod graph;
 mod modules;
 mod resident;
 mod tensor_map;
@@ -21,6 +22,7 @@ use fa_kernels::entries::{Entry, Params};
 pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
 pub use gemm::{MmaPeak, ResidentGemm};
+pub use graph::Graph;
 pub use resident::{LaunchSpan, Resident};
 
 use crate::launch::{Addresses, params};
@@ -138,7 +140,8 @@ impl Cuda {
 
     /// Enqueues a plan's launches on `stream` and returns; O and lse are there once the stream gets so far.
     ///
-    /// Allocates nothing and synchronises nothing; after [`Self::load`] it can be captured in a CUDA graph.
+    /// Allocates nothing and synchronises nothing; after [`Self::load`] it can be recorded in a CUDA graph
+    /// ([`Self::capture`]).
     ///
     /// # Errors
     /// When an address that the problem needs was left out, and when the driver refuses a kernel or a launch.

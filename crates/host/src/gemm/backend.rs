@@ -120,6 +120,29 @@ impl<T: Element> PreparedGemm<'_, T> {
         }
     }
 
+    /// Runs `count` times behind one another without waiting in between, and returns the time of all.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn time_runs(&mut self, count: usize) -> Result<Duration> {
+        if let State::Cuda(resident) = &mut self.state {
+            return resident.time_runs(count);
+        }
+        (0..count).map(|_| self.time()).sum()
+    }
+
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no graphs, on the CPU
+    /// and in the simulator.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn time_replayed(&mut self, count: usize) -> Result<Option<Duration>> {
+        match &mut self.state {
+            State::Cuda(resident) => resident.time_replayed(count).map(Some),
+            State::Host { .. } => Ok(None),
+        }
+    }
+
     /// C (its whole span, what the matrix does not reach unspecified) of the last run.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use flash_attention::gemm::GemmKernel;
 use flash_attention::{BackendKind, Kernel};
 
-use crate::cli::{BackendArgs, ReportArgs, named};
+use crate::cli::{BackendArgs, ReportArgs, at_least_one, named};
 
 /// Arguments of `verify`.
 #[derive(Clone, Debug, clap::Args)]
@@ -11,6 +11,9 @@ pub(crate) struct Args {
     /// Thread orders in which the simulator runs each case; the first 8 differ in kind, the rest by chance
     #[arg(long, default_value_t = 8, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) schedules: u64,
+    /// Times that each case is run, with the same bits each time [default: 3; sim: 1]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
+    repeats: Option<usize>,
     /// The only kernel to verify
     #[arg(long, value_parser = named(&AnyKernel::ALL, AnyKernel::name))]
     pub(super) kernel: Option<AnyKernel>,
@@ -36,6 +39,11 @@ pub(super) enum Sizes {
 }
 
 impl Args {
+    /// How often each case is run on a backend: a schedule of the simulator gives the same run by construction.
+    pub(super) fn repeats(&self, backend: BackendKind) -> usize {
+        self.repeats.unwrap_or(if backend == BackendKind::Sim { 1 } else { 3 })
+    }
+
     /// How large the cases are on a backend.
     pub(super) fn sizes(&self, backend: BackendKind) -> Sizes {
         if self.small || backend == BackendKind::Sim { Sizes::Small } else { Sizes::Full }

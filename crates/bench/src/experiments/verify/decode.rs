@@ -9,9 +9,10 @@ use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest,
 use half::{bf16, f16};
 
 use super::targets::bucket;
-use super::{Args, CHECKED_ROWS, EntryRecord, Sizes, Subject, outcomes, print, record};
+use super::{Args, CHECKED_ROWS, Effort, EntryRecord, Sizes, Subject, outcomes, print, record, repeated};
 use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
+use crate::measure::judged;
 use crate::output::Screen;
 use crate::session::Session;
 
@@ -121,7 +122,7 @@ fn verify_type<T: Element>(
         // Asked for alone, it still needs splits to merge.
         kernels.extend(entries().find(of_dtype(Algorithm::Decode)));
     }
-    let (mut merged, mut runs) = (Vec::new(), 0);
+    let (mut merged, mut runs, effort) = (Vec::new(), 0, Effort::new(session, args));
     while let Some(head_dims) = kernels.first().map(|entry| bucket(entry)) {
         // Entries of one range of head_dims share inputs and references.
         let trials = trials::<T>(args.sizes(session.kind()), &head_dims, args.report.seed)?;
@@ -129,11 +130,12 @@ fn verify_type<T: Element>(
         for entry in kernels.drain(..of_range) {
             let (split, whole): (Vec<_>, Vec<_>) =
                 trials.iter().map(|trial| OnEntry { trial, entry }).partition(|on| on.trial.num_splits > 1);
-            let whole = outcomes(session, &whole, args.schedules)?;
-            let split = outcomes(session, &split, args.schedules)?;
+            let whole = outcomes(session, args, &whole)?;
+            let split = outcomes(session, args, &split)?;
             runs += whole.len() + split.len();
             if targets.iter().any(|target| std::ptr::eq(*target, entry)) {
-                records.push(record(entry.name, T::DTYPE, Some(&head_dims), whole.iter().chain(&split)));
+                let outcomes = whole.iter().chain(&split);
+                records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, outcomes));
                 records.last().map_or(Ok(()), |record| print(screen, record))?;
             }
             merged.extend(split);
@@ -141,7 +143,7 @@ fn verify_type<T: Element>(
     }
     if let Some(entry) = combine {
         let head_dims = 1..=flash_attention::MAX_HEAD_DIM;
-        records.push(record(entry.name, T::DTYPE, Some(&head_dims), merged.iter()));
+        records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, merged.iter()));
         records.last().map_or(Ok(()), |record| print(screen, record))?;
     }
     Ok(runs)
@@ -202,15 +204,13 @@ impl<T: Element> Subject for OnEntry<'_, T> {
         self.entry.name.to_owned()
     }
 
-    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>> {
+    fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { problem, cache, expected, num_splits, .. } = self.trial;
         let request =
             DecodeRequest { num_splits: Some(*num_splits), entry: Some(self.entry.name.to_owned()) };
         let plan = backend.plan_decode(problem, &request)?;
-        let mut prepared = backend.prepare_decode(problem, &plan, cache.inputs())?;
-        prepared.poison()?;
-        prepared.time()?;
-        let (o, lse) = prepared.outputs()?;
-        Ok(Ok(expected.judge(problem.dense(), DType::F32, &o, &lse)))
+        let prepared = backend.prepare_decode(problem, &plan, cache.inputs())?;
+        let judged = judged(prepared, |o, lse| expected.judge(problem.dense(), DType::F32, o, lse))?;
+        repeated(judged, repeats)
     }
 }

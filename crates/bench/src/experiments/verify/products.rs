@@ -6,7 +6,7 @@ use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matr
 use flash_attention::{Backend, BackendKind, DType, Device, Element};
 
 use super::targets::refusal;
-use super::{Args, EntryRecord, Outcome, Sizes, Subject, outcomes, record};
+use super::{Args, Effort, EntryRecord, Outcome, Sizes, Subject, outcomes, record, repeated};
 use crate::check::Verdict;
 use crate::product::{Product, describe};
 use crate::session::Session;
@@ -117,7 +117,7 @@ pub(super) fn verify<T: Element>(
     args: &Args,
     target: &Target,
 ) -> anyhow::Result<EntryRecord> {
-    let (schedules, seed) = (args.schedules, args.report.seed);
+    let seed = args.report.seed;
     let shapes = shapes(args.sizes(session.kind())).enumerate();
     // From another order of C for each target, so that all of them meet all shapes in both.
     let first = target.name.len() % 2;
@@ -127,8 +127,8 @@ pub(super) fn verify<T: Element>(
             Ok(Trial { product: Product::<T>::new(&problem, seed + index as u64, CHECKED_ROWS), target })
         })
         .collect::<flash_attention::Result<_>>()?;
-    let outcomes: Vec<Outcome> = outcomes(session, &trials, schedules)?;
-    Ok(record(&target.name, target.dtype, None, outcomes.iter()))
+    let outcomes: Vec<Outcome> = outcomes(session, args, &trials)?;
+    Ok(record(&target.name, target.dtype, None, Effort::new(session, args), outcomes.iter()))
 }
 
 /// A problem for a target.
@@ -146,12 +146,12 @@ impl<T: Element> Subject for Trial<'_, T> {
         self.target.name.clone()
     }
 
-    fn verdict(&self, backend: &Backend) -> flash_attention::Result<Result<Verdict, String>> {
+    fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let plan = backend.plan_gemm(&self.product.problem, &self.target.request)?;
         if let Some(entry) = self.target.entry.filter(|entry| !launches(&plan, entry)) {
             return Ok(Err(format!("the planner does not launch {}", entry.name)));
         }
-        self.product.judge(backend, &plan).map(|(_, verdict)| Ok(verdict))
+        repeated(self.product.judge(backend, &plan)?, repeats)
     }
 }
 

@@ -1,0 +1,175 @@
+//! The same run again: one that is right gives the same bits each time, and from a CUDA graph too.
+
+use flash_attention::gemm::PreparedGemm;
+use flash_attention::{Element, Prepared, Result};
+use rayon::prelude::*;
+
+use crate::check::Verdict;
+
+/// What can be run again.
+pub(super) trait Repeatable {
+    /// Of the outputs' elements.
+    type Element: Element;
+
+    /// The output beside lse.
+    const OUTPUT: &'static str;
+
+    /// Runs once over poisoned outputs.
+    fn run(&mut self) -> Result<()>;
+
+    /// Runs in a replayed CUDA graph over poisoned outputs; false where there are no graphs.
+    fn replay(&mut self) -> Result<bool>;
+
+    /// The output, and lse where there is one, of the last run.
+    fn outputs(&self) -> Result<(Vec<Self::Element>, Vec<f32>)>;
+}
+
+impl<T: Element> Repeatable for Prepared<'_, T> {
+    type Element = T;
+
+    const OUTPUT: &'static str = "O";
+
+    fn run(&mut self) -> Result<()> {
+        self.poison()?;
+        self.time().map(drop)
+    }
+
+    fn replay(&mut self) -> Result<bool> {
+        self.poison()?;
+        Ok(self.time_replayed(1)?.is_some())
+    }
+
+    fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+        Prepared::outputs(self)
+    }
+}
+
+impl<T: Element> Repeatable for PreparedGemm<'_, T> {
+    type Element = T;
+
+    const OUTPUT: &'static str = "C";
+
+    fn run(&mut self) -> Result<()> {
+        self.poison()?;
+        self.time().map(drop)
+    }
+
+    fn replay(&mut self) -> Result<bool> {
+        self.poison()?;
+        Ok(self.time_replayed(1)?.is_some())
+    }
+
+    fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+        Ok((self.output()?, Vec::new()))
+    }
+}
+
+/// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
+pub(super) fn repeated<R: Repeatable>(
+    (mut repeatable, verdict): (R, Verdict),
+    repeats: usize,
+) -> Result<std::result::Result<Verdict, String>> {
+    if !verdict.passed() || repeats == 1 {
+        return Ok(Ok(verdict));
+    }
+    let first = repeatable.outputs()?;
+    let differs =
+        |repeatable: &R| -> Result<Option<String>> { Ok(difference::<R>(&first, &repeatable.outputs()?)) };
+    for run in 2..=repeats {
+        repeatable.run()?;
+        if let Some(what) = differs(&repeatable)? {
+            return Ok(Err(format!("run {run} of {repeats} differs from the first in {what}")));
+        }
+    }
+    if repeatable.replay()?
+        && let Some(what) = differs(&repeatable)?
+    {
+        return Ok(Err(format!("the replay of a CUDA graph differs from a launch in {what}")));
+    }
+    Ok(Ok(verdict))
+}
+
+type Outputs<'a, T> = &'a (Vec<T>, Vec<f32>);
+
+/// In what two runs' outputs differ.
+fn difference<R: Repeatable>(
+    first: Outputs<'_, R::Element>,
+    again: Outputs<'_, R::Element>,
+) -> Option<String> {
+    let of_output = unequal(&first.0, &again.0).map(|text| format!("{text} of {}", R::OUTPUT));
+    of_output.or_else(|| unequal(&first.1, &again.1).map(|text| format!("{text} of lse")))
+}
+
+/// How many elements have other bits, and which is the first.
+fn unequal<T: Element>(first: &[T], again: &[T]) -> Option<String> {
+    // fp32 holds each value of the smaller types in bits of its own.
+    let bits = |value: &T| value.to_f32().to_bits();
+    let differs = |(a, b): (&T, &T)| bits(a) != bits(b);
+    let count = first.par_iter().zip(again).filter(|&(a, b)| differs((a, b))).count();
+    if count == 0 {
+        return None;
+    }
+    let at = first.iter().zip(again).position(differs)?;
+    Some(format!("{count} of {} elements (the first is number {at})", first.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flash_attention::accuracy::Accuracy;
+    use half::f16;
+
+    /// Gives other outputs from a certain run on.
+    struct Drifting {
+        run: usize,
+        changes_at: usize,
+        graph: bool,
+    }
+
+    impl Repeatable for Drifting {
+        type Element = f16;
+
+        const OUTPUT: &'static str = "O";
+
+        fn run(&mut self) -> Result<()> {
+            self.run += 1;
+            Ok(())
+        }
+
+        fn replay(&mut self) -> Result<bool> {
+            self.run += 1;
+            Ok(self.graph)
+        }
+
+        fn outputs(&self) -> Result<(Vec<f16>, Vec<f32>)> {
+            let zero = if self.run >= self.changes_at { f16::NEG_ZERO } else { f16::ZERO };
+            Ok((vec![f16::NAN, zero, f16::ONE], vec![f32::NEG_INFINITY]))
+        }
+    }
+
+    fn verdict(output: f64) -> Verdict {
+        let accuracy =
+            |max_error| Accuracy { max_error, standard_error: None, bound: 1.0, mismatches: 0, elements: 1 };
+        Verdict { output: accuracy(output), lse: accuracy(0.0), unwritten: 0, rows: 1 }
+    }
+
+    fn result(changes_at: usize, graph: bool) -> std::result::Result<Verdict, String> {
+        repeated((Drifting { run: 1, changes_at, graph }, verdict(0.0)), 4).unwrap()
+    }
+
+    #[test]
+    fn one_other_bit_is_found_with_its_run() {
+        let place = "1 of 3 elements (the first is number 1) of O";
+        let message = |changes_at| result(changes_at, true).unwrap_err();
+        assert_eq!(message(3), format!("run 3 of 4 differs from the first in {place}"));
+        assert_eq!(message(5), format!("the replay of a CUDA graph differs from a launch in {place}"));
+        assert!(result(5, false).is_ok(), "there was no replay");
+        assert!(result(6, true).is_ok(), "NaN that is there each time is the same bits");
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_run_again() {
+        let wrong = repeated((Drifting { run: 1, changes_at: 2, graph: false }, verdict(2.0)), 4).unwrap();
+        assert!(!wrong.unwrap().passed());
+    }
+}
