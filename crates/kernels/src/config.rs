@@ -137,37 +137,7 @@ impl MmaConfig {
         32 * self.warps
     }
 
-    /// Tiles of K, and as many of V, that shared memory holds: two, so that a step's copies have the whole step before it;
-    /// one where that alone lets two blocks share a multiprocessor of Hopper, of which one computes while the other waits.
-    #[inline]
-    pub const fn stages(&self) -> u32 {
-        let hopper = Limits::of(90);
-        let only_with_one = self.is_well_formed()
-            && self.demand(2, 2).check(&hopper).is_err()
-            && self.demand(1, 2).check(&hopper).is_ok();
-        if only_with_one { 1 } else { 2 }
-    }
-
-    /// What a tile of sizes that make sense asks of a device with so many stages, and blocks on a multiprocessor.
-    #[inline]
-    const fn demand(&self, stages: u32, min_blocks: u32) -> Demand {
-        Demand {
-            threads: self.threads(),
-            min_blocks,
-            accumulators: self.accumulators(),
-            shared_bytes: self.shared_of_stages(stages),
-        }
-    }
-
-    /// Bytes of shared memory with so many stages.
-    #[inline]
-    const fn shared_of_stages(&self, stages: u32) -> u64 {
-        let rows = self.block_m as u64 + 2 * stages as u64 * self.block_n as u64;
-        rows.saturating_mul(2 * self.head_dim as u64 + 16)
-    }
-
-    /// Bytes of shared memory: a tile of Q and the stages of K and V in 16-bit elements, each row 16 bytes longer.
-    #[inline]
+    /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
         self.shared_needed() as u32
     }
@@ -175,7 +145,7 @@ impl MmaConfig {
     /// [`Self::shared_bytes`] for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        self.shared_of_stages(self.stages())
+        (self.block_m as u64 + 4 * self.block_n as u64).saturating_mul(2 * self.head_dim as u64 + 16)
     }
 
     /// fp32 registers that a thread needs for its parts of S and O, the bulk of its budget.
@@ -216,7 +186,8 @@ impl MmaConfig {
         if let Err(reason) = self.check_shape() {
             return Err(reason);
         }
-        self.demand(self.stages(), min_blocks).check(limits)
+        let (threads, accumulators) = (self.threads(), self.accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
     }
 }
 
@@ -433,24 +404,6 @@ mod tests {
         {
             assert!(!SimtConfig { block_m, block_n, head_dim }.is_well_formed());
         }
-    }
-
-    #[test]
-    fn one_stage_where_it_makes_room_for_a_second_block() {
-        let tile = |block_m, block_n, head_dim, warps| {
-            let config = MmaConfig { block_m, block_n, head_dim, warps };
-            (config.stages(), config.shared_needed())
-        };
-        assert_eq!(tile(64, 64, 256, 4), (1, (64 + 2 * 64) * 528));
-        assert_eq!(tile(64, 64, 192, 4).0, 1);
-        // Two blocks have room for two stages each.
-        assert_eq!(tile(64, 32, 256, 4), (2, (64 + 4 * 32) * 528));
-        // The registers of one block leave none for a second.
-        assert_eq!(tile(128, 64, 256, 8), (2, (128 + 4 * 64) * 528));
-        assert_eq!(tile(128, 64, 160, 8).0, 2);
-        // Not even one stage makes room.
-        assert_eq!(tile(64, 128, 256, 4).0, 2);
-        assert_eq!(tile(64, 64, 256, 0).0, 2);
     }
 
     #[test]

@@ -171,16 +171,12 @@ entries! { sm_80;
     forward_sm80(128, 16, 176, 4, 2);
     forward_sm80(128, 64, 192, 8, 1);
     forward_sm80(64, 32, 192, 4, 2);
-    forward_sm80(64, 64, 192, 4, 2);
     forward_sm80(128, 64, 208, 8, 1);
     forward_sm80(64, 32, 208, 4, 2);
-    forward_sm80(64, 64, 208, 4, 2);
     forward_sm80(128, 64, 224, 8, 1);
     forward_sm80(64, 32, 224, 4, 2);
-    forward_sm80(64, 64, 224, 4, 2);
     forward_sm80(128, 64, 256, 8, 1);
     forward_sm80(64, 32, 256, 4, 2);
-    forward_sm80(64, 64, 256, 4, 2);
     // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
     forward_sm80_score_mod(128, 64, 32, 4, 2);
     forward_sm80_score_mod(128, 64, 64, 4, 2);

@@ -3,9 +3,7 @@
 //! Runs on every NVIDIA GPU since sm_80. One block owns one tile of Q, its warps 16 or 32 rows of it
 //! each; K and V stream past through a ring of two stages in shared memory, copied asynchronously: the next
 //! stage fills while this one is worked on, and one barrier a step leaves the warps free to drift, so that
-//! some multiply while others exponentiate. Where one stage makes room for a second block on the multiprocessor
-//! ([`MmaConfig::stages`]), V is copied beside Q·Kᵀ and the next K beside P·V, and the other block fills the
-//! waits. Scores and P stay in registers.
+//! some multiply while others exponentiate. Scores and P stay in registers.
 
 use crate::config::MmaConfig;
 use crate::element::Element;
@@ -21,11 +19,8 @@ use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 
 /// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
-#[inline]
 pub const fn barriers(config: MmaConfig) -> u32 {
-    let ways = if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 };
-    let a_step = if config.stages() == 1 { 2 } else { 1 };
-    ways * a_step
+    if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 }
 }
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
@@ -174,13 +169,10 @@ unsafe fn attend<
     operands: &Operands,
     keep: u32,
 ) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
-    let stages = const {
-        MmaConfig { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, warps: THREADS / 32 }.stages()
-    };
     let work = work_tile::<BLOCK_M>(params);
     let mut mask = TileMask::new(params, &work, work.tile * BLOCK_M, BLOCK_M, BLOCK_N);
     let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
-    let kv_shared = q_shared.from_row(BLOCK_M);
+    let stages = q_shared.from_row(BLOCK_M);
     let lane = Lane::current::<ROWS>();
 
     let mut acc = [[0.0; OUT]; ROWS];
@@ -197,9 +189,9 @@ unsafe fn attend<
             (KV::copied_columns(params.head_dim), KV::copied_columns(params.head_dim_v));
         q_shared.clear_columns::<THREADS>(first_of_k, BLOCK_M);
         let mut row = 0;
-        while row < index::unknown(stages * 2 * BLOCK_N) {
-            kv_shared.from_row(row).clear_columns::<THREADS>(first_of_k, BLOCK_N);
-            kv_shared.from_row(row + BLOCK_N).clear_columns::<THREADS>(first_of_v, BLOCK_N);
+        while row < index::unknown(4 * BLOCK_N) {
+            stages.from_row(row).clear_columns::<THREADS>(first_of_k, BLOCK_N);
+            stages.from_row(row + BLOCK_N).clear_columns::<THREADS>(first_of_v, BLOCK_N);
             row += 2 * BLOCK_N;
         }
         let rows = index::unknown(BLOCK_M);
@@ -212,10 +204,8 @@ unsafe fn attend<
         let keys = mask.seen.end - mask.seen.first;
         let [mut k, mut v] =
             [operands.k, operands.v].map(|kv| KV::new::<E>(&kv.from::<E>(mask.seen.first, 0)));
-        k.copy(keys, kv_shared);
-        if stages == 2 {
-            v.copy(keys, kv_shared.from_row(BLOCK_N));
-        }
+        k.copy(keys, stages);
+        v.copy(keys, stages.from_row(BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
         let mut row = 0;
@@ -228,24 +218,17 @@ unsafe fn attend<
         }
         let mut place = mask.place(BLOCK_M, mask.seen.first);
         let end = place.wrapping_add(keys);
-        let (mut k_shared, mut next) = (kv_shared, kv_shared.from_row(2 * BLOCK_N));
+        let (mut k_shared, mut next) = (stages, stages.from_row(2 * BLOCK_N));
         loop {
             let v_shared = k_shared.from_row(BLOCK_N);
             cp_async::wait_group::<0>();
             k.settle(k_shared);
-            if stages == 2 {
-                v.settle(v_shared);
-            }
-            barrier::sync(0, THREADS); // This stage is there, and all reads of what is copied to next are over.
+            v.settle(v_shared);
+            barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
             let keys = end.wrapping_sub(place);
-            if stages == 2 {
-                if keys > BLOCK_N {
-                    k.copy(keys - BLOCK_N, next);
-                    v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
-                    cp_async::commit_group();
-                }
-            } else {
-                v.copy(keys, v_shared);
+            if keys > BLOCK_N {
+                k.copy(keys - BLOCK_N, next);
+                v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
                 cp_async::commit_group();
             }
             let mut s = [[0.0; COLS]; ROWS];
@@ -267,23 +250,12 @@ unsafe fn attend<
             }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
-            if stages == 1 {
-                cp_async::wait_group::<0>();
-                v.settle(v_shared);
-                barrier::sync(0, THREADS); // V is there, and all reads of K are over.
-                if keys > BLOCK_N {
-                    k.copy(keys - BLOCK_N, k_shared);
-                    cp_async::commit_group();
-                }
-            }
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
             if keys <= BLOCK_N {
                 return (acc, softmax);
             }
             place = place.wrapping_add(BLOCK_N);
-            if stages == 2 {
-                (k_shared, next) = (next, k_shared);
-            }
+            (k_shared, next) = (next, k_shared);
         }
     }
 }
