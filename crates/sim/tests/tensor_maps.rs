@@ -151,18 +151,18 @@ fn stores_write_what_is_inside() {
             barrier::sync(0, 64);
             if index::thread() == 0 {
                 // SAFETY: the map and the buffer are this launch's.
-                unsafe { tma::store(address, shared::base(), [-8, 7]) };
+                unsafe { tma::store(address, shared::base(), [8, 7]) };
                 tma::commit_group();
                 tma::wait_group(0);
             }
         };
         let report = launch_on(Schedule::from_seed(seed), &buffers, &kernel).expect("a sound store");
-        assert_eq!(report.global_bytes_written, 2 * 19 * 2);
+        assert_eq!(report.global_bytes_written, 2 * 11 * 2);
         let found: &[u16] = bytemuck::cast_slice(&values);
         for (place, &found) in found.iter().enumerate() {
             let (x, y) = (place % 24, place / 24);
-            let inside = x < 19 && (7..9).contains(&y);
-            assert_eq!(found, if inside { ((y - 7) * 64 + x + 8) as u16 + 1 } else { 0 }, "({x}, {y})");
+            let inside = (8..19).contains(&x) && (7..9).contains(&y);
+            assert_eq!(found, if inside { ((y - 7) * 64 + x - 8) as u16 + 1 } else { 0 }, "({x}, {y})");
         }
     }
 }
@@ -211,12 +211,18 @@ fn transfers_that_the_device_does_not_take() {
     };
     // SAFETY: as above.
     let load = |to, map, at: [i32; 2]| move || unsafe { tma::load(to, map, bar(), at) };
+    // SAFETY: as above.
+    let store = |from, map, at: [i32; 2]| move || unsafe { tma::store(map, from, at) };
     for (message, part) in [
         (message(&read_only, &load(base, bad, [0, 0])), "the map is not what TensorMap::encode made"),
         (message(&read_only, &load(base + 64, good, [0, 0])), "is not a multiple of 128"),
         (
             message(&read_only, &load(base, good, [4, 0])),
             "coordinate 0 is 4, which is byte 8, no multiple of 16",
+        ),
+        (
+            message(&read_only, &store(base, good, [-8, 0])),
+            "coordinate 0 of a store is -8, below 0: an illegal instruction",
         ),
         (message(&read_only, &load(base + 16 * 1024, good, [0, 0])), "out of bounds"),
         (message(&short, &load(base, good, [0, 0])), "global access out of bounds"),

@@ -189,6 +189,12 @@ impl Block {
                 format!("coordinate 0 is {}, which is byte {start}, no multiple of 16", coordinates[0]);
             return Err(self.invalid_transfer(kind, location, reason));
         }
+        if kind == AccessKind::TmaStore && start < 0 {
+            // Seen on an H200, which takes such loads.
+            let reason =
+                format!("coordinate 0 of a store is {}, below 0: an illegal instruction", coordinates[0]);
+            return Err(self.invalid_transfer(kind, location, reason));
+        }
         let alignment = map.shared_alignment();
         if !shared.is_multiple_of(alignment) {
             let reason = format!("shared address {shared} is not a multiple of {alignment}");
