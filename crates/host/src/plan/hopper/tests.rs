@@ -1,0 +1,102 @@
+//! Orders of tiles, where heads start, and what tensor maps cannot describe.
+
+use super::*;
+use crate::{DType, Options, Tensors};
+
+fn causal(batch: usize, seqlen: usize, heads: usize) -> Problem {
+    let layout = TensorLayout::bshd(batch, seqlen, heads, 128);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    Problem::new(tensors, DType::F16, Options { causal: true, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn shares_of_a_causal_problem_are_nearly_even() {
+    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+    for (batch, seqlen) in [(4, 4096), (16, 1024), (2, 8192), (1, 16_384)] {
+        let problem = causal(batch, seqlen, 16);
+        let (heads, blocks) = (16 * batch, 132);
+        let costs = |order: TileOrder| Costs::of_head(&problem, &tile, order.short_tiles);
+        let fair =
+            (heads as u64 * costs(TileOrder::default()).whole.iter().sum::<u64>()) as f64 / f64::from(blocks);
+        let share = |order| longest_share(&costs(order), heads, order, blocks as usize) as f64 / fair;
+        let chosen = schedule(&problem, &tile, blocks).order;
+        assert!(share(chosen) < 1.05, "{seqlen}: {chosen:?} {}", share(chosen));
+        assert!(share(chosen) <= share(TileOrder { section: 16, ..TileOrder::default() }));
+    }
+}
+
+#[test]
+fn short_tiles_fill_the_last_round() {
+    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+    for (batch, seqlen) in [(8, 2048), (4, 4096), (2, 8192), (1, 16_384)] {
+        let layout = TensorLayout::bshd(batch, seqlen, 16, 128);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let Schedule { order, cycles, tiles, .. } = schedule(&problem, &tile, 132);
+        assert!(order.short_tiles > 0, "{seqlen}: {order:?}");
+        let whole = whole_tiles(&problem, &tile, order.short_tiles);
+        assert!(whole * 192 + order.short_tiles * 128 >= seqlen as u32);
+        assert_eq!(tiles, (whole + order.short_tiles) * 16 * batch as u32);
+        let alike = longest_share(&Costs::of_head(&problem, &tile, 0), 16 * batch, TileOrder::default(), 132);
+        assert!(cycles < 0.985 * alike as f64, "{seqlen}: {order:?} {cycles} {alike}");
+    }
+}
+
+#[test]
+fn short_sequences_take_the_tile_that_they_fill() {
+    let quickest = |seqlen: usize| {
+        let layout = TensorLayout::bshd(16_384 / seqlen, seqlen, 16, 128);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let cycles =
+            |block_m, block_n| schedule(&problem, &Tile { block_m, block_n, head_dim: 128 }, 132).cycles;
+        if cycles(192, 80) < cycles(128, 128) { 192 } else { 128 }
+    };
+    assert_eq!([512, 16_384].map(quickest), [128, 192]);
+}
+
+#[test]
+fn short_causal_sequences_take_short_steps() {
+    let quickest = |seqlen: usize, causal| {
+        let layout = TensorLayout::bshd(16_384 / seqlen, seqlen, 32, 64);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options { causal, ..Options::default() }).unwrap();
+        let cycles = |block_n| schedule(&problem, &Tile { block_m: 192, block_n, head_dim: 64 }, 132).cycles;
+        if cycles(64) < cycles(128) { 64 } else { 128 }
+    };
+    let lengths = [512, 1024, 2048, 4096, 16_384];
+    assert_eq!(lengths.map(|seqlen| quickest(seqlen, true)), [64, 128, 128, 128, 128]);
+    assert_eq!(lengths.map(|seqlen| quickest(seqlen, false)), [128; 5]);
+}
+
+#[test]
+fn boxes_start_with_sectors_where_rows_do_alike() {
+    let margin = |address, layout| margin(address, &layout, 160);
+    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 4, 152)), 8);
+    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 16, 145)), 15);
+    // Heads that all start with sectors, and rows of which only some do.
+    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 160)), 0);
+    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 152)), 0);
+    assert_eq!(margin(64, TensorLayout::bhsd(2, 30, 4, 152)), 0);
+    assert_eq!(margin(80, TensorLayout::bshd(2, 30, 4, 152)), 0);
+}
+
+#[test]
+fn a_stride_that_no_map_has_is_named() {
+    assert_eq!(
+        unmapped("q", &TensorLayout::bshd(2, 30, 3, 41)).unwrap(),
+        "q's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
+    );
+    assert_eq!(unmapped("q", &TensorLayout::bshd(1, 30, 1, 48)), None);
+    // A single index takes no steps.
+    assert_eq!(unmapped("q", &TensorLayout::strided([1, 30, 1, 41], [7, 48, 3, 1])), None);
+    // Of heads that start anywhere every eighth is in one map.
+    let far = |heads, stride_head| {
+        unreadable("k", &TensorLayout::strided([1, 30, heads, 41], [0, 48, stride_head, 1]))
+    };
+    assert_eq!((far(9, 57), far(9, (1 << 36) - 1), far(8, (1 << 36) + 1)), (None, None, None));
+    assert_eq!(
+        far(9, (1 << 36) + 1).unwrap(),
+        "k's heads stride is 549755813896 elements, and tensor maps take positive multiples of 8 below 2^39"
+    );
+}
