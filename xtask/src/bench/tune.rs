@@ -26,14 +26,18 @@ const TABLE: &str = "crates/host/src/plan/tuned.rs";
 
 impl Tune {
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<()> {
-        let sweeps = read(&workspace.root().join("results"))?;
+        let all = read(&workspace.root().join("results"))?;
+        let (estimated, sweeps): (Vec<_>, Vec<_>) = all.into_iter().partition(is_estimated);
         let text = formatted(workspace, &table(&sweeps)?)?;
         let path = workspace.root().join(TABLE);
         let committed =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let files = sweeps.len();
         if !self.check {
-            unbuilt(&sweeps).iter().for_each(|line| println!("{line}"));
+            [&sweeps, &estimated]
+                .into_iter()
+                .flat_map(|sweeps| unbuilt(sweeps))
+                .for_each(|line| println!("{line}"));
         }
         if committed == text {
             println!("{TABLE} is what {files} sweeps give");
@@ -136,6 +140,13 @@ fn rank(problems: impl Iterator<Item = Times>) -> Times {
 /// The entry of the list that a tile is, if it is there with that register budget.
 fn listed((name, min_blocks): &Tile) -> Option<&'static Entry> {
     entries().find(|entry| entry.name == *name && entry.min_blocks == *min_blocks)
+}
+
+/// Whether the planner chooses among a sweep's tiles by an estimate for the problem at hand, and not by an order: those
+/// whose blocks stay on their multiprocessors.
+fn is_estimated(sweep: &Sweep) -> bool {
+    let mut built = sweep.document.rows.iter().filter_map(|row| listed(&(row.entry.clone(), row.min_blocks)));
+    built.any(|entry| entry.algorithm.is_persistent())
 }
 
 /// The source of the table, not formatted yet.
