@@ -333,6 +333,18 @@ impl<T: Element> Prepared<'_, T> {
         }
     }
 
+    /// Runs `count` times and returns the time that the host spends on enqueueing them, without the wait for them; `None`
+    /// where there is no queue, on the CPU and in the simulator.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub fn time_enqueued(&mut self, count: usize) -> Result<Option<Duration>> {
+        match &mut self.state {
+            State::Cuda(resident) => resident.time_enqueued(count).map(Some),
+            State::Host { .. } => Ok(None),
+        }
+    }
+
     /// Runs once and says when each launch ran; on the CPU and in the simulator the run is one span.
     ///
     /// # Errors

@@ -10,11 +10,12 @@ use crate::inputs::Inputs;
 use crate::lab::{self, CheckRecord, Each, Lab, MANY, Recipe, Row, RunRecord, Shared, Timed, Unit};
 use crate::measure::{Subject, with_element};
 use crate::problem::{Layout, Shape};
-use crate::record::{ProblemRecord, TimesRecord};
+use crate::record::{PlanRecord, ProblemRecord, TimesRecord};
 
 const RECIPE: Recipe = Recipe {
     name: "pitfalls",
-    what: "what a caller loses by waiting after each call, by copies in the loop, by small batches and on the first call",
+    what: "what a caller loses by waiting after each call, by copies in the loop, by small batches and on the first call, and what a \
+           call costs the host",
     reported_elsewhere: None,
     axis: None,
     iterations: 20,
@@ -23,6 +24,9 @@ const RECIPE: Recipe = Recipe {
 
 /// Calls that stand behind one another in a measurement.
 const CALLS: usize = 10;
+
+/// Calls that the host enqueues in a measurement of what it spends on one: fewer than a stream may fall behind.
+const ENQUEUED: usize = 200;
 
 /// Arguments of `pitfalls`.
 #[derive(Clone, Debug, clap::Args)]
@@ -90,10 +94,14 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     compare(lab, &base, "small batches", names, times)?;
 
     match lab.kind() {
-        BackendKind::Cuda => launch_overhead(lab, &base, &mut one)?,
+        BackendKind::Cuda => {
+            launch_overhead(lab, &base, &mut one)?;
+            host_time::<T>(lab, shape)?;
+        }
         kind => {
             let reason = format!("{kind} launches nothing");
-            lab.push(Row::refused("launch overhead", "one call alone", reason)).map(drop)?;
+            lab.push(Row::refused("launch overhead", "one call alone", reason.as_str()))?;
+            lab.push(Row::refused(HOST_TIME, "one call", reason))?;
         }
     }
     first_call::<T>(lab, args, &base, &problem, &subject)
@@ -113,6 +121,44 @@ fn launch_overhead<T: Element>(lab: &mut Lab, base: &Row, one: &mut Prepared<'_,
         format!("one of {MANY} in a replayed graph"),
     ];
     compare(lab, base, "launch overhead", names, [alone, among, replayed])
+}
+
+/// The case of [`host_time`].
+const HOST_TIME: &str = "the host's time";
+
+/// What the host spends on a call, where heads start at multiples of 16 bytes, and where they do not: then forward_sm90 takes up
+/// to eight tensor maps of each tensor in place of one.
+fn host_time<T: Element>(lab: &mut Lab, shape: Shape) -> Result<()> {
+    const ALIGNED: usize = 128;
+    let session = std::rc::Rc::clone(&lab.session);
+    let mut least = f64::NAN;
+    for head_dim in [ALIGNED, ALIGNED + 1] {
+        let problem = Shape { head_dim, ..shape }.problem(Layout::Bshd)?;
+        session.check_tensors(&problem)?;
+        let plan = session.backend.plan(&problem, &Request::default())?;
+        let subject = Subject::<T>::new(&problem, lab.seed);
+        let (mut prepared, verdict) = subject.judge(&session, &plan)?;
+        let mut enqueued =
+            Each(|| Ok(prepared.time_enqueued(ENQUEUED)?.unwrap_or_default() / ENQUEUED as u32));
+        let times = lab.time_alone("calls enqueued", &mut enqueued)?;
+        let median = times.median_s;
+        let mut row = Row {
+            case: HOST_TIME.to_owned(),
+            series: format!("one of {ENQUEUED} calls, D={head_dim} in [B, S, H, D]"),
+            problem: Some(ProblemRecord::new(&problem, Layout::Bshd)),
+            plan: Some(PlanRecord::new(&plan)),
+            measurement: Some(RunRecord::of_times(times)),
+            check: Some(CheckRecord::new(&verdict)),
+            ..Row::default()
+        };
+        if head_dim == ALIGNED {
+            least = median;
+        } else {
+            row.put("factor lost", Unit::Times, median / least);
+        }
+        lab.push(row)?;
+    }
+    Ok(())
 }
 
 /// The first call in a process loads kernels; a later one finds them.
