@@ -39,7 +39,7 @@ impl Buffer {
                 device: device.to_owned(),
             });
         }
-        let address = check(&format!("cuMemAlloc({bytes} bytes for {what})"), allocated)?;
+        let address = check(format_args!("cuMemAlloc({bytes} bytes for {what})"), allocated)?;
         Ok(Self { context: Arc::clone(context), address, bytes })
     }
 

@@ -1,5 +1,7 @@
 //! The driver itself: whether it is there, how old it is, and its errors in words.
 
+use std::fmt::Display;
+
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use crate::{Error, Result};
@@ -56,9 +58,9 @@ pub(super) fn attribute(context: &CudaContext, which: sys::CUdevice_attribute) -
 }
 
 /// Names the call that failed and what the driver says of it.
-pub(super) fn check<T>(call: &str, result: Result<T, DriverError>) -> Result<T> {
+pub(super) fn check<T>(call: impl Display, result: Result<T, DriverError>) -> Result<T> {
     result.map_err(|error| Error::Cuda {
-        call: call.to_owned(),
+        call: call.to_string(),
         name: name(error),
         description: words(error),
     })

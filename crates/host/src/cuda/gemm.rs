@@ -10,7 +10,7 @@ use fa_kernels::params::GemmParams;
 use super::buffer::Buffer;
 use super::clock::Clock;
 use super::driver::check;
-use super::{CUstream, Cuda, tensor_map};
+use super::{CUstream, Cuda};
 use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem, params};
 use crate::{DType, Element, Error, Result};
 
@@ -27,7 +27,7 @@ impl Cuda {
 
     /// Enqueues a plan's launch on `stream` and returns; C is there once the stream gets so far.
     ///
-    /// Allocates nothing and synchronises nothing, and tensor maps go by value with the launch; after
+    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with the launch; after
     /// [`Self::load_gemm`] it can be recorded in a CUDA graph ([`Self::capture`]).
     ///
     /// # Errors
@@ -46,8 +46,7 @@ impl Cuda {
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
         let Some(step) = plan.step_at(addresses) else { return Ok(()) };
-        let params =
-            params(problem, step.entry, addresses, |map| tensor_map::encode(self.cuda_version, map))?;
+        let params = params(problem, step.entry, addresses, |map| self.tensor_map(map))?;
         // SAFETY: the caller's contract; the entry takes these parameters.
         unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
     }

@@ -1,7 +1,7 @@
 //! The CUDA backend: the driver API through `cudarc`, loaded at run time, and the shipped PTX.
 //!
 //! Everything that an embedding runtime (candle, burn, cust) needs is [`Cuda::forward`]: raw device
-//! pointers and a stream in, launches enqueued, nothing allocated and nothing synchronised.
+//! pointers and a stream in, launches enqueued, nothing allocated on the device and nothing synchronised.
 
 mod buffer;
 mod clock;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use fa_kernels::entries::{Entry, Params};
+use fa_kernels::ptx::tma;
 
 pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
@@ -34,13 +35,15 @@ use crate::{
 use buffer::Buffer;
 use driver::{attribute, check};
 use modules::Modules;
+use tensor_map::TensorMaps;
 
-/// One GPU: its primary context, a stream of its own, and the kernels loaded so far.
+/// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last calls.
 #[derive(Clone)]
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     modules: Arc<Modules>,
+    tensor_maps: Arc<TensorMaps>,
     device: Device,
     /// CUDA version of the driver, as 1000·major + 10·minor.
     cuda_version: i32,
@@ -69,7 +72,8 @@ impl Cuda {
         let device = describe(&context, cuda_version)?;
         let l2_bytes =
             attribute(&context, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize;
-        Ok(Self { context, stream, modules: Arc::new(Modules::default()), device, cuda_version, l2_bytes })
+        let (modules, tensor_maps) = (Arc::new(Modules::default()), Arc::new(TensorMaps::new()));
+        Ok(Self { context, stream, modules, tensor_maps, device, cuda_version, l2_bytes })
     }
 
     /// The GPU.
@@ -140,7 +144,7 @@ impl Cuda {
 
     /// Enqueues a plan's launches on `stream` and returns; O and lse are there once the stream gets so far.
     ///
-    /// Allocates nothing and synchronises nothing; after [`Self::load`] it can be recorded in a CUDA graph
+    /// Allocates nothing on the device and synchronises nothing; after [`Self::load`] it can be recorded in a CUDA graph
     /// ([`Self::capture`]).
     ///
     /// # Errors
@@ -176,10 +180,14 @@ impl Cuda {
         stream: CUstream,
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let encode = |map: &TensorMap| tensor_map::encode(self.cuda_version, map);
-        let params = params(problem, step, addresses, encode)?;
+        let params = params(problem, step, addresses, |map| self.tensor_map(map))?;
         // SAFETY: the caller's contract; the entry takes these parameters.
         unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
+    }
+
+    /// A tensor map in the form that goes by value with a launch.
+    fn tensor_map(&self, map: &TensorMap) -> Result<tma::TensorMap> {
+        self.tensor_maps.encoded(self.cuda_version, map)
     }
 
     /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count
@@ -245,7 +253,7 @@ impl Cuda {
                 &mut arguments,
             )
         };
-        check(&format!("cuLaunchKernel({})", entry.name), launched)
+        check(format_args!("cuLaunchKernel({})", entry.name), launched)
     }
 
     /// Copies host tensors to the device, where the problem can be run as often as one likes.

@@ -77,7 +77,7 @@ fn function<A, T>(entry: &Entry<A, T>, module: sys::CUmodule) -> Result<sys::CUf
     let raised =
         unsafe { result::function::set_function_attribute(function, shared, entry.shared_bytes as i32) };
     driver::check(
-        &format!("cuFuncSetAttribute({}, {} bytes of shared memory)", entry.name, entry.shared_bytes),
+        format_args!("cuFuncSetAttribute({}, {} bytes of shared memory)", entry.name, entry.shared_bytes),
         raised,
     )?;
     Ok(function)

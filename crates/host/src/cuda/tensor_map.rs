@@ -1,9 +1,12 @@
-//! Tensor maps in the form that the hardware reads.
+//! Tensor maps in the form that the hardware reads, kept from call to call.
 
 use std::ffi::c_void;
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 use fa_kernels::ptx::tma;
+use lru::LruCache;
 
 use super::driver;
 use crate::tensor_map::TensorMap;
@@ -12,11 +15,56 @@ use crate::{Error, Result};
 /// The first driver that makes tensor maps, as 1000·major + 10·minor.
 const CUDA_12: i32 = 12_000;
 
-/// Encodes a map for a driver of CUDA version `cuda_version`: about a microsecond on the host, and nothing on the device.
-///
-/// # Errors
-/// When the driver is too old, or refuses the map.
-pub(super) fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
+/// Maps that are kept at most, of less than 300 bytes each. A call of forward_sm90 takes up to 25, so that about forty shapes in
+/// turns find theirs.
+const KEPT: NonZero<usize> = NonZero::new(1024).unwrap();
+
+/// Encoded maps by all that they describe but the address, which is another in each call, and which the driver replaces in
+/// less time than it takes to encode a map.
+pub(super) struct TensorMaps {
+    kept: Mutex<LruCache<TensorMap, tma::TensorMap>>,
+}
+
+impl TensorMaps {
+    pub(super) fn new() -> Self {
+        Self::keeping(KEPT)
+    }
+
+    /// Keeps so many; beyond that, the one that was not used for longest goes.
+    fn keeping(count: NonZero<usize>) -> Self {
+        Self { kept: Mutex::new(LruCache::new(count)) }
+    }
+
+    /// The map for a driver of CUDA version `cuda_version`; nothing on the device.
+    ///
+    /// # Errors
+    /// When the driver is too old, or refuses the map.
+    pub(super) fn encoded(&self, cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
+        self.get(map, |map| encode(cuda_version, map), replace_address)
+    }
+
+    /// What `encode` makes of `map`, or made of one that differed in the address alone, with that replaced.
+    fn get(
+        &self,
+        map: &TensorMap,
+        encode: impl FnOnce(&TensorMap) -> Result<tma::TensorMap>,
+        replace_address: impl FnOnce(&tma::TensorMap, u64) -> Result<tma::TensorMap>,
+    ) -> Result<tma::TensorMap> {
+        let shape = TensorMap { address: 0, ..*map };
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // A copy, so that no other thread waits for the driver.
+        let found = kept().get(&shape).copied();
+        if let Some(found) = found {
+            return replace_address(&found, map.address);
+        }
+        let encoded = encode(map)?;
+        kept().put(shape, encoded);
+        Ok(encoded)
+    }
+}
+
+/// [`TensorMaps::encoded`], of a map that is not kept.
+fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
     if cuda_version < CUDA_12 {
         return Err(Error::DriverTooOld {
             found: driver::version_name(cuda_version),
@@ -44,4 +92,94 @@ pub(super) fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMa
     };
     driver::check("cuTensorMapEncodeTiled", result.result())?;
     Ok(tma::TensorMap(encoded.opaque))
+}
+
+/// A kept map with another address; the driver refuses one that is no multiple of 16.
+fn replace_address(kept: &tma::TensorMap, address: u64) -> Result<tma::TensorMap> {
+    let mut map = sys::CUtensorMap { opaque: kept.0 };
+    // SAFETY: `encode` made the map, so this driver has the function; the map is in a place of its own, and the address is
+    // only written down.
+    let result = unsafe { sys::cuTensorMapReplaceAddress(&raw mut map, address as *mut c_void) };
+    driver::check("cuTensorMapReplaceAddress", result.result())?;
+    Ok(tma::TensorMap(map.opaque))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::tensor_map::{Dimension, swizzled};
+
+    /// Rows of so many columns.
+    fn map(address: u64, columns: usize) -> TensorMap {
+        let dimension = |length, stride, boxed| Dimension { length, stride, boxed };
+        swizzled(address, [dimension(columns, 1, 64), dimension(30, 256, 64)])
+    }
+
+    /// A map in the simulator's form, by way of `maps`, and whether it was encoded.
+    fn get(maps: &TensorMaps, map: &TensorMap) -> (tma::TensorMap, bool) {
+        let encoded = Cell::new(false);
+        let encode = |map: &TensorMap| {
+            encoded.set(true);
+            Ok(tma::TensorMap(map.encode().unwrap()))
+        };
+        let replace_address = |kept: &tma::TensorMap, address| {
+            let mut words = kept.0;
+            // The second word is the address, as the caller compares.
+            words[1] = address;
+            Ok(tma::TensorMap(words))
+        };
+        (maps.get(map, encode, replace_address).unwrap(), encoded.get())
+    }
+
+    #[test]
+    fn a_map_of_the_same_shape_is_encoded_once_and_each_has_its_address() {
+        let maps = TensorMaps::new();
+        for (address, columns, is_encoded) in
+            [(4096, 128, true), (8192, 128, false), (4096, 129, true), (64, 129, false), (4096, 128, false)]
+        {
+            let map = map(address, columns);
+            let (found, encoded) = get(&maps, &map);
+            assert_eq!(found, tma::TensorMap(map.encode().unwrap()));
+            assert_eq!(encoded, is_encoded, "{columns} columns at {address}");
+        }
+    }
+
+    #[test]
+    fn beyond_the_bound_the_one_that_was_not_used_for_longest_goes() {
+        let maps = TensorMaps::keeping(NonZero::new(2).unwrap());
+        let is_encoded = |columns| get(&maps, &map(4096, columns)).1;
+        assert_eq!([1, 2, 1, 3, 1, 2].map(is_encoded), [true, true, false, true, false, true]);
+        assert_eq!(maps.kept.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_the_driver_refuses_is_not_kept() {
+        let maps = TensorMaps::new();
+        let refuse = |_: &TensorMap| encode(11_080, &map(4096, 128));
+        let error = maps.get(&map(4096, 128), refuse, |map, _| Ok(*map)).unwrap_err().to_string();
+        assert!(error.starts_with("NVIDIA driver is too old: it supports CUDA 11.8"), "{error}");
+        assert!(get(&maps, &map(4096, 128)).1);
+    }
+
+    #[test]
+    fn threads_share_what_is_kept() {
+        let maps = TensorMaps::new();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..9_u64)
+                .map(|thread| {
+                    let maps = &maps;
+                    scope.spawn(move || {
+                        for columns in (1..100).map(|column| column % 9 + 1) {
+                            let map = map(4096 * thread, columns);
+                            assert_eq!(get(maps, &map).0, tma::TensorMap(map.encode().unwrap()));
+                        }
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(maps.kept.lock().unwrap().len(), 9);
+    }
 }

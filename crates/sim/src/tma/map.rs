@@ -10,7 +10,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fa-sim-1");
 /// A tensor map in tile mode without interleave, element strides 1, out-of-bounds fill zero.
 ///
 /// Dimension 0 is the one whose elements are neighbours. Entries past `rank` are not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMap {
     /// Address of element (0, …, 0) in global memory: a multiple of 16.
     pub address: u64,
@@ -30,7 +30,7 @@ pub struct TensorMap {
 }
 
 /// A permutation of chunks of 16 bytes in shared memory, by address (PTX ISA, "Swizzling modes").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Swizzle {
     /// Rows of a box lie one behind the other.
     #[default]
