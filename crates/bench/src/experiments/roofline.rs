@@ -2,13 +2,12 @@
 //! the same run.
 
 use anyhow::Result;
-use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{DType, DecodeRequest, Element, Error, Kernel};
 
 use super::decode::measure as measure_decode;
 use crate::cli::{LabArgs, named};
 use crate::decode::Shape as DecodeShape;
-use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit, square};
 use crate::measure::with_element;
 use crate::problem::{Layout, Shape};
 use crate::record::tensor_bytes;
@@ -40,9 +39,10 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         let mut peak = lab.mma_peak(dtype)?.unwrap_or(0.0);
         let mut placed = Vec::new();
         for &size in lab.pick(&[1024, 4096, 8192][..], &[256, 1024], &[64]) {
-            let (row, bytes) = product(lab, dtype, size)?;
-            peak = peak.max(flops(lab, row).unwrap_or(0.0));
-            placed.push((row, bytes));
+            let product = square(dtype, size)?;
+            let row = lab.planned_product(&format!("M=N=K={size}"), product)?.start;
+            peak = peak.max(lab.rows()[row].flops().unwrap_or(0.0));
+            placed.push((row, product.bytes() as f64));
         }
         let (batch, heads) = lab.pick((4, 16), (1, 4), (1, 1));
         for &(seq, head_dim) in
@@ -80,17 +80,6 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// The planner's matrix product; its row, and its bytes.
-fn product(lab: &mut Lab, dtype: DType, size: usize) -> Result<(usize, f64)> {
-    let matrix = Order::RowMajor.matrix(size, size);
-    let problem = GemmProblem::new(Matrices { a: matrix, b: matrix, c: matrix }, dtype)?;
-    let plan = lab.session.backend.plan_gemm(&problem, &GemmRequest::default())?;
-    let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
-    let case = Case::named(format!("M=N=K={size}"), problem);
-    let row = lab.products(&case, vec![contender])?.start;
-    Ok((row, problem.bytes() as f64))
-}
-
 /// One query against a long cache: the kernel that bandwidth bounds.
 fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
     let (batch, heads, kv_heads, seq_k) = lab.pick((16, 32, 8, 8192), (1, 8, 2, 2048), (1, 4, 1, 64));
@@ -122,15 +111,10 @@ fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
     Ok(Some((measure_decode::<T>(lab, &problem, &plan, None)?, bytes)))
 }
 
-/// FLOP/s of a row.
-fn flops(lab: &Lab, row: usize) -> Option<f64> {
-    Some(1e12 * lab.rows()[row].measurement.as_ref()?.tflops?)
-}
-
 /// Says where a row stands under the roof.
 fn place(lab: &mut Lab, row: usize, bytes: f64, bandwidth: f64, peak: f64) {
-    let Some(reached) = flops(lab, row) else { return };
-    let Some(median) = lab.rows()[row].median() else { return };
+    let measured = &lab.rows()[row];
+    let (Some(reached), Some(median)) = (measured.flops(), measured.median()) else { return };
     let intensity = reached * median / bytes;
     let roof = peak.min(intensity * bandwidth);
     let row = lab.row_mut(row);

@@ -60,7 +60,8 @@ fn measure(lab: &mut Lab, args: &Args, problem: Problem) -> Result<()> {
         }
     }
     let case = Case::named(format!("S={} D={}", problem.seqlen_q(), problem.head_dim()), problem);
-    for index in lab.contest(&case, layout, contenders)? {
+    let rows = lab.contest(&case, layout, contenders)?;
+    for index in rows.clone() {
         let row = lab.row_mut(index);
         if let Some(reason) =
             row.not_run.as_ref().filter(|_| args.kernel.kernel.is_some() && row.plan.is_some())
@@ -74,6 +75,14 @@ fn measure(lab: &mut Lab, args: &Args, problem: Problem) -> Result<()> {
             row.put("extra memory", Unit::Bytes, extra as f64);
         }
     }
+    let Some(ceiling) = lab.matrix_ceiling(case.problem.dtype())? else { return Ok(()) };
+    for index in rows {
+        let row = lab.row_mut(index);
+        if let Some(reached) = row.flops() {
+            row.put("of the matrix ceiling", Unit::Percent, 100.0 * reached / ceiling);
+        }
+    }
+    lab.note("the matrix ceiling is the fastest product of matrices of this run, whose rows are \"ceiling\"");
     Ok(())
 }
 

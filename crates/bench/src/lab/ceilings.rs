@@ -1,14 +1,16 @@
 //! What the device reaches at best, measured in the same run: copies, and products on registers alone.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Result;
-use flash_attention::DType;
 use flash_attention::cuda::MmaPeak;
+use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, Order};
+use flash_attention::{BackendKind, DType};
 use rayon::prelude::*;
 
 use super::document::{Row, RunRecord, Unit};
-use super::{Each, Lab, is_refusal};
+use super::{Case, Contender, Each, Lab, is_refusal};
 
 /// Bytes of a copy: far more than any cache holds.
 const GPU_COPY: usize = 1 << 30;
@@ -16,6 +18,10 @@ const CPU_COPY: usize = 1 << 28;
 
 /// Bytes that one thread of the CPU copies at a time.
 const CHUNK: usize = 1 << 20;
+
+/// M = N = K of a product that fills the device.
+const GPU_PRODUCT: usize = 4096;
+const CPU_PRODUCT: usize = 1024;
 
 /// The case of these rows.
 const CASE: &str = "ceiling";
@@ -71,4 +77,44 @@ impl Lab {
         self.push(row)?;
         Ok(Some(reached))
     }
+
+    /// FLOP/s of the fastest product of matrices of a storage type, and rows that say so: `mma.sync` with no memory in the way,
+    /// and C = A·B by the planner's kernel. On the CPU, which computes in fp32 whatever the storage type, it is that of fp32;
+    /// `None` in the simulator, whose speed says nothing.
+    ///
+    /// # Errors
+    /// When the device fails, or Ctrl-C is pressed.
+    pub(crate) fn matrix_ceiling(&mut self, dtype: DType) -> Result<Option<f64>> {
+        let (dtype, size) = match self.kind() {
+            BackendKind::Cuda => (dtype, GPU_PRODUCT),
+            BackendKind::Cpu => (DType::F32, CPU_PRODUCT),
+            BackendKind::Sim => return Ok(None),
+        };
+        let peak = self.mma_peak(dtype)?;
+        // The peer's products are `matmul`'s.
+        let peer = self.peer.take();
+        let product = square(dtype, size).and_then(|product| self.planned_product(CASE, product));
+        self.peer = peer;
+        let products = product?.filter_map(|row| self.rows()[row].flops());
+        Ok(products.chain(peak).reduce(f64::max))
+    }
+
+    /// C = A·B by the planner's kernel, and by the peer's; their rows.
+    ///
+    /// # Errors
+    /// When the device fails, or Ctrl-C is pressed.
+    pub(crate) fn planned_product(&mut self, case: &str, product: GemmProblem) -> Result<Range<usize>> {
+        let plan = self.session.backend.plan_gemm(&product, &GemmRequest::default())?;
+        let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
+        self.products(&Case::named(case, product), vec![contender])
+    }
+}
+
+/// C = A·B of square matrices, row-major.
+///
+/// # Errors
+/// When they are larger than a matrix may be.
+pub(crate) fn square(dtype: DType, size: usize) -> Result<GemmProblem> {
+    let matrix = Order::RowMajor.matrix(size, size);
+    Ok(GemmProblem::new(Matrices { a: matrix, b: matrix, c: matrix }, dtype)?)
 }

@@ -186,6 +186,11 @@ impl Row {
         self.measurement.as_ref().map(|run| run.times.median_s)
     }
 
+    /// FLOP/s, where the work is counted in operations.
+    pub(crate) fn flops(&self) -> Option<f64> {
+        Some(1e12 * self.measurement.as_ref()?.tflops?)
+    }
+
     /// The value of a figure, if the row has it.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)

@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::record::Header;
 use crate::session::Session;
 use crate::timer::Effort;
+pub(crate) use ceilings::square;
 pub(crate) use contest::{Case, Contender, Group, is_refusal};
 pub(crate) use race::MANY;
 pub(crate) use turns::{Each, Timed};
