@@ -24,45 +24,33 @@ pub(super) trait Repeatable {
     fn outputs(&self) -> Result<(Vec<Self::Element>, Vec<f32>)>;
 }
 
-impl<T: Element> Repeatable for Prepared<'_, T> {
-    type Element = T;
+/// What the library prepares has the same methods, whatever it computes, but for those that read its outputs.
+macro_rules! repeatable {
+    ($prepared:ident, $output:literal, $outputs:expr) => {
+        impl<T: Element> Repeatable for $prepared<'_, T> {
+            type Element = T;
 
-    const OUTPUT: &'static str = "O";
+            const OUTPUT: &'static str = $output;
 
-    fn run(&mut self) -> Result<()> {
-        self.poison()?;
-        self.time().map(drop)
-    }
+            fn run(&mut self) -> Result<()> {
+                self.poison()?;
+                self.time().map(drop)
+            }
 
-    fn replay(&mut self) -> Result<bool> {
-        self.poison()?;
-        Ok(self.time_replayed(1)?.is_some())
-    }
+            fn replay(&mut self) -> Result<bool> {
+                self.poison()?;
+                Ok(self.time_replayed(1)?.is_some())
+            }
 
-    fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
-        Prepared::outputs(self)
-    }
+            fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+                $outputs(self)
+            }
+        }
+    };
 }
 
-impl<T: Element> Repeatable for PreparedGemm<'_, T> {
-    type Element = T;
-
-    const OUTPUT: &'static str = "C";
-
-    fn run(&mut self) -> Result<()> {
-        self.poison()?;
-        self.time().map(drop)
-    }
-
-    fn replay(&mut self) -> Result<bool> {
-        self.poison()?;
-        Ok(self.time_replayed(1)?.is_some())
-    }
-
-    fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
-        Ok((self.output()?, Vec::new()))
-    }
-}
+repeatable!(Prepared, "O", Prepared::outputs);
+repeatable!(PreparedGemm, "C", |product: &Self| Ok((product.output()?, Vec::new())));
 
 /// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
 pub(super) fn repeated<R: Repeatable>(
