@@ -227,3 +227,89 @@ fn doctor_lists_kernels_and_what_is_missing() {
     assert!(text.contains("note: no GPU is used: the CPU was asked for"), "{text}");
     assert!(text.contains("a CUDA toolkit is not needed"), "{text}");
 }
+
+#[test]
+fn decode_reports_the_bandwidth_of_the_cache() {
+    let line = "decode --batch 2 --heads 8 --kv-heads 2 --dim 40 --seq-q 3 --seq-k 100 --page-size 16 --seqused-k 70 --causal";
+    let document = json(&format!("{line} --backend sim --num-splits 3 --json"));
+    let row = &rows(&document)[0];
+    let launched: Vec<_> =
+        row["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
+    assert_eq!(launched, ["decode_f16_m16_d64_w4_s5", "decode_combine_f16"]);
+    assert_eq!((figure(row, "splits"), figure(row, "rows of a page")), (3.0, 16.0));
+    // Sk is rounded up to whole pages; K and V of 70 keys of 2 heads in 2 sequences.
+    assert_eq!(row["problem"]["kv_seq"], 112);
+    let bytes = figure(row, "K and V used");
+    assert_eq!(bytes, f64::from(2 * 2 * 70 * 2 * 40 * 2));
+    let rate = bytes / row["measurement"]["median_s"].as_f64().unwrap();
+    assert!((figure(row, "of K and V") - rate).abs() <= 1e-9 * rate);
+    assert_eq!((&row["check"]["passed"], &document["passed"]), (&true.into(), &true.into()));
+    let text = stdout(&format!("{line} --backend cpu --dtype f32 --iterations 2"));
+    assert!(text.starts_with("decode: ") && text.contains("pages of 16 causal mask"), "{text}");
+    let text = stdout("decode --backend cpu --iterations 1 --heads 2 --kv-heads 1 --dim 8");
+    assert!(text.contains("on the CPU: smaller sizes than on a GPU") && text.contains(" Sk=2048 "), "{text}");
+}
+
+#[test]
+fn decode_names_argument_value_and_limit() {
+    let cases = [
+        ("--seq-q 17", "q: seqlen is 17; the limit is 16"),
+        ("--kv-heads 3", "kv_heads is 3, which does not divide heads = 32"),
+        ("--page-size 0", "k: axis seqlen has length 0"),
+        ("--seq-k 0", "k: axis seqlen has length 0"),
+        ("--seqused-k 300", "seqused_k[0] is 300; a sequence has room for 256 keys"),
+        ("--num-splits 129", "num_splits is 129; 1 to 128 are possible here"),
+        ("--entry decode_f16_m16_d64_w4_s5", "is not built, or not for f16 at head_dim 128"),
+        ("--dtype f32", "kernel decode has no f32 entry; it has f16, bf16"),
+        ("--dim 257", "head_dim is 257; kernels take 1 to 256"),
+        ("--num-splits many", "'many' for '--num-splits <COUNT>'"),
+    ];
+    for (arguments, message) in cases {
+        fails(&format!("decode --backend sim {arguments}"), 2, message);
+    }
+}
+
+#[test]
+fn matmul_runs_every_kernel_of_the_backend() {
+    let document =
+        json("matmul --backend sim --m 40 --n 70 --k 33 --b-layout col --c-layout col --gap 1 --json");
+    let runs = rows(&document);
+    assert_eq!(runs.iter().map(|run| &run["series"]).collect::<Vec<_>>(), ["gemm_sm80", "gemm_simt"]);
+    for run in runs {
+        assert_eq!(run["check"]["passed"], true);
+        assert_eq!(run["product"]["layouts"], serde_json::json!(["row", "col", "col"]));
+    }
+    assert_eq!(runs[0]["product"]["leading_dimensions"], serde_json::json!([34, 34, 41]));
+    assert!(runs[0]["plan"]["steps"][0]["entry"].as_str().unwrap().ends_with("_unaligned"));
+    let document = json("matmul --backend sim --m 40 --n 72 --k 32 --json");
+    let kernels: Vec<_> = rows(&document).iter().map(|run| &run["series"]).collect();
+    assert_eq!(kernels, ["gemm_sm90", "gemm_sm80", "gemm_simt"]);
+    assert_eq!((&document["experiment"], &document["passed"]), (&"matmul".into(), &true.into()));
+}
+
+#[test]
+fn matmul_takes_sizes_and_a_tile() {
+    let text = stdout("matmul --backend cpu --size 32,48 --dtype f32 --iterations 3");
+    assert!(text.contains("| 32x32x32 ") && text.contains("| 48x48x48 "), "{text}");
+    let document =
+        json("matmul --backend sim --size 64 --kernel gemm_sm80 --block-m 128 --block-n 256 --json");
+    assert_eq!(rows(&document)[0]["plan"]["tile"], serde_json::json!([128, 256, 64]));
+    let cases = [
+        ("--size 0", "at least 1 is needed"),
+        ("--m 4 --n 4", "--k <K>"),
+        ("--size 4 --m 4 --n 4 --k 4", "cannot be used with"),
+        ("--a-layout diagonal", "[possible values: row, col]"),
+        ("--size 64 --backend cpu --kernel gemm_simt", "does not run on backend cpu; it has gemm_cpu"),
+        ("--size 64 --backend sim --block-m 48", "BLOCK_M = 48, BLOCK_N = any is not built for gemm_sm80"),
+        ("--size 64 --backend sim --dtype f32 --kernel gemm_sm80", "kernel gemm_sm80 has no f32 entry"),
+        (
+            "--size 33 --backend sim --kernel gemm_sm90",
+            "kernel gemm_sm90 cannot be run: the leading dimension of A is 33",
+        ),
+        ("--m 2000000000 --n 1 --k 1 --backend cpu", "a: rows is 2000000000; the limit is 1073741824"),
+        ("--size 4096 --backend sim", "choose a smaller problem, another --backend, or --force"),
+    ];
+    for (arguments, message) in cases {
+        fails(&format!("matmul {arguments}"), 2, message);
+    }
+}

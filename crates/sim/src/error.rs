@@ -4,6 +4,8 @@ mod parts;
 
 pub use parts::{Access, AccessKind, Threads, Wait, Waiters};
 
+use parts::{describe, missing};
+
 use crate::operation::Operation;
 use crate::site::Site;
 
@@ -416,21 +418,4 @@ pub enum Error {
         /// The operating system's message.
         reason: String,
     },
-}
-
-/// What a copy in flight lacks.
-fn missing(committed: &bool) -> &'static str {
-    if *committed {
-        "no cp_async::wait_group of that thread has covered it"
-    } else {
-        "no cp_async::commit_group of that thread has closed its group"
-    }
-}
-
-fn describe(waiting: &[Waiters], finished: &Threads) -> String {
-    let mut parts: Vec<String> = waiting.iter().map(Waiters::to_string).collect();
-    if !finished.0.is_empty() {
-        parts.push(format!("{finished} finished"));
-    }
-    parts.join("; ")
 }

@@ -22,11 +22,12 @@
 mod descriptor;
 mod product;
 mod sums;
+mod under_way;
 mod warpgroup;
 
 use std::panic::Location;
 
-pub(crate) use warpgroup::Warpgroup;
+pub(crate) use under_way::Warpgroup;
 
 use crate::WARP;
 use crate::context;

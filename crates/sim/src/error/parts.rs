@@ -126,6 +126,24 @@ impl fmt::Display for Waiters {
     }
 }
 
+/// What a copy in flight lacks.
+pub(super) fn missing(committed: &bool) -> &'static str {
+    if *committed {
+        "no cp_async::wait_group of that thread has covered it"
+    } else {
+        "no cp_async::commit_group of that thread has closed its group"
+    }
+}
+
+/// Who waits where in a deadlock, and who does not.
+pub(super) fn describe(waiting: &[Waiters], finished: &Threads) -> String {
+    let mut parts: Vec<String> = waiting.iter().map(Waiters::to_string).collect();
+    if !finished.0.is_empty() {
+        parts.push(format!("{finished} finished"));
+    }
+    parts.join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,125 +1,21 @@
-//! The products of a warpgroup: issue, groups, completion.
+//! What the warps of a warpgroup do to its products: issue, groups, completion.
 
-use std::collections::VecDeque;
 use std::panic::Location;
 
 use super::descriptor::{CHUNK, Descriptor};
 use super::product::{self, K, M, WARP_ROWS};
 use super::sums::{Accumulators, NONE};
-use super::{Options, WARPGROUP, WARPGROUP_WARPS};
+use super::under_way::{Issue, Product, Reader};
+use super::{WARPGROUP, WARPGROUP_WARPS};
+use crate::WARP;
 use crate::block::{Block, Role};
 use crate::error::{AccessKind, Error};
 use crate::operation::Operation;
 use crate::race::Group;
 use crate::shared::BASE;
 use crate::warp::{Operands, Results};
-use crate::{Site, WARP};
 
 pub(super) const LANES: usize = WARP as usize;
-
-/// The products of a warpgroup that are under way.
-#[derive(Default)]
-pub(crate) struct Warpgroup {
-    pub(super) warps: [Progress; WARPGROUP_WARPS],
-    /// Those not complete for all warps, the oldest first.
-    pub(super) products: VecDeque<Product>,
-    /// Number of `products[0]`.
-    first: u64,
-    pub(super) accumulators: Accumulators,
-    reader: Option<Reader>,
-}
-
-/// The author of the reads of a warpgroup's products.
-#[derive(Clone, Copy)]
-struct Reader {
-    agent: usize,
-    /// Its epoch in group 0.
-    base: u32,
-    /// The group whose epoch it is in.
-    group: u64,
-}
-
-/// How far one warp is.
-#[derive(Default)]
-pub(super) struct Progress {
-    /// Products issued.
-    issued: u64,
-    /// Groups closed.
-    committed: u64,
-    /// Products in no group yet.
-    open: u64,
-    /// Groups complete.
-    pub(super) complete: u64,
-    /// Whether it has fenced since its last wait.
-    fenced: bool,
-    /// The number of groups that it waits for.
-    awaits: Option<u64>,
-    /// Its rows of the accumulator that its lanes bring to the next product.
-    pub(super) staged: Vec<f32>,
-    /// Where it issued its last product.
-    last: Option<&'static Location<'static>>,
-}
-
-/// What the warps of a warpgroup issue alike.
-#[derive(Clone, Copy, PartialEq)]
-struct Issue {
-    site: Site,
-    operation: Operation,
-    /// The descriptor of A; `None` where it is in registers.
-    a: Option<u64>,
-    b: u64,
-    /// The group that the product is in.
-    group: u64,
-    /// The tag of the accumulator that the lanes bring.
-    brought: u32,
-}
-
-impl Issue {
-    /// In what another one differs from this one.
-    fn difference(&self, other: &Self) -> Option<&'static str> {
-        let differences = [
-            (self.site != other.site, "places"),
-            (self.operation != other.operation, "operations"),
-            ((self.a, self.b) != (other.a, other.b), "descriptors"),
-            (self.group != other.group, "groups"),
-            (self.brought != other.brought, "accumulators"),
-        ];
-        differences.into_iter().find_map(|(differs, what)| differs.then_some(what))
-    }
-}
-
-/// One product under way.
-pub(super) struct Product {
-    issue: Issue,
-    pub(super) options: Options,
-    pub(super) n: usize,
-    /// A from registers; empty where it is in shared memory.
-    pub(super) a_bits: Vec<u16>,
-    /// Its accumulator's tag.
-    pub(super) tag: u32,
-    /// One bit for each warp that has issued it.
-    issued: u32,
-    issuers: Group,
-    /// Whether it reads bytes that nothing has written: it is never complete, as in `Block::shared_read`.
-    is_held: bool,
-    pub(super) computed: bool,
-    location: &'static Location<'static>,
-}
-
-impl Product {
-    /// Whether all warps have issued it, so that it can be complete.
-    fn is_issued(&self) -> bool {
-        self.issued == (1 << WARPGROUP_WARPS) - 1 && !self.is_held
-    }
-}
-
-impl Warpgroup {
-    /// Whether all products of the groups before `groups` are issued by all warps.
-    fn is_issued(&self, groups: u64) -> bool {
-        let first = self.products.iter().find(|product| !product.is_issued());
-        first.is_none_or(|product| product.issue.group >= groups)
-    }
-}
 
 impl Block {
     /// The warpgroup of the running thread.
