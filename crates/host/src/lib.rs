@@ -26,6 +26,7 @@
 
 pub mod accuracy;
 mod backend;
+mod backward;
 pub mod cpu;
 pub mod cuda;
 mod decode;
@@ -45,6 +46,11 @@ mod varlen;
 mod visibility;
 
 pub use backend::{Backend, Prepared};
+pub use backward::{
+    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
+    BackwardRequest, ExpectedGradients, GradientInputs, GradientLayouts, GradientReport, Gradients, KvHead,
+    PreparedBackward, plan_backward,
+};
 pub use decode::{
     DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
     MAX_DECODE_SEQLEN_Q, plan_decode,

@@ -3,9 +3,11 @@
 //!
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
+mod backward;
 mod feasibility;
 mod forward_sm90;
 
+pub use backward::BackwardConfig;
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
 pub use forward_sm90::Sm90Config;
 

@@ -9,9 +9,9 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
+use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{combine, decode, forward_sm80};
-use crate::attention::{forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::attention::{forward_sm90, pack};
 use crate::element::{Bf16, F16};
@@ -151,6 +151,15 @@ entries! { sm_75;
     forward_simt(64, 32, 256, 1);
     forward_simt(32, 32, 256, 2);
     forward_simt(32, 16, 256, 2);
+    backward_delta();
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger first, and one of at
+    // most 64 KiB for each HEAD_DIM.
+    backward_simt(64, 64, 64, 2);
+    backward_simt(64, 32, 64, 1);
+    backward_simt(64, 32, 128, 2);
+    backward_simt(32, 16, 128, 2);
+    backward_simt(64, 32, 256, 1);
+    backward_simt(8, 16, 256, 4);
 }
 
 // Kernels with asynchronous copies and the tensor cores' m16n8k16.
@@ -263,6 +272,11 @@ const fn for_target<A: Copy, T: Copy, const N: usize>(
 #[cfg(not(target_arch = "nvptx64"))]
 const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtConfig {
     crate::config::SimtConfig { block_m, block_n, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn backward(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardConfig {
+    crate::config::BackwardConfig { owned, step, head_dim }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

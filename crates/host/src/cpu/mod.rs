@@ -4,8 +4,10 @@
 //! computation with the same microkernels, which holds all of them: what FlashAttention is compared with.
 
 pub(crate) mod backend;
+mod backward;
 mod exp;
 mod flash;
+mod gradient;
 mod isa;
 mod lanes;
 #[cfg(target_arch = "aarch64")]
@@ -21,6 +23,7 @@ mod softmax;
 mod tiles;
 mod unfused;
 
+pub use backward::backward;
 pub use isa::Isa;
 pub use tiles::TileChoice;
 
@@ -136,8 +139,8 @@ fn fused(problem: &Problem, config: Config, [q, k, v]: [Source; 3], outputs: Out
         Buffer::new("the scratch memory of all threads", scratch.total as u128 * threads as u128)?;
     let (block_m, block_n) = (tile.block_m, tile.block_n);
     let call = Call { problem, q, k, v, outputs, block_m, block_n, kernels };
-    schedule::run(tasks, threads, &mut memory, scratch.total, |columns, memory| {
-        if let Some(columns) = columns.existing(problem) {
+    schedule::run(tasks.len(), threads, &mut memory, scratch.total, |index, memory| {
+        if let Some(columns) = tasks.get(index).existing(problem) {
             let task = Task { call, columns, scratch, memory };
             // SAFETY: the instruction set is available; the memory is this thread's own, and holds
             // `scratch.total` elements; tasks share no columns.

@@ -92,7 +92,7 @@ pub unsafe fn forward_simt<
                 TileMask::apply(params, &mut s, BLOCK_M, (place, keys), row, key);
             }
             let rescale = softmax.step(&mut s);
-            store_p(p_shared, lane, &s);
+            simt::store_product(p_shared, lane, &s);
             barrier::sync(0, THREADS); // All reads of K are over, and P is written.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &v.from::<E>(first_key, 0));
             rescale_output(&mut acc, &rescale);
@@ -106,26 +106,6 @@ pub unsafe fn forward_simt<
         let o_shape = (work.queries, params.head_dim_v);
         let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
         store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
-    }
-}
-
-/// Writes this thread's part of P.
-///
-/// # Safety
-/// The tile fits at `p_shared` and no thread still reads it.
-#[inline(always)]
-unsafe fn store_p<const COLS: usize>(p_shared: SharedTile, lane: Lane, p: &[[f32; COLS]; ROWS]) {
-    let mut i = 0;
-    while i < ROWS {
-        let mut j = 0;
-        while j < COLS {
-            // SAFETY: the caller's contract.
-            unsafe {
-                shared::store(p_shared.at(lane.row + i as u32, lane.x + ROW_LANES * j as u32), p[i][j])
-            };
-            j += 1;
-        }
-        i += 1;
     }
 }
 

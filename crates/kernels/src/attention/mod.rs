@@ -1,5 +1,7 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
+pub mod backward_delta;
+pub mod backward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

@@ -75,6 +75,91 @@ macro_rules! forward_simt {
     };
 }
 
+/// The kernel that begins a backward pass, in each storage type.
+macro_rules! backward_delta {
+    () => {
+        group! {
+            backward_delta { "f32", f32 }
+            backward_delta { "f16", F16 }
+            backward_delta { "bf16", Bf16 }
+        }
+    };
+    ($dtype:literal, $element:ty) => {
+        entry! {
+            concat!("backward_delta_", $dtype),
+            BackwardDelta,
+            $dtype,
+            {
+                tile: standard_tile(backward_delta::BLOCK_M, 0),
+                threads: backward_delta::THREADS,
+                min_blocks: 8,
+                shared_bytes: 0,
+                barriers: 0,
+            },
+            backward_delta::backward_delta::<$element>,
+            Backward,
+            crate::params::BackwardParams
+        }
+    };
+}
+
+/// One tile of `backward_simt` in each storage type: its kernel that owns `$owned` keys and goes over `$step` queries at a time,
+/// and the one that owns as many queries and goes over as many keys.
+macro_rules! backward_simt {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        group! {
+            backward_keys { "f32", f32, $owned, $step, $d, $blocks }
+            backward_keys { "f16", F16, $owned, $step, $d, $blocks }
+            backward_keys { "bf16", Bf16, $owned, $step, $d, $blocks }
+            backward_queries { "f32", f32, $owned, $step, $d, $blocks }
+            backward_queries { "f16", F16, $owned, $step, $d, $blocks }
+            backward_queries { "bf16", Bf16, $owned, $step, $d, $blocks }
+        }
+    };
+}
+
+/// One tile of `backward_simt`'s kernel for dK and dV.
+macro_rules! backward_keys {
+    ($dtype:literal, $element:ty, $n:literal, $m:literal, $d:literal, $blocks:literal) => {
+        entry! {
+            concat!("backward_keys_", $dtype, "_m", $m, "_n", $n, "_d", $d),
+            BackwardKeys,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: backward($n, $m, $d).threads(),
+                min_blocks: $blocks,
+                shared_bytes: backward($n, $m, $d).shared_bytes(),
+                barriers: backward_simt::BARRIERS,
+            },
+            backward_simt::backward_keys::<$element, $m, $n, $d, { $n * 4 }, { $m / 16 }, { $d / 32 }>,
+            Backward,
+            crate::params::BackwardParams
+        }
+    };
+}
+
+/// One tile of `backward_simt`'s kernel for dQ.
+macro_rules! backward_queries {
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal) => {
+        entry! {
+            concat!("backward_queries_", $dtype, "_m", $m, "_n", $n, "_d", $d),
+            BackwardQueries,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: backward($m, $n, $d).threads(),
+                min_blocks: $blocks,
+                shared_bytes: backward($m, $n, $d).shared_bytes(),
+                barriers: backward_simt::BARRIERS,
+            },
+            backward_simt::backward_queries::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }>,
+            Backward,
+            crate::params::BackwardParams
+        }
+    };
+}
+
 /// One tile of `forward_sm80` in each storage type that tensor cores take.
 macro_rules! forward_sm80 {
     ($m:literal, $n:literal, $d:literal, $warps:literal, $blocks:literal) => {

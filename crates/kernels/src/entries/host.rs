@@ -3,7 +3,8 @@
 use core::fmt;
 
 use crate::params::{
-    AttentionMaps, AttentionParams, DecodeParams, GemmParams, Mapped, PackParams, PersistentParams,
+    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
+    PersistentParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -77,6 +78,12 @@ pub enum Algorithm {
     DecodeCombine,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
+    /// `attention::backward_delta`, the first launch of a backward pass.
+    BackwardDelta,
+    /// `attention::backward_simt::backward_keys`; its block owns keys, and goes over queries.
+    BackwardKeys,
+    /// `attention::backward_simt::backward_queries`.
+    BackwardQueries,
 }
 
 impl Algorithm {
@@ -94,6 +101,7 @@ impl Algorithm {
             Self::ForwardSm90 | Self::ForwardSm90ScoreMod => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack => "pack",
+            Self::BackwardDelta | Self::BackwardKeys | Self::BackwardQueries => "backward_simt",
         }
     }
 }
@@ -141,6 +149,8 @@ pub enum Run {
     Attention(unsafe fn(&AttentionParams)),
     /// [`PersistentParams`] behind [`AttentionMaps`], by their address.
     Persistent(unsafe fn(&PersistentParams, u64)),
+    /// [`BackwardParams`].
+    Backward(unsafe fn(&BackwardParams)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
     /// [`PackParams`].
@@ -159,6 +169,8 @@ pub enum Params {
     Attention(AttentionParams),
     /// For [`Run::Persistent`].
     Persistent(Mapped<AttentionMaps, PersistentParams>),
+    /// For [`Run::Backward`].
+    Backward(BackwardParams),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Pack`].
@@ -181,6 +193,8 @@ impl Run {
         match (self, params) {
             // SAFETY: the caller's contract.
             (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
+            // SAFETY: the caller's contract.
+            (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.

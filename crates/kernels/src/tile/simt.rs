@@ -179,6 +179,31 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
     }
 }
 
+/// Writes a thread's part of a [`multiply_transposed`] product, so that it can be the A of another: its rows are read by
+/// the half-warp that wrote them.
+///
+/// # Safety
+/// The tile fits at `target` and no thread still reads it.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_product<const COLS: usize>(
+    target: SharedTile,
+    lane: Lane,
+    product: &[[f32; COLS]; ROWS],
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < COLS {
+            let (row, column) = (lane.row + i as u32, lane.x + ROW_LANES * j as u32);
+            // SAFETY: the caller's contract.
+            unsafe { shared::store(target.at(row, column), product[i][j]) };
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
 /// `acc` += A·B over the first `depth` columns of A and rows of B (rounded up to a multiple of 4).
 ///
 /// # Safety

@@ -1,0 +1,336 @@
+//! The backward pass of FlashAttention-2 on fp32 FMA (Dao 2023, arXiv:2307.08691, Algorithm 2).
+//!
+//! P = exp(S − lse) and dS = P ∘ (dO·Vᵀ − delta) are computed again, tile by tile, and never leave the block. The paper adds
+//! dQ up with atomics; here one kernel owns keys and goes over queries, for dK and dV, and another owns queries and goes over keys, for
+//! dQ. That computes S and dO·Vᵀ twice, and gives the same bits in each run.
+
+use core::f32::consts::LOG2_E;
+
+use crate::config::{BackwardConfig, ROW_LANES};
+use crate::element::Element;
+use crate::mask::{MaskCorner, QueryRange, TileMask};
+use crate::params::{AttentionParams, BackwardParams};
+use crate::ptx::{barrier, math, shared, warp};
+use crate::scheduler::{Rows, WorkTile};
+use crate::score::ScoreMod;
+use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
+
+/// Barriers in the source of each of the two kernels; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 2;
+
+/// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
+///
+/// `COLS` = BLOCK_M / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of Sᵀ and column pairs of dK and dV.
+/// Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of [`BackwardConfig::threads`] threads with
+/// [`BackwardConfig::shared_bytes`] bytes of shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, and the launch is as above.
+#[inline(always)]
+pub unsafe fn backward_keys<
+    E: Element,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const THREADS: u32,
+    const COLS: usize,
+    const PAIRS: usize,
+>(
+    params: &BackwardParams,
+) {
+    let config = const { config(BLOCK_N, BLOCK_M, HEAD_DIM, THREADS, COLS, PAIRS) };
+    let shared = SharedTiles::new(config);
+    let attention = &params.attention;
+    // SAFETY: valid parameters have no empty axis.
+    let (work, kv_head) = unsafe {
+        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        (work, work.kv_head(attention))
+    };
+    let first_key = work.tile * BLOCK_N;
+    if first_key >= work.keys.len {
+        return;
+    }
+    let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
+    let lane = Lane::current();
+    let mut dk = [[[0.0; 2]; PAIRS]; ROWS];
+    let mut dv = [[[0.0; 2]; PAIRS]; ROWS];
+    // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load from the reads before and
+    // after it, and all threads run these loops alike. A half-warp alone writes and reads its rows of P and dS.
+    unsafe {
+        let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
+        let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
+        simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.owned[0], &k.from::<E>(first_key, 0));
+        simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.owned[1], &v.from::<E>(first_key, 0));
+        let seen = QueryRange::of_keys(attention, &work, first_key, BLOCK_N);
+        // Queries that see no key of the tile are not read.
+        let queries = Rows { len: seen.end, ..work.queries };
+        let mut head = 0;
+        while head < attention.group {
+            let work = WorkTile { head: work.head + head, ..work };
+            let (q_shape, dout_shape) = ((queries, head_dim), (queries, head_dim_v));
+            let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
+            let dout =
+                GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
+            let score_mod = ScoreMod::of_head(attention, &work);
+            let mut first_row = seen.first;
+            while first_row < seen.end {
+                barrier::sync(0, THREADS); // The last step's reads of Q and dO are over.
+                simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.step[0], &q.from::<E>(first_row, 0));
+                simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.step[1], &dout.from::<E>(first_row, 0));
+                let row = first_row + lane.x;
+                let stats = RowStats::load::<COLS>(params, &work, row, ROW_LANES);
+                barrier::sync(0, THREADS);
+                let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
+                simt::multiply_transposed(&mut p, shared.owned[0], shared.step[0], lane, head_dim);
+                simt::multiply_transposed(&mut ds, shared.owned[1], shared.step[1], lane, head_dim_v);
+                let tile = MaskCorner::new(attention, &work, first_row, first_key);
+                let place = Place {
+                    row,
+                    key: first_key + lane.row,
+                    whole: tile.all_see(attention, BLOCK_N, BLOCK_M),
+                };
+                let query = |_, j: usize| (ROW_LANES * j as u32, j);
+                let key = |i: usize, _| i as u32;
+                differentiate(attention, &work, score_mod, (&mut p, &mut ds), place, &stats, query, key);
+                simt::store_product(shared.product, lane, &p);
+                warp::sync();
+                simt::multiply_accumulate(&mut dv, shared.product, shared.step[1], lane, BLOCK_M);
+                warp::sync();
+                simt::store_product(shared.product, lane, &ds);
+                warp::sync();
+                simt::multiply_accumulate(&mut dk, shared.product, shared.step[0], lane, BLOCK_M);
+                first_row += BLOCK_M;
+            }
+            head += 1;
+        }
+        let dk_tile = GlobalTile::of_head::<E>(params.dk, &params.dk_strides, &work, kv_head, k_shape);
+        let dv_tile = GlobalTile::of_head::<E>(params.dv, &params.dv_strides, &work, kv_head, v_shape);
+        store::<E, PAIRS>(&dk_tile.from::<E>(first_key, 0), lane, &dk, attention.softmax_scale);
+        store::<E, PAIRS>(&dv_tile.from::<E>(first_key, 0), lane, &dv, 1.0);
+    }
+}
+
+/// dQ of one tile of `BLOCK_M` query rows.
+///
+/// `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs of dQ.
+/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
+///
+/// # Safety
+/// As [`backward_keys`].
+#[inline(always)]
+pub unsafe fn backward_queries<
+    E: Element,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const THREADS: u32,
+    const COLS: usize,
+    const PAIRS: usize,
+>(
+    params: &BackwardParams,
+) {
+    let config = const { config(BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, COLS, PAIRS) };
+    let shared = SharedTiles::new(config);
+    let attention = &params.attention;
+    // SAFETY: valid parameters have no empty axis.
+    let (work, kv_head) = unsafe {
+        let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M));
+        (work, work.kv_head(attention))
+    };
+    let first_row = work.tile * BLOCK_M;
+    if first_row >= work.queries.len {
+        return;
+    }
+    let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
+    let lane = Lane::current();
+    let mut dq = [[[0.0; 2]; PAIRS]; ROWS];
+    // SAFETY: as in `backward_keys`.
+    unsafe {
+        let (q_shape, dout_shape) = ((work.queries, head_dim), (work.queries, head_dim_v));
+        let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
+        let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
+        simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.owned[0], &q.from::<E>(first_row, 0));
+        simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.owned[1], &dout.from::<E>(first_row, 0));
+        let stats = RowStats::load::<ROWS>(params, &work, first_row + lane.row, 1);
+        let score_mod = ScoreMod::of_head(attention, &work);
+        let seen = TileMask::new(attention, &work, first_row, BLOCK_M, BLOCK_N).seen;
+        let keys = Rows { len: seen.end, ..work.keys };
+        let (k_shape, v_shape) = ((keys, head_dim), (keys, head_dim_v));
+        let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
+        let mut first_key = seen.first;
+        while first_key < seen.end {
+            barrier::sync(0, THREADS); // The last step's reads of K are over.
+            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.step[0], &k.from::<E>(first_key, 0));
+            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.step[1], &v.from::<E>(first_key, 0));
+            barrier::sync(0, THREADS);
+            let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
+            simt::multiply_transposed(&mut p, shared.owned[0], shared.step[0], lane, head_dim);
+            simt::multiply_transposed(&mut ds, shared.owned[1], shared.step[1], lane, head_dim_v);
+            let tile = MaskCorner::new(attention, &work, first_row, first_key);
+            let place = Place {
+                row: first_row + lane.row,
+                key: first_key + lane.x,
+                whole: tile.all_see(attention, BLOCK_N, BLOCK_M),
+            };
+            let query = |i: usize, _| (i as u32, i);
+            let key = |_, j: usize| ROW_LANES * j as u32;
+            differentiate(attention, &work, score_mod, (&mut p, &mut ds), place, &stats, query, key);
+            simt::store_product(shared.product, lane, &ds);
+            warp::sync();
+            simt::multiply_accumulate(&mut dq, shared.product, shared.step[0], lane, BLOCK_N);
+            first_key += BLOCK_N;
+        }
+        let dq_tile = GlobalTile::of_head::<E>(params.dq, &params.dq_strides, &work, work.head, q_shape);
+        store::<E, PAIRS>(&dq_tile.from::<E>(first_row, 0), lane, &dq, attention.softmax_scale);
+    }
+}
+
+/// The tile, checked where the kernel is compiled.
+#[inline(always)]
+const fn config(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    threads: u32,
+    cols: usize,
+    pairs: usize,
+) -> BackwardConfig {
+    let config = BackwardConfig { owned, step, head_dim };
+    assert!(config.is_well_formed() && threads == config.threads());
+    assert!(cols as u32 * ROW_LANES == step && pairs as u32 * 2 * ROW_LANES == head_dim);
+    config
+}
+
+/// The tiles of a block: what it owns (K and V, or Q and dO), what it goes over (the others), and P and dS in turn.
+struct SharedTiles {
+    owned: [SharedTile; 2],
+    step: [SharedTile; 2],
+    product: SharedTile,
+}
+
+impl SharedTiles {
+    #[inline(always)]
+    fn new(config: BackwardConfig) -> Self {
+        let stride = config.product().row_stride();
+        let first = SharedTile { address: shared::base(), stride };
+        let behind = |tile: SharedTile, rows| SharedTile { address: tile.at(rows, 0), stride };
+        let owned = [first, behind(first, config.owned)];
+        let third = behind(owned[1], config.owned);
+        let step = [third, behind(third, config.step)];
+        let product = SharedTile { stride: config.product().p_stride(), ..behind(step[1], config.step) };
+        Self { owned, step, product }
+    }
+}
+
+/// What a query row's P and dS need beside its products.
+#[derive(Clone, Copy)]
+struct RowStats {
+    /// lse·log2(e); +∞, which makes every P 0, where the row does not exist or sees no key.
+    shift: f32,
+    delta: f32,
+}
+
+impl RowStats {
+    /// Those of `N` rows from `row` on, `step` apart.
+    ///
+    /// # Safety
+    /// lse and delta of the sequence's rows are readable.
+    #[inline(always)]
+    unsafe fn load<const N: usize>(
+        params: &BackwardParams,
+        work: &WorkTile,
+        row: u32,
+        step: u32,
+    ) -> [Self; N] {
+        let mut stats = [Self { shift: f32::INFINITY, delta: 0.0 }; N];
+        let mut i = 0;
+        while i < N {
+            let row = row + step * i as u32;
+            let (exists, at) = (row < work.queries.len, 4 * work.lse_index(&params.attention, row));
+            // SAFETY: the caller's contract; only a row that exists is read.
+            let (lse, delta) = unsafe {
+                (f32::load_if(exists, params.attention.lse + at), f32::load_if(exists, params.delta + at))
+            };
+            let sees = exists && lse != f32::NEG_INFINITY;
+            stats[i] = Self { shift: if sees { lse * LOG2_E } else { f32::INFINITY }, delta };
+            i += 1;
+        }
+        stats
+    }
+}
+
+/// Where a thread's element [0][0] lies in its sequence.
+#[derive(Clone, Copy)]
+struct Place {
+    row: u32,
+    key: u32,
+    /// Whether all rows of the tile see all of its keys.
+    whole: bool,
+}
+
+/// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows behind `place` an
+/// element lies and which of `stats` is its row's, `key` how many keys behind it.
+#[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "a struct of them would be made in two places to be taken apart in one"
+)]
+fn differentiate<const COLS: usize, const N: usize>(
+    params: &AttentionParams,
+    work: &WorkTile,
+    score_mod: ScoreMod,
+    (p, ds): (&mut [[f32; COLS]; ROWS], &mut [[f32; COLS]; ROWS]),
+    place: Place,
+    stats: &[RowStats; N],
+    query: impl Fn(usize, usize) -> (u32, usize),
+    key: impl Fn(usize, usize) -> u32,
+) {
+    let changes_scores = ScoreMod::is_needed(params);
+    let mut slopes = [[1.0; COLS]; ROWS];
+    if changes_scores {
+        ScoreMod::bend(params, p);
+        slopes = ScoreMod::slopes(params, p);
+        let corner = (place.row + work.keys.len).wrapping_sub(work.queries.len + place.key);
+        score_mod.add_bias(p, corner, |i, j| query(i, j).0 as f32 - key(i, j) as f32);
+    }
+    let scale = if changes_scores { LOG2_E } else { params.softmax_scale * LOG2_E };
+    let corner = MaskCorner::new(params, work, place.row, place.key);
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < COLS {
+            let (rows, of_row) = query(i, j);
+            let RowStats { shift, delta } = stats[of_row];
+            let weight = math::exp2(math::fma(p[i][j], scale, -shift));
+            let hidden = !place.whole && corner.hides(params, key(i, j), rows);
+            p[i][j] = if hidden { 0.0 } else { weight };
+            ds[i][j] = p[i][j] * (ds[i][j] - delta) * slopes[i][j];
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+/// Rounds a thread's rows of a gradient, times `factor`, into those of the tile that exist.
+///
+/// # Safety
+/// The tile is writable and this block's own.
+#[inline(always)]
+unsafe fn store<E: Element, const PAIRS: usize>(
+    tile: &GlobalTile,
+    lane: Lane,
+    gradient: &[[[f32; 2]; PAIRS]; ROWS],
+    factor: f32,
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let row = lane.row + i as u32;
+        if row < tile.rows {
+            // SAFETY: the caller's contract; the row exists, and is one half-warp's.
+            unsafe { simt::store_row::<E, PAIRS>(tile, row, lane, &gradient[i], factor) };
+        }
+        i += 1;
+    }
+}
