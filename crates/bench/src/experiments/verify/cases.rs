@@ -119,6 +119,9 @@ const SMALL_CASES: [(usize, usize, Features, usize); 18] = [
     (3, 70, Features { narrow: Narrow::Q, ..PLAIN }, 1),
 ];
 
+/// Pairs of query and key beyond which a case is long.
+const LONG: usize = 1 << 21;
+
 /// The cases of a size.
 pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     let layout = |index: usize| Layout::ALL[index % 2];
@@ -142,7 +145,7 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
             all.map(|(index, (seq, kv_seq, features, group))| {
                 let batch = if features.packed {
                     5
-                } else if seq * kv_seq > 1 << 21 {
+                } else if seq * kv_seq > LONG {
                     1
                 } else {
                     2
@@ -190,6 +193,11 @@ impl Case {
     fn offsets(&self, longest: usize, empty: usize) -> Vec<u32> {
         let length = |index: usize| if index % 3 == empty + 1 { 0 } else { longest / (index + 1) };
         (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()
+    }
+
+    /// Whether it has more pairs of query and key than a reference of whole heads has time for.
+    pub(super) const fn is_long(&self) -> bool {
+        self.seq * self.kv_seq > LONG
     }
 
     pub(super) const fn layout(&self) -> Layout {

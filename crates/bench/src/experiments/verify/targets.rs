@@ -81,8 +81,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
-        // Their problems are others: `decode.rs` has them.
+        // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
+        Algorithm::BackwardDelta | Algorithm::BackwardKeys | Algorithm::BackwardQueries => None,
         Algorithm::Pack => Some(Target {
             names: names(&[entry]),
             dtype,
@@ -154,7 +155,7 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode;
+    use super::super::{backward, decode};
     use super::*;
 
     #[test]
@@ -162,6 +163,7 @@ mod tests {
         let mut named: Vec<_> =
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
         named.extend(decode::targets(BackendKind::Sim).map(|entry| entry.name.to_owned()));
+        named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
         named.sort();
         built.sort();
