@@ -133,6 +133,9 @@ pub(crate) struct ProblemArgs {
     /// Add ALiBi's bias, with the slopes of its paper: 2^(-8 h / heads) for head h = 1, 2, …
     #[arg(long)]
     pub(crate) alibi: bool,
+    /// Probability that a weight of the softmax is dropped, 0 to below 1
+    #[arg(long, value_name = "PROBABILITY")]
+    pub(crate) dropout: Option<f32>,
 }
 
 /// Which kernel.

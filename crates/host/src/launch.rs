@@ -222,6 +222,7 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         softcap: problem.softcap(),
         alibi_slopes,
         alibi_batch_stride: problem.alibi_batch_stride() as u64,
+        dropout: problem.dropout().copied().unwrap_or_default(),
     })
 }
 

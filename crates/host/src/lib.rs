@@ -31,6 +31,7 @@ pub mod cpu;
 pub mod cuda;
 mod decode;
 mod device;
+mod dropout;
 mod element;
 mod error;
 pub mod gemm;
@@ -56,6 +57,7 @@ pub use decode::{
     MAX_DECODE_SEQLEN_Q, plan_decode,
 };
 pub use device::{BackendKind, Device};
+pub use dropout::Dropout;
 pub use element::{DType, Element};
 pub use error::{Error, Result};
 pub use launch::Addresses;

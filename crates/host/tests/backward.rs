@@ -4,9 +4,11 @@
 mod common;
 
 use common::{Case, Order, case, for_each_element, tensor, untouched_outside};
+use flash_attention::accuracy::{self, Report};
 use flash_attention::{
     Backend, BackendKind, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
-    DType, Element, GradientLayouts, Options, Problem, TensorLayout, Tensors, cpu,
+    DType, Dropout, Element, GradientLayouts, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
+    reference,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -23,11 +25,12 @@ struct Made<T> {
 impl<T: Element> Made<T> {
     fn new(forward: Problem, layouts: GradientLayouts, seed: u64) -> Self {
         let Tensors { q, k, v, o: o_layout } = *forward.tensors();
-        let inputs = [(q, 1), (k, 2), (v, 3)].map(|(layout, salt)| tensor(&layout, seed.wrapping_add(salt)));
+        let inputs =
+            [(q, 1), (k, 2), (v, 3)].map(|(layout, salt)| tensor(&layout, seed.wrapping_mul(2 * salt + 1)));
         let (mut o, mut lse) =
             (vec![T::from_f32(f32::NAN); o_layout.span()], vec![f32::NAN; forward.lse_len()]);
         cpu::forward(&forward, &inputs[0], &inputs[1], &inputs[2], &mut o, Some(&mut lse)).unwrap();
-        let dout = tensor(&layouts.dout, seed.wrapping_add(4));
+        let dout = tensor(&layouts.dout, seed.wrapping_mul(9));
         Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout }
     }
 
@@ -99,6 +102,66 @@ proptest! {
     #[test]
     fn the_cpu_matches_the_reference(case in case(&[(1, 1), (239, 1), (1, 239), (64, 128)], 150)) {
         check_any(&case, &Backend::open(Some(BackendKind::Cpu)).unwrap())?;
+    }
+}
+
+#[test]
+fn forward_and_backward_drop_the_same_weights() {
+    let dropout = Some(Dropout { probability: 0.3, seed: 11 << 33, offset: 5 });
+    let case = |dtype, causal| Case {
+        dtype,
+        shape: [2, 45, 70, 2, 2, 40],
+        head_dim_v: Some(24),
+        orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
+        options: Options { causal, dropout, ..Options::default() },
+        seed: 3,
+    };
+    for (dtype, causal) in DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+        let case = case(dtype, causal);
+        for backend in [Backend::simulator(2), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+            check_any(&case, &backend).unwrap();
+            let forward = match dtype {
+                DType::F32 => forward::<f32>(&case, &backend),
+                DType::F16 => forward::<f16>(&case, &backend),
+                DType::Bf16 => forward::<bf16>(&case, &backend),
+            };
+            assert!(forward.passed(), "{forward}");
+        }
+    }
+}
+
+fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
+    let problem = case.problem();
+    let [q, k, v] = &case.inputs::<T>();
+    let plan = backend.plan(&problem, &Request::default()).unwrap();
+    let (mut o, mut lse) = (vec![T::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
+    backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
+    accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem))
+}
+
+#[test]
+fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
+    let layout = TensorLayout::bshd(1, 8, 1, 8);
+    let dropout = Some(Dropout { probability: 0.1, seed: 0, offset: 0 });
+    let problem = Problem::new(
+        Tensors { q: layout, k: layout, v: layout, o: layout },
+        DType::F16,
+        Options { dropout, ..Options::default() },
+    )
+    .unwrap();
+    let backend = Backend::simulator(0);
+    let plan = backend.plan(&problem, &Request::default()).unwrap();
+    assert_eq!(
+        (plan.kernel, plan.steps[0].entry.name),
+        (Kernel::ForwardSimt, "forward_simt_f16_m64_n32_d64_dropout")
+    );
+    let why = "forward_simt: fused, on fp32 FMA, because the kernels on tensor cores drop no weights, with the entries that drop weights";
+    assert_eq!(plan.reasons[0], why);
+    for kernel in [Kernel::ForwardSm90, Kernel::ForwardSm80, Kernel::Standard] {
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        let error = backend.plan(&problem, &request).unwrap_err().to_string();
+        let expected = "cannot be run: it drops no weights; of this backend's kernels do: forward_simt";
+        assert_eq!(error, format!("kernel {kernel} {expected}"));
     }
 }
 

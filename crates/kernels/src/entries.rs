@@ -153,13 +153,29 @@ entries! { sm_75;
     forward_simt(32, 16, 256, 2);
     backward_delta();
     // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger first, and one of at
-    // most 64 KiB for each HEAD_DIM.
-    backward_simt(64, 64, 64, 2);
-    backward_simt(64, 32, 64, 1);
-    backward_simt(64, 32, 128, 2);
-    backward_simt(32, 16, 128, 2);
-    backward_simt(64, 32, 256, 1);
-    backward_simt(8, 16, 256, 4);
+    // most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
+    backward_keys(64, 64, 64, 1);
+    backward_keys(64, 32, 64, 1);
+    backward_keys(64, 32, 128, 1);
+    backward_keys(32, 16, 128, 2);
+    backward_keys(64, 32, 256, 1);
+    backward_keys(8, 16, 256, 4);
+    backward_queries(64, 64, 64, 2);
+    backward_queries(64, 32, 64, 2);
+    backward_queries(32, 32, 128, 3);
+    backward_queries(32, 16, 128, 2);
+    backward_queries(64, 32, 256, 1);
+    backward_queries(8, 16, 256, 4);
+    // One tile of each HEAD_DIM, of at most 64 KiB, that draws which weights are dropped.
+    forward_simt_dropout(64, 32, 64, 1);
+    forward_simt_dropout(32, 32, 128, 2);
+    forward_simt_dropout(32, 16, 256, 2);
+    backward_keys_dropout(64, 32, 64, 1);
+    backward_keys_dropout(32, 16, 128, 2);
+    backward_keys_dropout(8, 16, 256, 4);
+    backward_queries_dropout(64, 32, 64, 1);
+    backward_queries_dropout(32, 16, 128, 2);
+    backward_queries_dropout(8, 16, 256, 4);
 }
 
 // Kernels with asynchronous copies and the tensor cores' m16n8k16.

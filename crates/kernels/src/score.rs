@@ -61,21 +61,11 @@ impl ScoreMod {
         }
     }
 
-    /// How fast scores that [`Self::bend`] gave rise with softmax_scale·q·k: 1 − tanh², and 1 without a softcap.
+    /// How fast a score that [`Self::bend`] gave rises with softmax_scale·q·k where there is a softcap: 1 − tanh².
     #[inline(always)]
-    pub fn slopes<const ROWS: usize, const COLS: usize>(
-        params: &AttentionParams,
-        bent: &[[f32; COLS]; ROWS],
-    ) -> [[f32; COLS]; ROWS] {
-        let mut slopes = [[1.0; COLS]; ROWS];
-        if params.softcap != 0.0 {
-            let inverse = math::reciprocal(params.softcap);
-            for_each(&mut slopes, |_, i, j| {
-                let tanh = bent[i][j] * inverse;
-                math::fma(-tanh, tanh, 1.0)
-            });
-        }
-        slopes
+    pub fn slope(params: &AttentionParams, bent: f32) -> f32 {
+        let tanh = bent * math::reciprocal(params.softcap);
+        math::fma(-tanh, tanh, 1.0)
     }
 
     /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of score
@@ -95,8 +85,9 @@ impl ScoreMod {
     }
 }
 
+/// Changes each element of a thread's part of a tile.
 #[inline(always)]
-fn for_each<const ROWS: usize, const COLS: usize>(
+pub fn for_each<const ROWS: usize, const COLS: usize>(
     s: &mut [[f32; COLS]; ROWS],
     change: impl Fn(f32, usize, usize) -> f32,
 ) {
@@ -185,10 +176,8 @@ mod tests {
             let mut s = [[x as f32; 3]; 2];
             ScoreMod::bend(&params, &mut s);
             let slope = (score(x + 1e-5) - score(x - 1e-5)) / 1e-5;
-            assert!((f64::from(ScoreMod::slopes(&params, &s)[1][2]) - slope).abs() < 1e-6, "{x}");
+            assert!((f64::from(ScoreMod::slope(&params, s[1][2])) - slope).abs() < 1e-6, "{x}");
         }
-        let params = AttentionParams { softmax_scale: 0.5, ..AttentionParams::default() };
-        assert_eq!(ScoreMod::slopes(&params, &[[3.0; 2]; 1]), [[1.0; 2]]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use flash_attention::{
-    Backend, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest, Element,
-    GradientReport, Kernel, Plan, PreparedBackward, Problem, Request,
+    Backend, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest, Dropout,
+    Element, Error, GradientReport, Kernel, Options, Plan, PreparedBackward, Problem, Request,
 };
 
 use super::memory::{allocated, extra_bytes};
@@ -32,6 +32,13 @@ const RECIPE: Recipe = Recipe {
 /// Key/value heads whose gradients are compared with the f64 reference: the first and the last.
 const CHECKED_HEADS: usize = 2;
 
+/// Names of the cases, and whether they have a causal mask, and dropout.
+const CASES: [(&str, bool, bool); 3] =
+    [("full", false, false), ("causal", true, false), ("dropout", false, true)];
+
+/// With which a weight is dropped, as in many a recipe of training.
+const PROBABILITY: f32 = 0.1;
+
 /// The figure of memory beside the tensors.
 const EXTRA: &str = "extra memory";
 
@@ -52,14 +59,19 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
         let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
         let head_dims = args.shape.dim.map_or(vec![64, 128], |dim| vec![dim]);
-        for (head_dim, causal) in head_dims.into_iter().flat_map(|dim| [(dim, false), (dim, true)]) {
+        for (head_dim, (mask, causal, dropout)) in
+            head_dims.into_iter().flat_map(|dim| CASES.map(|case| (dim, case)))
+        {
             let sizes = lab.pick((4, 32, head_dim), (1, 4, head_dim), (1, 1, head_dim));
             let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
-            let problem = shape.problem(Layout::Bhsd)?;
+            let dropout = dropout.then_some(Dropout { probability: PROBABILITY, seed: lab.seed, offset: 0 });
+            let options = Options { causal, dropout, ..Options::default() };
+            let tensors = *shape.problem(Layout::Bhsd)?.tensors();
+            let problem = Problem::new(tensors, shape.dtype, options)?;
             // Both passes, of which the backward one recomputes: about as much as five forward ones.
             lab.session.check_patience(&problem, 5, &lab.effort, &args.lab.measure)?;
             lab.session.check_tensors(&problem)?;
-            let case = format!("D={head_dim} {}", if causal { "causal" } else { "full" });
+            let case = format!("D={head_dim} {mask}");
             with_element!(problem.dtype(), measure(lab, &case, &problem))?;
         }
         lab.note("TFLOP/s of a backward pass counts 2.5 times the forward pass's operations: five products for two");
@@ -207,7 +219,11 @@ fn measure<T: Element>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<(
 /// Adds to a row what unfused attention takes to keep P, by the same allocator.
 fn stored_p<T: Element>(lab: &mut Lab, problem: &Problem, row: usize) -> Result<()> {
     let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
-    let plan: Plan = lab.session.backend.plan(problem, &request)?;
+    let plan: Plan = match lab.session.backend.plan(problem, &request) {
+        // It drops no weights; P takes what it takes without.
+        Err(Error::UnfitKernel { .. }) => return Ok(()),
+        plan => plan?,
+    };
     if let Err(reason) = lab.session.check_workspace(problem, &plan) {
         lab.note(format!("what P would take was not measured: {reason}"));
         return Ok(());

@@ -33,6 +33,7 @@ pub(super) enum Request<'a> {
         layout: &'a str,
         causal: bool,
         softmax_scale: f32,
+        dropout: f32,
         backend: &'a str,
         /// Whether each call first makes contiguous [B, H, S, D] tensors and last brings O back.
         copies: bool,
@@ -126,6 +127,7 @@ impl<'a> Call<'a> {
                     layout: layout.name(),
                     causal: problem.causal(),
                     softmax_scale: problem.softmax_scale(),
+                    dropout: problem.dropout().map_or(0.0, |dropout| 1.0 - 1.0 / dropout.scale),
                     backend,
                     copies,
                     gradients: pass.gradients(),

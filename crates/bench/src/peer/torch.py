@@ -40,7 +40,8 @@ class Attention:
     """scaled_dot_product_attention with one backend."""
 
     def __init__(
-        self, batch, heads, kv_heads, seq, kv_seq, head_dim, dtype, layout, causal, softmax_scale, backend, copies, gradients
+        self, batch, heads, kv_heads, seq, kv_seq, head_dim, dtype, layout, causal, softmax_scale, dropout, backend, copies,
+        gradients,
     ):
         if causal and seq != kv_seq:
             raise RuntimeError("PyTorch's causal mask begins top-left, which differs where seq is not kv_seq")
@@ -51,7 +52,7 @@ class Attention:
             return values if layout == "bhsd" else values.transpose(1, 2)
 
         self.tensors = [tensor(seq, heads), tensor(kv_seq, kv_heads), tensor(kv_seq, kv_heads)]
-        self.options = {"is_causal": causal, "scale": softmax_scale}
+        self.options = {"is_causal": causal, "scale": softmax_scale, "dropout_p": dropout}
         if heads != kv_heads:
             self.options["enable_gqa"] = True
         self.backend = getattr(SDPBackend, backend)

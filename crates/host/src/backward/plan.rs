@@ -108,7 +108,12 @@ fn simt(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -
                 .to_owned(),
         ],
     };
-    let launches = [Algorithm::BackwardDelta, Algorithm::BackwardKeys, Algorithm::BackwardQueries];
+    let launches = if forward.dropout().is_some() {
+        plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
+    } else {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeys, Algorithm::BackwardQueries]
+    };
     let is_for = |algorithm, name: &String| {
         built_for(algorithm, forward.dtype())
             .any(|entry| entry.name == name && entry.tile.head_dim as usize >= forward.widest_head_dim())
@@ -121,7 +126,9 @@ fn simt(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -
         let entry = choose_entry(problem, device, algorithm, asked)?;
         let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
         let (rows, heads) = match algorithm {
-            Algorithm::BackwardKeys => (forward.seqlen_k().div_ceil(block_n), forward.kv_heads()),
+            Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
+                (forward.seqlen_k().div_ceil(block_n), forward.kv_heads())
+            }
             _ => (forward.seqlen_q().div_ceil(block_m), forward.heads()),
         };
         let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
@@ -170,7 +177,9 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, asked: bool
                 4 * forward.lse_len()
             );
         }
-        Algorithm::BackwardKeys => ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}")),
+        Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
+            ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
+        }
         _ => ("dQ", format!("BLOCK_M {m} queries of a block x BLOCK_N {n}")),
     };
     format!(

@@ -152,6 +152,11 @@ impl<'a> HeadInputs<'a> {
             * self.problem.distance(self.head.batch, row, key)
     }
 
+    /// What dropout multiplies a weight by.
+    fn kept(&self, head: usize, row: usize, key: usize) -> f32 {
+        self.problem.dropout_factor(self.head.batch, head, row, key)
+    }
+
     fn exact(&self) -> Exact {
         let rows: Vec<_> = (0..self.q.len()).into_par_iter().map(|index| self.exact_row(index)).collect();
         let scale = f64::from(self.problem.softmax_scale());
@@ -211,8 +216,15 @@ impl<'a> HeadInputs<'a> {
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = max + scores.iter().map(|score| (score - max).exp()).sum::<f64>().ln();
         let p: Vec<_> = scores.iter().map(|score| (score - lse).exp()).collect();
-        let dp: Vec<_> = seen.clone().map(|key| dot(dout, &self.v[key])).collect();
-        let dp_terms: Vec<_> = seen.clone().map(|key| dot_of_magnitudes(dout, &self.v[key])).collect();
+        let kept: Vec<_> = seen.clone().map(|key| f64::from(self.kept(head, row, key))).collect();
+        let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
+            seen.clone().zip(&kept).map(|(key, kept)| kept * product(dout, &self.v[key])).collect()
+        };
+        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these have one sign; what
+        // dP and delta share of their terms does not cancel.
+        let sum = ((problem.head_dim_v() as f64).sqrt() / 3.0).max(1.0);
+        let dp: Vec<_> = of_keys(dot);
+        let dp_terms: Vec<_> = of_keys(dot_of_magnitudes).iter().map(|terms| sum * terms).collect();
         let delta = dot(&p, &dp);
         let lse_moved = dot(&p, &terms) + lse.abs() + 1.0;
         let delta_moved: f64 =
@@ -230,9 +242,10 @@ impl<'a> HeadInputs<'a> {
             add(&mut part.dq, &self.k[key], scale * ds);
             add_magnitude(&mut moved.dq, &self.k[key], scale * (ds_moved + ds.abs()));
             part.ds.push(ds);
-            moved.p.push(p * (relative + 1.0));
+            moved.p.push(kept[j] * p * (relative + 1.0));
             moved.ds.push(ds_moved + ds.abs());
         }
+        part.p.iter_mut().zip(kept).for_each(|(p, kept)| *p *= kept);
         (part, moved)
     }
 
@@ -297,9 +310,10 @@ impl<'a> HeadInputs<'a> {
         let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f32 = weights.iter().sum();
-        let p: Vec<_> = weights.iter().map(|weight| stored::<T>(weight / sum)).collect();
-        let dp: Vec<_> =
-            seen.clone().map(|key| stored::<T>(product(&self.dout[index], &self.v[key]))).collect();
+        let mut p: Vec<_> = weights.iter().map(|weight| stored::<T>(weight / sum)).collect();
+        let kept: Vec<_> = seen.clone().map(|key| self.kept(head, row, key)).collect();
+        let dp = seen.clone().map(|key| stored::<T>(product(&self.dout[index], &self.v[key])));
+        let dp: Vec<_> = dp.zip(&kept).map(|(dp, kept)| stored::<T>(dp * kept)).collect();
         let delta: f32 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
         let ds: Vec<_> =
             (0..p.len()).map(|j| stored::<T>(stored::<T>(p[j] * (dp[j] - delta)) * slopes[j])).collect();
@@ -308,6 +322,7 @@ impl<'a> HeadInputs<'a> {
             dq.iter_mut().zip(&self.k[key]).for_each(|(dq, &k)| *dq += ds * k as f32);
         }
         dq.iter_mut().for_each(|dq| *dq *= scale);
+        p.iter_mut().zip(kept).for_each(|(p, kept)| *p = stored::<T>(*p * kept));
         RowPart { first: seen.start, p, ds, dq }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{DType, Options, TensorLayout, Tensors, reference};
+use crate::{DType, Dropout, Options, TensorLayout, Tensors, reference};
 
 /// Normal-like values, the same for the same seed.
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -92,6 +92,7 @@ fn gradients_are_the_slopes_of_the_forward_reference() {
         Options { window: (Some(1), Some(1)), softmax_scale: Some(-0.7), ..Options::default() },
         Options { softcap: 0.8, ..Options::default() },
         Options { alibi_slopes, softcap: 1.5, causal: true, ..Options::default() },
+        Options { dropout: Some(Dropout { probability: 0.3, seed: 1, offset: 2 }), ..Options::default() },
     ];
     for options in options {
         check(Problem::new(tensors(), DType::F32, options).unwrap());

@@ -4,6 +4,7 @@
 //! dK and dV, and queries, which go over their keys and give dQ. Scores and dO·Vᵀ are computed by both, so that no two tasks add to the same
 //! rows, and each run gives the same bits.
 
+mod scratch;
 mod task;
 
 use std::f32::consts::LOG2_E;
@@ -19,7 +20,8 @@ use super::tiles::Machine;
 use super::{Stats, TileChoice, schedule};
 use crate::backward::{BackwardInputs, BackwardOutputs, BackwardProblem};
 use crate::{Element, Problem, Result, TensorLayout};
-use task::{Scratch, Task};
+use scratch::Scratch;
+use task::Task;
 
 /// Rows of a task: they share each pass over the others, which are widened to fp32 once for all.
 const OWNED: usize = 64;

@@ -5,6 +5,7 @@
 
 pub(crate) mod backend;
 mod backward;
+mod dropout;
 mod exp;
 mod flash;
 mod gradient;
@@ -27,7 +28,7 @@ pub use backward::backward;
 pub use isa::Isa;
 pub use tiles::TileChoice;
 
-use crate::{Element, Problem, Result};
+use crate::{Element, Error, Problem, Result};
 use flash::{Call, Scratch, Task};
 use memory::Buffer;
 use pack::{Outputs, Source};
@@ -100,7 +101,8 @@ pub fn forward_with<T: Element>(
 /// Takes 4·B·H·Sq·Sk bytes for the scores, plus K and V in fp32 where they cannot be read in place.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, and when the memory cannot be had.
+/// When a buffer is too short or of another type than the problem, when the problem has dropout, and when the memory cannot be
+/// had.
 pub fn standard<T: Element>(
     problem: &Problem,
     q: &[T],
@@ -109,6 +111,10 @@ pub fn standard<T: Element>(
     o: &mut [T],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
+    if problem.dropout().is_some() {
+        let reason = "it drops no weights; forward_cpu does".to_owned();
+        return Err(Error::UnfitKernel { kernel: "standard", reason });
+    }
     let outputs = outputs(problem, q, k, v, o, lse)?;
     unfused::run(problem, [q, k, v].map(Source::new), outputs)
 }

@@ -10,9 +10,9 @@ use crate::config::{BackwardConfig, ROW_LANES};
 use crate::element::Element;
 use crate::mask::{MaskCorner, QueryRange, TileMask};
 use crate::params::{AttentionParams, BackwardParams};
-use crate::ptx::{barrier, math, shared, warp};
+use crate::ptx::{barrier, index, math, shared, warp};
 use crate::scheduler::{Rows, WorkTile};
-use crate::score::ScoreMod;
+use crate::score::{ScoreMod, for_each};
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
 /// Barriers in the source of each of the two kernels; the build fails when the PTX has another number.
@@ -20,7 +20,7 @@ pub const BARRIERS: u32 = 2;
 
 /// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
 ///
-/// `COLS` = BLOCK_M / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of Sᵀ and column pairs of dK and dV.
+/// With `DROPOUT`, weights are dropped as `params.attention.dropout` says, as in the forward pass. `COLS` = BLOCK_M / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of Sᵀ and column pairs of dK and dV.
 /// Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of [`BackwardConfig::threads`] threads with
 /// [`BackwardConfig::shared_bytes`] bytes of shared memory.
 ///
@@ -35,6 +35,7 @@ pub unsafe fn backward_keys<
     const THREADS: u32,
     const COLS: usize,
     const PAIRS: usize,
+    const DROPOUT: bool,
 >(
     params: &BackwardParams,
 ) {
@@ -68,22 +69,33 @@ pub unsafe fn backward_keys<
         let mut head = 0;
         while head < attention.group {
             let work = WorkTile { head: work.head + head, ..work };
-            let (q_shape, dout_shape) = ((queries, head_dim), (queries, head_dim_v));
-            let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
-            let dout =
-                GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
             let score_mod = ScoreMod::of_head(attention, &work);
             let mut first_row = seen.first;
             while first_row < seen.end {
+                // From a head that is read anew: the loops have no registers to spare for addresses.
+                let work = WorkTile { head: index::unknown(work.head), ..work };
+                let (q_shape, dout_shape) = ((queries, head_dim), (queries, head_dim_v));
+                let q =
+                    GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
+                let dout =
+                    GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
                 barrier::sync(0, THREADS); // The last step's reads of Q and dO are over.
-                simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.step[0], &q.from::<E>(first_row, 0));
-                simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.step[1], &dout.from::<E>(first_row, 0));
-                let row = first_row + lane.x;
-                let stats = RowStats::load::<COLS>(params, &work, row, ROW_LANES);
+                simt::load_as::<E, THREADS, BLOCK_M, HEAD_DIM>(
+                    index::thread_anew(),
+                    shared.step[0],
+                    &q.from::<E>(first_row, 0),
+                );
+                simt::load_as::<E, THREADS, BLOCK_M, HEAD_DIM>(
+                    index::thread_anew(),
+                    shared.step[1],
+                    &dout.from::<E>(first_row, 0),
+                );
                 barrier::sync(0, THREADS);
                 let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
                 simt::multiply_transposed(&mut p, shared.owned[0], shared.step[0], lane, head_dim);
                 simt::multiply_transposed(&mut ds, shared.owned[1], shared.step[1], lane, head_dim_v);
+                let row = first_row + lane.x;
+                let stats = RowStats::load::<COLS>(params, &work, row, ROW_LANES);
                 let tile = MaskCorner::new(attention, &work, first_row, first_key);
                 let place = Place {
                     row,
@@ -92,18 +104,33 @@ pub unsafe fn backward_keys<
                 };
                 let query = |_, j: usize| (ROW_LANES * j as u32, j);
                 let key = |i: usize, _| i as u32;
-                differentiate(attention, &work, score_mod, (&mut p, &mut ds), place, &stats, query, key);
+                differentiate::<COLS, COLS, DROPOUT>(
+                    attention,
+                    &work,
+                    score_mod,
+                    (&mut p, &mut ds),
+                    place,
+                    &stats,
+                    query,
+                    key,
+                );
+                // Those behind see no key of the tile.
+                let rows = BLOCK_M.min(seen.end - first_row);
                 simt::store_product(shared.product, lane, &p);
                 warp::sync();
-                simt::multiply_accumulate(&mut dv, shared.product, shared.step[1], lane, BLOCK_M);
+                simt::multiply_accumulate(&mut dv, shared.product, shared.step[1], lane, rows);
                 warp::sync();
                 simt::store_product(shared.product, lane, &ds);
                 warp::sync();
-                simt::multiply_accumulate(&mut dk, shared.product, shared.step[0], lane, BLOCK_M);
+                simt::multiply_accumulate(&mut dk, shared.product, shared.step[0], lane, rows);
                 first_row += BLOCK_M;
             }
             head += 1;
         }
+        // Found once more rather than kept: the loops have no registers to spare.
+        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        let (kv_head, first_key) = (work.kv_head(attention), work.tile * BLOCK_N);
+        let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
         let dk_tile = GlobalTile::of_head::<E>(params.dk, &params.dk_strides, &work, kv_head, k_shape);
         let dv_tile = GlobalTile::of_head::<E>(params.dv, &params.dv_strides, &work, kv_head, v_shape);
         store::<E, PAIRS>(&dk_tile.from::<E>(first_key, 0), lane, &dk, attention.softmax_scale);
@@ -113,7 +140,7 @@ pub unsafe fn backward_keys<
 
 /// dQ of one tile of `BLOCK_M` query rows.
 ///
-/// `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs of dQ.
+/// `DROPOUT` as in [`backward_keys`]; `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs of dQ.
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
 ///
 /// # Safety
@@ -127,6 +154,7 @@ pub unsafe fn backward_queries<
     const THREADS: u32,
     const COLS: usize,
     const PAIRS: usize,
+    const DROPOUT: bool,
 >(
     params: &BackwardParams,
 ) {
@@ -152,7 +180,6 @@ pub unsafe fn backward_queries<
         let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.owned[0], &q.from::<E>(first_row, 0));
         simt::load::<E, THREADS, BLOCK_M, HEAD_DIM>(shared.owned[1], &dout.from::<E>(first_row, 0));
-        let stats = RowStats::load::<ROWS>(params, &work, first_row + lane.row, 1);
         let score_mod = ScoreMod::of_head(attention, &work);
         let seen = TileMask::new(attention, &work, first_row, BLOCK_M, BLOCK_N).seen;
         let keys = Rows { len: seen.end, ..work.keys };
@@ -162,8 +189,16 @@ pub unsafe fn backward_queries<
         let mut first_key = seen.first;
         while first_key < seen.end {
             barrier::sync(0, THREADS); // The last step's reads of K are over.
-            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.step[0], &k.from::<E>(first_key, 0));
-            simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(shared.step[1], &v.from::<E>(first_key, 0));
+            simt::load_as::<E, THREADS, BLOCK_N, HEAD_DIM>(
+                index::thread_anew(),
+                shared.step[0],
+                &k.from::<E>(first_key, 0),
+            );
+            simt::load_as::<E, THREADS, BLOCK_N, HEAD_DIM>(
+                index::thread_anew(),
+                shared.step[1],
+                &v.from::<E>(first_key, 0),
+            );
             barrier::sync(0, THREADS);
             let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
             simt::multiply_transposed(&mut p, shared.owned[0], shared.step[0], lane, head_dim);
@@ -174,14 +209,33 @@ pub unsafe fn backward_queries<
                 key: first_key + lane.x,
                 whole: tile.all_see(attention, BLOCK_N, BLOCK_M),
             };
+            let stats = RowStats::load::<ROWS>(params, &work, place.row, 1);
             let query = |i: usize, _| (i as u32, i);
             let key = |_, j: usize| ROW_LANES * j as u32;
-            differentiate(attention, &work, score_mod, (&mut p, &mut ds), place, &stats, query, key);
+            differentiate::<COLS, ROWS, DROPOUT>(
+                attention,
+                &work,
+                score_mod,
+                (&mut p, &mut ds),
+                place,
+                &stats,
+                query,
+                key,
+            );
             simt::store_product(shared.product, lane, &ds);
             warp::sync();
-            simt::multiply_accumulate(&mut dq, shared.product, shared.step[0], lane, BLOCK_N);
+            simt::multiply_accumulate(
+                &mut dq,
+                shared.product,
+                shared.step[0],
+                lane,
+                BLOCK_N.min(seen.end - first_key),
+            );
             first_key += BLOCK_N;
         }
+        // As in `backward_keys`.
+        let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M));
+        let (first_row, q_shape) = (work.tile * BLOCK_M, (work.queries, head_dim));
         let dq_tile = GlobalTile::of_head::<E>(params.dq, &params.dq_strides, &work, work.head, q_shape);
         store::<E, PAIRS>(&dq_tile.from::<E>(first_row, 0), lane, &dq, attention.softmax_scale);
     }
@@ -271,13 +325,13 @@ struct Place {
 }
 
 /// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows behind `place` an
-/// element lies and which of `stats` is its row's, `key` how many keys behind it.
+/// element lies and which of `stats` is its row's, `key` how many keys behind it. With `DROPOUT`, P is as V sees it.
 #[inline(always)]
 #[allow(
     clippy::too_many_arguments,
     reason = "a struct of them would be made in two places to be taken apart in one"
 )]
-fn differentiate<const COLS: usize, const N: usize>(
+fn differentiate<const COLS: usize, const N: usize, const DROPOUT: bool>(
     params: &AttentionParams,
     work: &WorkTile,
     score_mod: ScoreMod,
@@ -288,28 +342,36 @@ fn differentiate<const COLS: usize, const N: usize>(
     key: impl Fn(usize, usize) -> u32,
 ) {
     let changes_scores = ScoreMod::is_needed(params);
-    let mut slopes = [[1.0; COLS]; ROWS];
+    // Drawn twice, from a head that is read anew, rather than kept: the loops have no registers to spare.
+    let drop = |head: u32, i: usize, j: usize| {
+        let (row, key) = (place.row + query(i, j).0, place.key + key(i, j));
+        let keeps = params.dropout.keeps(head, row, key);
+        if keeps { params.dropout.scale } else { 0.0 }
+    };
+    let head = work.batch * params.heads + work.head;
+    for_each(ds, |dp, i, j| {
+        let kept = if DROPOUT { drop(head, i, j) } else { 1.0 };
+        dp * kept - stats[query(i, j).1].delta
+    });
     if changes_scores {
         ScoreMod::bend(params, p);
-        slopes = ScoreMod::slopes(params, p);
+        if params.softcap != 0.0 {
+            for_each(ds, |distance, i, j| distance * ScoreMod::slope(params, p[i][j]));
+        }
         let corner = (place.row + work.keys.len).wrapping_sub(work.queries.len + place.key);
         score_mod.add_bias(p, corner, |i, j| query(i, j).0 as f32 - key(i, j) as f32);
     }
     let scale = if changes_scores { LOG2_E } else { params.softmax_scale * LOG2_E };
     let corner = MaskCorner::new(params, work, place.row, place.key);
-    let mut i = 0;
-    while i < ROWS {
-        let mut j = 0;
-        while j < COLS {
-            let (rows, of_row) = query(i, j);
-            let RowStats { shift, delta } = stats[of_row];
-            let weight = math::exp2(math::fma(p[i][j], scale, -shift));
-            let hidden = !place.whole && corner.hides(params, key(i, j), rows);
-            p[i][j] = if hidden { 0.0 } else { weight };
-            ds[i][j] = p[i][j] * (ds[i][j] - delta) * slopes[i][j];
-            j += 1;
-        }
-        i += 1;
+    for_each(p, |score, i, j| {
+        let (rows, of_row) = query(i, j);
+        let hidden = !place.whole && corner.hides(params, key(i, j), rows);
+        if hidden { 0.0 } else { math::exp2(math::fma(score, scale, -stats[of_row].shift)) }
+    });
+    for_each(ds, |distance, i, j| p[i][j] * distance);
+    if DROPOUT {
+        let head = index::unknown(head);
+        for_each(p, |weight, i, j| weight * drop(head, i, j));
     }
 }
 

@@ -59,9 +59,13 @@ macro_rules! forward_simt {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal) => {
+        forward_simt! { $dtype, $element, $m, $n, $d, $blocks, ForwardSimt, "", false }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $dropout:literal) => {
         entry! {
-            concat!("forward_simt_", $dtype, "_m", $m, "_n", $n, "_d", $d),
-            ForwardSimt,
+            concat!("forward_simt_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -70,7 +74,18 @@ macro_rules! forward_simt {
                 shared_bytes: simt($m, $n, $d).shared_bytes(),
                 barriers: forward_simt::BARRIERS,
             },
-            forward_simt::forward_simt::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }>
+            forward_simt::forward_simt::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }, $dropout>
+        }
+    };
+}
+
+/// One tile of `forward_simt` with dropout.
+macro_rules! forward_simt_dropout {
+    ($m:literal, $n:literal, $d:literal, $blocks:literal) => {
+        group! {
+            forward_simt { "f32", f32, $m, $n, $d, $blocks, ForwardSimtDropout, "_dropout", true }
+            forward_simt { "f16", F16, $m, $n, $d, $blocks, ForwardSimtDropout, "_dropout", true }
+            forward_simt { "bf16", Bf16, $m, $n, $d, $blocks, ForwardSimtDropout, "_dropout", true }
         }
     };
 }
@@ -103,27 +118,24 @@ macro_rules! backward_delta {
     };
 }
 
-/// One tile of `backward_simt` in each storage type: its kernel that owns `$owned` keys and goes over `$step` queries at a time,
-/// and the one that owns as many queries and goes over as many keys.
-macro_rules! backward_simt {
+/// One tile of `backward_simt`'s kernel for dK and dV, in each storage type.
+macro_rules! backward_keys {
     ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        backward_keys! { $owned, $step, $d, $blocks, BackwardKeys, "", false }
+    };
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $dropout:literal) => {
         group! {
-            backward_keys { "f32", f32, $owned, $step, $d, $blocks }
-            backward_keys { "f16", F16, $owned, $step, $d, $blocks }
-            backward_keys { "bf16", Bf16, $owned, $step, $d, $blocks }
-            backward_queries { "f32", f32, $owned, $step, $d, $blocks }
-            backward_queries { "f16", F16, $owned, $step, $d, $blocks }
-            backward_queries { "bf16", Bf16, $owned, $step, $d, $blocks }
+            backward_keys { "f32", f32, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
+            backward_keys { "f16", F16, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
+            backward_keys { "bf16", Bf16, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
         }
     };
-}
-
-/// One tile of `backward_simt`'s kernel for dK and dV.
-macro_rules! backward_keys {
-    ($dtype:literal, $element:ty, $n:literal, $m:literal, $d:literal, $blocks:literal) => {
+    ($dtype:literal, $element:ty, $n:literal, $m:literal, $d:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $dropout:literal) => {
         entry! {
-            concat!("backward_keys_", $dtype, "_m", $m, "_n", $n, "_d", $d),
-            BackwardKeys,
+            concat!("backward_keys_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -132,19 +144,31 @@ macro_rules! backward_keys {
                 shared_bytes: backward($n, $m, $d).shared_bytes(),
                 barriers: backward_simt::BARRIERS,
             },
-            backward_simt::backward_keys::<$element, $m, $n, $d, { $n * 4 }, { $m / 16 }, { $d / 32 }>,
+            backward_simt::backward_keys::<$element, $m, $n, $d, { $n * 4 }, { $m / 16 }, { $d / 32 }, $dropout>,
             Backward,
             crate::params::BackwardParams
         }
     };
 }
 
-/// One tile of `backward_simt`'s kernel for dQ.
+/// One tile of `backward_simt`'s kernel for dQ, in each storage type.
 macro_rules! backward_queries {
-    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal) => {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        backward_queries! { $owned, $step, $d, $blocks, BackwardQueries, "", false }
+    };
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $dropout:literal) => {
+        group! {
+            backward_queries { "f32", f32, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
+            backward_queries { "f16", F16, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
+            backward_queries { "bf16", Bf16, $owned, $step, $d, $blocks, $algorithm, $suffix, $dropout }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal,
+     $algorithm:ident, $suffix:literal, $dropout:literal) => {
         entry! {
-            concat!("backward_queries_", $dtype, "_m", $m, "_n", $n, "_d", $d),
-            BackwardQueries,
+            concat!("backward_queries_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
+            $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
@@ -153,10 +177,24 @@ macro_rules! backward_queries {
                 shared_bytes: backward($m, $n, $d).shared_bytes(),
                 barriers: backward_simt::BARRIERS,
             },
-            backward_simt::backward_queries::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }>,
+            backward_simt::backward_queries::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }, $dropout>,
             Backward,
             crate::params::BackwardParams
         }
+    };
+}
+
+/// One tile of `backward_simt`'s kernel for dK and dV with dropout.
+macro_rules! backward_keys_dropout {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        backward_keys! { $owned, $step, $d, $blocks, BackwardKeysDropout, "_dropout", true }
+    };
+}
+
+/// One tile of `backward_simt`'s kernel for dQ with dropout.
+macro_rules! backward_queries_dropout {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        backward_queries! { $owned, $step, $d, $blocks, BackwardQueriesDropout, "_dropout", true }
     };
 }
 

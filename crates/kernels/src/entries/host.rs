@@ -64,6 +64,8 @@ pub enum Algorithm {
     StandardValues,
     /// `attention::forward_simt`.
     ForwardSimt,
+    /// `attention::forward_simt` with dropout.
+    ForwardSimtDropout,
     /// `attention::forward_sm80`.
     ForwardSm80,
     /// `attention::forward_sm80` with a `score::ScoreMod`.
@@ -84,6 +86,10 @@ pub enum Algorithm {
     BackwardKeys,
     /// `attention::backward_simt::backward_queries`.
     BackwardQueries,
+    /// [`Self::BackwardKeys`] with dropout.
+    BackwardKeysDropout,
+    /// [`Self::BackwardQueries`] with dropout.
+    BackwardQueriesDropout,
 }
 
 impl Algorithm {
@@ -96,12 +102,16 @@ impl Algorithm {
     pub const fn family(self) -> &'static str {
         match self {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
-            Self::ForwardSimt => "forward_simt",
+            Self::ForwardSimt | Self::ForwardSimtDropout => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
             Self::ForwardSm90 | Self::ForwardSm90ScoreMod => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack => "pack",
-            Self::BackwardDelta | Self::BackwardKeys | Self::BackwardQueries => "backward_simt",
+            Self::BackwardDelta
+            | Self::BackwardKeys
+            | Self::BackwardQueries
+            | Self::BackwardKeysDropout
+            | Self::BackwardQueriesDropout => "backward_simt",
         }
     }
 }

@@ -111,6 +111,22 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
     target: SharedTile,
     source: &GlobalTile,
 ) {
+    // SAFETY: the caller's contract.
+    unsafe { load_as::<E, THREADS, ROWS, COLUMNS>(index::thread(), target, source) }
+}
+
+/// As [`load`], by the thread with this index. Where it is read anew ([`index::thread_anew`]), a loop around keeps no register for
+/// what depends on it.
+///
+/// # Safety
+/// As [`load`]; the index is the thread's.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_as<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
+    thread: u32,
+    target: SharedTile,
+    source: &GlobalTile,
+) {
     let (warps, segments, rows_in_flight) = const {
         let (warps, segments) = (THREADS / 32, COLUMNS / 32);
         let mut rows = 1;
@@ -120,8 +136,8 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
         assert!(COLUMNS.is_multiple_of(32) && ROWS.is_multiple_of(warps) && segments <= LOADS_IN_FLIGHT);
         (warps, segments, rows)
     };
-    let lane = index::thread() % 32;
-    let mut first = index::thread() / 32;
+    let lane = thread % 32;
+    let mut first = thread / 32;
     while first < ROWS {
         let mut values = [0.0; LOADS_IN_FLIGHT as usize];
         let mut i = 0;

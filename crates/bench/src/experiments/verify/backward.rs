@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 
 use anyhow::Result;
-use fa_kernels::entries::{Entry, entries};
+use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::{
     Backend, BackendKind, BackwardInputs, BackwardOutputs, BackwardProblem, BackwardRequest, DType, Element,
-    ExpectedGradients, MAX_HEAD_DIM, PreparedBackward, cpu,
+    ExpectedGradients, MAX_HEAD_DIM, PreparedBackward, Problem, cpu,
 };
 
 use super::cases::cases;
@@ -32,6 +32,15 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Whether the planner comes to it for `problem`, whose head_dim is one of its own.
+    fn takes(&self, problem: &Problem) -> bool {
+        self.entry.is_none_or(|entry| match entry.algorithm {
+            Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
+            Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
+            _ => true,
+        })
+    }
+
     /// The head_dims for which the planner comes to it.
     fn head_dims(&self) -> RangeInclusive<usize> {
         let any = 1..=MAX_HEAD_DIM;
@@ -95,7 +104,8 @@ fn verify_group<T: Element>(
         seeds.map(|(seed, case)| Trial::new(case, &head_dims, seed)).collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for target in group {
-        let subjects: Vec<_> = trials.iter().map(|trial| OnTarget { trial, target }).collect();
+        let taken = trials.iter().filter(|trial| target.takes(trial.problem.forward()));
+        let subjects: Vec<_> = taken.map(|trial| OnTarget { trial, target }).collect();
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();
         let record = record(&target.name, T::DTYPE, Some(&head_dims), effort, outcomes.iter());

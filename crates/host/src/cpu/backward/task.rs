@@ -3,78 +3,16 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
+use super::super::dropout;
 use super::super::gradient::{Queries, RowStats};
-use super::super::isa::Panel;
 use super::super::microkernel::Start;
 use super::super::pack::{self, Outputs, Rows, Source};
 use super::super::score::Alibi;
 use super::super::softmax::Limits;
+use super::scratch::Scratch;
 use super::{Call, Kind, Owned, STEP};
 use crate::backward::GradientLayouts;
 use crate::{Problem, TensorLayout};
-
-/// Offsets into one thread's scratch memory, in fp32 elements.
-#[derive(Clone, Copy)]
-pub(super) struct Scratch {
-    /// The owned rows across the lanes, [panels][head_dim, width] and [panels][head_dim_v, width].
-    first: usize,
-    second: usize,
-    /// dQ or dK, and dV, in the same way.
-    of_first: usize,
-    of_second: usize,
-    /// P, dS and, with a softcap, its slopes, of one panel: [STEP, width].
-    p: usize,
-    ds: usize,
-    slopes: usize,
-    /// Rows of the others in fp32, [STEP, head_dim] and [STEP, head_dim_v], where they cannot be read in place.
-    step_first: usize,
-    step_second: usize,
-    /// One row of a panel: 1 everywhere.
-    ones: usize,
-    /// Two rows of a panel: limits of the mask, or slopes and diagonals of ALiBi.
-    lanes: usize,
-    /// Two rows of a panel: shifts and deltas of its queries.
-    stats: usize,
-    /// One row in fp32.
-    row: usize,
-    /// Elements in all.
-    pub(super) total: usize,
-}
-
-impl Scratch {
-    pub(super) fn new(problem: &Problem, owned: usize, panel: Panel) -> Self {
-        let mut total = 0;
-        let mut take = |elements: usize| {
-            let offset = total;
-            // Each part starts on a cache line.
-            total += elements.next_multiple_of(16);
-            offset
-        };
-        let (head_dim, head_dim_v, width) = (problem.head_dim(), problem.head_dim_v(), panel.width);
-        let [first, of_first] = [take(owned * head_dim), take(owned * head_dim)];
-        let [second, of_second] = [take(owned * head_dim_v), take(owned * head_dim_v)];
-        let [p, ds, slopes] = [take(STEP * width), take(STEP * width), take(STEP * width)];
-        let (step_first, step_second) = (take(STEP * head_dim), take(STEP * head_dim_v));
-        let (ones, lanes, stats) = (take(width), take(2 * width), take(2 * width));
-        let row = take(problem.widest_head_dim());
-        Self {
-            first,
-            second,
-            of_first,
-            of_second,
-            p,
-            ds,
-            slopes,
-            step_first,
-            step_second,
-            ones,
-            lanes,
-            stats,
-            row,
-            total,
-        }
-    }
-}
 
 /// One task.
 pub(super) struct Task<'a> {
@@ -278,7 +216,9 @@ impl Task<'_> {
                 kernels.mask(width, p, count, self.limits(panel, seen.start));
             }
             let (stats, queries) = self.stats(panel, step.head, seen.start);
+            self.drop_weights(panel, step.head, &seen, ds);
             kernels.differentiate(width, (p, ds), count, stats, queries);
+            self.drop_weights(panel, step.head, &seen, p);
             if problem.softcap() != 0.0 {
                 let slopes = std::slice::from_raw_parts(self.at(scratch.slopes), count * width);
                 let ds = std::slice::from_raw_parts_mut(ds, count * width);
@@ -290,6 +230,22 @@ impl Task<'_> {
                 kernels.values(width, second, head_dim_v, count, p, of_second, start);
             }
         }
+    }
+
+    /// Multiplies `values` [seen, width] by what dropout multiplies their weights by.
+    ///
+    /// # Safety
+    /// As [`Self::attend`].
+    unsafe fn drop_weights(&self, panel: &Range<usize>, head: usize, seen: &Range<usize>, values: *mut f32) {
+        let (problem, width) = (self.problem(), self.width(panel));
+        let Some(dropout) = problem.dropout() else { return };
+        let head = self.owned.batch * problem.heads() + head;
+        // SAFETY: the caller vouches.
+        let values = unsafe { std::slice::from_raw_parts_mut(values, seen.len() * width) };
+        dropout::apply(dropout, values, width, |row, lane| {
+            let (owned, other) = (panel.start + lane, seen.start + row);
+            if self.owned.kind == Kind::Keys { (head, other, owned) } else { (head, owned, other) }
+        });
     }
 
     /// Changes a panel's scores as the problem says, and notes the softcap's slopes.
