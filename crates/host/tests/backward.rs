@@ -6,9 +6,9 @@ mod common;
 use common::{Case, Order, case, for_each_element, tensor, untouched_outside};
 use flash_attention::accuracy::{self, Report};
 use flash_attention::{
-    Backend, BackendKind, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
-    DType, Dropout, Element, GradientLayouts, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
-    reference,
+    Backend, BackendKind, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
+    BackwardRequest, DType, Dropout, Element, GradientLayouts, Kernel, Options, Problem, Request,
+    TensorLayout, Tensors, cpu, reference,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -54,7 +54,16 @@ impl<T: Element> Made<T> {
 
     /// dQ, dK and dV, in buffers of a value that nothing computes.
     fn run(&self, backend: &Backend) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
-        let plan = backend.plan_backward(&self.problem, &BackwardRequest::default())?;
+        self.run_with(backend, None)
+    }
+
+    fn run_with(
+        &self,
+        backend: &Backend,
+        kernel: Option<BackwardKernel>,
+    ) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
+        let request = BackwardRequest { kernel, ..BackwardRequest::default() };
+        let plan = backend.plan_backward(&self.problem, &request)?;
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
@@ -62,8 +71,8 @@ impl<T: Element> Made<T> {
         Ok(([dq, dk, dv], plan))
     }
 
-    fn check(&self, backend: &Backend) -> Result<(), TestCaseError> {
-        let ran = self.run(backend).map_err(|error| TestCaseError::fail(error.to_string()));
+    fn check(&self, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
+        let ran = self.run_with(backend, kernel).map_err(|error| TestCaseError::fail(error.to_string()));
         let ([mut dq, mut dk, mut dv], plan) = ran?;
         let layouts = self.problem.layouts();
         for (layout, gradient, name) in
@@ -80,11 +89,11 @@ impl<T: Element> Made<T> {
     }
 }
 
-fn check_any(case: &Case, backend: &Backend) -> Result<(), TestCaseError> {
+fn check_any(case: &Case, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
     match case.dtype {
-        DType::F32 => Made::<f32>::of_case(case).check(backend),
-        DType::F16 => Made::<f16>::of_case(case).check(backend),
-        DType::Bf16 => Made::<bf16>::of_case(case).check(backend),
+        DType::F32 => Made::<f32>::of_case(case).check(backend, kernel),
+        DType::F16 => Made::<f16>::of_case(case).check(backend, kernel),
+        DType::Bf16 => Made::<bf16>::of_case(case).check(backend, kernel),
     }
 }
 
@@ -96,12 +105,32 @@ proptest! {
     /// Random shapes, strides, types, masks and thread schedules.
     #[test]
     fn the_simulator_matches_the_reference(case in case(&AWKWARD, 80), schedule in any::<u64>()) {
-        check_any(&case, &Backend::simulator(schedule))?;
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSimt))?;
+    }
+
+    /// What tensor cores take: 16-bit types, nothing done to scores but a positive factor, and head_dim 128 at most.
+    #[test]
+    fn tensor_cores_match_the_reference(
+        case in case(&AWKWARD, 150),
+        half in any::<bool>(),
+        head_dims in (1..=128_usize, prop::option::of(1..=128_usize)),
+        schedule in any::<u64>(),
+    ) {
+        let [b, sq, sk, h, group, _] = case.shape;
+        let Options { causal, window, .. } = case.options;
+        let case = Case {
+            dtype: if half { DType::F16 } else { DType::Bf16 },
+            shape: [b, sq, sk, h, group, head_dims.0],
+            head_dim_v: head_dims.1,
+            options: Options { causal, window, ..Options::default() },
+            ..case
+        };
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
     }
 
     #[test]
     fn the_cpu_matches_the_reference(case in case(&[(1, 1), (239, 1), (1, 239), (64, 128)], 150)) {
-        check_any(&case, &Backend::open(Some(BackendKind::Cpu)).unwrap())?;
+        check_any(&case, &Backend::open(Some(BackendKind::Cpu)).unwrap(), None)?;
     }
 }
 
@@ -119,7 +148,7 @@ fn forward_and_backward_drop_the_same_weights() {
     for (dtype, causal) in DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
         let case = case(dtype, causal);
         for backend in [Backend::simulator(2), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
-            check_any(&case, &backend).unwrap();
+            check_any(&case, &backend, None).unwrap();
             let forward = match dtype {
                 DType::F32 => forward::<f32>(&case, &backend),
                 DType::F16 => forward::<f16>(&case, &backend),
@@ -207,13 +236,15 @@ fn packed_sequences_do_not_meet() {
 #[test]
 fn each_schedule_gives_the_same_bits() {
     let made = packed::<bf16>(Options { causal: true, ..Options::default() });
-    let bits = |seed| {
-        let (gradients, _) = made.run(&Backend::simulator(seed)).unwrap();
-        gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
-    };
-    let first = bits(0);
-    for seed in 1..8 {
-        assert_eq!(bits(seed), first, "schedule {seed}");
+    for kernel in [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+        let bits = |seed| {
+            let (gradients, _) = made.run_with(&Backend::simulator(seed), Some(kernel)).unwrap();
+            gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
+        };
+        let first = bits(0);
+        for seed in 1..8 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
     }
 }
 

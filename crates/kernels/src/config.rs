@@ -7,7 +7,7 @@ mod backward;
 mod feasibility;
 mod forward_sm90;
 
-pub use backward::BackwardConfig;
+pub use backward::{BackwardConfig, BackwardMmaConfig};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
 pub use forward_sm90::Sm90Config;
 

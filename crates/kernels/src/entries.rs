@@ -11,7 +11,7 @@
 
 use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
-use crate::attention::{combine, decode, forward_sm80};
+use crate::attention::{backward_sm80, combine, decode, forward_sm80};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::attention::{forward_sm90, pack};
 use crate::element::{Bf16, F16};
@@ -227,6 +227,11 @@ entries! { sm_80;
     decode(16, 256, 2, 3, 2);
     decode(16, 256, 2, 2, 2);
     decode_combine();
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor that the registers leave room for).
+    backward_keys_sm80(64, 64, 64, 2);
+    backward_keys_sm80(64, 32, 128, 2);
+    backward_queries_sm80(64, 64, 64, 3);
+    backward_queries_sm80(64, 32, 128, 3);
 }
 
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
@@ -293,6 +298,11 @@ const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtC
 #[cfg(not(target_arch = "nvptx64"))]
 const fn backward(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardConfig {
     crate::config::BackwardConfig { owned, step, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn backward_mma(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardMmaConfig {
+    crate::config::BackwardMmaConfig { owned, step, head_dim }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

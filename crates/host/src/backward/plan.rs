@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fa_kernels::entries::{Algorithm, Entry};
+use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
 use crate::plan::{built_for, checked_grid, join, tile_too_large, unsupported_dtype};
@@ -11,6 +11,9 @@ use crate::{BackendKind, Device, Error, Result, Step};
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
+    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types up to head_dim 128,
+    /// and the simulator.
+    BackwardSm80,
     /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
     BackwardSimt,
     /// The same on all cores with SIMD.
@@ -19,11 +22,12 @@ pub enum BackwardKernel {
 
 impl BackwardKernel {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::BackwardSimt, Self::BackwardCpu];
+    pub const ALL: [Self; 3] = [Self::BackwardSm80, Self::BackwardSimt, Self::BackwardCpu];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::BackwardSm80 => "backward_sm80",
             Self::BackwardSimt => "backward_simt",
             Self::BackwardCpu => "backward_cpu",
         }
@@ -32,7 +36,7 @@ impl BackwardKernel {
     /// The kernels of a backend, the fastest first.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::BackwardSimt],
+            BackendKind::Cuda | BackendKind::Sim => &[Self::BackwardSm80, Self::BackwardSimt],
             BackendKind::Cpu => &[Self::BackwardCpu],
         }
     }
@@ -92,23 +96,77 @@ pub fn plan_backward(
         let kernel = BackwardKernel::BackwardCpu;
         return Ok(BackwardPlan { kernel, steps: Vec::new(), workspace_bytes: 0, reasons });
     }
-    simt(problem, device, request)
+    let chosen = choose_kernel(problem, device, request)?;
+    of_kernel(problem, device, request, chosen)
 }
 
-/// The launches of `backward_simt`.
-fn simt(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<BackwardPlan> {
+/// The kernel asked for, or the fastest that takes the problem, and why.
+fn choose_kernel(
+    problem: &BackwardProblem,
+    device: &Device,
+    request: &BackwardRequest,
+) -> Result<(BackwardKernel, String)> {
+    match (request.kernel, refusal_of_sm80(problem, device)) {
+        (Some(kernel @ BackwardKernel::BackwardSm80), Some(reason)) => {
+            Err(Error::UnfitKernel { kernel: kernel.name(), reason })
+        }
+        (Some(kernel), _) => Ok((kernel, format!("{kernel} was asked for"))),
+        (None, None) => Ok((BackwardKernel::BackwardSm80, "backward_sm80: on tensor cores".to_owned())),
+        (None, Some(reason)) => {
+            let why = format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}");
+            Ok((BackwardKernel::BackwardSimt, why))
+        }
+    }
+}
+
+/// Why `backward_sm80` does not take the problem, if it does not.
+fn refusal_of_sm80(problem: &BackwardProblem, device: &Device) -> Option<String> {
+    let forward = problem.forward();
+    let built = built_for(Algorithm::BackwardKeysSm80, forward.dtype());
+    let Some(widest) = built.map(|entry| entry.tile.head_dim).max() else {
+        return Some("tensor cores take 16-bit types only".to_owned());
+    };
+    if !Target::Sm80.runs_on(device.compute_capability) {
+        return Some(format!("{} is sm_{}, and it needs sm_80", device.name, device.compute_capability));
+    }
+    let head_dim = forward.widest_head_dim();
+    if head_dim > widest as usize {
+        return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
+    }
+    if forward.changes_scores() || forward.softmax_scale() <= 0.0 {
+        return Some("nothing but a positive factor may lie between products and scores".to_owned());
+    }
+    forward.dropout().map(|_| "it drops no weights".to_owned())
+}
+
+/// Whether a launch's blocks own keys, and not queries.
+const fn owns_keys(algorithm: Algorithm) -> bool {
+    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80};
+    matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80)
+}
+
+/// The launches of a GPU kernel.
+fn of_kernel(
+    problem: &BackwardProblem,
+    device: &Device,
+    request: &BackwardRequest,
+    (kernel, why): (BackwardKernel, String),
+) -> Result<BackwardPlan> {
     let forward = problem.forward();
     let mut plan = BackwardPlan {
-        kernel: BackwardKernel::BackwardSimt,
+        kernel,
         steps: Vec::new(),
         workspace_bytes: 4 * forward.lse_len() as u64,
         reasons: vec![
-            "backward_simt: on fp32 FMA, by a launch that owns keys and one that owns queries, so that nothing is added up by \
-             atomics and each run gives the same bits"
+            why,
+            "a launch that owns keys and one that owns queries, so that nothing is added up by atomics and each run gives the \
+             same bits"
                 .to_owned(),
         ],
     };
-    let launches = if forward.dropout().is_some() {
+    let launches = if kernel == BackwardKernel::BackwardSm80 {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm80, Algorithm::BackwardQueriesSm80]
+    } else if forward.dropout().is_some() {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
         [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
     } else {
@@ -123,13 +181,12 @@ fn simt(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -
     }
     for algorithm in launches {
         let asked = request.entry.as_deref().filter(|name| is_for(algorithm, &(*name).to_owned()));
-        let entry = choose_entry(problem, device, algorithm, asked)?;
+        let entry = choose_entry(problem, device, (kernel, algorithm), asked)?;
         let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-        let (rows, heads) = match algorithm {
-            Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
-                (forward.seqlen_k().div_ceil(block_n), forward.kv_heads())
-            }
-            _ => (forward.seqlen_q().div_ceil(block_m), forward.heads()),
+        let (rows, heads) = if owns_keys(algorithm) {
+            (forward.seqlen_k().div_ceil(block_n), forward.kv_heads())
+        } else {
+            (forward.seqlen_q().div_ceil(block_m), forward.heads())
         };
         let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
         plan.steps.push(Step::new(entry, checked_grid(blocks)?));
@@ -142,7 +199,7 @@ fn simt(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
-    algorithm: Algorithm,
+    (kernel, algorithm): (BackwardKernel, Algorithm),
     asked: Option<&str>,
 ) -> Result<&'static Entry> {
     let forward = problem.forward();
@@ -151,7 +208,7 @@ fn choose_entry(
             .filter(|entry| entry.tile.head_dim as usize >= forward.widest_head_dim())
             .filter(|entry| asked.is_none_or(|name| name == entry.name))
     };
-    let kernel = BackwardKernel::BackwardSimt.name();
+    let kernel = kernel.name();
     let columns = built()
         .map(|entry| entry.tile.head_dim)
         .min()
@@ -177,7 +234,7 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, asked: bool
                 4 * forward.lse_len()
             );
         }
-        Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
+        algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }
         _ => ("dQ", format!("BLOCK_M {m} queries of a block x BLOCK_N {n}")),
@@ -200,6 +257,8 @@ mod tests {
     use super::*;
     use crate::{DType, Options, Problem, Sim, TensorLayout, Tensors};
 
+    const SIMT: Option<BackwardKernel> = Some(BackwardKernel::BackwardSimt);
+
     fn problem(head_dim: usize) -> BackwardProblem {
         let q = TensorLayout::bshd(2, 100, 6, head_dim);
         let kv = TensorLayout::bshd(2, 300, 2, head_dim);
@@ -209,7 +268,7 @@ mod tests {
 
     fn plan(head_dim: usize, shared: usize, entry: Option<&str>) -> Result<BackwardPlan> {
         let device = Device { shared_per_block: shared, ..Sim::new(0).device().clone() };
-        let request = BackwardRequest { entry: entry.map(str::to_owned), ..BackwardRequest::default() };
+        let request = BackwardRequest { kernel: SIMT, entry: entry.map(str::to_owned) };
         plan_backward(&problem(head_dim), &device, &request)
     }
 
@@ -223,7 +282,7 @@ mod tests {
             ("backward_queries_f16_m64_n64_d64", 2 * 6 * 2),
         ];
         assert_eq!(launches, expected);
-        assert_eq!((plan.workspace_bytes, plan.reasons.len()), (4 * 2 * 6 * 100, 4));
+        assert_eq!((plan.workspace_bytes, plan.reasons.len()), (4 * 2 * 6 * 100, 5));
     }
 
     #[test]
@@ -247,9 +306,50 @@ mod tests {
     }
 
     #[test]
+    fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
+        let sim = Sim::new(0).device().clone();
+        let plan = |problem: &BackwardProblem, device: &Device, kernel| {
+            plan_backward(problem, device, &BackwardRequest { kernel, entry: None })
+        };
+        let fast = plan(&problem(64), &sim, None).unwrap();
+        let names: Vec<_> = fast.steps.iter().map(|step| (step.entry.name, step.grid)).collect();
+        let expected = [
+            ("backward_delta_f16", 2 * 6 * 4),
+            ("backward_keys_sm80_f16_m64_n64_d64", 2 * 2 * 5),
+            ("backward_queries_sm80_f16_m64_n64_d64", 2 * 6 * 2),
+        ];
+        assert_eq!(names, expected);
+        let turing = Device { compute_capability: 75, ..sim.clone() };
+        let of = |dtype, options| {
+            let tensors = *problem(64).forward().tensors();
+            BackwardProblem::like(Problem::new(tensors, dtype, options).unwrap()).unwrap()
+        };
+        let softcap = Options { softcap: 3.0, ..Options::default() };
+        for (problem, device, reason) in [
+            (of(DType::F32, Options::default()), &sim, "tensor cores take 16-bit types only"),
+            (problem(64), &turing, "simulated GPU is sm_75, and it needs sm_80"),
+            (problem(136), &sim, "its registers hold head_dim 128 at most, and this is 136"),
+            (
+                of(DType::F16, softcap),
+                &sim,
+                "nothing but a positive factor may lie between products and scores",
+            ),
+        ] {
+            let plan = plan(&problem, device, None).unwrap();
+            assert_eq!(plan.kernel, BackwardKernel::BackwardSimt);
+            assert_eq!(plan.reasons[0], format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}"));
+        }
+        let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
+        assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
+    }
+
+    #[test]
     fn kernels_of_other_backends_are_refused() {
         let request = BackwardRequest { kernel: Some(BackwardKernel::BackwardCpu), entry: None };
         let error = plan_backward(&problem(8), Sim::new(0).device(), &request).unwrap_err().to_string();
-        assert_eq!(error, "kernel backward_cpu does not run on backend sim; it has backward_simt");
+        assert_eq!(
+            error,
+            "kernel backward_cpu does not run on backend sim; it has backward_sm80, backward_simt"
+        );
     }
 }

@@ -4,15 +4,14 @@
 //! dQ up with atomics; here one kernel owns keys and goes over queries, for dK and dV, and another owns queries and goes over keys, for
 //! dQ. That computes S and dO·Vᵀ twice, and gives the same bits in each run.
 
-use core::f32::consts::LOG2_E;
-
+use super::gradient::{Place, RowStats, differentiate};
 use crate::config::{BackwardConfig, ROW_LANES};
 use crate::element::Element;
 use crate::mask::{MaskCorner, QueryRange, TileMask};
-use crate::params::{AttentionParams, BackwardParams};
-use crate::ptx::{barrier, index, math, shared, warp};
+use crate::params::BackwardParams;
+use crate::ptx::{barrier, index, shared, warp};
 use crate::scheduler::{Rows, WorkTile};
-use crate::score::{ScoreMod, for_each};
+use crate::score::ScoreMod;
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
 /// Barriers in the source of each of the two kernels; the build fails when the PTX has another number.
@@ -95,7 +94,7 @@ pub unsafe fn backward_keys<
                 simt::multiply_transposed(&mut p, shared.owned[0], shared.step[0], lane, head_dim);
                 simt::multiply_transposed(&mut ds, shared.owned[1], shared.step[1], lane, head_dim_v);
                 let row = first_row + lane.x;
-                let stats = RowStats::load::<COLS>(params, &work, row, ROW_LANES);
+                let stats = RowStats::load::<COLS>(params, &work, row, |j| ROW_LANES * j as u32);
                 let tile = MaskCorner::new(attention, &work, first_row, first_key);
                 let place = Place {
                     row,
@@ -104,7 +103,7 @@ pub unsafe fn backward_keys<
                 };
                 let query = |_, j: usize| (ROW_LANES * j as u32, j);
                 let key = |i: usize, _| i as u32;
-                differentiate::<COLS, COLS, DROPOUT>(
+                differentiate::<ROWS, COLS, COLS, true, DROPOUT>(
                     attention,
                     &work,
                     score_mod,
@@ -209,10 +208,10 @@ pub unsafe fn backward_queries<
                 key: first_key + lane.x,
                 whole: tile.all_see(attention, BLOCK_N, BLOCK_M),
             };
-            let stats = RowStats::load::<ROWS>(params, &work, place.row, 1);
+            let stats = RowStats::load::<ROWS>(params, &work, place.row, |i| i as u32);
             let query = |i: usize, _| (i as u32, i);
             let key = |_, j: usize| ROW_LANES * j as u32;
-            differentiate::<COLS, ROWS, DROPOUT>(
+            differentiate::<ROWS, COLS, ROWS, true, DROPOUT>(
                 attention,
                 &work,
                 score_mod,
@@ -275,103 +274,6 @@ impl SharedTiles {
         let step = [third, behind(third, config.step)];
         let product = SharedTile { stride: config.product().p_stride(), ..behind(step[1], config.step) };
         Self { owned, step, product }
-    }
-}
-
-/// What a query row's P and dS need beside its products.
-#[derive(Clone, Copy)]
-struct RowStats {
-    /// lse·log2(e); +∞, which makes every P 0, where the row does not exist or sees no key.
-    shift: f32,
-    delta: f32,
-}
-
-impl RowStats {
-    /// Those of `N` rows from `row` on, `step` apart.
-    ///
-    /// # Safety
-    /// lse and delta of the sequence's rows are readable.
-    #[inline(always)]
-    unsafe fn load<const N: usize>(
-        params: &BackwardParams,
-        work: &WorkTile,
-        row: u32,
-        step: u32,
-    ) -> [Self; N] {
-        let mut stats = [Self { shift: f32::INFINITY, delta: 0.0 }; N];
-        let mut i = 0;
-        while i < N {
-            let row = row + step * i as u32;
-            let (exists, at) = (row < work.queries.len, 4 * work.lse_index(&params.attention, row));
-            // SAFETY: the caller's contract; only a row that exists is read.
-            let (lse, delta) = unsafe {
-                (f32::load_if(exists, params.attention.lse + at), f32::load_if(exists, params.delta + at))
-            };
-            let sees = exists && lse != f32::NEG_INFINITY;
-            stats[i] = Self { shift: if sees { lse * LOG2_E } else { f32::INFINITY }, delta };
-            i += 1;
-        }
-        stats
-    }
-}
-
-/// Where a thread's element [0][0] lies in its sequence.
-#[derive(Clone, Copy)]
-struct Place {
-    row: u32,
-    key: u32,
-    /// Whether all rows of the tile see all of its keys.
-    whole: bool,
-}
-
-/// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows behind `place` an
-/// element lies and which of `stats` is its row's, `key` how many keys behind it. With `DROPOUT`, P is as V sees it.
-#[inline(always)]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "a struct of them would be made in two places to be taken apart in one"
-)]
-fn differentiate<const COLS: usize, const N: usize, const DROPOUT: bool>(
-    params: &AttentionParams,
-    work: &WorkTile,
-    score_mod: ScoreMod,
-    (p, ds): (&mut [[f32; COLS]; ROWS], &mut [[f32; COLS]; ROWS]),
-    place: Place,
-    stats: &[RowStats; N],
-    query: impl Fn(usize, usize) -> (u32, usize),
-    key: impl Fn(usize, usize) -> u32,
-) {
-    let changes_scores = ScoreMod::is_needed(params);
-    // Drawn twice, from a head that is read anew, rather than kept: the loops have no registers to spare.
-    let drop = |head: u32, i: usize, j: usize| {
-        let (row, key) = (place.row + query(i, j).0, place.key + key(i, j));
-        let keeps = params.dropout.keeps(head, row, key);
-        if keeps { params.dropout.scale } else { 0.0 }
-    };
-    let head = work.batch * params.heads + work.head;
-    for_each(ds, |dp, i, j| {
-        let kept = if DROPOUT { drop(head, i, j) } else { 1.0 };
-        dp * kept - stats[query(i, j).1].delta
-    });
-    if changes_scores {
-        ScoreMod::bend(params, p);
-        if params.softcap != 0.0 {
-            for_each(ds, |distance, i, j| distance * ScoreMod::slope(params, p[i][j]));
-        }
-        let corner = (place.row + work.keys.len).wrapping_sub(work.queries.len + place.key);
-        score_mod.add_bias(p, corner, |i, j| query(i, j).0 as f32 - key(i, j) as f32);
-    }
-    let scale = if changes_scores { LOG2_E } else { params.softmax_scale * LOG2_E };
-    let corner = MaskCorner::new(params, work, place.row, place.key);
-    for_each(p, |score, i, j| {
-        let (rows, of_row) = query(i, j);
-        let hidden = !place.whole && corner.hides(params, key(i, j), rows);
-        if hidden { 0.0 } else { math::exp2(math::fma(score, scale, -stats[of_row].shift)) }
-    });
-    for_each(ds, |distance, i, j| p[i][j] * distance);
-    if DROPOUT {
-        let head = index::unknown(head);
-        for_each(p, |weight, i, j| weight * drop(head, i, j));
     }
 }
 

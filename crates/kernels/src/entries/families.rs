@@ -365,3 +365,57 @@ macro_rules! forward_sm90_score_mod {
         }
     };
 }
+
+/// One tile of `backward_sm80`'s kernel for dK and dV, in each storage type that tensor cores take.
+macro_rules! backward_keys_sm80 {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        group! {
+            backward_keys_sm80 { "f16", F16, $owned, $step, $d, $blocks }
+            backward_keys_sm80 { "bf16", Bf16, $owned, $step, $d, $blocks }
+        }
+    };
+    ($dtype:literal, $element:ty, $n:literal, $m:literal, $d:literal, $blocks:literal) => {
+        entry! {
+            concat!("backward_keys_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d),
+            BackwardKeysSm80,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: backward_mma($n, $m, $d).threads(),
+                min_blocks: $blocks,
+                shared_bytes: backward_mma($n, $m, $d).shared_bytes(),
+                barriers: backward_sm80::BARRIERS,
+            },
+            backward_sm80::backward_keys::<$element, $m, $n, $d, { $n * 2 }, 2, { $m / 4 }, { $d / 4 }>,
+            Backward,
+            crate::params::BackwardParams
+        }
+    };
+}
+
+/// One tile of `backward_sm80`'s kernel for dQ, in each storage type that tensor cores take.
+macro_rules! backward_queries_sm80 {
+    ($owned:literal, $step:literal, $d:literal, $blocks:literal) => {
+        group! {
+            backward_queries_sm80 { "f16", F16, $owned, $step, $d, $blocks }
+            backward_queries_sm80 { "bf16", Bf16, $owned, $step, $d, $blocks }
+        }
+    };
+    ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal, $blocks:literal) => {
+        entry! {
+            concat!("backward_queries_sm80_", $dtype, "_m", $m, "_n", $n, "_d", $d),
+            BackwardQueriesSm80,
+            $dtype,
+            {
+                tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
+                threads: backward_mma($m, $n, $d).threads(),
+                min_blocks: $blocks,
+                shared_bytes: backward_mma($m, $n, $d).shared_bytes(),
+                barriers: backward_sm80::BARRIERS,
+            },
+            backward_sm80::backward_queries::<$element, $m, $n, $d, { $m * 2 }, 2, { $n / 4 }, { $d / 4 }>,
+            Backward,
+            crate::params::BackwardParams
+        }
+    };
+}

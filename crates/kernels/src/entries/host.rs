@@ -90,6 +90,10 @@ pub enum Algorithm {
     BackwardKeysDropout,
     /// [`Self::BackwardQueries`] with dropout.
     BackwardQueriesDropout,
+    /// `attention::backward_sm80::backward_keys`.
+    BackwardKeysSm80,
+    /// `attention::backward_sm80::backward_queries`.
+    BackwardQueriesSm80,
 }
 
 impl Algorithm {
@@ -112,6 +116,7 @@ impl Algorithm {
             | Self::BackwardQueries
             | Self::BackwardKeysDropout
             | Self::BackwardQueriesDropout => "backward_simt",
+            Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
         }
     }
 }

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::{
-    Backend, BackendKind, BackwardInputs, BackwardOutputs, BackwardProblem, BackwardRequest, DType, Element,
-    ExpectedGradients, MAX_HEAD_DIM, PreparedBackward, Problem, cpu,
+    Backend, BackendKind, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardProblem, BackwardRequest,
+    DType, Element, ExpectedGradients, MAX_HEAD_DIM, PreparedBackward, Problem, cpu,
 };
 
 use super::cases::cases;
@@ -37,8 +37,23 @@ impl Target {
         self.entry.is_none_or(|entry| match entry.algorithm {
             Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
             Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
+            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
+                !problem.changes_scores() && problem.dropout().is_none()
+            }
             _ => true,
         })
+    }
+
+    /// The request that makes the planner come to it.
+    fn request(&self) -> BackwardRequest {
+        let kernel = self.entry.and_then(|entry| match entry.algorithm {
+            Algorithm::BackwardDelta => None,
+            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
+                Some(BackwardKernel::BackwardSm80)
+            }
+            _ => Some(BackwardKernel::BackwardSimt),
+        });
+        BackwardRequest { kernel, entry: self.entry.map(|entry| entry.name.to_owned()) }
     }
 
     /// The head_dims for which the planner comes to it.
@@ -58,7 +73,7 @@ pub(super) fn targets(backend: BackendKind) -> Vec<Target> {
     match backend {
         BackendKind::Cpu => DType::ALL.map(of_cpu).to_vec(),
         BackendKind::Cuda | BackendKind::Sim => entries()
-            .filter(|entry| entry.algorithm.family() == "backward_simt")
+            .filter(|entry| entry.algorithm.family().starts_with("backward"))
             .filter_map(of_entry)
             .collect(),
     }
@@ -172,9 +187,7 @@ impl<T: Element> Subject for OnTarget<'_, T> {
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { problem, .. } = self.trial;
-        let entry = self.target.entry.map(|entry| entry.name.to_owned());
-        let plan =
-            backend.plan_backward(problem, &BackwardRequest { entry, ..BackwardRequest::default() })?;
+        let plan = backend.plan_backward(problem, &self.target.request())?;
         let mut prepared = backend.prepare_backward(problem, &plan, self.trial.inputs())?;
         prepared.run()?;
         let verdict = self.trial.judge(prepared.outputs()?);

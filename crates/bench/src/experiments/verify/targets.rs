@@ -93,7 +93,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardKeys
         | Algorithm::BackwardQueries
         | Algorithm::BackwardKeysDropout
-        | Algorithm::BackwardQueriesDropout => None,
+        | Algorithm::BackwardQueriesDropout
+        | Algorithm::BackwardKeysSm80
+        | Algorithm::BackwardQueriesSm80 => None,
         Algorithm::Pack => Some(Target {
             names: names(&[entry]),
             dtype,
