@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
 use crate::experiments::{
-    alignment, all, causal, decode, doctor, dtypes, flash, generations, layout, matmul, memory, pitfalls,
-    profile, roofline, scaling, single, tiles, traffic, verify,
+    alignment, all, backward, causal, decode, doctor, dtypes, flash, generations, layout, matmul, memory,
+    pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
 };
 use crate::json::Destination;
 use crate::peer::Choice;
@@ -35,6 +35,8 @@ pub(crate) enum Experiment {
     All(all::Args),
     /// head_dim 128 against 129, and the staircase of every head_dim
     Alignment(Box<alignment::Args>),
+    /// Forward and backward pass by recomputation: speed, error of the gradients, memory beside what P would take
+    Backward(backward::Args),
     /// What a causal mask costs
     Causal(causal::Args),
     /// Few queries against a long K/V cache, contiguous or paged: bandwidth beside that of a copy
@@ -131,6 +133,9 @@ pub(crate) struct ProblemArgs {
     /// Add ALiBi's bias, with the slopes of its paper: 2^(-8 h / heads) for head h = 1, 2, …
     #[arg(long)]
     pub(crate) alibi: bool,
+    /// Probability that a weight of the softmax is dropped, 0 to below 1
+    #[arg(long, value_name = "PROBABILITY")]
+    pub(crate) dropout: Option<f32>,
 }
 
 /// Which kernel.

@@ -65,6 +65,7 @@ fn run(cli: &Cli, shared: &mut lab::Shared) -> anyhow::Result<bool> {
         None => experiments::single::run(&cli.single, shared),
         Some(Experiment::All(args)) => experiments::all::run(args, shared),
         Some(Experiment::Alignment(args)) => experiments::alignment::run(args, shared),
+        Some(Experiment::Backward(args)) => experiments::backward::run(args, shared),
         Some(Experiment::Causal(args)) => experiments::causal::run(args, shared),
         Some(Experiment::Decode(args)) => experiments::decode::run(args, shared),
         Some(Experiment::Doctor(args)) => experiments::doctor::run(args, shared),

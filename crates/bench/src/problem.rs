@@ -1,6 +1,6 @@
 //! From arguments to a validated problem.
 
-use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
+use flash_attention::{DType, Dropout, Options, Problem, TensorLayout, Tensors};
 
 use crate::cli::{ProblemArgs, ShapeArgs};
 
@@ -69,6 +69,7 @@ impl ProblemArgs {
             window: (self.window_left, self.window_right),
             softcap: self.softcap,
             alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
+            dropout: self.dropout.map(|probability| Dropout { probability, seed: 0, offset: 0 }),
         };
         let tensors = Tensors { q, k, v, o };
         if packed {
@@ -154,6 +155,9 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     }
     if problem.alibi_slopes().is_some() {
         text += " alibi";
+    }
+    if let Some(dropout) = problem.dropout() {
+        text += &format!(" dropout={:.3}", 1.0 - 1.0 / dropout.scale);
     }
     text
 }

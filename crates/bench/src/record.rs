@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flash_attention::gemm::GemmPlan;
-use flash_attention::{DecodePlan, Device, Plan, Problem, Step};
+use flash_attention::{BackwardPlan, DecodePlan, Device, Plan, Problem, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measurement;
@@ -158,6 +158,10 @@ impl PlanRecord {
 
     pub(crate) fn of_decode(plan: &DecodePlan) -> Self {
         Self::from_parts("decode", plan.tile, &plan.steps, &plan.reasons)
+    }
+
+    pub(crate) fn of_backward(plan: &BackwardPlan) -> Self {
+        Self::from_parts(plan.kernel.name(), None, &plan.steps, &plan.reasons)
     }
 
     /// Why, in one line.

@@ -85,6 +85,34 @@ fn causal_counts_useful_operations() {
 }
 
 #[test]
+fn backward_times_both_passes_and_measures_what_p_would_take() {
+    for (backend, kernels, sizes) in [
+        ("cpu", ["forward_cpu", "backward_cpu"], "--heads 2 --seq 96"),
+        ("sim", ["forward_sm90", "backward_sm80"], "--seq 40"),
+    ] {
+        let document = json(&format!("backward --backend {backend} {sizes} --dim 24 --iterations 2 --json"));
+        all_right(&document, &[]);
+        let case = |pass| format!("D=24 causal {pass}");
+        let (forward, backward) =
+            (row(&document, &case("forward"), kernels[0]), row(&document, &case("backward"), kernels[1]));
+        let both = row(&document, &case("forward and backward"), &kernels.join(" + "));
+        let tflops = |row: &Value| {
+            let measurement = &row["measurement"];
+            measurement["tflops"].as_f64().unwrap() * measurement["median_s"].as_f64().unwrap()
+        };
+        // Operations, of which the backward pass has 2.5 times the forward pass's.
+        assert!((tflops(backward) / tflops(forward) - 2.5).abs() < 1e-9);
+        assert!((tflops(both) / tflops(forward) - 3.5).abs() < 1e-9);
+        for gradient in ["dQ", "dK", "dV"] {
+            let [error, bound] =
+                ["max error", "bound"].map(|what| figure(backward, &format!("{gradient} {what}")));
+            assert!(0.0 < error && error <= bound, "{gradient}: {error} {bound}");
+        }
+        assert!(figure(backward, "P, if it were stored") > 0.0 && figure(backward, "extra memory") > 0.0);
+    }
+}
+
+#[test]
 fn generations_run_on_the_gpu_kernels_alone() {
     let document = json("generations --backend sim --seq 64 --json");
     all_right(&document, &[]);

@@ -69,6 +69,14 @@ fn one_problem_has_the_peers_kernels_beside_ours() {
 }
 
 #[test]
+fn gradients_go_to_the_peer_too() {
+    let document = with_stand_in("backward --backend cpu --heads 2 --seq 32 --dim 16 --iterations 3");
+    let ran = rows(&document).iter().filter(|row| row["measurement"].is_object());
+    assert_eq!(ran.count(), 3 * 3 * 3, "three cases, three passes, ours and two backends");
+    figure(row(&document, "D=16 full backward", "torch MATH"), "its time over backward_cpu's");
+}
+
+#[test]
 fn products_grouped_heads_and_copies_go_to_the_peer_too() {
     let document = with_stand_in("matmul --backend cpu --m 8 --n 12 --k 10 --b-layout col --iterations 3");
     figure(row(&document, "8x12x10", "torch matmul"), "its time over gemm_cpu's");

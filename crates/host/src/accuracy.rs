@@ -19,6 +19,10 @@ use crate::{DType, Element, Problem};
 /// order, and exponentials and logarithms in hardware are good to two units in the last place.
 const LSE_ROUNDINGS: f64 = 8.0;
 
+/// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the difference of two sums,
+/// which in fp32 and any order are each off by a few roundings of their terms, while the plain computation's are now and then equal by luck.
+const GRADIENT_ROUNDINGS: f64 = 4.0;
+
 /// How far a result is from the reference, and how far it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accuracy {
@@ -45,12 +49,38 @@ impl Accuracy {
     /// # Panics
     /// When the three differ in length.
     pub fn of_output<T: Element>(out: &[T], reference: &Reference, standard: &[T]) -> Self {
-        assert_eq!(standard.len(), reference.o.len(), "the baseline must have the reference's rows");
+        Self::beside(out, &reference.o, standard, (2.0, reference.output_rounding))
+    }
+
+    /// Judges a gradient against that in f64 and the plain computation's.
+    ///
+    /// The rule of FlashAttention's tests for gradients (`hopper/test_flash_attn.py`): as for an output, but with a softcap, whose
+    /// slope loses digits to cancellation, three times the plain computation's error in place of twice. Four times
+    /// `rounding` is added: how far one relative rounding to fp32 of each intermediate moves an element.
+    ///
+    /// # Panics
+    /// When the three differ in length.
+    pub fn of_gradient<T: Element>(
+        found: &[T],
+        (exact, rounding): (&[f64], f64),
+        standard: &[T],
+        softcap: bool,
+    ) -> Self {
+        Self::beside(found, exact, standard, (if softcap { 3.0 } else { 2.0 }, GRADIENT_ROUNDINGS * rounding))
+    }
+
+    /// At most `factor` times the plain computation's error, what storing costs twice, and `rounding`.
+    fn beside<T: Element>(
+        found: &[T],
+        exact: &[f64],
+        standard: &[T],
+        (factor, rounding): (f64, f64),
+    ) -> Self {
         let wide = |values: &[T]| values.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>();
-        let (standard_error, _) = compare(&wide(standard), &reference.o);
-        let storage = reference.o.iter().map(|&exact| storage_error::<T>(exact)).fold(0.0, f64::max);
-        let bound = 2.0 * standard_error + 2.0 * storage + reference.output_rounding;
-        Self::new(&wide(out), &reference.o, Some(standard_error), bound)
+        let (standard_error, _) = compare(&wide(standard), exact);
+        let storage = exact.iter().map(|&exact| storage_error::<T>(exact)).fold(0.0, f64::max);
+        let bound = factor * standard_error + 2.0 * storage + rounding;
+        Self::new(&wide(found), exact, Some(standard_error), bound)
     }
 
     /// Judges a log-sum-exp, in the order of the reference's, made from scores kept in `scores`

@@ -388,7 +388,7 @@ impl<T: Element> Prepared<'_, T> {
 }
 
 /// Copies what `layout` reaches, row by row.
-fn copy_view<T: Copy>(layout: &crate::TensorLayout, from: &[T], to: &mut [T]) {
+pub(crate) fn copy_view<T: Copy>(layout: &crate::TensorLayout, from: &[T], to: &mut [T]) {
     for batch in 0..layout.batch {
         for seq in 0..layout.seqlen {
             for head in 0..layout.heads {

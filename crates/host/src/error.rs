@@ -115,6 +115,12 @@ pub enum Error {
         /// The softcap asked for.
         value: f32,
     },
+    /// The probability of dropout is not one, or drops everything.
+    #[error("dropout probability is {value}; 0 to below 1 is needed")]
+    Dropout {
+        /// The probability asked for.
+        value: f32,
+    },
     /// There are not as many slopes as heads.
     #[error(
         "alibi_slopes has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"

@@ -182,7 +182,7 @@ fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> Te
 const CHUNK: u32 = 8;
 
 /// The parameters that every entry of a plan for `problem` has.
-fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
+pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
     let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
     let (cu_seqlens_q, cu_seqlens_k) =
         optional("cu_seqlens", problem.cu_seqlens().is_some(), addresses.cu_seqlens)?;
@@ -222,6 +222,7 @@ fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<Attentio
         softcap: problem.softcap(),
         alibi_slopes,
         alibi_batch_stride: problem.alibi_batch_stride() as u64,
+        dropout: problem.dropout().copied().unwrap_or_default(),
     })
 }
 

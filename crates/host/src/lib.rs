@@ -26,10 +26,12 @@
 
 pub mod accuracy;
 mod backend;
+mod backward;
 pub mod cpu;
 pub mod cuda;
 mod decode;
 mod device;
+mod dropout;
 mod element;
 mod error;
 pub mod gemm;
@@ -45,11 +47,17 @@ mod varlen;
 mod visibility;
 
 pub use backend::{Backend, Prepared};
+pub use backward::{
+    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
+    BackwardRequest, ExpectedGradients, GradientInputs, GradientLayouts, GradientReport, Gradients, KvHead,
+    PreparedBackward, plan_backward,
+};
 pub use decode::{
     DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
     MAX_DECODE_SEQLEN_Q, plan_decode,
 };
 pub use device::{BackendKind, Device};
+pub use dropout::Dropout;
 pub use element::{DType, Element};
 pub use error::{Error, Result};
 pub use launch::Addresses;

@@ -137,6 +137,8 @@ struct Inputs<'a, T> {
     q: &'a [T],
     k: Vec<&'a [T]>,
     v: Vec<&'a [T]>,
+    /// What dropout multiplies each weight by.
+    kept: Vec<f32>,
 }
 
 impl<'a, T: Element> Inputs<'a, T> {
@@ -153,6 +155,7 @@ impl<'a, T: Element> Inputs<'a, T> {
             q: &q[problem.query_index(&tensors.q, at.batch, at.row, at.head)..][..head_dim],
             k: rows(&tensors.k, k),
             v: rows(&tensors.v, v),
+            kept: keys.map(|key| problem.dropout_factor(at.batch, at.head, at.row, key)).collect(),
         }
     }
 }
@@ -191,15 +194,16 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let sum: f64 = weights.iter().sum();
     let lse = max + sum.ln();
     let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
-    for (weight, v) in weights.iter().zip(&inputs.v) {
+    let kept: Vec<_> = inputs.kept.iter().map(|&kept| f64::from(kept)).collect();
+    for ((weight, kept), v) in weights.iter().zip(&kept).zip(&inputs.v) {
         for (o, v) in o.iter_mut().zip(*v) {
-            *o += weight * f64::from(v.to_f32());
+            *o += weight * kept * f64::from(v.to_f32());
         }
     }
     let mut moved = vec![0.0; o.len()];
-    for ((weight, term), v) in weights.iter().zip(&terms).zip(&inputs.v) {
+    for (((weight, kept), term), v) in weights.iter().zip(&kept).zip(&terms).zip(&inputs.v) {
         for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
-            let v = f64::from(v.to_f32());
+            let v = kept * f64::from(v.to_f32());
             *moved += weight * (term * (v - o).abs() + v.abs());
         }
     }
@@ -234,8 +238,8 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
     let mut o = vec![0.0_f32; problem.head_dim_v()];
-    for (weight, v) in weights.iter().zip(&inputs.v) {
-        let weight = stored(weight / sum);
+    for ((weight, kept), v) in weights.iter().zip(&inputs.kept).zip(&inputs.v) {
+        let weight = stored(stored(weight / sum) * kept);
         for (o, v) in o.iter_mut().zip(*v) {
             *o += weight * v.to_f32();
         }

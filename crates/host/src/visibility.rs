@@ -15,6 +15,16 @@ impl Problem {
         first..end
     }
 
+    /// Queries of a sequence that see key `key`; not above its start where there are none.
+    #[inline]
+    pub fn seeing_queries(&self, batch: usize, key: usize) -> Range<usize> {
+        let (sq, sk) = (self.query_rows(batch).len(), self.key_rows(batch).len());
+        let (left, right) = self.window();
+        let first = right.map_or(0, |right| (key + sq).saturating_sub(right.saturating_add(sk)));
+        let end = left.map_or(sq, |left| left.saturating_add(key + 1 + sq).saturating_sub(sk).min(sq));
+        first..end
+    }
+
     /// Multiplications and additions of the two matrix products, by FlashAttention's convention:
     /// 2·B·H·Sq·Sk·(D + Dv), of which only the visible pairs of query and key count.
     pub fn flops(&self) -> f64 {
@@ -90,6 +100,10 @@ mod tests {
                     let seen = problem.visible_keys(0, row);
                     assert!((0..sk).all(|key| seen.contains(&key) == sees(row, key)), "{problem:?} {row}");
                     pairs += seen.len();
+                }
+                for key in 0..sk {
+                    let seeing = problem.seeing_queries(0, key);
+                    assert!((0..sq).all(|row| seeing.contains(&row) == sees(row, key)), "{problem:?} {key}");
                 }
                 assert_eq!(problem.flops(), (4 * 2 * 4 * 8 * pairs) as f64, "{problem:?}");
             }

@@ -9,8 +9,14 @@ use flash_attention::{DType, Device, Element, Kernel, Options, Request, Sim, acc
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-const PLAIN: Options =
-    Options { causal: false, softmax_scale: None, window: (None, None), softcap: 0.0, alibi_slopes: None };
+const PLAIN: Options = Options {
+    causal: false,
+    softmax_scale: None,
+    window: (None, None),
+    softcap: 0.0,
+    alibi_slopes: None,
+    dropout: None,
+};
 const CAUSAL: Options = Options { causal: true, ..PLAIN };
 
 /// B, Sq, Sk, Hkv and the group of problems with several tiles for each of a few blocks, of which some are

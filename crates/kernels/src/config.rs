@@ -3,10 +3,12 @@
 //!
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
+mod backward;
 mod feasibility;
 mod forward_sm90;
 mod gemm;
 
+pub use backward::{BackwardConfig, BackwardMmaConfig};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
 pub use forward_sm90::Sm90Config;
 pub use gemm::{GemmConfig, GemmSimtConfig, GemmSm90Config};

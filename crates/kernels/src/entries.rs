@@ -9,9 +9,9 @@
     allow(unused_imports, unused_macros, reason = "a build for one target leaves the others' kernels out")
 )]
 
+use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
-use crate::attention::{combine, decode, forward_sm80};
-use crate::attention::{forward_simt, standard};
+use crate::attention::{backward_sm80, combine, decode, forward_sm80};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::attention::{forward_sm90, pack};
 use crate::element::{Bf16, F16};
@@ -151,6 +151,31 @@ entries! { sm_75;
     forward_simt(64, 32, 256, 1);
     forward_simt(32, 32, 256, 2);
     forward_simt(32, 16, 256, 2);
+    backward_delta();
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger first, and one of at
+    // most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
+    backward_keys(64, 64, 64, 1);
+    backward_keys(64, 32, 64, 1);
+    backward_keys(64, 32, 128, 1);
+    backward_keys(32, 16, 128, 2);
+    backward_keys(64, 32, 256, 1);
+    backward_keys(8, 16, 256, 4);
+    backward_queries(64, 64, 64, 2);
+    backward_queries(64, 32, 64, 2);
+    backward_queries(32, 32, 128, 3);
+    backward_queries(32, 16, 128, 2);
+    backward_queries(64, 32, 256, 1);
+    backward_queries(8, 16, 256, 4);
+    // One tile of each HEAD_DIM, of at most 64 KiB, that draws which weights are dropped.
+    forward_simt_dropout(64, 32, 64, 1);
+    forward_simt_dropout(32, 32, 128, 2);
+    forward_simt_dropout(32, 16, 256, 2);
+    backward_keys_dropout(64, 32, 64, 1);
+    backward_keys_dropout(32, 16, 128, 2);
+    backward_keys_dropout(8, 16, 256, 4);
+    backward_queries_dropout(64, 32, 64, 1);
+    backward_queries_dropout(32, 16, 128, 2);
+    backward_queries_dropout(8, 16, 256, 4);
 }
 
 // Kernels with asynchronous copies and the tensor cores' m16n8k16.
@@ -202,6 +227,11 @@ entries! { sm_80;
     decode(16, 256, 2, 3, 2);
     decode(16, 256, 2, 2, 2);
     decode_combine();
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor that the registers leave room for).
+    backward_keys_sm80(64, 64, 64, 2);
+    backward_keys_sm80(64, 32, 128, 2);
+    backward_queries_sm80(64, 64, 64, 3);
+    backward_queries_sm80(64, 32, 128, 3);
 }
 
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
@@ -263,6 +293,16 @@ const fn for_target<A: Copy, T: Copy, const N: usize>(
 #[cfg(not(target_arch = "nvptx64"))]
 const fn simt(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::SimtConfig {
     crate::config::SimtConfig { block_m, block_n, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn backward(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardConfig {
+    crate::config::BackwardConfig { owned, step, head_dim }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+const fn backward_mma(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardMmaConfig {
+    crate::config::BackwardMmaConfig { owned, step, head_dim }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

@@ -15,6 +15,7 @@
 
 pub mod attention;
 pub mod config;
+pub mod dropout;
 pub mod element;
 pub mod entries;
 pub mod gemm;

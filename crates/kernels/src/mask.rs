@@ -34,6 +34,31 @@ impl KeyRange {
     }
 }
 
+/// The queries from `first` to before `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryRange {
+    /// The first query.
+    pub first: u32,
+    /// One past the last query; not above `first` where there is none.
+    pub end: u32,
+}
+
+impl QueryRange {
+    /// Those that see at least one of the `keys` keys from `first_key` on, which is one of the sequence's. The last of them
+    /// may lie past Sk (tile padding).
+    #[inline(always)]
+    pub fn of_keys(params: &AttentionParams, work: &WorkTile, first_key: u32, keys: u32) -> Self {
+        // As in `KeyRange::of_row`, with three summands of which none is above 2^30.
+        let (seqlen_q, seqlen_k) = (work.queries.len, work.keys.len);
+        let right = params.window_span - params.window_left;
+        let last = (first_key + keys).min(seqlen_k);
+        Self {
+            first: (first_key + seqlen_q).saturating_sub(seqlen_k + right),
+            end: (last + params.window_left + seqlen_q).saturating_sub(seqlen_k).min(seqlen_q),
+        }
+    }
+}
+
 /// The mask of a tile of queries against blocks of keys.
 ///
 /// One register tells most of it: how far a key lies to the right of the first one in the window of the
@@ -133,6 +158,23 @@ pub struct MaskCorner {
 }
 
 impl MaskCorner {
+    /// The mask from a query and a key of the sequence on.
+    #[inline(always)]
+    pub fn new(params: &AttentionParams, work: &WorkTile, row: u32, key: u32) -> Self {
+        let left = work.queries.len + params.window_left;
+        Self {
+            from_left: (left + key).wrapping_sub(row + work.keys.len),
+            keys: work.keys.len.saturating_sub(key),
+        }
+    }
+
+    /// Whether each of so many rows from this one on sees each of so many keys from this one on.
+    #[inline(always)]
+    pub fn all_see(self, params: &AttentionParams, keys: u32, rows: u32) -> bool {
+        // Places in the window rise with the key and fall with the row.
+        !self.hides(params, 0, rows - 1) && !self.hides(params, keys - 1, 0)
+    }
+
     /// Whether the row `rows` further down does not see the key `keys` further right.
     #[inline(always)]
     pub fn hides(self, params: &AttentionParams, keys: u32, rows: u32) -> bool {
@@ -220,11 +262,40 @@ mod tests {
     }
 
     #[test]
+    fn queries_of_a_block_of_keys_follow_the_definition() {
+        let sides = [0, 1, 3, 7, UNLIMITED];
+        for (sq, sk) in [(1, 1), (5, 5), (3, 9), (9, 3)] {
+            for (left, right) in sides.into_iter().flat_map(|left| sides.map(|right| (left, right))) {
+                let (params, work) = launch(sq, sk, left, right);
+                let sees = |row: u32, key: u32| {
+                    let seen = KeyRange::of_row(&params, &work, row);
+                    (seen.first..seen.end).contains(&key)
+                };
+                for key in 0..sk {
+                    let QueryRange { first, end } = QueryRange::of_keys(&params, &work, key, 3);
+                    for row in 0..sq {
+                        let seen = (key..sk.min(key + 3)).any(|key| sees(row, key));
+                        assert_eq!(first <= row && row < end, seen, "{params:?} {work:?} {row} {key}");
+                        let corner = MaskCorner::new(&params, &work, row, key);
+                        assert!((0..3).all(|j| corner.hides(&params, j, 0) != sees(row, key + j)));
+                        let all = (row..row + 2).all(|row| (key..key + 3).all(|key| sees(row, key)));
+                        assert!(row + 2 > sq || corner.all_see(&params, 3, 2) == all);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_longest_sequences_do_not_overflow() {
         let longest = UNLIMITED;
         let (params, work) = launch(longest, longest, UNLIMITED, UNLIMITED);
         assert_eq!(KeyRange::of_row(&params, &work, longest + 126).end, longest);
         let (params, work) = launch(1, longest, 5, 0);
         assert_eq!(KeyRange::of_row(&params, &work, 0), KeyRange { first: longest - 6, end: longest });
+        let (params, work) = launch(longest, longest, UNLIMITED, 0);
+        let last = QueryRange::of_keys(&params, &work, longest - 1, 64);
+        assert_eq!(last, QueryRange { first: longest - 1, end: longest });
+        assert!(!MaskCorner::new(&params, &work, longest - 1, longest - 1).hides(&params, 0, 0));
     }
 }

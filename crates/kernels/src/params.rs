@@ -1,12 +1,14 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
-//! attention, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
+//! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
 //! those of Hopper, which copy by tensor maps, [`Mapped`].
 
+mod backward;
 mod decode;
 mod pack;
 
+pub use backward::BackwardParams;
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
@@ -23,6 +25,20 @@ pub struct Strides {
     pub row: u64,
     /// From one head to the next.
     pub head: u64,
+}
+
+/// Dropout of attention weights: which are kept, `crate::dropout` says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Dropout {
+    /// Names the sequence of draws.
+    pub seed: u64,
+    /// Which draw of the seed.
+    pub offset: u32,
+    /// Random words below it drop their weight: the probability times 2^32, 0 for no dropout.
+    pub threshold: u32,
+    /// Factor on the weights that are kept, 1 / (1 − probability).
+    pub scale: f32,
 }
 
 /// Parameters of an attention kernel.
@@ -85,6 +101,8 @@ pub struct AttentionParams {
     pub alibi_slopes: u64,
     /// Slopes from one sequence to the next: H, or 0 where all have the same.
     pub alibi_batch_stride: u64,
+    /// Read by the entries with dropout alone.
+    pub dropout: Dropout,
 }
 
 /// Parameters of an attention kernel whose blocks each go through several tiles of queries.

@@ -161,6 +161,25 @@ impl WorkTile {
         unsafe { Self::of_index(params, tiles, index::block()) }
     }
 
+    /// As [`Self::of_block`], of tiles of keys: the head is the first of those that share the key/value head. Under a causal
+    /// mask the first tile is seen by the most queries.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`], and `params.group` divides `params.heads`.
+    #[inline(always)]
+    pub unsafe fn of_key_block(params: &AttentionParams, tiles: u32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { assert_unchecked(tiles > 0 && params.group > 0) };
+        let (kv_heads, block) = (params.heads / params.group, index::block());
+        // SAFETY: the group divides the heads, of which there are some.
+        unsafe { assert_unchecked(kv_heads > 0) };
+        let sequence_head = block / tiles;
+        let (kv_head, batch) = (sequence_head % kv_heads, sequence_head / kv_heads);
+        // SAFETY: the caller's contract.
+        let (queries, keys) = unsafe { Self::rows(params, batch) };
+        Self { tile: block % tiles, head: kv_head * params.group, batch, queries, keys }
+    }
+
     /// The tile of the block with this index.
     ///
     /// # Safety

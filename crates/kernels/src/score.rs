@@ -45,25 +45,49 @@ impl ScoreMod {
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
     ) {
+        Self::bend(params, s);
+        let corner = diagonal.wrapping_add(row(0)).wrapping_sub(key(0));
+        self.add_bias(s, corner, |i, j| (row(i) - row(0)) as f32 - (key(j) - key(0)) as f32);
+    }
+
+    /// The first half of [`Self::apply`]: scale and softcap.
+    #[inline(always)]
+    pub fn bend<const ROWS: usize, const COLS: usize>(params: &AttentionParams, s: &mut [[f32; COLS]; ROWS]) {
         if params.softcap == 0.0 {
             for_each(s, |score, _, _| score * params.softmax_scale);
         } else {
             let scale = params.softmax_scale * math::reciprocal(params.softcap);
             for_each(s, |score, _, _| params.softcap * tanh(score * scale));
         }
+    }
+
+    /// How fast a score that [`Self::bend`] gave rises with softmax_scale·q·k where there is a softcap: 1 − tanh².
+    #[inline(always)]
+    pub fn slope(params: &AttentionParams, bent: f32) -> f32 {
+        let tanh = bent * math::reciprocal(params.softcap);
+        math::fma(-tanh, tanh, 1.0)
+    }
+
+    /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of score
+    /// [0][0] lies to the right of its own, modulo 2^32, and `step` how much further that of score [i][j].
+    #[inline(always)]
+    pub fn add_bias<const ROWS: usize, const COLS: usize>(
+        self,
+        s: &mut [[f32; COLS]; ROWS],
+        corner: u32,
+        step: impl Fn(usize, usize) -> f32,
+    ) {
         if self.slope != 0.0 {
             // Exact to 2^24, and beyond as exact as fp32 can be.
-            let corner = diagonal.wrapping_add(row(0)).wrapping_sub(key(0)) as i32 as f32;
-            for_each(s, |score, i, j| {
-                let step = (row(i) - row(0)) as f32 - (key(j) - key(0)) as f32;
-                math::fma(-self.slope, (corner + step).abs(), score)
-            });
+            let corner = corner as i32 as f32;
+            for_each(s, |score, i, j| math::fma(-self.slope, (corner + step(i, j)).abs(), score));
         }
     }
 }
 
+/// Changes each element of a thread's part of a tile.
 #[inline(always)]
-fn for_each<const ROWS: usize, const COLS: usize>(
+pub fn for_each<const ROWS: usize, const COLS: usize>(
     s: &mut [[f32; COLS]; ROWS],
     change: impl Fn(f32, usize, usize) -> f32,
 ) {
@@ -142,6 +166,18 @@ mod tests {
         let capped = AttentionParams { softcap: 0.75, ..params };
         assert!(ScoreMod::is_needed(&capped));
         assert!((applied(&capped, 0.0, [[3.0; 3]; 2])[1][2] - 0.75 * 2.0_f32.tanh()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn slopes_are_those_of_the_softcap() {
+        let params = AttentionParams { softmax_scale: 0.5, softcap: 0.75, ..AttentionParams::default() };
+        let score = |x: f64| 0.75 * (0.5 * x / 0.75).tanh();
+        for x in [-4.0, -0.3, 0.0, 0.1, 2.0] {
+            let mut s = [[x as f32; 3]; 2];
+            ScoreMod::bend(&params, &mut s);
+            let slope = (score(x + 1e-5) - score(x - 1e-5)) / 1e-5;
+            assert!((f64::from(ScoreMod::slope(&params, s[1][2])) - slope).abs() < 1e-6, "{x}");
+        }
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
             );
         }
         "tiles" => add("heat-map", "Speed of each tile", tiles(document, &title("Speed of each tile"))?),
-        "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
+        "backward" | "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
             let rows = bar_rows(document, Row::median, Unit::Seconds);
             add("latency", "Latency", bar_plot(&title("Latency"), "latency: shorter is faster", &rows)?);
         }

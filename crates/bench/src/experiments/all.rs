@@ -18,7 +18,7 @@ use crate::sweep::folder_name;
 use flash_attention::BackendKind;
 
 /// The experiments of `fa-bench all`, in the order in which they run: first what a reader looks at first.
-pub const EXPERIMENTS: [&str; 16] = [
+pub const EXPERIMENTS: [&str; 17] = [
     "doctor",
     "flash",
     "scaling",
@@ -31,6 +31,7 @@ pub const EXPERIMENTS: [&str; 16] = [
     "dtypes",
     "tiles",
     "roofline",
+    "backward",
     "decode",
     "traffic",
     "pitfalls",
@@ -83,7 +84,6 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         device.describe(),
         folder.display()
     ))?;
-    screen.line("backward is not among them: there are no kernels of the backward pass")?;
     drop(session);
     let (start, mut failed) = (Instant::now(), Vec::new());
     for name in chosen {

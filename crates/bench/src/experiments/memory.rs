@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use flash_attention::cuda::Cuda;
 use flash_attention::{Element, Plan, Problem};
 
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
@@ -10,7 +11,7 @@ use crate::heap;
 use crate::inputs::Inputs;
 use crate::lab::{self, Case, Lab, Recipe, Shared, Unit};
 use crate::measure::with_element;
-use crate::peer::Call;
+use crate::peer::{Call, Pass};
 use crate::problem::Layout;
 
 const RECIPE: Recipe = Recipe {
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 }
 
 /// What a plan takes beside the tensors, by the allocator.
-fn extra_bytes<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<u64> {
+pub(super) fn extra_bytes<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<u64> {
     let backend = &lab.session.backend;
     let inputs = Inputs::<T>::random(problem, lab.seed);
     let Some(cuda) = backend.as_cuda() else {
@@ -81,18 +82,25 @@ fn extra_bytes<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<
         ran?;
         return Ok(bytes);
     };
-    let taken = |plan: &Plan, run: bool| -> Result<u64> {
-        let before = cuda.free_bytes()?;
+    let ran = || {
         let mut prepared = backend.prepare(problem, plan, inputs.tensors())?;
-        if run {
-            prepared.time()?;
-        }
-        Ok(before.saturating_sub(cuda.free_bytes()?))
+        prepared.time()?;
+        Ok(prepared)
     };
     // Loaded kernels stay.
-    taken(plan, true)?;
-    let tensors = taken(&Plan { workspace_bytes: 0, ..plan.clone() }, false)?;
-    Ok(taken(plan, true)?.saturating_sub(tensors))
+    allocated(cuda, ran)?;
+    let bare = Plan { workspace_bytes: 0, ..plan.clone() };
+    let tensors = allocated(cuda, || Ok(backend.prepare(problem, &bare, inputs.tensors())?))?;
+    Ok(allocated(cuda, ran)?.saturating_sub(tensors))
+}
+
+/// By how much the device's free memory falls for what `prepare` gives.
+pub(super) fn allocated<P>(cuda: &Cuda, prepare: impl FnOnce() -> Result<P>) -> Result<u64> {
+    let before = cuda.free_bytes()?;
+    let prepared = prepare()?;
+    let bytes = before.saturating_sub(cuda.free_bytes()?);
+    drop(prepared);
+    Ok(bytes)
 }
 
 /// Adds what the peer's calls among `rows` take.
@@ -105,7 +113,8 @@ fn peer_memory(lab: &mut Lab, problem: &Problem, rows: Range<usize>) -> Result<(
         let Some(backend) = row.series.strip_prefix("torch ").filter(|_| row.not_run.is_none()) else {
             continue;
         };
-        let call = Call::Attention { problem, layout: Layout::Bhsd, backend, copies: false };
+        let call =
+            Call::Attention { problem, layout: Layout::Bhsd, backend, copies: false, pass: Pass::Forward };
         let Ok(number) = peer.prepare(&call)? else { continue };
         // A call of PyTorch's makes its output.
         if let Ok(bytes) = peer.peak_bytes(number)? {

@@ -2,6 +2,7 @@
 
 pub(crate) mod alignment;
 pub(crate) mod all;
+pub(crate) mod backward;
 pub(crate) mod causal;
 pub(crate) mod decode;
 pub(crate) mod doctor;

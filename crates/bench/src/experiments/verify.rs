@@ -1,6 +1,7 @@
 //! Every built kernel against the f64 reference, over shapes that break careless ones.
 
 mod args;
+mod backward;
 mod cases;
 mod decode;
 mod products;
@@ -98,9 +99,11 @@ trait Subject: Sync {
 }
 
 /// What the arguments select and the device can run.
+#[derive(Default)]
 struct Chosen {
     attention: Vec<Target>,
     decode: Vec<&'static Entry>,
+    backward: Vec<backward::Target>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
 }
@@ -109,11 +112,11 @@ struct Chosen {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
-    let Chosen { attention, decode, products, skipped } = chosen(&session, args)?;
+    let Chosen { attention, decode, backward, products, skipped } = chosen(&session, args)?;
     let sizes = args.sizes(session.kind());
     let cases = cases(sizes);
     session.header(&screen)?;
-    let count = names(&attention).count() + decode.len() + products.len();
+    let count = names(&attention).count() + decode.len() + backward.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
@@ -132,6 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         entries.extend(records.into_iter().flatten());
     }
     runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
+    runs += backward::verify(&session, args, &backward, &screen, &mut entries)?;
     for target in &products {
         let record = with_element!(target.dtype, verify_product(&session, args, target))?;
         print(&screen, &record)?;
@@ -172,8 +176,8 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
     };
     let of_decode = decode::targets(session.kind()).filter(|_| args.kernel.is_none());
     let named = |name: &str| args.entry.as_ref().is_none_or(|text| name.contains(text));
-    let mut chosen =
-        Chosen { attention: Vec::new(), decode: Vec::new(), products: Vec::new(), skipped: Vec::new() };
+    let of_backward = backward::targets(session.kind()).into_iter().filter(|_| args.kernel.is_none());
+    let mut chosen = Chosen::default();
     // The limits of GPUs are no limits of the CPU's kernels, which have no entries.
     for target in of_attention.into_iter().filter(|target| target.names.iter().any(|name| named(name))) {
         match target.refused_by(session.device()) {
@@ -189,14 +193,21 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
         }
     }
+    for target in of_backward.filter(|target| named(&target.name)) {
+        match target.entry.and_then(|entry| refusal(entry, session.device())) {
+            None => chosen.backward.push(target),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
+        }
+    }
     for target in of_products.into_iter().filter(|target| named(&target.name)) {
         match target.refused_by(session.device()) {
             None => chosen.products.push(target),
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
         }
     }
-    let Chosen { attention, decode, products, skipped } = &chosen;
-    if attention.is_empty() && decode.is_empty() && products.is_empty() && skipped.is_empty() {
+    let Chosen { attention, decode, backward, products, skipped } = &chosen;
+    let nothing = attention.is_empty() && decode.is_empty() && backward.is_empty() && products.is_empty();
+    if nothing && skipped.is_empty() {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));
     }

@@ -15,7 +15,7 @@ use crate::check::Verdict;
 use crate::interrupt;
 use crate::measure::{Subject, with_element};
 use crate::nvtx;
-use crate::peer::{Call, PeerCall};
+use crate::peer::{Call, Pass, PeerCall};
 use crate::problem::Layout;
 use crate::product::Product;
 use crate::record::{PlanRecord, ProblemRecord, TimesRecord};
@@ -132,25 +132,29 @@ impl Lab {
         let template = Row { plan: None, figures: Vec::new(), ..row.clone() };
         let mut entrants = vec![Entrant::judged(row, judged, problem.flops())];
         if peers {
-            entrants.extend(self.peer_attention(&template, problem, Layout::Bshd, false)?);
+            let pass = (false, Pass::Forward, problem.flops());
+            entrants.extend(self.peer_attention(&template, problem, Layout::Bshd, pass)?);
         }
         self.race(entrants, 1)
     }
 
-    /// The peer's attention with each of its backends.
-    fn peer_attention(
+    /// The peer's attention with each of its backends: with copies or without, which pass, and its operations.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(crate) fn peer_attention(
         &self,
         template: &Row,
         problem: &Problem,
         layout: Layout,
-        copies: bool,
+        (copies, pass, flops): (bool, Pass, f64),
     ) -> Result<Vec<Entrant<'static>>> {
         let backends = self.peer.as_ref().map_or(&[][..], |peer| peer.borrow().attention_backends());
         let suffix = if copies { " with copies" } else { "" };
         let call = |backend: &&'static str| {
-            (format!("torch {backend}{suffix}"), Call::Attention { problem, layout, backend, copies })
+            (format!("torch {backend}{suffix}"), Call::Attention { problem, layout, backend, copies, pass })
         };
-        self.peer_entrants(template, problem.flops(), backends.iter().map(call).collect())
+        self.peer_entrants(template, flops, backends.iter().map(call).collect())
     }
 
     /// Times the peer's attention alone, between copies to contiguous [B, H, S, D] tensors and back.
@@ -161,7 +165,8 @@ impl Lab {
         let Case { name, x, problem } = case;
         let record = ProblemRecord::new(problem, layout);
         let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
-        let entrants = self.peer_attention(&template, problem, layout, true)?;
+        let pass = (true, Pass::Forward, problem.flops());
+        let entrants = self.peer_attention(&template, problem, layout, pass)?;
         if entrants.is_empty() { Ok(()) } else { self.race(entrants, 0).map(drop) }
     }
 
@@ -246,7 +251,8 @@ fn contest_in<T: Element>(lab: &mut Lab, groups: Vec<Group<'_>>) -> Result<Range
                 (_, Err(reason)) => Entrant::refused(row, reason.clone()),
             });
         }
-        peers.extend(lab.peer_attention(&template, problem, layout, false)?);
+        let pass = (false, Pass::Forward, problem.flops());
+        peers.extend(lab.peer_attention(&template, problem, layout, pass)?);
     }
     let ours = entrants.len();
     entrants.extend(peers);

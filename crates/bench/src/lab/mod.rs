@@ -28,7 +28,7 @@ use crate::session::Session;
 use crate::timer::Effort;
 pub(crate) use ceilings::square;
 pub(crate) use contest::{Case, Contender, Group, is_refusal};
-pub(crate) use race::MANY;
+pub(crate) use race::{Entrant, MANY};
 pub(crate) use turns::{Each, Timed};
 
 /// What all experiments of one process share.

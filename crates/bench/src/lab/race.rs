@@ -15,7 +15,7 @@ use crate::record::TimesRecord;
 use crate::timer::Times;
 
 /// The row of a contender, and what times it.
-pub(super) struct Entrant<'a> {
+pub(crate) struct Entrant<'a> {
     pub(super) row: Row,
     timed: Option<Box<dyn Timed + 'a>>,
     flops: f64,
@@ -51,12 +51,18 @@ impl Timed for Ranged<'_> {
 }
 
 impl<'a> Entrant<'a> {
-    pub(super) fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
+    /// What is ready, with its operations.
+    pub(crate) fn new(row: Row, timed: Box<dyn Timed + 'a>, flops: f64) -> Self {
         let timed = match &row.plan {
             Some(plan) => Box::new(Ranged { entries: plan.entries(), timed }),
             None => timed,
         };
         Self { row, timed: Some(timed), flops, extra_bytes: None, launches: None }
+    }
+
+    /// The same with its number of launches.
+    pub(crate) fn launching(self, launches: usize) -> Self {
+        Self { launches: Some(launches), ..self }
     }
 
     /// What ran once and was judged.
@@ -101,8 +107,11 @@ impl<'a> Entrant<'a> {
 }
 
 impl Lab {
-    /// Times what is ready in turns, and adds all rows. `ours` are the library's.
-    pub(super) fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
+    /// Times what is ready in turns, and adds all rows. The first `ours` are the library's.
+    ///
+    /// # Errors
+    /// When one of the library's fails, or Ctrl-C is pressed.
+    pub(crate) fn race(&mut self, mut entrants: Vec<Entrant<'_>>, ours: usize) -> Result<Range<usize>> {
         self.introduce()?;
         let first = self.rows().len();
         let runs = entrants.iter().filter(|entrant| entrant.timed.is_some()).count();

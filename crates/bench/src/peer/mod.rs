@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use flash_attention::BackendKind;
 
 use crate::lab::{PeerRecord, Timed};
-pub(crate) use protocol::Call;
 use protocol::{Answer, Greeting, Request};
+pub(crate) use protocol::{Call, Pass};
 
 /// The peer's side of the pipe.
 const TORCH: &str = include_str!("torch.py");

@@ -33,9 +33,12 @@ pub(super) enum Request<'a> {
         layout: &'a str,
         causal: bool,
         softmax_scale: f32,
+        dropout: f32,
         backend: &'a str,
         /// Whether each call first makes contiguous [B, H, S, D] tensors and last brings O back.
         copies: bool,
+        /// Of Q, K and V: `none`, `alone` from an O that is there, or `after` it.
+        gradients: &'a str,
     },
     /// The same for C = A·B.
     Product { number: usize, m: usize, n: usize, k: usize, dtype: &'a str, orders: [&'a str; 3] },
@@ -66,11 +69,33 @@ pub(super) enum Answer {
     },
 }
 
+/// Which part of training a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// O alone, with nothing kept for gradients.
+    Forward,
+    /// dQ, dK and dV, from an O that is there.
+    Backward,
+    /// Both, one after the other.
+    Both,
+}
+
+impl Pass {
+    /// What the peer is asked for beside O.
+    const fn gradients(self) -> &'static str {
+        match self {
+            Self::Forward => "none",
+            Self::Backward => "alone",
+            Self::Both => "after",
+        }
+    }
+}
+
 /// A call to PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
     /// `scaled_dot_product_attention` with a backend; with `copies`, between copies to contiguous tensors and back.
-    Attention { problem: &'a Problem, layout: Layout, backend: &'a str, copies: bool },
+    Attention { problem: &'a Problem, layout: Layout, backend: &'a str, copies: bool, pass: Pass },
     /// `torch.matmul`.
     Product { problem: &'a GemmProblem },
 }
@@ -79,7 +104,7 @@ impl<'a> Call<'a> {
     /// The request, or why PyTorch has no such call.
     pub(super) fn request(&self, number: usize) -> Result<Request<'a>, String> {
         match *self {
-            Call::Attention { problem, layout, backend, copies } => {
+            Call::Attention { problem, layout, backend, copies, pass } => {
                 let right = if problem.causal() { Some(0) } else { None };
                 let plain = problem.window() == (None, right)
                     && !problem.changes_scores()
@@ -102,8 +127,10 @@ impl<'a> Call<'a> {
                     layout: layout.name(),
                     causal: problem.causal(),
                     softmax_scale: problem.softmax_scale(),
+                    dropout: problem.dropout().map_or(0.0, |dropout| 1.0 - 1.0 / dropout.scale),
                     backend,
                     copies,
+                    gradients: pass.gradients(),
                 })
             }
             Call::Product { problem } => {

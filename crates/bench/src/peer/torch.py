@@ -39,7 +39,10 @@ ON_GPU = DEVICE.startswith("cuda")
 class Attention:
     """scaled_dot_product_attention with one backend."""
 
-    def __init__(self, batch, heads, kv_heads, seq, kv_seq, head_dim, dtype, layout, causal, softmax_scale, backend, copies):
+    def __init__(
+        self, batch, heads, kv_heads, seq, kv_seq, head_dim, dtype, layout, causal, softmax_scale, dropout, backend, copies,
+        gradients,
+    ):
         if causal and seq != kv_seq:
             raise RuntimeError("PyTorch's causal mask begins top-left, which differs where seq is not kv_seq")
 
@@ -49,13 +52,34 @@ class Attention:
             return values if layout == "bhsd" else values.transpose(1, 2)
 
         self.tensors = [tensor(seq, heads), tensor(kv_seq, kv_heads), tensor(kv_seq, kv_heads)]
-        self.options = {"is_causal": causal, "scale": softmax_scale}
+        self.options = {"is_causal": causal, "scale": softmax_scale, "dropout_p": dropout}
         if heads != kv_heads:
             self.options["enable_gqa"] = True
         self.backend = getattr(SDPBackend, backend)
         self.copies = copies
+        self.gradients = gradients
+        if gradients != "none":
+            for leaf in self.tensors:
+                leaf.requires_grad_()
+            # In the order of O's axes, as a layer behind this one gives it.
+            self.dout = tensor(seq, heads)
+        if gradients == "alone":
+            with torch.enable_grad():
+                self.output = self.forward()
 
     def __call__(self):
+        if self.gradients == "none":
+            return self.forward()
+        if self.gradients == "alone":
+            return self.backward(self.output)
+        with torch.enable_grad():
+            output = self.forward()
+        return self.backward(output)
+
+    def backward(self, output):
+        return torch.autograd.grad(output, self.tensors, self.dout, retain_graph=self.gradients == "alone")
+
+    def forward(self):
         tensors = [tensor.contiguous() for tensor in self.tensors] if self.copies else self.tensors
         with sdpa_kernel(self.backend):
             output = torch.nn.functional.scaled_dot_product_attention(*tensors, **self.options)

@@ -1,5 +1,6 @@
 //! FlashAttention on one task: a block of queries against all keys that they see.
 
+use super::dropout;
 use super::isa::{Kernels, Panel};
 use super::microkernel::Start;
 use super::pack::{self, Columns, Outputs, Rows, Source};
@@ -196,6 +197,13 @@ impl Task<'_> {
                 kernels.mask(width, scores, keys, limits);
             }
             kernels.update(width, scores, keys, state);
+            if let Some(dropout) = problem.dropout() {
+                let weights = std::slice::from_raw_parts_mut(scores, keys * width);
+                dropout::apply(dropout, weights, width, |key, lane| {
+                    let (head, row) = panel.query(problem, (panel.first + lane).min(panel.end - 1));
+                    (panel.batch * problem.heads() + head, row, seen.start + key)
+                });
+            }
             kernels.values(width, v, head_dim_v, keys, scores, results, Start::Rescaled(state.rescale));
         }
     }

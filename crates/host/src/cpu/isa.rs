@@ -2,6 +2,7 @@
 //!
 //! All that depends on it is a table of functions, so that the algorithms are compiled once.
 
+use super::gradient::{self, Queries, RowStats};
 use super::lanes::{Lanes, Portable};
 #[cfg(target_arch = "aarch64")]
 use super::lanes_neon::Neon;
@@ -90,12 +91,16 @@ pub(super) struct Kernels {
     mask: [unsafe fn(*mut f32, usize, Limits); MAX_REGISTERS],
     softcap: [unsafe fn(*mut f32, usize, f32); MAX_REGISTERS],
     alibi: [unsafe fn(*mut f32, usize, Alibi); MAX_REGISTERS],
+    differentiate: [Differentiate; MAX_REGISTERS],
     #[cfg(test)]
     pub(super) exp2: unsafe fn(&mut [f32]),
 }
 
 /// Broadcast operand and its stride, rows, depth, panel, result, start.
 type Multiply = unsafe fn(Rows, usize, usize, *const f32, *mut f32, Start);
+
+/// P and dS, their rows, and what their queries need.
+type Differentiate = unsafe fn((*mut f32, *mut f32), usize, RowStats, Queries);
 
 /// The largest number of registers across a panel.
 const MAX_REGISTERS: usize = 4;
@@ -190,6 +195,22 @@ impl Kernels {
         // SAFETY: the caller vouches.
         unsafe { self.alibi[width / self.panel.lanes - 1](scores, keys, alibi) }
     }
+
+    /// [`gradient::differentiate`] on a panel of `width` lanes.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`gradient::differentiate`].
+    pub(super) unsafe fn differentiate(
+        &self,
+        width: usize,
+        both: (*mut f32, *mut f32),
+        rows: usize,
+        stats: RowStats,
+        queries: Queries,
+    ) {
+        // SAFETY: the caller vouches.
+        unsafe { self.differentiate[width / self.panel.lanes - 1](both, rows, stats, queries) }
+    }
 }
 
 /// Compiles the kernels for one instruction set: everything generic is inlined into functions that enable it.
@@ -207,6 +228,12 @@ macro_rules! kernels {
                 mask: [mask::<$n0>, mask::<$n1>, mask::<$n2>, mask::<$n3>],
                 softcap: [softcap::<$n0>, softcap::<$n1>, softcap::<$n2>, softcap::<$n3>],
                 alibi: [alibi::<$n0>, alibi::<$n1>, alibi::<$n2>, alibi::<$n3>],
+                differentiate: [
+                    differentiate::<$n0>,
+                    differentiate::<$n1>,
+                    differentiate::<$n2>,
+                    differentiate::<$n3>,
+                ],
                 #[cfg(test)]
                 exp2,
             };
@@ -263,6 +290,16 @@ macro_rules! kernels {
             unsafe fn alibi<const N: usize>(scores: *mut f32, keys: usize, alibi: Alibi) {
                 // SAFETY: the caller vouches.
                 unsafe { score::alibi::<$lanes, N>(scores, keys, alibi) }
+            }
+
+            /// # Safety
+            /// As [`Kernels::differentiate`].
+            $(#[$feature])?
+            unsafe fn differentiate<const N: usize>(
+                both: (*mut f32, *mut f32), rows: usize, stats: RowStats, queries: Queries,
+            ) {
+                // SAFETY: the caller vouches.
+                unsafe { gradient::differentiate::<$lanes, N>(both, rows, stats, queries) }
             }
 
             /// # Safety

@@ -4,8 +4,11 @@
 //! computation with the same microkernels, which holds all of them: what FlashAttention is compared with.
 
 pub(crate) mod backend;
+mod backward;
+mod dropout;
 mod exp;
 mod flash;
+mod gradient;
 mod isa;
 mod lanes;
 #[cfg(target_arch = "aarch64")]
@@ -21,10 +24,11 @@ mod softmax;
 mod tiles;
 mod unfused;
 
+pub use backward::backward;
 pub use isa::Isa;
 pub use tiles::TileChoice;
 
-use crate::{Element, Problem, Result};
+use crate::{Element, Error, Problem, Result};
 use flash::{Call, Scratch, Task};
 use memory::Buffer;
 use pack::{Outputs, Source};
@@ -97,7 +101,8 @@ pub fn forward_with<T: Element>(
 /// Takes 4·B·H·Sq·Sk bytes for the scores, plus K and V in fp32 where they cannot be read in place.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, and when the memory cannot be had.
+/// When a buffer is too short or of another type than the problem, when the problem has dropout, and when the memory cannot be
+/// had.
 pub fn standard<T: Element>(
     problem: &Problem,
     q: &[T],
@@ -106,6 +111,10 @@ pub fn standard<T: Element>(
     o: &mut [T],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
+    if problem.dropout().is_some() {
+        let reason = "it drops no weights; forward_cpu does".to_owned();
+        return Err(Error::UnfitKernel { kernel: "standard", reason });
+    }
     let outputs = outputs(problem, q, k, v, o, lse)?;
     unfused::run(problem, [q, k, v].map(Source::new), outputs)
 }
@@ -136,8 +145,8 @@ fn fused(problem: &Problem, config: Config, [q, k, v]: [Source; 3], outputs: Out
         Buffer::new("the scratch memory of all threads", scratch.total as u128 * threads as u128)?;
     let (block_m, block_n) = (tile.block_m, tile.block_n);
     let call = Call { problem, q, k, v, outputs, block_m, block_n, kernels };
-    schedule::run(tasks, threads, &mut memory, scratch.total, |columns, memory| {
-        if let Some(columns) = columns.existing(problem) {
+    schedule::run(tasks.len(), threads, &mut memory, scratch.total, |index, memory| {
+        if let Some(columns) = tasks.get(index).existing(problem) {
             let task = Task { call, columns, scratch, memory };
             // SAFETY: the instruction set is available; the memory is this thread's own, and holds
             // `scratch.total` elements; tasks share no columns.

@@ -66,17 +66,10 @@ impl Columns {
         width: usize,
         to: *mut f32,
     ) -> Limits {
-        let (before, end) = (to, to.wrapping_add(width));
-        for lane in 0..width {
-            let seen = self.visible(problem, (self.first + lane).min(self.end - 1));
-            // SAFETY: lane < width. Outside of a block a limit has no effect, so that rounding of large
-            // ones has none either.
-            unsafe {
-                before.add(lane).write(seen.start.saturating_sub(first) as f32 - 1.0);
-                end.add(lane).write(seen.end.saturating_sub(first) as f32);
-            }
+        // SAFETY: the caller vouches.
+        unsafe {
+            limits(|lane| self.visible(problem, (self.first + lane).min(self.end - 1)), first, width, to)
         }
-        Limits { before, end }
     }
 
     /// Changes the scores of these columns and the `keys` keys from `first` on as the problem says. `scratch`
@@ -119,6 +112,29 @@ impl Columns {
             ..self
         })
     }
+}
+
+/// Writes for each lane which rows from `first` on it sees, of those that `visible` says, as [`Limits`] has it.
+///
+/// # Safety
+/// `to` is writable for twice `width` elements.
+pub(super) unsafe fn limits(
+    visible: impl Fn(usize) -> Range<usize>,
+    first: usize,
+    width: usize,
+    to: *mut f32,
+) -> Limits {
+    let (before, end) = (to, to.wrapping_add(width));
+    for lane in 0..width {
+        let seen = visible(lane);
+        // SAFETY: lane < width. Outside of a block a limit has no effect, so that rounding of large
+        // ones has none either.
+        unsafe {
+            before.add(lane).write(seen.start.saturating_sub(first) as f32 - 1.0);
+            end.add(lane).write(seen.end.saturating_sub(first) as f32);
+        }
+    }
+    Limits { before, end }
 }
 
 /// Rows of an fp32 matrix, wherever it lies.
@@ -239,17 +255,36 @@ pub(super) unsafe fn queries(
     row: &mut [f32],
     to: *mut f32,
 ) {
-    let layout = &problem.tensors().q;
-    for lane in 0..width {
-        let column = columns.first + lane;
-        if column < columns.end {
+    let at = |lane: usize| {
+        let column = Some(columns.first + lane).filter(|column| *column < columns.end);
+        column.map(|column| {
             let (head, seq) = columns.query(problem, column);
-            q.widen(problem.query_index(layout, columns.batch, seq, head), row);
-        } else {
-            row.fill(0.0);
+            problem.query_index(&problem.tensors().q, columns.batch, seq, head)
+        })
+    };
+    // SAFETY: the caller vouches.
+    unsafe { transposed(q, at, width, factor, row, to) }
+}
+
+/// Writes rows of a tensor across the lanes, times `factor`, as [columns, width]: lane by lane that which starts where `at` says, or 0.
+///
+/// # Safety
+/// `to` is writable for as many rows of `width` elements as `row` has elements.
+pub(super) unsafe fn transposed(
+    source: Source,
+    at: impl Fn(usize) -> Option<usize>,
+    width: usize,
+    factor: f32,
+    row: &mut [f32],
+    to: *mut f32,
+) {
+    for lane in 0..width {
+        match at(lane) {
+            Some(first) => source.widen(first, row),
+            None => row.fill(0.0),
         }
         for (d, value) in row.iter().enumerate() {
-            // SAFETY: d < head_dim and lane < width.
+            // SAFETY: d is below the row's length and lane < width.
             unsafe { to.add(d * width + lane).write(value * factor) };
         }
     }
@@ -274,6 +309,27 @@ impl Outputs {
     pub(super) fn new<T: Element>(o: &mut [T], lse: Option<&mut [f32]>) -> Self {
         let lse = lse.map_or(std::ptr::null_mut(), |lse| lse.as_mut_ptr());
         Self { o: o.as_mut_ptr().cast(), lse, dtype: T::DTYPE }
+    }
+
+    /// Writes lane `lane` of a panel [columns, width] at `from`, times `factor`, from element `offset` on. `row` is overwritten.
+    ///
+    /// # Safety
+    /// `from` is readable for as many rows of `width` elements as `row` has elements; otherwise as [`Self::write`].
+    pub(super) unsafe fn write_lane(
+        self,
+        from: *const f32,
+        (lane, width): (usize, usize),
+        factor: f32,
+        row: &mut [f32],
+        offset: usize,
+    ) {
+        // SAFETY: d is below the row's length and lane < width; the caller vouches for the rest.
+        unsafe {
+            for (d, value) in row.iter_mut().enumerate() {
+                *value = *from.add(d * width + lane) * factor;
+            }
+            self.write(row, offset);
+        }
     }
 
     /// Rounds a row to the storage type and writes it from element `offset` on.
@@ -324,10 +380,8 @@ pub(super) unsafe fn results(
         unsafe {
             let (max, sum) = (*max.add(lane), *sum.add(lane));
             let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-            for (d, value) in row.iter_mut().enumerate() {
-                *value = *from.add(d * width + lane) * factor;
-            }
-            outputs.write(row, problem.query_index(layout, columns.batch, seq, head));
+            let offset = problem.query_index(layout, columns.batch, seq, head);
+            outputs.write_lane(from, (lane, width), factor, row, offset);
             if !outputs.lse.is_null() {
                 let index = problem.lse_index(columns.batch, head, seq);
                 outputs.lse.add(index).write(log_sum_exp(max, sum));

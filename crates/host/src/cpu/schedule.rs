@@ -64,14 +64,14 @@ impl Address {
     }
 }
 
-/// Hands each task to `work`, with the scratch memory of the thread that runs it: `share` elements
+/// Hands the index of each of `tasks` tasks to `work`, with the scratch memory of the thread that runs it: `share` elements
 /// of `memory`, which holds that for `threads` threads.
 pub(super) fn run(
-    tasks: Tasks,
+    tasks: usize,
     threads: usize,
     memory: &mut Buffer,
     share: usize,
-    work: impl Fn(Columns, *mut f32) + Sync,
+    work: impl Fn(usize, *mut f32) + Sync,
 ) {
     let next = AtomicUsize::new(0);
     let (next, work) = (&next, &work);
@@ -82,10 +82,10 @@ pub(super) fn run(
                 let own = base.share(thread, share);
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= tasks.len() {
+                    if index >= tasks {
                         return;
                     }
-                    work(tasks.get(index), own);
+                    work(index, own);
                 }
             });
         }

@@ -88,9 +88,9 @@ pub(super) fn run(problem: &Problem, [q, k, v]: [Source; 3], outputs: Outputs) -
     let call =
         Call { problem, q, k, v, outputs, scores: scores.as_mut_ptr(), max, sum, kernels: isa.kernels() };
     for pass in [Pass::Scores, Pass::Softmax, Pass::Values] {
-        schedule::run(tasks, threads, &mut scratch, share, |columns, memory| {
+        schedule::run(tasks.len(), threads, &mut scratch, share, |index, memory| {
             let call = &call;
-            if let Some(columns) = columns.existing(problem) {
+            if let Some(columns) = tasks.get(index).existing(problem) {
                 // SAFETY: `isa` is available, and the memory is this thread's own.
                 unsafe { Task { call, columns, memory }.run(pass) }
             }

@@ -3,6 +3,7 @@
 //! Everything that an embedding runtime (candle, burn, cust) needs is [`Cuda::forward`]: raw device
 //! pointers and a stream in, launches enqueued, nothing allocated on the device and nothing synchronised.
 
+mod backward;
 mod buffer;
 mod clock;
 mod copy;
@@ -20,6 +21,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use fa_kernels::entries::{Entry, Params};
 use fa_kernels::ptx::tma;
 
+pub use backward::ResidentBackward;
 pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
 pub use gemm::{MmaPeak, ResidentGemm};
@@ -235,6 +237,7 @@ impl Cuda {
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Persistent(params) => (&raw const *params).cast(),
+            Params::Backward(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Pack(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),

@@ -49,6 +49,11 @@ impl Kernel {
         }
     }
 
+    /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)).
+    pub const fn drops_weights(self) -> bool {
+        matches!(self, Self::ForwardSimt | Self::ForwardCpu)
+    }
+
     /// What its one launch runs, where that has tiles to choose from.
     pub const fn tiled(self) -> Option<Algorithm> {
         match self {
@@ -179,9 +184,15 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device),
     };
+    if problem.dropout().is_some() && !kernel.drops_weights() {
+        let able = available.iter().filter(|kernel| kernel.drops_weights()).map(|kernel| kernel.name());
+        let reason = format!("it drops no weights; of this backend's kernels do: {}", join(able));
+        return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
+    }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
     if algorithm != kernel.tiled() {
-        why += ", with the entries that change scores";
+        let what = if problem.dropout().is_some() { "drop weights" } else { "change scores" };
+        why += &format!(", with the entries that {what}");
     }
     match (algorithm, device.backend) {
         (None, BackendKind::Cpu) => crate::cpu::backend::plan(problem, kernel, request),
@@ -198,10 +209,11 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
     }
 }
 
-/// The entries of a kernel that take the problem's scores: changing them has some of its own where it would cost
-/// the others.
+/// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of its own where it would
+/// cost the others.
 fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
     match algorithm {
+        Algorithm::ForwardSimt if problem.dropout().is_some() => Algorithm::ForwardSimtDropout,
         Algorithm::ForwardSm80 if problem.changes_scores() => Algorithm::ForwardSm80ScoreMod,
         // Its softmax takes no other scale than a positive one.
         Algorithm::ForwardSm90 if problem.changes_scores() || problem.softmax_scale() <= 0.0 => {
@@ -228,6 +240,9 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
     }
     let simt =
         |why: String| (Kernel::ForwardSimt, format!("forward_simt: fused, on fp32 FMA, because {why}"));
+    if problem.dropout().is_some() {
+        return simt("the kernels on tensor cores drop no weights".to_owned());
+    }
     if problem.dtype() == DType::F32 {
         return simt("tensor cores take 16-bit types only".to_owned());
     }

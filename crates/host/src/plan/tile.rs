@@ -116,7 +116,7 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
     }
     if entry.algorithm != for_scores(problem, entry.algorithm) {
-        return Err(unfit("it leaves scores as they are, the problem changes them".to_owned()));
+        return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }
     let needed = columns_needed(problem, entry.algorithm);
     if (holds as usize) < needed {

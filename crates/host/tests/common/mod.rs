@@ -104,7 +104,7 @@ pub fn options(longest: usize) -> impl Strategy<Value = Options> {
     let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
     let softcap = prop_oneof![2 => Just(0.0_f32), 1 => 0.1..60.0_f32];
     (any::<bool>(), window(longest), scale, softcap).prop_map(|(causal, window, softmax_scale, softcap)| {
-        Options { causal, softmax_scale, window, softcap, alibi_slopes: None }
+        Options { causal, softmax_scale, window, softcap, ..Options::default() }
     })
 }
 

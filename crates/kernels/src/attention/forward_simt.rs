@@ -19,7 +19,7 @@ pub const BARRIERS: u32 = 4;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
-/// `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs
+/// With `DROPOUT`, weights are dropped as `params.dropout` says. `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs
 /// of O; they are parameters because array lengths cannot be computed from other ones.
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`SimtConfig::threads`] threads with
 /// [`SimtConfig::shared_bytes`] bytes of shared memory.
@@ -35,6 +35,7 @@ pub unsafe fn forward_simt<
     const THREADS: u32,
     const COLS: usize,
     const PAIRS: usize,
+    const DROPOUT: bool,
 >(
     params: &AttentionParams,
 ) {
@@ -92,7 +93,10 @@ pub unsafe fn forward_simt<
                 TileMask::apply(params, &mut s, BLOCK_M, (place, keys), row, key);
             }
             let rescale = softmax.step(&mut s);
-            store_p(p_shared, lane, &s);
+            if DROPOUT {
+                drop_weights(params, &work, &mut s, (first_row + lane.row, first_key + lane.x));
+            }
+            simt::store_product(p_shared, lane, &s);
             barrier::sync(0, THREADS); // All reads of K are over, and P is written.
             simt::load::<E, THREADS, BLOCK_N, HEAD_DIM>(kv_shared, &v.from::<E>(first_key, 0));
             rescale_output(&mut acc, &rescale);
@@ -105,24 +109,29 @@ pub unsafe fn forward_simt<
         let first_row = work.tile * BLOCK_M;
         let o_shape = (work.queries, params.head_dim_v);
         let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, &work, work.head, o_shape);
-        store_output::<E, PAIRS>(params, &work, &o.from::<E>(first_row, 0), first_row, lane, &acc, &softmax);
+        let kept = if DROPOUT { params.dropout.scale } else { 1.0 };
+        let o_tile = o.from::<E>(first_row, 0);
+        store_output::<E, PAIRS>(params, &work, &o_tile, first_row, lane, &acc, &softmax, kept);
     }
 }
 
-/// Writes this thread's part of P.
-///
-/// # Safety
-/// The tile fits at `p_shared` and no thread still reads it.
+/// Sets the weights that are dropped to 0; the sums, which are of all weights, are taken already. `place` is the query and the key of
+/// the thread's first weight.
 #[inline(always)]
-unsafe fn store_p<const COLS: usize>(p_shared: SharedTile, lane: Lane, p: &[[f32; COLS]; ROWS]) {
+fn drop_weights<const COLS: usize>(
+    params: &AttentionParams,
+    work: &WorkTile,
+    p: &mut [[f32; COLS]; ROWS],
+    place: (u32, u32),
+) {
+    let head = work.batch * params.heads + work.head;
     let mut i = 0;
     while i < ROWS {
         let mut j = 0;
         while j < COLS {
-            // SAFETY: the caller's contract.
-            unsafe {
-                shared::store(p_shared.at(lane.row + i as u32, lane.x + ROW_LANES * j as u32), p[i][j])
-            };
+            if !params.dropout.keeps(head, place.0 + i as u32, place.1 + ROW_LANES * j as u32) {
+                p[i][j] = 0.0;
+            }
             j += 1;
         }
         i += 1;
@@ -144,11 +153,12 @@ fn rescale_output<const PAIRS: usize>(o: &mut [[[f32; 2]; PAIRS]; ROWS], rescale
     }
 }
 
-/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted.
+/// Normalises and stores the rows that exist, times the factor on weights that were `kept`, and their log-sum-exp where it is wanted.
 ///
 /// # Safety
 /// All threads of the block call this together; `o_tile` is writable and this block's own.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the end of a kernel needs all that it has")]
 unsafe fn store_output<E: Element, const PAIRS: usize>(
     params: &AttentionParams,
     work: &WorkTile,
@@ -157,6 +167,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
     lane: Lane,
     o: &[[[f32; 2]; PAIRS]; ROWS],
     softmax: &OnlineSoftmax<ROWS, ROW_LANES>,
+    kept: f32,
 ) {
     let mut i = 0;
     while i < ROWS {
@@ -165,7 +176,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
         unsafe {
             let (inverse_sum, lse) = softmax.finish(i);
             if row < o_tile.rows {
-                simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum);
+                simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum * kept);
                 if params.lse != 0 && lane.x == 0 {
                     f32::store(params.lse + 4 * work.lse_index(params, first_row + row), lse);
                 }

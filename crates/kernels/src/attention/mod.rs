@@ -1,5 +1,9 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
+pub mod backward_delta;
+pub mod backward_simt;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod backward_sm80;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
@@ -12,3 +16,5 @@ pub mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod pack;
 pub mod standard;
+
+mod gradient;

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use crate::params::{
-    AttentionMaps, AttentionParams, DecodeParams, GemmParams, Mapped, PackParams, PersistentParams,
+    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
+    PersistentParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -63,6 +64,8 @@ pub enum Algorithm {
     StandardValues,
     /// `attention::forward_simt`.
     ForwardSimt,
+    /// `attention::forward_simt` with dropout.
+    ForwardSimtDropout,
     /// `attention::forward_sm80`.
     ForwardSm80,
     /// `attention::forward_sm80` with a `score::ScoreMod`.
@@ -77,6 +80,20 @@ pub enum Algorithm {
     DecodeCombine,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
+    /// `attention::backward_delta`, the first launch of a backward pass.
+    BackwardDelta,
+    /// `attention::backward_simt::backward_keys`; its block owns keys, and goes over queries.
+    BackwardKeys,
+    /// `attention::backward_simt::backward_queries`.
+    BackwardQueries,
+    /// [`Self::BackwardKeys`] with dropout.
+    BackwardKeysDropout,
+    /// [`Self::BackwardQueries`] with dropout.
+    BackwardQueriesDropout,
+    /// `attention::backward_sm80::backward_keys`.
+    BackwardKeysSm80,
+    /// `attention::backward_sm80::backward_queries`.
+    BackwardQueriesSm80,
 }
 
 impl Algorithm {
@@ -89,11 +106,17 @@ impl Algorithm {
     pub const fn family(self) -> &'static str {
         match self {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
-            Self::ForwardSimt => "forward_simt",
+            Self::ForwardSimt | Self::ForwardSimtDropout => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
             Self::ForwardSm90 | Self::ForwardSm90ScoreMod => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack => "pack",
+            Self::BackwardDelta
+            | Self::BackwardKeys
+            | Self::BackwardQueries
+            | Self::BackwardKeysDropout
+            | Self::BackwardQueriesDropout => "backward_simt",
+            Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
         }
     }
 }
@@ -141,6 +164,8 @@ pub enum Run {
     Attention(unsafe fn(&AttentionParams)),
     /// [`PersistentParams`] behind [`AttentionMaps`], by their address.
     Persistent(unsafe fn(&PersistentParams, u64)),
+    /// [`BackwardParams`].
+    Backward(unsafe fn(&BackwardParams)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
     /// [`PackParams`].
@@ -159,6 +184,8 @@ pub enum Params {
     Attention(AttentionParams),
     /// For [`Run::Persistent`].
     Persistent(Mapped<AttentionMaps, PersistentParams>),
+    /// For [`Run::Backward`].
+    Backward(BackwardParams),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Pack`].
@@ -181,6 +208,8 @@ impl Run {
         match (self, params) {
             // SAFETY: the caller's contract.
             (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
+            // SAFETY: the caller's contract.
+            (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the caller's contract.

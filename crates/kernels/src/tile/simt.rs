@@ -111,6 +111,22 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
     target: SharedTile,
     source: &GlobalTile,
 ) {
+    // SAFETY: the caller's contract.
+    unsafe { load_as::<E, THREADS, ROWS, COLUMNS>(index::thread(), target, source) }
+}
+
+/// As [`load`], by the thread with this index. Where it is read anew ([`index::thread_anew`]), a loop around keeps no register for
+/// what depends on it.
+///
+/// # Safety
+/// As [`load`]; the index is the thread's.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_as<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
+    thread: u32,
+    target: SharedTile,
+    source: &GlobalTile,
+) {
     let (warps, segments, rows_in_flight) = const {
         let (warps, segments) = (THREADS / 32, COLUMNS / 32);
         let mut rows = 1;
@@ -120,8 +136,8 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
         assert!(COLUMNS.is_multiple_of(32) && ROWS.is_multiple_of(warps) && segments <= LOADS_IN_FLIGHT);
         (warps, segments, rows)
     };
-    let lane = index::thread() % 32;
-    let mut first = index::thread() / 32;
+    let lane = thread % 32;
+    let mut first = thread / 32;
     while first < ROWS {
         let mut values = [0.0; LOADS_IN_FLIGHT as usize];
         let mut i = 0;
@@ -176,6 +192,31 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
             j += 1;
         }
         k += 4;
+    }
+}
+
+/// Writes a thread's part of a [`multiply_transposed`] product, so that it can be the A of another: its rows are read by
+/// the half-warp that wrote them.
+///
+/// # Safety
+/// The tile fits at `target` and no thread still reads it.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_product<const COLS: usize>(
+    target: SharedTile,
+    lane: Lane,
+    product: &[[f32; COLS]; ROWS],
+) {
+    let mut i = 0;
+    while i < ROWS {
+        let mut j = 0;
+        while j < COLS {
+            let (row, column) = (lane.row + i as u32, lane.x + ROW_LANES * j as u32);
+            // SAFETY: the caller's contract.
+            unsafe { shared::store(target.at(row, column), product[i][j]) };
+            j += 1;
+        }
+        i += 1;
     }
 }
 

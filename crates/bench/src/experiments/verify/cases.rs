@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use flash_attention::{DType, Options, Problem, Result, Tensors};
+use flash_attention::{DType, Dropout, Options, Problem, Result, Tensors};
 
 use super::Sizes;
 use crate::problem::{Layout, alibi_slopes};
@@ -28,6 +28,8 @@ struct Features {
     window: (Option<usize>, Option<usize>),
     softcap: f32,
     alibi: bool,
+    /// Probability that a weight is dropped.
+    dropout: f32,
     /// Each sequence of the batch is shorter than the one before, and one in three is empty.
     packed: bool,
     narrow: Narrow,
@@ -48,6 +50,7 @@ const PLAIN: Features = Features {
     window: (None, None),
     softcap: 0.0,
     alibi: false,
+    dropout: 0.0,
     packed: false,
     narrow: Narrow::Neither,
 };
@@ -82,7 +85,7 @@ impl Width {
 const PAIRS: [(usize, usize); 6] = [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 12] = [
+const FEATURES: [(usize, usize, Features, usize); 14] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
@@ -95,10 +98,12 @@ const FEATURES: [(usize, usize, Features, usize); 12] = [
     (113, 203, Features { packed: true, alibi: true, ..window(60, 30) }, 2),
     (113, 203, Features { narrow: Narrow::V, ..CAUSAL }, 2),
     (203, 113, Features { narrow: Narrow::Q, softcap: 5.0, ..PLAIN }, 1),
+    (1023, 1024, Features { dropout: 0.1, ..CAUSAL }, 2),
+    (113, 203, Features { dropout: 0.5, packed: true, alibi: true, ..PLAIN }, 1),
 ];
 
 /// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SMALL_CASES: [(usize, usize, Features, usize); 18] = [
+const SMALL_CASES: [(usize, usize, Features, usize); 20] = [
     (1, 1, PLAIN, 1),
     (37, 1, CAUSAL, 2),
     (3, 70, PLAIN, 2),
@@ -117,7 +122,12 @@ const SMALL_CASES: [(usize, usize, Features, usize); 18] = [
     (70, 37, Features { packed: true, ..CAUSAL }, 1),
     (33, 65, Features { narrow: Narrow::V, ..CAUSAL }, 1),
     (3, 70, Features { narrow: Narrow::Q, ..PLAIN }, 1),
+    (70, 37, Features { dropout: 0.1, ..CAUSAL }, 2),
+    (33, 65, Features { dropout: 0.5, packed: true, softcap: 5.0, ..PLAIN }, 1),
 ];
+
+/// Pairs of query and key beyond which a case is long.
+const LONG: usize = 1 << 21;
 
 /// The cases of a size.
 pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
@@ -142,7 +152,7 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
             all.map(|(index, (seq, kv_seq, features, group))| {
                 let batch = if features.packed {
                     5
-                } else if seq * kv_seq > 1 << 21 {
+                } else if seq * kv_seq > LONG {
                     1
                 } else {
                     2
@@ -163,7 +173,7 @@ impl Case {
         head_dims: &RangeInclusive<usize>,
         step: usize,
     ) -> Result<Problem> {
-        let Features { causal, window, softcap, alibi, packed, narrow } = self.features;
+        let Features { causal, window, softcap, alibi, dropout, packed, narrow } = self.features;
         let widest = self.width.of(head_dims).next_multiple_of(step);
         let half = (widest / 2 + 1).next_multiple_of(step);
         let head_dim = if narrow == Narrow::Q { half } else { widest };
@@ -177,7 +187,8 @@ impl Case {
             |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
         // Each sequence has slopes of its own.
         let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
-        let options = Options { causal, window, softcap, alibi_slopes, ..Options::default() };
+        let dropout = Some(Dropout { probability: dropout, seed: 1 << 40, offset: 7 });
+        let options = Options { causal, window, softcap, alibi_slopes, dropout, ..Options::default() };
         let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
         if packed {
             return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
@@ -190,6 +201,11 @@ impl Case {
     fn offsets(&self, longest: usize, empty: usize) -> Vec<u32> {
         let length = |index: usize| if index % 3 == empty + 1 { 0 } else { longest / (index + 1) };
         (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()
+    }
+
+    /// Whether it has more pairs of query and key than a reference of whole heads has time for.
+    pub(super) const fn is_long(&self) -> bool {
+        self.seq * self.kv_seq > LONG
     }
 
     pub(super) const fn layout(&self) -> Layout {
@@ -232,6 +248,7 @@ mod tests {
             assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{sizes:?}: a softcap");
             assert!(meets(&|case| case.features.alibi && causal(case)), "{sizes:?}: ALiBi");
             assert!(meets(&|case| case.features.packed && causal(case)), "{sizes:?}: a packed batch");
+            assert!(meets(&|case| case.features.dropout > 0.0 && causal(case)), "{sizes:?}: dropout");
             for narrow in [Narrow::Q, Narrow::V] {
                 assert!(meets(&|case| case.features.narrow == narrow), "{sizes:?}: {narrow:?}");
             }

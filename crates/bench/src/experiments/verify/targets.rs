@@ -22,7 +22,13 @@ pub(crate) struct Target {
 impl Target {
     /// Whether the planner comes to these entries for `problem`, whose head_dim is one of theirs.
     pub(crate) fn takes(&self, problem: &Problem) -> bool {
+        let kernel = self.request.kernel;
+        if problem.dropout().is_some() && kernel.is_some_and(|kernel| !kernel.drops_weights()) {
+            return false;
+        }
         self.entries.iter().all(|entry| match entry.algorithm {
+            Algorithm::ForwardSimt => problem.dropout().is_none(),
+            Algorithm::ForwardSimtDropout => problem.dropout().is_some(),
             Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
             Algorithm::Pack => Kernel::ForwardSm90.needs_copies(problem),
@@ -81,8 +87,15 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
-        // Their problems are others: `decode.rs` has them.
+        // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
+        Algorithm::BackwardDelta
+        | Algorithm::BackwardKeys
+        | Algorithm::BackwardQueries
+        | Algorithm::BackwardKeysDropout
+        | Algorithm::BackwardQueriesDropout
+        | Algorithm::BackwardKeysSm80
+        | Algorithm::BackwardQueriesSm80 => None,
         Algorithm::Pack => Some(Target {
             names: names(&[entry]),
             dtype,
@@ -94,7 +107,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
             Some(fused(Kernel::ForwardSm90, dtype, entry))
         }
-        Algorithm::ForwardSimt => Some(fused(Kernel::ForwardSimt, dtype, entry)),
+        Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
+            Some(fused(Kernel::ForwardSimt, dtype, entry))
+        }
         Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
             Some(fused(Kernel::ForwardSm80, dtype, entry))
         }
@@ -154,7 +169,7 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode;
+    use super::super::{backward, decode};
     use super::*;
 
     #[test]
@@ -162,6 +177,7 @@ mod tests {
         let mut named: Vec<_> =
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
         named.extend(decode::targets(BackendKind::Sim).map(|entry| entry.name.to_owned()));
+        named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
         named.sort();
         built.sort();

@@ -2,15 +2,19 @@
 
 import warnings
 
+from .. import Tensor, enable_grad
 from . import attention
 
 
-def scaled_dot_product_attention(q, k, v, is_causal, scale, enable_gqa=False):
+def scaled_dot_product_attention(q, k, v, is_causal, scale, dropout_p, enable_gqa=False):
     batch, heads, rows, head_dim = q.shape
     assert k.shape == v.shape and k.shape[0] == batch and k.shape[3] == head_dim and scale > 0
+    assert 0 <= dropout_p < 1
     assert enable_gqa or k.shape[1] == heads
     assert not is_causal or k.shape[2] == rows
     if attention.chosen[-1] == "flash" and head_dim > 64:
         warnings.warn("Flash attention here takes head_dim up to 64.")
         raise RuntimeError("No available kernel. Aborting execution.\nmore of it")
-    return q
+    output = Tensor(q.shape)
+    output.has_graph = q.requires_grad and enable_grad.depth > 0
+    return output

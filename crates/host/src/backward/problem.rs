@@ -1,0 +1,225 @@
+//! One backward problem: validated once here, trusted by everything after.
+
+use crate::{Element, Error, Problem, Result, TensorLayout};
+
+/// Shapes and strides of the gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradientLayouts {
+    /// Gradient of the output, dO: [B, Sq, H, Dv].
+    pub dout: TensorLayout,
+    /// Gradient of the queries, [B, Sq, H, D].
+    pub dq: TensorLayout,
+    /// Gradient of the keys, [B, Sk, Hkv, D]: summed over the query heads of each group.
+    pub dk: TensorLayout,
+    /// Gradient of the values, [B, Sk, Hkv, Dv]: summed as that of the keys.
+    pub dv: TensorLayout,
+}
+
+/// A validated backward problem: dQ, dK and dV of a forward [`Problem`] for a given dO.
+///
+/// With P = exp(S − lse), where S are the scores of the forward pass, and delta = rowsum(dO ∘ O):
+/// dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ − delta), dQ = softmax_scale·dS·K, dK = softmax_scale·dSᵀ·Q (arXiv:2307.08691,
+/// section 2.3), dS taken through the softcap where there is one. P is recomputed from O's inputs and lse, and never stored.
+/// All tensors have the forward problem's storage type. A row that sees no key has gradients 0, as a key that
+/// no row sees.
+///
+/// ```
+/// use flash_attention::{BackwardProblem, DType, GradientLayouts, Options, Problem, TensorLayout, Tensors};
+///
+/// let layout = TensorLayout::bshd(1, 100, 2, 64);
+/// let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+/// let forward = Problem::new(tensors, DType::F32, Options::default())?;
+/// let transposed = TensorLayout::bhsd(1, 100, 2, 64); // gradients may lie in any way
+/// let layouts = GradientLayouts { dout: layout, dq: transposed, dk: layout, dv: layout };
+/// let problem = BackwardProblem::new(forward, layouts)?;
+/// assert_eq!(problem.flops(), 2.5 * problem.forward().flops());
+/// # Ok::<(), flash_attention::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackwardProblem {
+    forward: Problem,
+    layouts: GradientLayouts,
+}
+
+/// Host tensors that a backward pass reads.
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardInputs<'a, T> {
+    /// Queries.
+    pub q: &'a [T],
+    /// Keys.
+    pub k: &'a [T],
+    /// Values.
+    pub v: &'a [T],
+    /// Output of the forward pass.
+    pub o: &'a [T],
+    /// Log-sum-exp of the forward pass, as [`Problem`] has it.
+    pub lse: &'a [f32],
+    /// Gradient of the output.
+    pub dout: &'a [T],
+}
+
+/// Host tensors that a backward pass writes; elements that the views do not reach keep their values.
+#[derive(Debug)]
+pub struct BackwardOutputs<'a, T> {
+    /// Gradient of the queries.
+    pub dq: &'a mut [T],
+    /// Gradient of the keys.
+    pub dk: &'a mut [T],
+    /// Gradient of the values.
+    pub dv: &'a mut [T],
+}
+
+impl BackwardProblem {
+    /// Validates the gradients' shapes and strides against the forward problem's.
+    ///
+    /// # Errors
+    /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's; when a
+    /// row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
+    pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
+        let tensors = forward.tensors();
+        let pairs = [
+            ("dout", &layouts.dout, "o", &tensors.o),
+            ("dq", &layouts.dq, "q", &tensors.q),
+            ("dk", &layouts.dk, "k", &tensors.k),
+            ("dv", &layouts.dv, "v", &tensors.v),
+        ];
+        for (tensor, layout, other, of) in pairs {
+            layout.check(tensor)?;
+            let axes = [
+                ("batch", layout.batch, of.batch),
+                ("seqlen", layout.seqlen, of.seqlen),
+                ("heads", layout.heads, of.heads),
+                ("head_dim", layout.head_dim, of.head_dim),
+            ];
+            for (axis, value, expected) in axes {
+                if value != expected {
+                    return Err(Error::ShapeMismatch { tensor, axis, value, other, expected });
+                }
+            }
+        }
+        for (tensor, layout, ..) in &pairs[1..] {
+            layout.check_disjoint(tensor)?;
+        }
+        Ok(Self { forward, layouts })
+    }
+
+    /// The gradients of `forward` in the layouts of the tensors that they belong to.
+    ///
+    /// # Errors
+    /// As [`Self::new`]: when K or V repeat elements, which their gradients cannot.
+    pub fn like(forward: Problem) -> Result<Self> {
+        let tensors = *forward.tensors();
+        let layouts = GradientLayouts { dout: tensors.o, dq: tensors.q, dk: tensors.k, dv: tensors.v };
+        Self::new(forward, layouts)
+    }
+
+    /// The forward problem.
+    pub const fn forward(&self) -> &Problem {
+        &self.forward
+    }
+
+    /// Shapes and strides of the gradients.
+    pub const fn layouts(&self) -> &GradientLayouts {
+        &self.layouts
+    }
+
+    /// Multiplications and additions of the five matrix products, by FlashAttention's convention 2.5 times the forward
+    /// pass's; a kernel that recomputes more does not count it.
+    pub fn flops(&self) -> f64 {
+        2.5 * self.forward.flops()
+    }
+
+    /// Checks that buffers hold what the views reach.
+    pub(crate) fn check<T: Element>(
+        &self,
+        inputs: &BackwardInputs<'_, T>,
+        outputs: &BackwardOutputs<'_, T>,
+    ) -> Result<()> {
+        self.check_inputs(inputs)?;
+        let GradientLayouts { dq, dk, dv, .. } = &self.layouts;
+        check_lengths([
+            ("dq", outputs.dq.len(), dq.span()),
+            ("dk", outputs.dk.len(), dk.span()),
+            ("dv", outputs.dv.len(), dv.span()),
+        ])
+    }
+
+    /// [`Self::check`] of what is read.
+    pub(crate) fn check_inputs<T: Element>(&self, inputs: &BackwardInputs<'_, T>) -> Result<()> {
+        let BackwardInputs { q, k, v, o, lse, dout } = inputs;
+        self.forward.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), Some(lse.len()))?;
+        check_lengths([("dout", dout.len(), self.layouts.dout.span())])
+    }
+}
+
+fn check_lengths<const N: usize>(tensors: [(&'static str, usize, usize); N]) -> Result<()> {
+    for (tensor, len, needed) in tensors {
+        if len < needed {
+            return Err(Error::BufferTooSmall { tensor, len, needed });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, Tensors};
+
+    fn forward() -> Problem {
+        let (q, kv) = (TensorLayout::bshd(2, 5, 4, 8), TensorLayout::bshd(2, 7, 2, 8));
+        Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, Options::default()).unwrap()
+    }
+
+    fn message(change: impl Fn(&mut GradientLayouts)) -> String {
+        let mut layouts = *BackwardProblem::like(forward()).unwrap().layouts();
+        change(&mut layouts);
+        BackwardProblem::new(forward(), layouts).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_refusal_names_argument_value_and_limit() {
+        assert_eq!(message(|layouts| layouts.dout.seqlen = 6), "dout: seqlen is 6, but o has 5");
+        assert_eq!(message(|layouts| layouts.dk.heads = 4), "dk: heads is 4, but k has 2");
+        assert_eq!(
+            message(|layouts| layouts.dq.stride_dim = 2),
+            "dq: stride of head_dim is 2; rows must be contiguous (stride 1)"
+        );
+        assert_eq!(
+            message(|layouts| layouts.dv.stride_head = 0),
+            "dv: stride 0 of axis heads overlaps its neighbours; an output needs at least 1"
+        );
+        let repeated = TensorLayout { stride_head: 0, ..forward().tensors().o };
+        assert!(
+            BackwardProblem::new(
+                forward(),
+                GradientLayouts { dout: repeated, ..*BackwardProblem::like(forward()).unwrap().layouts() }
+            )
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn buffers_hold_what_the_views_reach() {
+        let problem = BackwardProblem::like(forward()).unwrap();
+        let (half, lse) = ([half::f16::ZERO; 320], [0.0; 40]);
+        let inputs = BackwardInputs {
+            q: &half,
+            k: &half[..224],
+            v: &half[..224],
+            o: &half,
+            lse: &lse,
+            dout: &half[..319],
+        };
+        let message = |inputs: &BackwardInputs<'_, half::f16>, dv: usize| {
+            let [mut dq, mut dk, mut dv] = [320, 224, dv].map(|len| vec![half::f16::ZERO; len]);
+            let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+            problem.check(inputs, &outputs).unwrap_err().to_string()
+        };
+        assert_eq!(message(&inputs, 224), "dout: buffer has 319 elements; its shape and strides reach 320");
+        let inputs = BackwardInputs { dout: &half, ..inputs };
+        assert_eq!(message(&inputs, 223), "dv: buffer has 223 elements; its shape and strides reach 224");
+        let inputs = BackwardInputs { lse: &lse[1..], ..inputs };
+        assert_eq!(message(&inputs, 224), "lse: buffer has 39 elements; its shape and strides reach 40");
+    }
+}

@@ -1,0 +1,353 @@
+//! What is right: gradients in f64, and the plain computation in the storage type beside them.
+//!
+//! Both follow the definition key/value head by head, share no code with any kernel, and read only what the views reach
+//! and the mask leaves visible. Rows run over all cores; for problems too large to do in full, [`BackwardProblem::sample`]
+//! picks the heads.
+
+use rayon::prelude::*;
+
+use super::BackwardProblem;
+use crate::{Element, Problem, TensorLayout};
+
+/// A key/value head of a sequence, with the query heads that share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvHead {
+    /// Index of the sequence.
+    pub batch: usize,
+    /// Key/value head.
+    pub kv_head: usize,
+}
+
+/// Gradients of some key/value heads, in the order of the heads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradients<T> {
+    /// Of each head [group, Sq, D].
+    pub dq: Vec<T>,
+    /// Of each head [Sk, D].
+    pub dk: Vec<T>,
+    /// Of each head [Sk, Dv].
+    pub dv: Vec<T>,
+}
+
+impl<T> Gradients<T> {
+    fn append(&mut self, other: Self) {
+        self.dq.extend(other.dq);
+        self.dk.extend(other.dk);
+        self.dv.extend(other.dv);
+    }
+}
+
+/// Gradients in f64, and how far one relative rounding to fp32 of each intermediate moves an element of dQ, dK and dV, at
+/// most and to first order. No computation in fp32 can promise less.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exact {
+    pub(crate) gradients: Gradients<f64>,
+    pub(crate) rounding: [f64; 3],
+}
+
+/// Unit roundoff of fp32.
+const ROUNDOFF: f64 = 0.5 * f32::EPSILON as f64;
+
+/// Host tensors that gradients follow from: Q, K, V and dO.
+pub type GradientInputs<'a, T> = [&'a [T]; 4];
+
+impl BackwardProblem {
+    /// Gradients of these heads in f64.
+    ///
+    /// # Panics
+    /// When a buffer is shorter than its view.
+    pub fn reference<T: Element>(&self, inputs: GradientInputs<'_, T>, heads: &[KvHead]) -> Gradients<f64> {
+        self.exact(inputs, heads).gradients
+    }
+
+    /// [`Self::reference`], with what rounding to fp32 costs.
+    pub(crate) fn exact<T: Element>(&self, inputs: GradientInputs<'_, T>, heads: &[KvHead]) -> Exact {
+        let mut all = Exact::default();
+        for &head in heads {
+            let Exact { gradients, rounding } = HeadInputs::new(self, inputs, head).exact();
+            all.gradients.append(gradients);
+            all.rounding = std::array::from_fn(|index| all.rounding[index].max(rounding[index]));
+        }
+        all
+    }
+
+    /// The plain computation of these heads' gradients: products accumulate in fp32, and P, dP, dS and the gradients, of
+    /// each query head before they are summed over a group, are rounded to the storage type, as an unfused
+    /// implementation stores them.
+    ///
+    /// # Panics
+    /// When a buffer is shorter than its view.
+    pub fn standard<T: Element>(&self, inputs: GradientInputs<'_, T>, heads: &[KvHead]) -> Gradients<T> {
+        let mut all = Gradients { dq: Vec::new(), dk: Vec::new(), dv: Vec::new() };
+        heads.iter().for_each(|&head| all.append(HeadInputs::new(self, inputs, head).standard()));
+        all
+    }
+}
+
+/// One head's rows of Q, K, V and dO, in f64, in which products of fp32 numbers are exact.
+struct HeadInputs<'a> {
+    problem: &'a Problem,
+    head: KvHead,
+    /// [group·Sq] rows.
+    q: Vec<Vec<f64>>,
+    dout: Vec<Vec<f64>>,
+    /// [Sk] rows.
+    k: Vec<Vec<f64>>,
+    v: Vec<Vec<f64>>,
+}
+
+/// What a query row gives its own gradient and those of the keys that it sees, from key `first` on.
+struct RowPart<F> {
+    first: usize,
+    /// P, as V sees it.
+    p: Vec<F>,
+    /// dS before the factor softmax_scale.
+    ds: Vec<F>,
+    dq: Vec<F>,
+}
+
+impl<'a> HeadInputs<'a> {
+    fn new<T: Element>(
+        backward: &'a BackwardProblem,
+        [q, k, v, dout]: GradientInputs<'_, T>,
+        head: KvHead,
+    ) -> Self {
+        let problem = backward.forward();
+        let KvHead { batch, kv_head } = head;
+        let wide = |data: &[T]| data.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>();
+        let queries = |layout: &TensorLayout, data: &[T]| -> Vec<_> {
+            let heads = kv_head * problem.group()..(kv_head + 1) * problem.group();
+            let rows = 0..problem.query_rows(batch).len();
+            let at = heads.flat_map(|head| rows.clone().map(move |row| (head, row)));
+            at.map(|(head, row)| {
+                wide(&data[problem.query_index(layout, batch, row, head)..][..layout.head_dim])
+            })
+            .collect()
+        };
+        let keys = |layout: &TensorLayout, data: &[T]| -> Vec<_> {
+            let at = |key| problem.key_index(layout, batch, key, kv_head);
+            let rows = 0..problem.key_rows(batch).len();
+            rows.map(|key| wide(&data[at(key)..][..layout.head_dim])).collect()
+        };
+        let tensors = problem.tensors();
+        Self {
+            problem,
+            head,
+            q: queries(&tensors.q, q),
+            dout: queries(&backward.layouts().dout, dout),
+            k: keys(&tensors.k, k),
+            v: keys(&tensors.v, v),
+        }
+    }
+
+    /// Query head and row of the `index`-th query row.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let rows = self.problem.query_rows(self.head.batch).len();
+        (self.head.kv_head * self.problem.group() + index / rows, index % rows)
+    }
+
+    /// ALiBi's term of a score.
+    fn bias(&self, head: usize, row: usize, key: usize) -> f64 {
+        -f64::from(self.problem.alibi_slope(self.head.batch, head))
+            * self.problem.distance(self.head.batch, row, key)
+    }
+
+    /// What dropout multiplies a weight by.
+    fn kept(&self, head: usize, row: usize, key: usize) -> f32 {
+        self.problem.dropout_factor(self.head.batch, head, row, key)
+    }
+
+    fn exact(&self) -> Exact {
+        let rows: Vec<_> = (0..self.q.len()).into_par_iter().map(|index| self.exact_row(index)).collect();
+        let scale = f64::from(self.problem.softmax_scale());
+        let keys: Vec<_> = (0..self.k.len())
+            .into_par_iter()
+            .map(|key| {
+                let (mut dk, mut dv) = (
+                    [vec![0.0; self.problem.head_dim()], vec![0.0; self.problem.head_dim()]],
+                    [vec![0.0; self.problem.head_dim_v()], vec![0.0; self.problem.head_dim_v()]],
+                );
+                for ((row, moved), (q, dout)) in rows.iter().zip(self.q.iter().zip(&self.dout)) {
+                    let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
+                        continue;
+                    };
+                    add(&mut dv[0], dout, row.p[at]);
+                    add_magnitude(&mut dv[1], dout, moved.p[at]);
+                    add(&mut dk[0], q, scale * row.ds[at]);
+                    add_magnitude(&mut dk[1], q, scale * moved.ds[at]);
+                }
+                (dk, dv)
+            })
+            .collect();
+        let mut exact = Exact::default();
+        let mut most = [0.0_f64; 3];
+        let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        for (row, moved) in rows {
+            most[0] = most[0].max(largest(&moved.dq));
+            exact.gradients.dq.extend(row.dq);
+        }
+        for ([dk, dk_moved], [dv, dv_moved]) in keys {
+            most[1] = most[1].max(largest(&dk_moved));
+            most[2] = most[2].max(largest(&dv_moved));
+            exact.gradients.dk.extend(dk);
+            exact.gradients.dv.extend(dv);
+        }
+        exact.rounding = most.map(|most| ROUNDOFF * most);
+        exact
+    }
+
+    /// A query row in f64, and how far roundings of 1 move its parts.
+    fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>) {
+        let problem = self.problem;
+        let (head, row) = self.place(index);
+        let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
+        let seen = problem.visible_keys(self.head.batch, row);
+        let (q, dout) = (&self.q[index], &self.dout[index]);
+        let mut scores = Vec::new();
+        // Terms of each score, and d score / d (softmax_scale·q·k).
+        let (mut terms, mut slopes) = (Vec::new(), Vec::new());
+        for key in seen.clone() {
+            let (product, bias) = (scale * dot(q, &self.k[key]), self.bias(head, row, key));
+            let bent = if softcap == 0.0 { 0.0 } else { (product / softcap).tanh() };
+            scores.push(if softcap == 0.0 { product } else { softcap * bent } + bias);
+            terms.push(scale.abs() * dot_of_magnitudes(q, &self.k[key]) + bias.abs());
+            slopes.push(1.0 - bent * bent);
+        }
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lse = max + scores.iter().map(|score| (score - max).exp()).sum::<f64>().ln();
+        let p: Vec<_> = scores.iter().map(|score| (score - lse).exp()).collect();
+        let kept: Vec<_> = seen.clone().map(|key| f64::from(self.kept(head, row, key))).collect();
+        let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
+            seen.clone().zip(&kept).map(|(key, kept)| kept * product(dout, &self.v[key])).collect()
+        };
+        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these have one sign; what
+        // dP and delta share of their terms does not cancel.
+        let sum = ((problem.head_dim_v() as f64).sqrt() / 3.0).max(1.0);
+        let dp: Vec<_> = of_keys(dot);
+        let dp_terms: Vec<_> = of_keys(dot_of_magnitudes).iter().map(|terms| sum * terms).collect();
+        let delta = dot(&p, &dp);
+        let lse_moved = dot(&p, &terms) + lse.abs() + 1.0;
+        let delta_moved: f64 =
+            (0..p.len()).map(|j| p[j] * (terms[j] * (dp[j] - delta).abs() + dp_terms[j])).sum();
+        let mut part = RowPart { first: seen.start, p, ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
+        let mut moved =
+            RowPart { first: seen.start, p: Vec::new(), ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
+        for (j, key) in seen.enumerate() {
+            let (p, distance) = (part.p[j], dp[j] - delta);
+            let relative = terms[j] + lse_moved;
+            let ds = p * distance * slopes[j];
+            let bending = if softcap == 0.0 { 0.0 } else { 2.0 + 2.0 * terms[j] / softcap * slopes[j] };
+            let ds_moved = p * slopes[j] * (relative * distance.abs() + dp_terms[j] + delta_moved)
+                + p * distance.abs() * bending;
+            add(&mut part.dq, &self.k[key], scale * ds);
+            add_magnitude(&mut moved.dq, &self.k[key], scale * (ds_moved + ds.abs()));
+            part.ds.push(ds);
+            moved.p.push(kept[j] * p * (relative + 1.0));
+            moved.ds.push(ds_moved + ds.abs());
+        }
+        part.p.iter_mut().zip(kept).for_each(|(p, kept)| *p *= kept);
+        (part, moved)
+    }
+
+    fn standard<T: Element>(&self) -> Gradients<T> {
+        let rows: Vec<_> =
+            (0..self.q.len()).into_par_iter().map(|index| self.standard_row::<T>(index)).collect();
+        let scale = self.problem.softmax_scale();
+        let of_head = rows.len() / self.problem.group();
+        let mut all = Gradients {
+            dq: rows.iter().flat_map(|row| row.dq.iter().map(|&value| T::from_f32(value))).collect(),
+            dk: Vec::new(),
+            dv: Vec::new(),
+        };
+        let keys: Vec<_> = (0..self.k.len())
+            .into_par_iter()
+            .map(|key| {
+                let sum = |columns: usize,
+                           others: &[Vec<f64>],
+                           weight: fn(&RowPart<f32>) -> &[f32],
+                           factor: f32| {
+                    let mut sum = vec![0.0_f32; columns];
+                    // A sequence without queries has no rows to be divided among heads.
+                    for first in (0..rows.len()).step_by(of_head.max(1)) {
+                        let mut of_one = vec![0.0_f32; columns];
+                        for (row, other) in rows[first..][..of_head].iter().zip(&others[first..]) {
+                            let at = key.checked_sub(row.first).filter(|&at| at < row.p.len());
+                            let weight = at.map_or(0.0, |at| weight(row)[at]);
+                            of_one.iter_mut().zip(other).for_each(|(sum, &x)| *sum += weight * x as f32);
+                        }
+                        sum.iter_mut().zip(of_one).for_each(|(sum, x)| *sum += stored::<T>(factor * x));
+                    }
+                    sum.into_iter().map(T::from_f32).collect::<Vec<_>>()
+                };
+                (
+                    sum(self.problem.head_dim(), &self.q, |row| &row.ds, scale),
+                    sum(self.problem.head_dim_v(), &self.dout, |row| &row.p, 1.0),
+                )
+            })
+            .collect();
+        for (dk, dv) in keys {
+            all.dk.extend(dk);
+            all.dv.extend(dv);
+        }
+        all
+    }
+
+    /// One row as an unfused implementation computes it.
+    fn standard_row<T: Element>(&self, index: usize) -> RowPart<f32> {
+        let problem = self.problem;
+        let (head, row) = self.place(index);
+        let (scale, softcap) = (problem.softmax_scale(), problem.softcap());
+        let seen = problem.visible_keys(self.head.batch, row);
+        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a * b) as f32).sum::<f32>();
+        let (mut scores, mut slopes) = (Vec::new(), Vec::new());
+        for key in seen.clone() {
+            let score = scale * product(&self.q[index], &self.k[key]);
+            let bent = if softcap == 0.0 { 0.0 } else { stored::<T>((score / softcap).tanh()) };
+            let capped = if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
+            scores.push(stored::<T>(capped + self.bias(head, row, key) as f32));
+            slopes.push(1.0 - bent * bent);
+        }
+        let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
+        let sum: f32 = weights.iter().sum();
+        let mut p: Vec<_> = weights.iter().map(|weight| stored::<T>(weight / sum)).collect();
+        let kept: Vec<_> = seen.clone().map(|key| self.kept(head, row, key)).collect();
+        let dp = seen.clone().map(|key| stored::<T>(product(&self.dout[index], &self.v[key])));
+        let dp: Vec<_> = dp.zip(&kept).map(|(dp, kept)| stored::<T>(dp * kept)).collect();
+        let delta: f32 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
+        let ds: Vec<_> =
+            (0..p.len()).map(|j| stored::<T>(stored::<T>(p[j] * (dp[j] - delta)) * slopes[j])).collect();
+        let mut dq = vec![0.0_f32; problem.head_dim()];
+        for (ds, key) in ds.iter().zip(seen.clone()) {
+            dq.iter_mut().zip(&self.k[key]).for_each(|(dq, &k)| *dq += ds * k as f32);
+        }
+        dq.iter_mut().for_each(|dq| *dq *= scale);
+        p.iter_mut().zip(kept).for_each(|(p, kept)| *p = stored::<T>(*p * kept));
+        RowPart { first: seen.start, p, ds, dq }
+    }
+}
+
+/// A value as it is read back from the storage type.
+fn stored<T: Element>(value: f32) -> f32 {
+    T::from_f32(value).to_f32()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn dot_of_magnitudes(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
+}
+
+fn add(sum: &mut [f64], values: &[f64], factor: f64) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
+}
+
+fn add_magnitude(sum: &mut [f64], values: &[f64], factor: f64) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += (factor * value).abs());
+}
+
+#[cfg(test)]
+#[path = "reference_tests.rs"]
+mod tests;

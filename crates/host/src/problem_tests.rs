@@ -1,0 +1,65 @@
+use super::*;
+
+fn tensors(sq: usize, sk: usize, h: usize, hk: usize, d: usize) -> Tensors {
+    let kv = TensorLayout::bshd(2, sk, hk, d);
+    let q = TensorLayout::bshd(2, sq, h, d);
+    Tensors { q, k: kv, v: kv, o: q }
+}
+
+fn message(tensors: Tensors) -> String {
+    Problem::new(tensors, DType::F16, Options::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn each_refusal_names_argument_value_and_limit() {
+    assert_eq!(message(tensors(8, 8, 4, 4, 0)), "head_dim is 0; kernels take 1 to 256");
+    assert_eq!(message(tensors(8, 8, 4, 4, 257)), "head_dim is 257; kernels take 1 to 256");
+    assert_eq!(message(tensors(0, 8, 4, 4, 8)), "q: axis seqlen has length 0; at least 1 is needed");
+    assert_eq!(message(tensors(8, 8, 4, 3, 8)), "kv_heads is 3, which does not divide heads = 4");
+    let mut t = tensors(8, 8, 4, 4, 8);
+    t.v.seqlen = 7;
+    assert_eq!(message(t), "v: seqlen is 7, but k has 8");
+    let mut t = tensors(8, 8, 4, 4, 8);
+    t.v.head_dim = 257;
+    assert_eq!(message(t), "v: head_dim is 257; kernels take 1 to 256");
+    let mut t = tensors(8, 8, 4, 4, 8);
+    t.v.head_dim = 5;
+    assert_eq!(message(t), "o: head_dim is 8, but v has 5");
+    let mut t = tensors(8, 8, 4, 4, 8);
+    t.k.stride_dim = 2;
+    assert_eq!(message(t), "k: stride of head_dim is 2; rows must be contiguous (stride 1)");
+}
+
+#[test]
+fn a_softcap_is_off_or_positive() {
+    for softcap in [0.0, 1e-30, 30.0] {
+        let options = Options { softcap, ..Options::default() };
+        let problem = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap();
+        assert_eq!((problem.softcap(), problem.changes_scores()), (softcap, softcap != 0.0));
+    }
+    for softcap in [-1.0, 1e-40, f32::INFINITY, f32::NAN] {
+        let options = Options { softcap, ..Options::default() };
+        let error = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap_err().to_string();
+        assert!(error.ends_with("; 0 (off) or a positive number is needed"), "{error}");
+    }
+}
+
+#[test]
+fn slopes_are_by_head_or_by_sequence_and_head() {
+    let new = |slopes: &[f32]| {
+        let options = Options { alibi_slopes: Some(slopes.to_vec()), ..Options::default() };
+        Problem::new(tensors(8, 8, 3, 3, 8), DType::F16, options)
+    };
+    let by_head = new(&[1.0, 2.0, 3.0]).unwrap();
+    assert_eq!((by_head.alibi_slope(0, 1), by_head.alibi_slope(1, 1)), (2.0, 2.0));
+    let by_both = new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+    assert_eq!((by_both.alibi_slope(0, 1), by_both.alibi_slope(1, 1)), (2.0, 5.0));
+    assert_eq!(
+        new(&[1.0, 2.0]).unwrap_err().to_string(),
+        "alibi_slopes has 2 elements; 3 (one per head) or 6 (one per sequence and head) are needed"
+    );
+    assert_eq!(
+        new(&[1.0, 2.0, f32::INFINITY]).unwrap_err().to_string(),
+        "alibi_slopes: element 2 is inf; a finite number is needed"
+    );
+}

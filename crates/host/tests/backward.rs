@@ -1,0 +1,283 @@
+//! The backward pass in the simulator and on the CPU against the f64 reference, under FlashAttention's accuracy rule.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Case, Order, case, for_each_element, tensor, untouched_outside};
+use flash_attention::accuracy::{self, Report};
+use flash_attention::{
+    Backend, BackendKind, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
+    BackwardRequest, DType, Dropout, Element, GradientLayouts, Kernel, Options, Problem, Request,
+    TensorLayout, Tensors, cpu, reference,
+};
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+/// A problem with all tensors that its backward pass reads: O and lse are those of the CPU's forward pass.
+struct Made<T> {
+    problem: BackwardProblem,
+    inputs: [Vec<T>; 3],
+    o: Vec<T>,
+    lse: Vec<f32>,
+    dout: Vec<T>,
+}
+
+impl<T: Element> Made<T> {
+    fn new(forward: Problem, layouts: GradientLayouts, seed: u64) -> Self {
+        let Tensors { q, k, v, o: o_layout } = *forward.tensors();
+        let inputs =
+            [(q, 1), (k, 2), (v, 3)].map(|(layout, salt)| tensor(&layout, seed.wrapping_mul(2 * salt + 1)));
+        let (mut o, mut lse) =
+            (vec![T::from_f32(f32::NAN); o_layout.span()], vec![f32::NAN; forward.lse_len()]);
+        cpu::forward(&forward, &inputs[0], &inputs[1], &inputs[2], &mut o, Some(&mut lse)).unwrap();
+        let dout = tensor(&layouts.dout, seed.wrapping_mul(9));
+        Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout }
+    }
+
+    /// Of a random case; gradients lie in another order than their tensors.
+    fn of_case(case: &Case) -> Self {
+        let [b, sq, sk, h, group, d] = case.shape;
+        let (dv, order) = (case.head_dim_v.unwrap_or(d), case.orders[2]);
+        let layouts = GradientLayouts {
+            dout: case.orders[0].layout(b, sq, h * group, dv),
+            dq: order.layout(b, sq, h * group, d),
+            dk: order.layout(b, sk, h, d),
+            dv: Order::Bhsd.layout(b, sk, h, dv),
+        };
+        Self::new(case.problem(), layouts, case.seed)
+    }
+
+    fn inputs(&self) -> BackwardInputs<'_, T> {
+        let [q, k, v] = &self.inputs;
+        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
+    }
+
+    /// dQ, dK and dV, in buffers of a value that nothing computes.
+    fn run(&self, backend: &Backend) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
+        self.run_with(backend, None)
+    }
+
+    fn run_with(
+        &self,
+        backend: &Backend,
+        kernel: Option<BackwardKernel>,
+    ) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
+        let request = BackwardRequest { kernel, ..BackwardRequest::default() };
+        let plan = backend.plan_backward(&self.problem, &request)?;
+        let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
+        let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
+        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+        backend.backward(&self.problem, &plan, self.inputs(), outputs)?;
+        Ok(([dq, dk, dv], plan))
+    }
+
+    fn check(&self, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
+        let ran = self.run_with(backend, kernel).map_err(|error| TestCaseError::fail(error.to_string()));
+        let ([mut dq, mut dk, mut dv], plan) = ran?;
+        let layouts = self.problem.layouts();
+        for (layout, gradient, name) in
+            [(layouts.dq, &dq, "dq"), (layouts.dk, &dk, "dk"), (layouts.dv, &dv, "dv")]
+        {
+            prop_assert!(untouched_outside(&layout, gradient, -77.0), "{name}: wrote outside the view");
+        }
+        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+        let [q, k, v] = &self.inputs;
+        let expected = self.problem.expected([q, k, v, &self.dout], &self.problem.heads());
+        let report = expected.judge(&self.problem, &outputs);
+        prop_assert!(report.passed(), "{report}; {:?}", plan.reasons);
+        Ok(())
+    }
+}
+
+fn check_any(case: &Case, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
+    match case.dtype {
+        DType::F32 => Made::<f32>::of_case(case).check(backend, kernel),
+        DType::F16 => Made::<f16>::of_case(case).check(backend, kernel),
+        DType::Bf16 => Made::<bf16>::of_case(case).check(backend, kernel),
+    }
+}
+
+const AWKWARD: [(usize, usize); 6] = [(1, 1), (70, 1), (1, 70), (65, 3), (33, 64), (64, 33)];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random shapes, strides, types, masks and thread schedules.
+    #[test]
+    fn the_simulator_matches_the_reference(case in case(&AWKWARD, 80), schedule in any::<u64>()) {
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSimt))?;
+    }
+
+    /// What tensor cores take: 16-bit types, nothing done to scores but a positive factor, and head_dim 128 at most.
+    #[test]
+    fn tensor_cores_match_the_reference(
+        case in case(&AWKWARD, 150),
+        half in any::<bool>(),
+        head_dims in (1..=128_usize, prop::option::of(1..=128_usize)),
+        schedule in any::<u64>(),
+    ) {
+        let [b, sq, sk, h, group, _] = case.shape;
+        let Options { causal, window, .. } = case.options;
+        let case = Case {
+            dtype: if half { DType::F16 } else { DType::Bf16 },
+            shape: [b, sq, sk, h, group, head_dims.0],
+            head_dim_v: head_dims.1,
+            options: Options { causal, window, ..Options::default() },
+            ..case
+        };
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
+    }
+
+    #[test]
+    fn the_cpu_matches_the_reference(case in case(&[(1, 1), (239, 1), (1, 239), (64, 128)], 150)) {
+        check_any(&case, &Backend::open(Some(BackendKind::Cpu)).unwrap(), None)?;
+    }
+}
+
+#[test]
+fn forward_and_backward_drop_the_same_weights() {
+    let dropout = Some(Dropout { probability: 0.3, seed: 11 << 33, offset: 5 });
+    let case = |dtype, causal| Case {
+        dtype,
+        shape: [2, 45, 70, 2, 2, 40],
+        head_dim_v: Some(24),
+        orders: [Order::Bshd, Order::Bhsd, Order::Padded(3)],
+        options: Options { causal, dropout, ..Options::default() },
+        seed: 3,
+    };
+    for (dtype, causal) in DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+        let case = case(dtype, causal);
+        for backend in [Backend::simulator(2), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+            check_any(&case, &backend, None).unwrap();
+            let forward = match dtype {
+                DType::F32 => forward::<f32>(&case, &backend),
+                DType::F16 => forward::<f16>(&case, &backend),
+                DType::Bf16 => forward::<bf16>(&case, &backend),
+            };
+            assert!(forward.passed(), "{forward}");
+        }
+    }
+}
+
+fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
+    let problem = case.problem();
+    let [q, k, v] = &case.inputs::<T>();
+    let plan = backend.plan(&problem, &Request::default()).unwrap();
+    let (mut o, mut lse) = (vec![T::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
+    backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
+    accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem))
+}
+
+#[test]
+fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
+    let layout = TensorLayout::bshd(1, 8, 1, 8);
+    let dropout = Some(Dropout { probability: 0.1, seed: 0, offset: 0 });
+    let problem = Problem::new(
+        Tensors { q: layout, k: layout, v: layout, o: layout },
+        DType::F16,
+        Options { dropout, ..Options::default() },
+    )
+    .unwrap();
+    let backend = Backend::simulator(0);
+    let plan = backend.plan(&problem, &Request::default()).unwrap();
+    assert_eq!(
+        (plan.kernel, plan.steps[0].entry.name),
+        (Kernel::ForwardSimt, "forward_simt_f16_m64_n32_d64_dropout")
+    );
+    let why = "forward_simt: fused, on fp32 FMA, because the kernels on tensor cores drop no weights, with the entries that drop weights";
+    assert_eq!(plan.reasons[0], why);
+    for kernel in [Kernel::ForwardSm90, Kernel::ForwardSm80, Kernel::Standard] {
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        let error = backend.plan(&problem, &request).unwrap_err().to_string();
+        let expected = "cannot be run: it drops no weights; of this backend's kernels do: forward_simt";
+        assert_eq!(error, format!("kernel {kernel} {expected}"));
+    }
+}
+
+/// Four sequences: one without queries, one without keys; the last rows are nobody's.
+fn packed<T: Element>(options: Options) -> Made<T> {
+    let (q, k) = (TensorLayout::bshd(1, 150, 4, 40), TensorLayout::bhsd(1, 160, 2, 40));
+    let v = TensorLayout::bshd(1, 160, 2, 24);
+    let tensors = Tensors { q, k, v, o: TensorLayout::bshd(1, 150, 4, 24) };
+    let (of_q, of_k) = ([0, 70, 75, 75, 140], [0, 40, 120, 150, 150]);
+    let problem = Problem::varlen(tensors, T::DTYPE, options, &of_q, &of_k).unwrap();
+    let like = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+    Made::new(problem, like, 9)
+}
+
+#[test]
+fn packed_sequences_do_not_meet() {
+    for causal in [false, true] {
+        for softcap in [0.0, 2.0] {
+            let made = packed::<f16>(Options { causal, softcap, ..Options::default() });
+            for backend in [Backend::simulator(3), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+                let ([dq, dk, dv], _) = made.run(&backend).unwrap();
+                let [q, k, v] = &made.inputs;
+                let (mut of_q, mut of_k, mut of_v) = (dq.clone(), dk.clone(), dv.clone());
+                let outputs = BackwardOutputs { dq: &mut of_q, dk: &mut of_k, dv: &mut of_v };
+                let expected = made.problem.expected([q, k, v, &made.dout], &made.problem.heads());
+                let report = expected.judge(&made.problem, &outputs);
+                assert!(report.passed(), "{report}");
+                let layouts = made.problem.layouts();
+                for (layout, gradient, rows) in
+                    [(layouts.dq, dq, 140..150), (layouts.dk, dk, 150..160), (layouts.dv, dv, 150..160)]
+                {
+                    for (row, head) in rows.flat_map(|row| (0..layout.heads).map(move |head| (row, head))) {
+                        let at = layout.row(0, row, head);
+                        let untouched = gradient[at..][..layout.head_dim].iter().all(|x| x.to_f32() == -77.0);
+                        assert!(untouched, "row {row} is nobody's");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_schedule_gives_the_same_bits() {
+    let made = packed::<bf16>(Options { causal: true, ..Options::default() });
+    for kernel in [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+        let bits = |seed| {
+            let (gradients, _) = made.run_with(&Backend::simulator(seed), Some(kernel)).unwrap();
+            gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
+        };
+        let first = bits(0);
+        for seed in 1..8 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
+    }
+}
+
+#[test]
+fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
+    // `tensor` leaves NaN between rows and heads.
+    let layout = TensorLayout::strided([2, 37, 2, 30], [64 * 128, 128, 40, 1]);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let options = Options { window: (Some(5), Some(0)), ..Options::default() };
+    let problem = Problem::new(tensors, DType::F16, options).unwrap();
+    let layouts = GradientLayouts { dout: layout, dq: layout, dk: layout, dv: layout };
+    let made = Made::<f16>::new(problem, layouts, 5);
+    for backend in [Backend::simulator(1), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+        let (gradients, _) = made.run(&backend).unwrap();
+        for gradient in gradients {
+            for_each_element(&layout, |at| assert!(gradient[at].is_finite()));
+            assert!(untouched_outside(&layout, &gradient, -77.0));
+        }
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_the_square_of_the_sequence() {
+    let layout = TensorLayout::bhsd(1, 1024, 2, 64);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let problem =
+        BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
+    let plan = Backend::simulator(0).plan_backward(&problem, &BackwardRequest::default()).unwrap();
+    assert_eq!(plan.workspace_bytes, 4 * 2 * 1024);
+    let made = Made::<f16>::new(problem.forward().clone(), *problem.layouts(), 2);
+    let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let plan = backend.plan_backward(&problem, &BackwardRequest::default()).unwrap();
+    let mut prepared = backend.prepare_backward(&problem, &plan, made.inputs()).unwrap();
+    prepared.time().unwrap();
+    assert!(prepared.extra_bytes() > 2 * 4 * 2 * 1024 && prepared.extra_bytes() < 2 * 2 * 1024 * 1024);
+}

@@ -1,0 +1,31 @@
+//! Launch parameters of the backward kernels.
+
+use super::{AttentionParams, Strides};
+
+/// Parameters of `attention::backward_delta` and `attention::backward_simt`.
+///
+/// Addresses as in [`AttentionParams`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BackwardParams {
+    /// The forward pass, whose O and lse are read.
+    pub attention: AttentionParams,
+    /// First element of the gradient of O.
+    pub dout: u64,
+    /// First element of the gradient of Q.
+    pub dq: u64,
+    /// First element of the gradient of K.
+    pub dk: u64,
+    /// First element of the gradient of V.
+    pub dv: u64,
+    /// rowsum(dO ∘ O), fp32 in the order of lse: what the first launch writes and the others read.
+    pub delta: u64,
+    /// Strides of the gradient of O.
+    pub dout_strides: Strides,
+    /// Strides of the gradient of Q.
+    pub dq_strides: Strides,
+    /// Strides of the gradient of K.
+    pub dk_strides: Strides,
+    /// Strides of the gradient of V.
+    pub dv_strides: Strides,
+}
