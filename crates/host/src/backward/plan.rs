@@ -315,8 +315,8 @@ mod tests {
         let names: Vec<_> = fast.steps.iter().map(|step| (step.entry.name, step.grid)).collect();
         let expected = [
             ("backward_delta_f16", 2 * 6 * 4),
-            ("backward_keys_sm80_f16_m64_n64_d64", 2 * 2 * 5),
-            ("backward_queries_sm80_f16_m64_n64_d64", 2 * 6 * 2),
+            ("backward_keys_sm80_f16_m32_n128_d64_w4", 2 * 2 * 3),
+            ("backward_queries_sm80_f16_m128_n32_d64_w4", 2 * 6),
         ];
         assert_eq!(names, expected);
         let turing = Device { compute_capability: 75, ..sim.clone() };
