@@ -11,8 +11,8 @@ use crate::{BackendKind, Device, Error, Result, Step};
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
-    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types up to head_dim 128,
-    /// and the simulator.
+    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
+    /// types up to head_dim 128, and the simulator.
     BackwardSm80,
     /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
     BackwardSimt,

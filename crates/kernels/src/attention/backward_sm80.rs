@@ -1,8 +1,9 @@
-//! The backward pass of FlashAttention-2 on tensor cores (Dao 2023, arXiv:2307.08691, Algorithm 2), with `mma.sync.m16n8k16`.
+//! The backward pass of FlashAttention-2 on tensor cores (Dao 2023, arXiv:2307.08691, Algorithm 2), with
+//! `mma.sync.m16n8k16`.
 //!
-//! As `backward_simt`, one kernel owns keys and one owns queries. A warp owns 16 or 32 rows of the block's, so that P and dS stay in the
-//! registers of the warp that computed them, where they are the A operands of the products behind. The other pair of tensors is copied
-//! a step ahead.
+//! As `backward_simt`, one kernel owns keys and one owns queries. A warp owns 16 or 32 rows of the block's,
+//! so that P and dS stay in the registers of the warp that computed them, where they are the A operands of
+//! the products behind. The other pair of tensors is copied a step ahead.
 
 use super::gradient::{Place, RowStats, differentiate};
 use crate::config::BackwardMmaConfig;
@@ -20,12 +21,13 @@ pub const BARRIERS: u32 = 2;
 
 /// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
 ///
-/// `ROWS` = BLOCK_N / warps / 8, `COLS` = BLOCK_M / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of Sᵀ, and of dK and dV.
-/// Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of `THREADS` threads with [`BackwardMmaConfig::shared_bytes`] bytes of shared memory.
+/// `ROWS` = BLOCK_N / warps / 8, `COLS` = BLOCK_M / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of Sᵀ,
+/// and of dK and dV. Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of `THREADS` threads with
+/// [`BackwardMmaConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
-/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores are changed by
-/// nothing but a positive factor, and the launch is as above.
+/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores
+/// are changed by nothing but a positive factor, and the launch is as above.
 #[inline(always)]
 pub unsafe fn backward_keys<
     E: MmaElement,
@@ -76,8 +78,8 @@ pub unsafe fn backward_keys<
     };
     let mut dk = [[0.0; OUT]; ROWS];
     let mut dv = [[0.0; OUT]; ROWS];
-    // SAFETY: the buffers lie behind one another in shared memory; a barrier separates each copy from the reads before it, and a
-    // wait and a barrier from those behind it; all threads run the loop alike.
+    // SAFETY: the buffers lie behind one another in shared memory; a barrier separates each copy from the
+    // reads before it, and a wait and a barrier from those behind it; all threads run the loop alike.
     unsafe {
         // Which of the heads that share the keys; none of them where no query sees one.
         let mut member = if seen.first < seen.end { 0 } else { attention.group };
@@ -298,8 +300,8 @@ impl<const HEAD_DIM: u32> SharedTiles<HEAD_DIM> {
     }
 }
 
-/// Begins to copy `rows` rows; what does not exist becomes 0. Rows at multiples of 16 bytes are copied asynchronously, others
-/// through registers.
+/// Begins to copy `rows` rows; what does not exist becomes 0. Rows at multiples of 16 bytes are copied
+/// asynchronously, others through registers.
 ///
 /// # Safety
 /// `source` describes readable memory with a row, the tile fits, and no thread still reads it.

@@ -2,8 +2,8 @@
 
 use super::{ROW_PADDING, SimtConfig};
 
-/// Tile of a kernel that owns `owned` rows of a pair of tensors (K and V, or Q and dO), and goes over `step` rows of the other
-/// pair at a time.
+/// Tile of a kernel that owns `owned` rows of a pair of tensors (K and V, or Q and dO), and goes over `step`
+/// rows of the other pair at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardConfig {
     /// Rows of a block, a multiple of 8.
