@@ -156,8 +156,13 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     if problem.alibi_slopes().is_some() {
         text += " alibi";
     }
-    if let Some(dropout) = problem.dropout() {
-        text += &format!(" dropout={:.3}", 1.0 - 1.0 / dropout.scale);
+    if problem.dropout().is_some() {
+        text += &format!(" dropout={:.3}", dropout(problem));
     }
     text
+}
+
+/// Probability that a weight is dropped; 0 without dropout.
+pub(crate) fn dropout(problem: &Problem) -> f32 {
+    problem.dropout().map_or(0.0, |dropout| 1.0 - 1.0 / dropout.scale)
 }

@@ -7,7 +7,7 @@ use flash_attention::{BackwardPlan, DecodePlan, Device, Plan, Problem, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measurement;
-use crate::problem::Layout;
+use crate::problem::{Layout, dropout};
 use crate::session::{REVISION, Session, VERSION, ptx_compiler};
 use crate::timer::Times;
 
@@ -97,6 +97,9 @@ pub struct ProblemRecord {
     softmax_scale: f32,
     softcap: f32,
     alibi: bool,
+    /// Documents from before there was any have none.
+    #[serde(default)]
+    dropout: f32,
     flops: f64,
     tensor_bytes: u64,
 }
@@ -119,6 +122,7 @@ impl ProblemRecord {
             softmax_scale: problem.softmax_scale(),
             softcap: problem.softcap(),
             alibi: problem.alibi_slopes().is_some(),
+            dropout: dropout(problem),
             flops: problem.flops(),
             tensor_bytes: tensor_bytes(problem),
         }

@@ -22,7 +22,7 @@ fn verify_takes_one_kernel_or_entry() {
     assert!(text.contains("pass forward_simt_f16_m32_n32_d64 "), "{text}");
     assert!(text.contains("1 entries passed, 0 failed") && text.contains(" in 8 schedules"), "{text}");
     let small = stdout("verify --backend cpu --kernel forward_cpu --small");
-    assert!(small.contains("each on those of 18 cases that it takes"), "{small}");
+    assert!(small.contains("each on those of 20 cases that it takes"), "{small}");
     fails("verify --backend sim --entry nonsense", 2, "--entry nonsense: no entry has this in its name");
     let text = stdout("verify --backend sim --schedules 1 --kernel gemm_simt");
     assert!(text.contains("pass gemm_simt_f32_m64_n64 ") && !text.contains("forward"), "{text}");

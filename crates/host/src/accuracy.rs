@@ -19,8 +19,9 @@ use crate::{DType, Element, Problem};
 /// order, and exponentials and logarithms in hardware are good to two units in the last place.
 const LSE_ROUNDINGS: f64 = 8.0;
 
-/// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the difference of two sums,
-/// which in fp32 and any order are each off by a few roundings of their terms, while the plain computation's are now and then equal by luck.
+/// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the
+/// difference of two sums, which in fp32 and any order are each off by a few roundings of their terms, while
+/// the plain computation's are now and then equal by luck.
 const GRADIENT_ROUNDINGS: f64 = 4.0;
 
 /// How far a result is from the reference, and how far it may be.
@@ -54,9 +55,10 @@ impl Accuracy {
 
     /// Judges a gradient against that in f64 and the plain computation's.
     ///
-    /// The rule of FlashAttention's tests for gradients (`hopper/test_flash_attn.py`): as for an output, but with a softcap, whose
-    /// slope loses digits to cancellation, three times the plain computation's error in place of twice. Four times
-    /// `rounding` is added: how far one relative rounding to fp32 of each intermediate moves an element.
+    /// The rule of FlashAttention's tests for gradients (`hopper/test_flash_attn.py`): as for an output, but
+    /// with a softcap, whose slope loses digits to cancellation, three times the plain computation's error in
+    /// place of twice. Four times `rounding` is added: how far one relative rounding to fp32 of each
+    /// intermediate moves an element.
     ///
     /// # Panics
     /// When the three differ in length.

@@ -50,9 +50,9 @@ pub struct Options {
 /// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
 /// scaled scores changed before the mask where [`Options`] says so.
 ///
-/// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and
-/// multi-query attention are one case. `lse`, the log-sum-exp of each row of scaled scores,
-/// is natural-log, fp32 and contiguous [B, H, Sq] ([H, total_q] for [`Problem::varlen`]). A row that sees no key gives 0 and −∞.
+/// Query head h reads key/value head h / (heads / kv_heads): multi-head, grouped-query and multi-query
+/// attention are one case. `lse`, the log-sum-exp of each row of scaled scores, is natural-log, fp32 and
+/// contiguous [B, H, Sq] ([H, total_q] for [`Problem::varlen`]). A row that sees no key gives 0 and −∞.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     tensors: Tensors,

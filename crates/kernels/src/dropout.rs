@@ -1,7 +1,7 @@
 //! Dropout of attention weights, drawn anew wherever they are needed, and so never stored.
 //!
-//! Which weights are kept is a function of seed, offset, sequence, head, query and key alone: every kernel, the CPU and the
-//! reference draw the same bits, whatever their tiles.
+//! Which weights are kept is a function of seed, offset, sequence, head, query and key alone: every kernel,
+//! the CPU and the reference draw the same bits, whatever their tiles.
 
 use crate::params::Dropout;
 

@@ -79,6 +79,8 @@ macro_rules! entry {
 // Behind the macro that a line of them becomes.
 #[macro_use]
 mod families;
+#[macro_use]
+mod backward;
 
 /// Several entries: items on the device, an array on the host.
 #[cfg(target_arch = "nvptx64")]
@@ -227,11 +229,12 @@ entries! { sm_80;
     decode(16, 256, 2, 3, 2);
     decode(16, 256, 2, 2, 2);
     decode_combine();
-    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor that the registers leave room for).
-    backward_keys_sm80(64, 64, 64, 2);
-    backward_keys_sm80(64, 32, 128, 2);
-    backward_queries_sm80(64, 64, 64, 3);
-    backward_queries_sm80(64, 32, 128, 3);
+    // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for). Warps
+    // of 32 rows load each row of the others half as often as those of 16, where the accumulators leave registers for it.
+    backward_keys_sm80(128, 32, 64, 4, 2);
+    backward_keys_sm80(64, 32, 128, 4, 2);
+    backward_queries_sm80(128, 32, 64, 4, 2);
+    backward_queries_sm80(128, 32, 128, 4, 2);
 }
 
 // Kernels of Hopper alone: copies by tensor maps, and wgmma.
@@ -301,8 +304,8 @@ const fn backward(owned: u32, step: u32, head_dim: u32) -> crate::config::Backwa
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-const fn backward_mma(owned: u32, step: u32, head_dim: u32) -> crate::config::BackwardMmaConfig {
-    crate::config::BackwardMmaConfig { owned, step, head_dim }
+const fn backward_mma(owned: u32, step: u32, head_dim: u32, warps: u32) -> crate::config::BackwardMmaConfig {
+    crate::config::BackwardMmaConfig { owned, step, head_dim, warps }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]

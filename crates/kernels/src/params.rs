@@ -1,8 +1,9 @@
 //! Launch parameters: the only contract between kernels and host.
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
-//! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode` family, [`GemmParams`] to those of matrix multiplication; to
-//! those of Hopper, which copy by tensor maps, [`Mapped`].
+//! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode`
+//! family, [`GemmParams`] to those of matrix multiplication; to those of Hopper, which copy by tensor maps,
+//! [`Mapped`].
 
 mod backward;
 mod decode;

@@ -4,7 +4,7 @@ use flash_attention::Problem;
 use flash_attention::gemm::GemmProblem;
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Layout;
+use crate::problem::{Layout, dropout};
 
 /// The first line, which the peer sends without being asked.
 #[derive(Debug, Deserialize)]
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
                     layout: layout.name(),
                     causal: problem.causal(),
                     softmax_scale: problem.softmax_scale(),
-                    dropout: problem.dropout().map_or(0.0, |dropout| 1.0 - 1.0 / dropout.scale),
+                    dropout: dropout(problem),
                     backend,
                     copies,
                     gradients: pass.gradients(),

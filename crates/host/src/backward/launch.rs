@@ -10,7 +10,8 @@ use crate::{Addresses, Error, Result, TensorLayout};
 /// Addresses of a backward problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardAddresses {
-    /// Those of the forward pass, whose O and lse are read; the workspace is that of the backward plan, aligned to 4 bytes.
+    /// Those of the forward pass, whose O and lse are read; the workspace is that of the backward plan,
+    /// aligned to 4 bytes.
     pub forward: Addresses,
     /// Gradient of the output.
     pub dout: u64,

@@ -11,8 +11,8 @@ use crate::{BackendKind, Device, Error, Result, Step};
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
-    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types up to head_dim 128,
-    /// and the simulator.
+    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
+    /// types up to head_dim 128, and the simulator.
     BackwardSm80,
     /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
     BackwardSimt,
@@ -315,8 +315,8 @@ mod tests {
         let names: Vec<_> = fast.steps.iter().map(|step| (step.entry.name, step.grid)).collect();
         let expected = [
             ("backward_delta_f16", 2 * 6 * 4),
-            ("backward_keys_sm80_f16_m64_n64_d64", 2 * 2 * 5),
-            ("backward_queries_sm80_f16_m64_n64_d64", 2 * 6 * 2),
+            ("backward_keys_sm80_f16_m32_n128_d64_w4", 2 * 2 * 3),
+            ("backward_queries_sm80_f16_m128_n32_d64_w4", 2 * 6),
         ];
         assert_eq!(names, expected);
         let turing = Device { compute_capability: 75, ..sim.clone() };

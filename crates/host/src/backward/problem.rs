@@ -17,11 +17,11 @@ pub struct GradientLayouts {
 
 /// A validated backward problem: dQ, dK and dV of a forward [`Problem`] for a given dO.
 ///
-/// With P = exp(S − lse), where S are the scores of the forward pass, and delta = rowsum(dO ∘ O):
-/// dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ − delta), dQ = softmax_scale·dS·K, dK = softmax_scale·dSᵀ·Q (arXiv:2307.08691,
-/// section 2.3), dS taken through the softcap where there is one. P is recomputed from O's inputs and lse, and never stored.
-/// All tensors have the forward problem's storage type. A row that sees no key has gradients 0, as a key that
-/// no row sees.
+/// With P = exp(S − lse), where S are the scores of the forward pass, and delta = rowsum(dO ∘ O): dV = Pᵀ·dO,
+/// dS = P ∘ (dO·Vᵀ − delta), dQ = softmax_scale·dS·K, dK = softmax_scale·dSᵀ·Q (arXiv:2307.08691, section
+/// 2.3), dS taken through the softcap where there is one. P is recomputed from O's inputs and lse, and never
+/// stored. All tensors have the forward problem's storage type. A row that sees no key has gradients 0, as a
+/// key that no row sees.
 ///
 /// ```
 /// use flash_attention::{BackwardProblem, DType, GradientLayouts, Options, Problem, TensorLayout, Tensors};

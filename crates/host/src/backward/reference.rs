@@ -1,8 +1,8 @@
 //! What is right: gradients in f64, and the plain computation in the storage type beside them.
 //!
-//! Both follow the definition key/value head by head, share no code with any kernel, and read only what the views reach
-//! and the mask leaves visible. Rows run over all cores; for problems too large to do in full, [`BackwardProblem::sample`]
-//! picks the heads.
+//! Both follow the definition key/value head by head, share no code with any kernel, and read only what the
+//! views reach and the mask leaves visible. Rows run over all cores; for problems too large to do in full,
+//! [`BackwardProblem::sample`] picks the heads.
 
 use rayon::prelude::*;
 
@@ -220,8 +220,8 @@ impl<'a> HeadInputs<'a> {
         let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
             seen.clone().zip(&kept).map(|(key, kept)| kept * product(dout, &self.v[key])).collect()
         };
-        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these have one sign; what
-        // dP and delta share of their terms does not cancel.
+        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these
+        // have one sign; what dP and delta share of their terms does not cancel.
         let sum = ((problem.head_dim_v() as f64).sqrt() / 3.0).max(1.0);
         let dp: Vec<_> = of_keys(dot);
         let dp_terms: Vec<_> = of_keys(dot_of_magnitudes).iter().map(|terms| sum * terms).collect();

@@ -1,8 +1,8 @@
 //! The backward pass of FlashAttention-2 (arXiv:2307.08691, Algorithm 2): P and dS by recomputation, a tile at a time.
 //!
-//! Two kinds of tasks, each with rows of its own across the lanes: keys, which go over the queries that see them and give
-//! dK and dV, and queries, which go over their keys and give dQ. Scores and dO·Vᵀ are computed by both, so that no two tasks add to the same
-//! rows, and each run gives the same bits.
+//! Two kinds of tasks, each with rows of its own across the lanes: keys, which go over the queries that see
+//! them and give dK and dV, and queries, which go over their keys and give dQ. Scores and dO·Vᵀ are computed
+//! by both, so that no two tasks add to the same rows, and each run gives the same bits.
 
 mod scratch;
 mod task;
@@ -32,8 +32,8 @@ const STEP: usize = 48;
 /// dQ, dK and dV, in fp32 arithmetic whatever the storage type, on the threads of the current rayon pool.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, and when the scratch memory, two numbers for each row and a few tiles
-/// per thread, cannot be had.
+/// When a buffer is too short or of another type than the problem, and when the scratch memory, two numbers
+/// for each row and a few tiles per thread, cannot be had.
 pub fn backward<T: Element>(
     problem: &BackwardProblem,
     inputs: &BackwardInputs<'_, T>,
@@ -78,8 +78,8 @@ pub fn backward<T: Element>(
     Ok(Stats { extra_bytes: memory.bytes() + stats.bytes(), tile, threads, isa })
 }
 
-/// Writes what each row's P and dS need beside products: lse in units of log2, +∞ where the row sees no key and all P are 0,
-/// and behind all of these delta = rowsum(dO ∘ O).
+/// Writes what each row's P and dS need beside products: lse in units of log2, +∞ where the row sees no key
+/// and all P are 0, and behind all of these delta = rowsum(dO ∘ O).
 fn row_stats<T: Element>(problem: &BackwardProblem, inputs: &BackwardInputs<'_, T>, to: *mut f32) {
     let forward = problem.forward();
     let rows = forward.lse_len();

@@ -2,8 +2,8 @@
 
 use fa_kernels::params::Dropout;
 
-/// Multiplies `values` [rows, width] by what dropout multiplies the weights by whose head (of all sequences), query and key `at` gives
-/// for a row and a lane.
+/// Multiplies `values` [rows, width] by what dropout multiplies the weights by whose head (of all sequences),
+/// query and key `at` gives for a row and a lane.
 pub(super) fn apply(
     dropout: &Dropout,
     values: &mut [f32],

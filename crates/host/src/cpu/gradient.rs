@@ -36,8 +36,8 @@ pub(super) enum Queries {
 /// P ∘ (dO·Vᵀ − delta).
 ///
 /// # Safety
-/// The CPU has the instruction set of `L`; `p` and `ds` are readable and writable for `rows` rows, and `stats` readable for one
-/// row, or with queries down for `rows` elements.
+/// The CPU has the instruction set of `L`; `p` and `ds` are readable and writable for `rows` rows, and
+/// `stats` readable for one row, or with queries down for `rows` elements.
 #[inline(always)]
 pub(super) unsafe fn differentiate<L: Lanes, const N: usize>(
     (p, ds): (*mut f32, *mut f32),

@@ -101,8 +101,8 @@ pub fn forward_with<T: Element>(
 /// Takes 4·B·H·Sq·Sk bytes for the scores, plus K and V in fp32 where they cannot be read in place.
 ///
 /// # Errors
-/// When a buffer is too short or of another type than the problem, when the problem has dropout, and when the memory cannot be
-/// had.
+/// When a buffer is too short or of another type than the problem, when the problem has dropout, and when the
+/// memory cannot be had.
 pub fn standard<T: Element>(
     problem: &Problem,
     q: &[T],

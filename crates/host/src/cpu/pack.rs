@@ -266,7 +266,8 @@ pub(super) unsafe fn queries(
     unsafe { transposed(q, at, width, factor, row, to) }
 }
 
-/// Writes rows of a tensor across the lanes, times `factor`, as [columns, width]: lane by lane that which starts where `at` says, or 0.
+/// Writes rows of a tensor across the lanes, times `factor`, as [columns, width]: lane by lane that which
+/// starts where `at` says, or 0.
 ///
 /// # Safety
 /// `to` is writable for as many rows of `width` elements as `row` has elements.
@@ -311,7 +312,8 @@ impl Outputs {
         Self { o: o.as_mut_ptr().cast(), lse, dtype: T::DTYPE }
     }
 
-    /// Writes lane `lane` of a panel [columns, width] at `from`, times `factor`, from element `offset` on. `row` is overwritten.
+    /// Writes lane `lane` of a panel [columns, width] at `from`, times `factor`, from element `offset` on.
+    /// `row` is overwritten.
     ///
     /// # Safety
     /// `from` is readable for as many rows of `width` elements as `row` has elements; otherwise as [`Self::write`].

@@ -64,8 +64,8 @@ impl Address {
     }
 }
 
-/// Hands the index of each of `tasks` tasks to `work`, with the scratch memory of the thread that runs it: `share` elements
-/// of `memory`, which holds that for `threads` threads.
+/// Hands the index of each of `tasks` tasks to `work`, with the scratch memory of the thread that runs it:
+/// `share` elements of `memory`, which holds that for `threads` threads.
 pub(super) fn run(
     tasks: usize,
     threads: usize,

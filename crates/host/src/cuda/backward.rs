@@ -29,8 +29,8 @@ impl Cuda {
     /// launch.
     ///
     /// # Safety
-    /// As [`Self::forward`], with the gradients, and with what the forward pass wrote to O and lse; dQ, dK, dV and the workspace
-    /// overlap no input and one another neither.
+    /// As [`Self::forward`], with the gradients, and with what the forward pass wrote to O and lse; dQ, dK,
+    /// dV and the workspace overlap no input and one another neither.
     pub unsafe fn backward(
         &self,
         problem: &BackwardProblem,

@@ -209,8 +209,8 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
     }
 }
 
-/// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of its own where it would
-/// cost the others.
+/// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of
+/// its own where it would cost the others.
 fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
     match algorithm {
         Algorithm::ForwardSimt if problem.dropout().is_some() => Algorithm::ForwardSimtDropout,

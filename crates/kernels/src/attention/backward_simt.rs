@@ -1,8 +1,9 @@
 //! The backward pass of FlashAttention-2 on fp32 FMA (Dao 2023, arXiv:2307.08691, Algorithm 2).
 //!
-//! P = exp(S − lse) and dS = P ∘ (dO·Vᵀ − delta) are computed again, tile by tile, and never leave the block. The paper adds
-//! dQ up with atomics; here one kernel owns keys and goes over queries, for dK and dV, and another owns queries and goes over keys, for
-//! dQ. That computes S and dO·Vᵀ twice, and gives the same bits in each run.
+//! P = exp(S − lse) and dS = P ∘ (dO·Vᵀ − delta) are computed again, tile by tile, and never leave the block.
+//! The paper adds dQ up with atomics; here one kernel owns keys and goes over queries, for dK and dV, and
+//! another owns queries and goes over keys, for dQ. That computes S and dO·Vᵀ twice, and gives the same bits
+//! in each run.
 
 use super::gradient::{Place, RowStats, differentiate};
 use crate::config::{BackwardConfig, ROW_LANES};
@@ -19,12 +20,14 @@ pub const BARRIERS: u32 = 2;
 
 /// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
 ///
-/// With `DROPOUT`, weights are dropped as `params.attention.dropout` says, as in the forward pass. `COLS` = BLOCK_M / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of Sᵀ and column pairs of dK and dV.
+/// With `DROPOUT`, weights are dropped as `params.attention.dropout` says, as in the forward pass. `COLS` =
+/// BLOCK_M / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of Sᵀ and column pairs of dK and dV.
 /// Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of [`BackwardConfig::threads`] threads with
 /// [`BackwardConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
-/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, and the launch is as above.
+/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, and the
+/// launch is as above.
 #[inline(always)]
 pub unsafe fn backward_keys<
     E: Element,
@@ -139,8 +142,8 @@ pub unsafe fn backward_keys<
 
 /// dQ of one tile of `BLOCK_M` query rows.
 ///
-/// `DROPOUT` as in [`backward_keys`]; `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs of dQ.
-/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
+/// `DROPOUT` as in [`backward_keys`]; `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's
+/// columns of S and column pairs of dQ. Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
 ///
 /// # Safety
 /// As [`backward_keys`].

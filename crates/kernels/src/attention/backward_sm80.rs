@@ -1,8 +1,9 @@
-//! The backward pass of FlashAttention-2 on tensor cores (Dao 2023, arXiv:2307.08691, Algorithm 2), with `mma.sync.m16n8k16`.
+//! The backward pass of FlashAttention-2 on tensor cores (Dao 2023, arXiv:2307.08691, Algorithm 2), with
+//! `mma.sync.m16n8k16`.
 //!
-//! As `backward_simt`, one kernel owns keys and one owns queries. A warp owns 16 rows of the block's, so that P and dS stay in the
-//! registers of the warp that computed them, where they are the A operands of the products behind. The other pair of tensors is copied
-//! a step ahead.
+//! As `backward_simt`, one kernel owns keys and one owns queries. A warp owns 16 or 32 rows of the block's,
+//! so that P and dS stay in the registers of the warp that computed them, where they are the A operands of
+//! the products behind. The other pair of tensors is copied a step ahead.
 
 use super::gradient::{Place, RowStats, differentiate};
 use crate::config::BackwardMmaConfig;
@@ -20,12 +21,13 @@ pub const BARRIERS: u32 = 2;
 
 /// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
 ///
-/// `ROWS` = BLOCK_N / warps / 8, `COLS` = BLOCK_M / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of Sᵀ, and of dK and dV.
-/// Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of `THREADS` threads with [`BackwardMmaConfig::shared_bytes`] bytes of shared memory.
+/// `ROWS` = BLOCK_N / warps / 8, `COLS` = BLOCK_M / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of Sᵀ,
+/// and of dK and dV. Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of `THREADS` threads with
+/// [`BackwardMmaConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
-/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores are changed by
-/// nothing but a positive factor, and the launch is as above.
+/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores
+/// are changed by nothing but a positive factor, and the launch is as above.
 #[inline(always)]
 pub unsafe fn backward_keys<
     E: MmaElement,
@@ -54,12 +56,19 @@ pub unsafe fn backward_keys<
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
     let lane = Lane::current::<ROWS>();
     let seen = QueryRange::of_keys(attention, &work, first_key, BLOCK_N);
-    // Queries that see no key of the tile are not read.
-    let queries = Rows { len: seen.end, ..work.queries };
-    let fetch = |head: u32, first_row: u32, stage: u32| {
+    // Found anew where it is needed: the loop has no registers to spare.
+    // SAFETY: as above.
+    let anew = |member| unsafe {
+        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        WorkTile { head: work.head + member, ..work }
+    };
+    let fetch = |member: u32, first_row: u32, stage: u32| {
+        let work = anew(member);
+        // Queries that see no key of the tile are not read.
+        let queries = Rows { len: seen.end, ..work.queries };
         let (q_shape, dout_shape) = ((queries, head_dim), (queries, head_dim_v));
-        let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, head, q_shape);
-        let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, head, dout_shape);
+        let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
+        let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
         let [q_tile, dout_tile] = shared.step(BLOCK_M, stage);
         // SAFETY: the row exists, and no thread reads the stage.
         unsafe {
@@ -69,30 +78,30 @@ pub unsafe fn backward_keys<
     };
     let mut dk = [[0.0; OUT]; ROWS];
     let mut dv = [[0.0; OUT]; ROWS];
-    // SAFETY: the buffers lie behind one another in shared memory; a barrier separates each copy from the reads before it, and a
-    // wait and a barrier from those behind it; all threads run the loop alike.
+    // SAFETY: the buffers lie behind one another in shared memory; a barrier separates each copy from the
+    // reads before it, and a wait and a barrier from those behind it; all threads run the loop alike.
     unsafe {
-        let mut head = work.head;
-        let end = if seen.first < seen.end { head + attention.group } else { head };
-        if head < end {
+        // Which of the heads that share the keys; none of them where no query sees one.
+        let mut member = if seen.first < seen.end { 0 } else { attention.group };
+        if member < attention.group {
             let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
             let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
             let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
             copy::<E, HEAD_DIM, THREADS>(shared.owned[0], BLOCK_N, &k.from::<E>(first_key, 0));
             copy::<E, HEAD_DIM, THREADS>(shared.owned[1], BLOCK_N, &v.from::<E>(first_key, 0));
-            fetch(head, seen.first, 0);
+            fetch(member, seen.first, 0);
         }
         cp_async::commit_group();
         let (mut first_row, mut stage) = (seen.first, 0);
-        while head < end {
-            let (next_head, next_row) = if first_row + BLOCK_M < seen.end {
-                (head, first_row + BLOCK_M)
+        while member < attention.group {
+            let (next_member, next_row) = if first_row + BLOCK_M < seen.end {
+                (member, first_row + BLOCK_M)
             } else {
-                (head + 1, seen.first)
+                (member + 1, seen.first)
             };
             barrier::sync(0, THREADS); // The last step's reads of the other stage are over.
-            if next_head < end {
-                fetch(next_head, next_row, 1 - stage);
+            if next_member < attention.group {
+                fetch(next_member, next_row, 1 - stage);
             }
             cp_async::commit_group();
             cp_async::wait_group::<1>();
@@ -113,7 +122,9 @@ pub unsafe fn backward_keys<
                 dout_tile,
                 !0,
             );
-            let work = WorkTile { head, ..work };
+            // Warps of 32 rows have no registers left to keep it in.
+            let work = if ROWS > 2 { anew(member) } else { WorkTile { head: work.head + member, ..work } };
+            let first_key = work.tile * BLOCK_N;
             let row = first_row + lane.column(0);
             let stats = RowStats::load::<COLS>(params, &work, row, |j| lane.column(j) - lane.column(0));
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
@@ -131,10 +142,9 @@ pub unsafe fn backward_keys<
             );
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dv, &p, dout_tile);
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dk, &ds, q_tile);
-            (head, first_row, stage) = (next_head, next_row, 1 - stage);
+            (member, first_row, stage) = (next_member, next_row, 1 - stage);
         }
-        // Found once more rather than kept: the loop has no registers to spare.
-        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        let work = anew(0);
         let (kv_head, first_key) = (work.kv_head(attention), work.tile * BLOCK_N);
         let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
         let dk_tile = GlobalTile::of_head::<E>(params.dk, &params.dk_strides, &work, kv_head, k_shape);
@@ -168,10 +178,8 @@ pub unsafe fn backward_queries<
     let shared = SharedTiles::<HEAD_DIM>::new(BLOCK_M);
     let attention = &params.attention;
     // SAFETY: valid parameters have no empty axis.
-    let (work, kv_head) = unsafe {
-        let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M));
-        (work, work.kv_head(attention))
-    };
+    let anew = || unsafe { WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M)) };
+    let work = anew();
     let first_row = work.tile * BLOCK_M;
     if first_row >= work.queries.len {
         return;
@@ -179,8 +187,12 @@ pub unsafe fn backward_queries<
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
     let lane = Lane::current::<ROWS>();
     let seen = TileMask::new(attention, &work, first_row, BLOCK_M, BLOCK_N).seen;
-    let keys = Rows { len: seen.end, ..work.keys };
+    // `work` is found anew where it is needed, as in `backward_keys`.
     let fetch = |first_key: u32, stage: u32| {
+        let work = anew();
+        // SAFETY: as above.
+        let kv_head = unsafe { work.kv_head(attention) };
+        let keys = Rows { len: seen.end, ..work.keys };
         let (k_shape, v_shape) = ((keys, head_dim), (keys, head_dim_v));
         let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
         let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
@@ -204,8 +216,6 @@ pub unsafe fn backward_queries<
             fetch(seen.first, 0);
         }
         cp_async::commit_group();
-        let row = first_row + lane.row(0);
-        let stats = RowStats::load::<ROWS>(params, &work, row, |i| 8 * i as u32);
         let (mut first_key, mut stage) = (seen.first, 0);
         while first_key < seen.end {
             barrier::sync(0, THREADS); // The last step's reads of the other stage are over.
@@ -231,6 +241,10 @@ pub unsafe fn backward_queries<
                 v_tile,
                 !0,
             );
+            let work = anew();
+            let first_row = work.tile * BLOCK_M;
+            let row = first_row + lane.row(0);
+            let stats = RowStats::load::<ROWS>(params, &work, row, |i| 8 * i as u32);
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
             let place = Place {
                 row,
@@ -250,8 +264,7 @@ pub unsafe fn backward_queries<
             mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dq, &ds, k_tile);
             (first_key, stage) = (first_key + BLOCK_N, 1 - stage);
         }
-        // As in `backward_keys`.
-        let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M));
+        let work = anew();
         let (first_row, q_shape) = (work.tile * BLOCK_M, (work.queries, head_dim));
         let dq_tile = GlobalTile::of_head::<E>(params.dq, &params.dq_strides, &work, work.head, q_shape);
         store::<E, ROWS, OUT>(&dq_tile.from::<E>(first_row, 0), &dq, attention.softmax_scale);
@@ -261,7 +274,7 @@ pub unsafe fn backward_queries<
 /// Fails the build of a kernel whose parameters do not belong together.
 #[inline(always)]
 const fn check(owned: u32, step: u32, head_dim: u32, threads: u32, rows: usize, cols: usize, out: usize) {
-    let config = BackwardMmaConfig { owned, step, head_dim };
+    let config = BackwardMmaConfig { owned, step, head_dim, warps: threads / 32 };
     assert!(config.is_well_formed() && threads == config.threads());
     assert!(rows as u32 * 8 * threads / 32 == owned && cols as u32 * 4 == step && out as u32 * 4 == head_dim);
 }
@@ -287,8 +300,8 @@ impl<const HEAD_DIM: u32> SharedTiles<HEAD_DIM> {
     }
 }
 
-/// Begins to copy `rows` rows; what does not exist becomes 0. Rows at multiples of 16 bytes are copied asynchronously, others
-/// through registers.
+/// Begins to copy `rows` rows; what does not exist becomes 0. Rows at multiples of 16 bytes are copied
+/// asynchronously, others through registers.
 ///
 /// # Safety
 /// `source` describes readable memory with a row, the tile fits, and no thread still reads it.

@@ -19,9 +19,9 @@ pub const BARRIERS: u32 = 4;
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
-/// With `DROPOUT`, weights are dropped as `params.dropout` says. `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM / 32 are a thread's columns of S and column pairs
-/// of O; they are parameters because array lengths cannot be computed from other ones.
-/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`SimtConfig::threads`] threads with
+/// With `DROPOUT`, weights are dropped as `params.dropout` says. `COLS` = BLOCK_N / 16 and `PAIRS` = HEAD_DIM
+/// / 32 are a thread's columns of S and column pairs of O; they are parameters because array lengths cannot
+/// be computed from other ones. Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`SimtConfig::threads`] threads with
 /// [`SimtConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
@@ -115,8 +115,8 @@ pub unsafe fn forward_simt<
     }
 }
 
-/// Sets the weights that are dropped to 0; the sums, which are of all weights, are taken already. `place` is the query and the key of
-/// the thread's first weight.
+/// Sets the weights that are dropped to 0; the sums, which are of all weights, are taken already. `place` is
+/// the query and the key of the thread's first weight.
 #[inline(always)]
 fn drop_weights<const COLS: usize>(
     params: &AttentionParams,
@@ -153,7 +153,8 @@ fn rescale_output<const PAIRS: usize>(o: &mut [[[f32; 2]; PAIRS]; ROWS], rescale
     }
 }
 
-/// Normalises and stores the rows that exist, times the factor on weights that were `kept`, and their log-sum-exp where it is wanted.
+/// Normalises and stores the rows that exist, times the factor on weights that were `kept`, and their
+/// log-sum-exp where it is wanted.
 ///
 /// # Safety
 /// All threads of the block call this together; `o_tile` is writable and this block's own.

@@ -1,4 +1,5 @@
-//! P and dS from products, for the kernels of the backward pass (Dao 2023, arXiv:2307.08691, Algorithm 2, lines 11 to 14).
+//! P and dS from products, for the kernels of the backward pass (Dao 2023, arXiv:2307.08691, Algorithm 2,
+//! lines 11 to 14).
 
 use core::f32::consts::LOG2_E;
 
@@ -55,9 +56,10 @@ pub(super) struct Place {
     pub(super) whole: bool,
 }
 
-/// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows behind `place` an
-/// element lies and which of `stats` is its row's, `key` how many keys behind it. With `DROPOUT`, P is as V sees it; without
-/// `SCORE_MOD`, nothing but a positive factor lies between products and scores.
+/// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows
+/// behind `place` an element lies and which of `stats` is its row's, `key` how many keys behind it. With
+/// `DROPOUT`, P is as V sees it; without `SCORE_MOD`, nothing but a positive factor lies between products and
+/// scores.
 #[inline(always)]
 #[allow(
     clippy::too_many_arguments,

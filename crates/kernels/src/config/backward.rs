@@ -2,8 +2,8 @@
 
 use super::{ROW_PADDING, SimtConfig};
 
-/// Tile of a kernel that owns `owned` rows of a pair of tensors (K and V, or Q and dO), and goes over `step` rows of the other
-/// pair at a time.
+/// Tile of a kernel that owns `owned` rows of a pair of tensors (K and V, or Q and dO), and goes over `step`
+/// rows of the other pair at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardConfig {
     /// Rows of a block, a multiple of 8.
@@ -38,21 +38,23 @@ impl BackwardConfig {
     }
 }
 
-/// Tile of a backward kernel on tensor cores, otherwise as [`BackwardConfig`]: each warp owns 16 rows.
+/// Tile of a backward kernel on tensor cores, otherwise as [`BackwardConfig`]: each warp owns 16 or 32 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardMmaConfig {
-    /// Rows of a block, a multiple of 16.
+    /// Rows of a block: 16 or 32 for each warp.
     pub owned: u32,
     /// Rows of a step, a multiple of 16.
     pub step: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16.
     pub head_dim: u32,
+    /// Warps of a block.
+    pub warps: u32,
 }
 
 impl BackwardMmaConfig {
     /// Threads of a block.
     pub const fn threads(&self) -> u32 {
-        32 * (self.owned / 16)
+        32 * self.warps
     }
 
     /// Bytes of shared memory: the owned pair, and two stages of the other, in 16-bit elements, each row 16 bytes longer.
@@ -63,12 +65,13 @@ impl BackwardMmaConfig {
     /// Whether the shape is one that the kernels can be instantiated with, whatever the device.
     #[inline]
     pub const fn is_well_formed(&self) -> bool {
-        let (owned, step, head_dim) = (self.owned, self.step, self.head_dim);
-        owned > 0
+        let Self { owned, step, head_dim, warps } = *self;
+        warps > 0
+            && warps <= 32
+            && (owned == 16 * warps || owned == 32 * warps)
             && step > 0
-            && head_dim > 0
-            && owned.is_multiple_of(16)
             && step.is_multiple_of(16)
+            && head_dim > 0
             && head_dim.is_multiple_of(16)
     }
 }

@@ -1,4 +1,5 @@
-//! The backward kernels, on the cases of attention: gradients of the first and the last key/value head against the reference.
+//! The backward kernels, on the cases of attention: gradients of the first and the last key/value head
+//! against the reference.
 
 use std::ops::RangeInclusive;
 

@@ -298,8 +298,8 @@ impl Task<'_> {
         }
     }
 
-    /// lse and delta of the queries in a panel against the others from `first` on: along the lanes, where the queries are the owned
-    /// rows, and there padded.
+    /// lse and delta of the queries in a panel against the others from `first` on: along the lanes, where the
+    /// queries are the owned rows, and there padded.
     ///
     /// # Safety
     /// As [`Self::attend`].
