@@ -9,7 +9,7 @@ use flash_attention::{
     Element, Error, GradientReport, Kernel, Options, Plan, PreparedBackward, Problem, Request,
 };
 
-use super::memory::{allocated, extra_bytes};
+use super::memory::{allocated, extra_bytes, note_of_extra_memory};
 use crate::check::Verdict;
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
 use crate::heap;
@@ -78,6 +78,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         lab.note(
             "the forward and backward row is the time of both on cold caches, the second after the first",
         );
+        note_of_extra_memory(lab);
         Ok(())
     })
 }

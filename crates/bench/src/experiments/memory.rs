@@ -60,14 +60,19 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
                 lab.row_mut(rows.start).put("saved", Unit::Percent, saved);
             }
         }
-        lab.note(lab.pick(
-            "extra memory is what the device's free memory falls by, less what it falls by for the tensors alone; \
-             the driver gives memory in chunks of up to 2 MiB",
-            "extra memory is the most that a run takes from the heap, counted by the allocator",
-            "extra memory is the most that a run takes from the heap; the simulator's own is part of it",
-        ));
+        note_of_extra_memory(lab);
         Ok(())
     })
+}
+
+/// Says how extra memory was measured.
+pub(super) fn note_of_extra_memory(lab: &mut Lab) {
+    lab.note(lab.pick(
+        "extra memory is what the device's free memory falls by, less what it falls by for the tensors alone; \
+         the driver gives memory in chunks of up to 2 MiB",
+        "extra memory is the most that a run takes from the heap, counted by the allocator",
+        "extra memory is the most that a run takes from the heap; the simulator's own is part of it",
+    ));
 }
 
 /// What a plan takes beside the tensors, by the allocator.
