@@ -90,7 +90,21 @@ pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
             );
         }
         "tiles" => add("heat-map", "Speed of each tile", tiles(document, &title("Speed of each tile"))?),
-        "backward" | "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
+        "backward" => {
+            // Gradients alone: of both passes the table tells, and times are four orders of magnitude apart.
+            let speed = |row: &Row| {
+                let gradients = row.case.ends_with(" backward") && !row.case.contains("forward");
+                let tflops = row.measurement.as_ref().filter(|_| gradients)?.tflops?;
+                Some(1e12 * tflops)
+            };
+            let rows = bar_rows(document, speed, Unit::Flops);
+            add(
+                "speed",
+                "Speed of the backward pass",
+                bar_plot(&title("Speed of the backward pass"), "FLOP/s", &rows)?,
+            );
+        }
+        "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
             let rows = bar_rows(document, Row::median, Unit::Seconds);
             add("latency", "Latency", bar_plot(&title("Latency"), "latency: shorter is faster", &rows)?);
         }
