@@ -65,7 +65,7 @@ fn json_holds_what_was_measured() {
     let kernels = rows(&document);
     assert_eq!(
         kernels.iter().map(|kernel| &kernel["series"]).collect::<Vec<_>>(),
-        ["forward_cpu", "standard", "gemm_cpu"]
+        ["forward_cpu", "standard"]
     );
     for kernel in kernels {
         let run = &kernel["measurement"];
@@ -84,13 +84,6 @@ fn json_holds_what_was_measured() {
     let bandwidth = bytes / kernels[0]["measurement"]["median_s"].as_f64().unwrap();
     assert!((figure(&kernels[0], "effective bandwidth") / bandwidth - 1.0).abs() < 1e-9);
     assert!(figure(&kernels[0], "speedup over standard") > 0.0);
-    // The CPU computes in fp32.
-    assert_eq!((&kernels[2]["case"], &kernels[2]["product"]["dtype"]), (&"ceiling".into(), &"f32".into()));
-    let tflops = |row: &Value| row["measurement"]["tflops"].as_f64().unwrap();
-    for kernel in &kernels[..2] {
-        let share = 100.0 * tflops(kernel) / tflops(&kernels[2]);
-        assert!((figure(kernel, "of the matrix ceiling") / share - 1.0).abs() < 1e-9);
-    }
     assert_eq!(document["passed"], true);
 }
 

@@ -19,9 +19,8 @@ const CPU_COPY: usize = 1 << 28;
 /// Bytes that one thread of the CPU copies at a time.
 const CHUNK: usize = 1 << 20;
 
-/// M = N = K of a product that fills the device.
-const GPU_PRODUCT: usize = 4096;
-const CPU_PRODUCT: usize = 1024;
+/// M = N = K of a product that fills a GPU.
+const PRODUCT: usize = 4096;
 
 /// The case of these rows.
 const CASE: &str = "ceiling";
@@ -79,21 +78,19 @@ impl Lab {
     }
 
     /// FLOP/s of the fastest product of matrices of a storage type, and rows that say so: `mma.sync` with no memory in the way,
-    /// and C = A·B by the planner's kernel. On the CPU, which computes in fp32 whatever the storage type, it is that of fp32;
-    /// `None` in the simulator, whose speed says nothing.
+    /// and C = A·B by the planner's kernel. `None` but on a GPU: attention on the CPU is faster than `gemm_cpu`, which
+    /// therefore bounds nothing.
     ///
     /// # Errors
     /// When the device fails, or Ctrl-C is pressed.
     pub(crate) fn matrix_ceiling(&mut self, dtype: DType) -> Result<Option<f64>> {
-        let (dtype, size) = match self.kind() {
-            BackendKind::Cuda => (dtype, GPU_PRODUCT),
-            BackendKind::Cpu => (DType::F32, CPU_PRODUCT),
-            BackendKind::Sim => return Ok(None),
-        };
+        if self.kind() != BackendKind::Cuda {
+            return Ok(None);
+        }
         let peak = self.mma_peak(dtype)?;
         // The peer's products are `matmul`'s.
         let peer = self.peer.take();
-        let product = square(dtype, size).and_then(|product| self.planned_product(CASE, product));
+        let product = square(dtype, PRODUCT).and_then(|product| self.planned_product(CASE, product));
         self.peer = peer;
         let products = product?.filter_map(|row| self.rows()[row].flops());
         Ok(products.chain(peak).reduce(f64::max))
