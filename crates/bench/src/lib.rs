@@ -9,6 +9,7 @@ mod cli;
 mod decode;
 mod experiments;
 pub mod failure;
+mod gradients;
 pub mod heap;
 mod inputs;
 mod interrupt;

@@ -5,15 +5,16 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use flash_attention::{
-    Backend, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest, Dropout,
-    Element, Error, GradientReport, Kernel, Options, Plan, PreparedBackward, Problem, Request,
+    Backend, BackwardPlan, BackwardRequest, Dropout, Element, Error, GradientReport, Kernel, Options, Plan,
+    PreparedBackward, Problem, Request,
 };
 
 use super::memory::{allocated, extra_bytes, note_of_extra_memory};
 use crate::check::Verdict;
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::gradients::Gradients;
 use crate::heap;
-use crate::inputs::normal;
+use crate::inputs::Inputs;
 use crate::lab::{self, CheckRecord, Each, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
 use crate::measure::{Subject, cold, with_element};
 use crate::peer::Pass;
@@ -28,9 +29,6 @@ const RECIPE: Recipe = Recipe {
     iterations: ITERATIONS,
     scaled: true,
 };
-
-/// Key/value heads whose gradients are compared with the f64 reference: the first and the last.
-const CHECKED_HEADS: usize = 2;
 
 /// Names of the cases, and whether they have a causal mask, and dropout.
 const CASES: [(&str, bool, bool); 3] =
@@ -83,78 +81,64 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// What a problem's backward pass needs, and what it must give.
-struct Gradients<'a, T> {
-    problem: BackwardProblem,
+/// A backward pass on one backend.
+struct BackwardSubject<'a, T> {
+    gradients: Gradients<T>,
     plan: BackwardPlan,
-    subject: &'a Subject<T>,
-    o: Vec<T>,
-    lse: Vec<f32>,
-    dout: Vec<T>,
+    inputs: &'a Inputs<T>,
 }
 
-impl<T: Element> Gradients<'_, T> {
-    fn inputs(&self) -> BackwardInputs<'_, T> {
-        let (q, k, v) = self.subject.inputs.tensors();
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
+impl<T: Element> BackwardSubject<'_, T> {
+    fn prepare<'a>(
+        &'a self,
+        backend: &'a Backend,
+        plan: &BackwardPlan,
+    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
+        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
     }
 
     /// Runs once over poisoned gradients, and judges them.
-    fn judged<'a>(&'a self, backend: &'a Backend) -> Result<(PreparedBackward<'a, T>, Judgement)> {
-        let mut prepared = backend.prepare_backward(&self.problem, &self.plan, self.inputs())?;
+    fn judged<'a>(
+        &'a self,
+        backend: &'a Backend,
+    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
+        let mut prepared = self.prepare(backend, &self.plan)?;
         prepared.poison()?;
         prepared.time()?;
-        let (q, k, v) = self.subject.inputs.tensors();
-        let heads = self.problem.sample(CHECKED_HEADS);
-        let expected = self.problem.expected([q, k, v, &self.dout], &heads);
-        let rows = expected.query_rows(&self.problem);
-        let [mut dq, mut dk, mut dv] = prepared.outputs()?;
-        let written = [&dq, &dk, &dv].into_iter().flatten();
-        let unwritten = written.filter(|value| !value.to_f32().is_finite()).count();
-        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        let report = expected.judge(&self.problem, &outputs);
-        Ok((prepared, Judgement { report, unwritten, rows }))
+        let expected = self.gradients.expected(self.inputs);
+        let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
+        Ok((prepared, report, verdict))
     }
 
     /// What a run takes beside the tensors, by the allocator.
     fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
         let Some(cuda) = backend.as_cuda() else {
-            let mut prepared = backend.prepare_backward(&self.problem, &self.plan, self.inputs())?;
+            let mut prepared = self.prepare(backend, &self.plan)?;
             // The first run may fill what stays, such as the threads' own memory.
             prepared.time()?;
             let (bytes, ran) = heap::peak_of(|| prepared.time());
             ran?;
             return Ok(bytes);
         };
-        let prepare = |plan: &BackwardPlan| backend.prepare_backward(&self.problem, plan, self.inputs());
         let ran = || {
-            let mut prepared = prepare(&self.plan)?;
+            let mut prepared = self.prepare(backend, &self.plan)?;
             prepared.time()?;
             Ok(prepared)
         };
         // Loaded kernels stay.
         allocated(cuda, ran)?;
         let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
-        let tensors = allocated(cuda, || Ok(prepare(&bare)?))?;
+        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
         Ok(allocated(cuda, ran)?.saturating_sub(tensors))
     }
 }
 
-/// How near gradients are to the reference.
-struct Judgement {
-    report: GradientReport,
-    unwritten: usize,
-    rows: usize,
-}
-
-impl Judgement {
-    fn put(&self, row: &mut Row) {
-        let verdict = Verdict::of_product(self.report.worst(), self.unwritten, self.rows);
-        row.check = Some(CheckRecord::new(&verdict));
-        for (name, accuracy) in ["dQ", "dK", "dV"].into_iter().zip(self.report.all()) {
-            row.put(format!("{name} max error"), Unit::Count, accuracy.max_error);
-            row.put(format!("{name} bound"), Unit::Count, accuracy.bound);
-        }
+/// Says in a row how near the gradients are to the reference.
+fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
+    row.check = Some(CheckRecord::new(verdict));
+    for (name, accuracy) in ["dQ", "dK", "dV"].into_iter().zip(report.all()) {
+        row.put(format!("{name} max error"), Unit::Count, accuracy.max_error);
+        row.put(format!("{name} bound"), Unit::Count, accuracy.bound);
     }
 }
 
@@ -165,21 +149,17 @@ fn measure<T: Element>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<(
     let plan = backend.plan(problem, &Request::default())?;
     let subject = Subject::<T>::new(problem, lab.seed);
     let (forward, verdict) = subject.judge(&session, &plan)?;
-    let (o, lse) = forward.outputs()?;
-    let backward = BackwardProblem::like(problem.clone())?;
-    let gradients = Gradients {
-        plan: backend.plan_backward(&backward, &BackwardRequest::default())?,
-        dout: normal(lab.seed, 4, backward.layouts().dout.span()),
-        problem: backward,
-        subject: &subject,
-        o,
-        lse,
+    let gradients = Gradients::new(problem.clone(), forward.outputs()?, lab.seed)?;
+    let backward = BackwardSubject {
+        plan: backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
+        gradients,
+        inputs: &subject.inputs,
     };
-    let extra = gradients.extra_bytes(backend)?;
-    let (prepared, judgement) = gradients.judged(backend)?;
+    let extra = backward.extra_bytes(backend)?;
+    let (prepared, report, judgement) = backward.judged(backend)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
-    let names = [plan.kernel.name(), gradients.plan.kernel.name()];
+    let names = [plan.kernel.name(), backward.plan.kernel.name()];
     let mut rows = [
         row("forward", names[0].to_owned()),
         row("backward", names[1].to_owned()),
@@ -187,11 +167,11 @@ fn measure<T: Element>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<(
     ];
     rows[0].plan = Some(PlanRecord::new(&plan));
     rows[0].check = Some(CheckRecord::new(&verdict));
-    rows[1].plan = Some(PlanRecord::of_backward(&gradients.plan));
-    rows[1..].iter_mut().for_each(|row| judgement.put(row));
+    rows[1].plan = Some(PlanRecord::of_backward(&backward.plan));
+    rows[1..].iter_mut().for_each(|row| put(row, &report, &judgement));
     rows[1].put(EXTRA, Unit::Bytes, extra as f64);
     let launches = [forward.launches(), prepared.launches()];
-    let flops = [problem.flops(), gradients.problem.flops()];
+    let flops = [problem.flops(), backward.gradients.problem.flops()];
     let flops = [flops[0], flops[1], flops[0] + flops[1]];
     let passes = [Pass::Forward, Pass::Backward, Pass::Both];
     let calls: Vec<_> =

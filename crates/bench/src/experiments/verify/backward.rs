@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::{
-    Backend, BackendKind, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardProblem, BackwardRequest,
-    DType, Element, ExpectedGradients, MAX_HEAD_DIM, PreparedBackward, Problem, cpu,
+    Backend, BackendKind, BackwardKernel, BackwardRequest, DType, Element, ExpectedGradients, MAX_HEAD_DIM,
+    Problem, cpu,
 };
 
 use super::cases::cases;
@@ -15,14 +15,12 @@ use super::repeat::Repeatable;
 use super::targets::bucket;
 use super::{Args, Case, Effort, EntryRecord, Subject, outcomes, print, record, repeated};
 use crate::check::Verdict;
-use crate::inputs::{Inputs, normal};
+use crate::gradients::Gradients;
+use crate::inputs::Inputs;
 use crate::measure::with_element;
 use crate::output::Screen;
 use crate::problem::describe;
 use crate::session::Session;
-
-/// Key/value heads of a case that are compared with the reference.
-const CHECKED_HEADS: usize = 2;
 
 /// An entry, or the CPU's kernel.
 #[derive(Clone, Debug)]
@@ -120,7 +118,7 @@ fn verify_group<T: Element>(
         seeds.map(|(seed, case)| Trial::new(case, &head_dims, seed)).collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for target in group {
-        let taken = trials.iter().filter(|trial| target.takes(trial.problem.forward()));
+        let taken = trials.iter().filter(|trial| target.takes(trial.gradients.problem.forward()));
         let subjects: Vec<_> = taken.map(|trial| OnTarget { trial, target }).collect();
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();
@@ -133,11 +131,8 @@ fn verify_group<T: Element>(
 
 /// A case made concrete; O and lse are those of the CPU's forward pass.
 struct Trial<T> {
-    problem: BackwardProblem,
+    gradients: Gradients<T>,
     inputs: Inputs<T>,
-    o: Vec<T>,
-    lse: Vec<f32>,
-    dout: Vec<T>,
     expected: ExpectedGradients<T>,
     name: String,
 }
@@ -151,23 +146,9 @@ impl<T: Element> Trial<T> {
         let mut lse = vec![0.0; forward.lse_len()];
         cpu::forward(&forward, q, k, v, &mut o, Some(&mut lse))?;
         let name = format!("gradients of {}", describe(&forward, case.layout()));
-        let problem = BackwardProblem::like(forward)?;
-        let dout: Vec<T> = normal(seed, 4, problem.layouts().dout.span());
-        let expected = problem.expected([q, k, v, &dout], &problem.sample(CHECKED_HEADS));
-        Ok(Self { problem, inputs, o, lse, dout, expected, name })
-    }
-
-    fn inputs(&self) -> BackwardInputs<'_, T> {
-        let (q, k, v) = self.inputs.tensors();
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
-    }
-
-    fn judge(&self, [mut dq, mut dk, mut dv]: [Vec<T>; 3]) -> Verdict {
-        let written = [&dq, &dk, &dv].into_iter().flatten();
-        let unwritten = written.filter(|value| !value.to_f32().is_finite()).count();
-        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        let report = self.expected.judge(&self.problem, &outputs);
-        Verdict::of_product(report.worst(), unwritten, self.expected.query_rows(&self.problem))
+        let gradients = Gradients::new(forward, (o, lse), seed)?;
+        let expected = gradients.expected(&inputs);
+        Ok(Self { gradients, inputs, expected, name })
     }
 }
 
@@ -187,31 +168,11 @@ impl<T: Element> Subject for OnTarget<'_, T> {
     }
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let Trial { problem, .. } = self.trial;
-        let plan = backend.plan_backward(problem, &self.target.request())?;
-        let mut prepared = backend.prepare_backward(problem, &plan, self.trial.inputs())?;
+        let Trial { gradients, inputs, expected, .. } = self.trial;
+        let plan = backend.plan_backward(&gradients.problem, &self.target.request())?;
+        let mut prepared = backend.prepare_backward(&gradients.problem, &plan, gradients.inputs(inputs))?;
         prepared.run()?;
-        let verdict = self.trial.judge(prepared.outputs()?);
+        let (_, verdict) = gradients.judge(expected, prepared.outputs()?);
         repeated((prepared, verdict), repeats)
-    }
-}
-
-impl<T: Element> Repeatable for PreparedBackward<'_, T> {
-    type Element = T;
-
-    const OUTPUT: &'static str = "dQ, dK and dV";
-
-    fn run(&mut self) -> flash_attention::Result<()> {
-        self.poison()?;
-        self.time().map(drop)
-    }
-
-    fn replay(&mut self) -> flash_attention::Result<bool> {
-        self.poison()?;
-        Ok(self.time_replayed(1)?.is_some())
-    }
-
-    fn outputs(&self) -> flash_attention::Result<(Vec<T>, Vec<f32>)> {
-        Ok((PreparedBackward::outputs(self)?.concat(), Vec::new()))
     }
 }

@@ -1,7 +1,7 @@
 //! The same run again: one that is right gives the same bits each time, and from a CUDA graph too.
 
 use flash_attention::gemm::PreparedGemm;
-use flash_attention::{Element, Prepared, Result};
+use flash_attention::{Element, Prepared, PreparedBackward, Result};
 use rayon::prelude::*;
 
 use crate::check::Verdict;
@@ -51,6 +51,7 @@ macro_rules! repeatable {
 
 repeatable!(Prepared, "O", Prepared::outputs);
 repeatable!(PreparedGemm, "C", |product: &Self| Ok((product.output()?, Vec::new())));
+repeatable!(PreparedBackward, "dQ, dK and dV", |pass: &Self| Ok((pass.outputs()?.concat(), Vec::new())));
 
 /// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
 pub(super) fn repeated<R: Repeatable>(

@@ -1,0 +1,59 @@
+//! What a backward pass reads beside Q, K and V, and whether what it writes is right.
+
+use flash_attention::{
+    BackwardInputs, BackwardOutputs, BackwardProblem, Element, ExpectedGradients, GradientReport, Problem,
+    Result,
+};
+
+use crate::check::Verdict;
+use crate::inputs::{Inputs, normal};
+
+/// Key/value heads whose gradients are compared with the f64 reference: the first and the last.
+const CHECKED_HEADS: usize = 2;
+
+/// A backward problem after its forward pass.
+pub(crate) struct Gradients<T> {
+    pub(crate) problem: BackwardProblem,
+    /// Of the forward pass.
+    o: Vec<T>,
+    lse: Vec<f32>,
+    /// Random.
+    dout: Vec<T>,
+}
+
+impl<T: Element> Gradients<T> {
+    /// After a forward pass that gave O and lse; gradients lie as what they are of.
+    ///
+    /// # Errors
+    /// As [`BackwardProblem::like`].
+    pub(crate) fn new(forward: Problem, (o, lse): (Vec<T>, Vec<f32>), seed: u64) -> Result<Self> {
+        let problem = BackwardProblem::like(forward)?;
+        let dout = normal(seed, 4, problem.layouts().dout.span());
+        Ok(Self { problem, o, lse, dout })
+    }
+
+    pub(crate) fn inputs<'a>(&'a self, inputs: &'a Inputs<T>) -> BackwardInputs<'a, T> {
+        let (q, k, v) = inputs.tensors();
+        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
+    }
+
+    /// The reference's gradients of the heads that are checked.
+    pub(crate) fn expected(&self, inputs: &Inputs<T>) -> ExpectedGradients<T> {
+        let (q, k, v) = inputs.tensors();
+        self.problem.expected([q, k, v, &self.dout], &self.problem.sample(CHECKED_HEADS))
+    }
+
+    /// How near a run's dQ, dK and dV are, and whether that is near enough.
+    pub(crate) fn judge(
+        &self,
+        expected: &ExpectedGradients<T>,
+        [mut dq, mut dk, mut dv]: [Vec<T>; 3],
+    ) -> (GradientReport, Verdict) {
+        let written = [&dq, &dk, &dv].into_iter().flatten();
+        let unwritten = written.filter(|value| !value.to_f32().is_finite()).count();
+        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+        let report = expected.judge(&self.problem, &outputs);
+        let verdict = Verdict::of_product(report.worst(), unwritten, expected.query_rows(&self.problem));
+        (report, verdict)
+    }
+}
