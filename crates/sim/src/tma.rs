@@ -1,5 +1,5 @@
 //! Copies of boxes of a tensor between global and shared memory (PTX ISA, `cp.async.bulk.tensor` in tile mode,
-//! `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`).
+//! `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`), and of consecutive bytes to global memory (`cp.async.bulk`).
 //!
 //! One thread issues a copy, and the async proxy carries it out at times that the schedule draws, whole or in
 //! pieces. Coordinates are in elements, may be negative or past the end, and what of the box is outside the
@@ -75,6 +75,25 @@ pub unsafe fn store<const N: usize>(map: u64, shared: u32, coordinates: [i32; N]
     let current = context::current();
     current.maybe_preempt();
     let issued = current.with(|block| block.issue_store(map, shared, &coordinates, location));
+    if !context::unwrap_or_fail(issued) {
+        context::park();
+    }
+}
+
+/// Copies `bytes` consecutive bytes at `shared` to global memory (`cp.async.bulk.global.shared::cta.bulk_group`): as [`store`], of
+/// addresses and a number of bytes that are multiples of 16, here at most 2,048.
+///
+/// # Safety
+/// As for [`store`].
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
+    let location = Location::caller();
+    let current = context::current();
+    current.maybe_preempt();
+    let issued = current.with(|block| block.issue_store_of_bytes(address, shared, bytes, location));
     if !context::unwrap_or_fail(issued) {
         context::park();
     }

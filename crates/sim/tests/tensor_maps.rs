@@ -168,6 +168,34 @@ fn stores_write_what_is_inside() {
 }
 
 #[test]
+fn stores_of_bytes_write_them_alone() {
+    for seed in SEEDS {
+        let mut values = vec![0_u128; 8];
+        let address = values.as_ptr().expose_provenance() as u64;
+        let buffers = [Buffer::read_write("values", &mut values)];
+        let kernel = || {
+            shared::store(shared::base() + 2 * index::thread(), index::thread() as u16 + 1);
+            fence::proxy_async();
+            barrier::sync(0, 64);
+            if index::thread() < 2 {
+                let from = 48 * index::thread();
+                // SAFETY: the bytes are the buffer's.
+                unsafe { tma::store_bytes(address + 16 + u64::from(from), shared::base() + from, 32) };
+            }
+            tma::commit_group();
+            tma::wait_group(0);
+        };
+        let report = launch_on(Schedule::from_seed(seed), &buffers, &kernel).expect("a sound store");
+        assert_eq!(report.global_bytes_written, 64);
+        let found: &[u16] = bytemuck::cast_slice(&values);
+        for (place, &found) in found.iter().enumerate() {
+            let stored = (8..24).contains(&place) || (32..48).contains(&place);
+            assert_eq!(found, if stored { place as u16 - 7 } else { 0 }, "{place}");
+        }
+    }
+}
+
+#[test]
 fn maps_that_the_device_does_not_take() {
     let values = counting(64);
     let valid = map(&values, [64, 8, 2], [64, 8, 1], Swizzle::Bytes128);
@@ -213,6 +241,9 @@ fn transfers_that_the_device_does_not_take() {
     let load = |to, map, at: [i32; 2]| move || unsafe { tma::load(to, map, bar(), at) };
     // SAFETY: as above.
     let store = |from, map, at: [i32; 2]| move || unsafe { tma::store(map, from, at) };
+    // SAFETY: as above.
+    let store_bytes = |to, from, bytes| move || unsafe { tma::store_bytes(to, from, bytes) };
+    let values_at = values.as_ptr().expose_provenance() as u64;
     for (message, part) in [
         (message(&read_only, &load(base, bad, [0, 0])), "the map is not what TensorMap::encode made"),
         (message(&read_only, &load(base + 64, good, [0, 0])), "is not a multiple of 128"),
@@ -226,6 +257,12 @@ fn transfers_that_the_device_does_not_take() {
         ),
         (message(&read_only, &load(base + 16 * 1024, good, [0, 0])), "out of bounds"),
         (message(&short, &load(base, good, [0, 0])), "global access out of bounds"),
+        (message(&read_only, &store_bytes(values_at, base + 8, 16)), "shared address 1032 is not a multiple of 16"),
+        (message(&read_only, &store_bytes(values_at + 8, base, 16)), "not a multiple of 16"),
+        (message(&read_only, &store_bytes(values_at, base, 24)), "24 bytes, not a multiple of 16"),
+        (message(&read_only, &store_bytes(values_at, base, 0)), "dims[0] is 0, not 1 to 2^32"),
+        (message(&read_only, &store_bytes(values_at, base, 32)), "which is in buffer `values`, read-only"),
+        (message(&short, &store_bytes(values_at + 992, base, 16)), "global access out of bounds"),
         (
             // SAFETY: as above.
             message(&read_only, &|| unsafe { tma::load(base, good, bar(), [0, 0, 0]) }),

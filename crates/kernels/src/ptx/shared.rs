@@ -78,6 +78,24 @@ pub unsafe fn load2(address: u32) -> [f32; 2] {
     }
 }
 
+/// Loads 2 bytes (`ld.shared.b16`).
+///
+/// # Safety
+/// As [`load`], 2-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_b16(address: u32) -> u16 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let value: u16;
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("ld.shared.b16 {0}, [{1}];", out(reg16) value, in(reg32) address, options(pure, readonly, nostack)) }
+            value
+        }
+        _ => { fa_sim::shared::load::<u16>(address) }
+    }
+}
+
 /// Loads four consecutive fp32 (`ld.shared.v4.f32`).
 ///
 /// # Safety
@@ -150,5 +168,21 @@ pub unsafe fn store4(address: u32, words: [u32; 4]) {
             }
         }
         _ => { fa_sim::shared::store::<[u32; 4]>(address, words) }
+    }
+}
+
+/// Stores 2 bytes (`st.shared.b16`).
+///
+/// # Safety
+/// As [`store`], 2-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_b16(address: u32, value: u16) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { asm!("st.shared.b16 [{0}], {1};", in(reg32) address, in(reg16) value, options(nostack)) }
+        }
+        _ => { fa_sim::shared::store::<u16>(address, value) }
     }
 }

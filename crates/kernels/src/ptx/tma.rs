@@ -1,5 +1,5 @@
 //! Copies of boxes of a tensor between device and shared memory (PTX ISA, `cp.async.bulk.tensor`, tile mode,
-//! from sm_90 on).
+//! from sm_90 on), and of consecutive bytes (`cp.async.bulk`).
 //!
 //! A [`TensorMap`], made on the host, says where the tensor lies, its sizes and strides, the box of one copy, and
 //! how the box is swizzled in shared memory. One thread issues a copy of any size. Coordinates count
@@ -123,6 +123,27 @@ macro_rules! box_at {
 copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);
+
+/// Begins to store `bytes` consecutive bytes, as a box is stored (`cp.async.bulk.global.shared::cta.bulk_group`).
+///
+/// # Safety
+/// `address`, `shared` and `bytes`, which is not 0, are multiples of 16; the bytes lie in the block's shared memory, and go to
+/// device memory that no other thread accesses. They were written, and are waited for, as those of [`store_4d`] are.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("cp.async.bulk.global.shared::cta.bulk_group [{0}], [{1}], {2};",
+                    in(reg64) address, in(reg32) shared, in(reg32) bytes, options(nostack))
+            }
+        }
+        // SAFETY: the caller's contract; the simulator also checks every address.
+        _ => { unsafe { fa_sim::tma::store_bytes(address, shared, bytes) } }
+    }
+}
 
 /// Closes a group of all stores that this thread has issued since the last one (`cp.async.bulk.commit_group`).
 #[inline(always)]

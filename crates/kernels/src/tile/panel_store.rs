@@ -1,92 +1,171 @@
-//! Rows of a tile of panels to device memory by ordinary stores, where no tensor map describes or clips them.
+//! Rows of O to device memory where no tensor map describes or clips them.
 
 use crate::element::Element;
-use crate::ptx::{global, index, shared};
+use crate::ptx::{fence, global, index, shared, tma, warp};
+use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panels::Panels;
 use crate::tile::simt::GlobalTile;
+use crate::tile::wgmma::LINE;
 
 /// Columns of a chunk of 16 bytes.
 const CHUNK: u32 = 8;
 
-/// Copies the first `rows` rows of `tile`, or what `target` has of them, to `target`, whose first column is column
-/// `first_column` of the tile.
+/// Rows of a warp.
+const WARP_ROWS: u32 = 16;
+
+/// Where a warp's rows wait in shared memory to be copied: in the lines that 16 rows of a tile of panels have, each row in
+/// one piece, in one of as many slots as fit.
 ///
-/// Consecutive lanes store consecutive chunks of 16 bytes, aligned in device memory wherever a row starts: each is put
-/// together from two of shared memory. What a row has of its first and last chunk leaves in words and halves.
-///
-/// # Safety
-/// All 32 lanes of a warp call this together, after a `warp::sync` that follows the last write to the rows; `target`
-/// is writable, starts at a multiple of the element's bytes, and has at most COLUMNS − `first_column` columns.
-#[inline(always)]
-pub unsafe fn store_rows<E: Element, const ROWS: u32, const COLUMNS: u32>(
-    tile: Panels<ROWS, COLUMNS>,
-    rows: u32,
-    target: &GlobalTile,
-    first_column: u32,
-) {
-    const { assert!(E::BYTES == 2) };
-    // A row that starts inside of a chunk reaches into one more.
-    let chunks = const { COLUMNS / CHUNK + 1 };
-    let end = index::unknown(chunks) * rows.min(target.rows);
-    let mut unit = index::thread_anew() % 32;
-    while unit < end {
-        let (row, chunk) = (unit / chunks, unit % chunks);
-        let first = target.at::<E>(row, 0);
-        // The row's columns count from 0; a chunk may begin before them.
-        let column = (CHUNK * chunk).wrapping_sub((first % 16) as u32 / 2);
-        let address = first - first % 16 + 16 * chunk as u64;
-        let exists = |i: u32| column.wrapping_add(i) < target.columns;
-        // SAFETY: the caller's contract; what is stored exists.
-        unsafe {
-            let words = load_columns(tile, row, first_column.wrapping_add(column));
-            if exists(0) && exists(CHUNK - 1) {
-                global::store4(address, words);
-            } else {
-                let mut i = 0;
-                while i < 4 {
-                    let (address, word) = (address + 4 * i as u64, words[i]);
-                    match (exists(2 * i as u32), exists(2 * i as u32 + 1)) {
-                        (true, true) => global::store_b32(address, word),
-                        (true, false) => global::store_b16(address, word as u16),
-                        (false, true) => global::store_b16(address + 2, (word >> 16) as u16),
-                        (false, false) => {}
-                    }
-                    i += 1;
-                }
-            }
-        }
-        unit += 32;
+/// In its slot a row starts as far behind a multiple of 16 bytes as in device memory. Slots are an odd number of chunks apart,
+/// so that eight rows lie in different banks.
+struct Slots<const ROWS: u32, const COLUMNS: u32> {
+    lines: Panels<ROWS, COLUMNS>,
+}
+
+impl<const ROWS: u32, const COLUMNS: u32> Slots<ROWS, COLUMNS> {
+    /// Bytes of a slot: of all columns, the first of them up to seven behind a multiple of 16 bytes.
+    const BYTES: u32 = 2 * (COLUMNS + CHUNK);
+    /// Slots in a panel's lines.
+    const IN_PANEL: u32 = WARP_ROWS * LINE / Self::BYTES;
+    /// Rows that are copied together: all, or half of them.
+    const TOGETHER: u32 = const {
+        let slots = Self::IN_PANEL * Panels::<ROWS, COLUMNS>::COUNT;
+        assert!(slots >= WARP_ROWS / 2);
+        if slots >= WARP_ROWS { WARP_ROWS } else { WARP_ROWS / 2 }
+    };
+
+    /// Address of a row's slot.
+    #[inline(always)]
+    fn of_row(&self, row: u32) -> u32 {
+        let slot = row % Self::TOGETHER;
+        self.lines.panel(slot / Self::IN_PANEL) + slot % Self::IN_PANEL * Self::BYTES
     }
 }
 
-/// Eight columns of a row from `column` on, which may be a few before the first, modulo 2^32; those that the tile does
-/// not have are any.
+/// A row's place in its slot, in elements: column 0 of the tile at `shift`, and what O has from `start` to `end`.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Byte address of O's first column in device memory.
+    address: u64,
+    shift: u32,
+    start: u32,
+    end: u32,
+}
+
+impl Place {
+    /// Of row `row` of `target`, whose first column is column `first_column` of the tile.
+    #[inline(always)]
+    fn of_row<E: Element>(target: &GlobalTile, row: u32, first_column: u32) -> Self {
+        let address = target.at::<E>(row, 0);
+        let shift = ((address / 2) as u32).wrapping_sub(first_column) % CHUNK;
+        let start = first_column + shift;
+        Self { address, shift, start, end: start + target.columns }
+    }
+
+    /// The whole chunks of the row: where they start and end.
+    #[inline(always)]
+    fn chunks(self) -> (u32, u32) {
+        let first = self.start.next_multiple_of(CHUNK).min(self.end);
+        (first, (self.end - self.end % CHUNK).max(first))
+    }
+
+    /// Byte address of an element in device memory.
+    #[inline(always)]
+    fn at(self, element: u32) -> u64 {
+        self.address + 2 * (element - self.start) as u64
+    }
+}
+
+/// Rounds a warp's rows of O, and begins to store those that `target` has to it; its first column is column `first_column`
+/// of the tile. A thread holds of O what [`wgmma`](crate::ptx::wgmma) says.
+///
+/// Whole chunks of 16 bytes leave by asynchronous copies, of each row in one piece, which the lanes wait for; what a row has of its
+/// first and last chunk they store themselves.
 ///
 /// # Safety
-/// As [`store_rows`]; the row is one of the tile's.
+/// All 32 lanes of a warp call this together. The 16 first lines of each of `lines`' panels are theirs, and nobody reads or
+/// writes them. `target` is writable, starts at a multiple of the element's bytes, and has at most COLUMNS − `first_column`
+/// columns.
 #[inline(always)]
-unsafe fn load_columns<const ROWS: u32, const COLUMNS: u32>(
-    tile: Panels<ROWS, COLUMNS>,
-    row: u32,
-    column: u32,
-) -> [u32; 4] {
-    let chunk = column as i32 >> 3;
-    let load = |chunk: i32| {
-        let chunk = chunk.clamp(0, const { (COLUMNS / CHUNK) as i32 - 1 }) as u32;
+pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, const OUT: usize>(
+    lines: Panels<ROWS, COLUMNS>,
+    o: &[f32; OUT],
+    target: &GlobalTile,
+    first_column: u32,
+) {
+    const { assert!(E::BYTES == 2 && 2 * OUT as u32 <= COLUMNS) };
+    let slots = Slots { lines };
+    let together = const { Slots::<ROWS, COLUMNS>::TOGETHER };
+    let lane = Lane::anew::<2>();
+    let mut first = 0;
+    while first < WARP_ROWS {
+        let mut half = first / 8;
+        // SAFETY: the caller's contract; a slot is written again after its copy was waited for.
+        unsafe {
+            if first > 0 {
+                tma::wait_group_read::<0>();
+                warp::sync();
+            }
+            while 8 * half < first + together {
+                let row = 8 * half + lane.group;
+                let place = Place::of_row::<E>(target, row, first_column);
+                write_row::<E, OUT>(slots.of_row(row) + 2 * (place.shift + 2 * lane.pair), o, half as usize);
+                half += 1;
+            }
+            fence::proxy_async();
+            warp::sync();
+            let row = first + index::thread_anew() % together;
+            let ends = index::thread_anew() % 32 / WARP_ROWS;
+            let is_first = index::thread_anew() % WARP_ROWS < together;
+            if row < target.rows && is_first {
+                let place = Place::of_row::<E>(target, row, first_column);
+                copy_row(slots.of_row(row), place, ends == 0);
+            }
+            tma::commit_group();
+        }
+        first += together;
+    }
+}
+
+/// Writes a thread's part of its `half`-th row, rounded, to `address`, where its first column stands.
+///
+/// # Safety
+/// As [`store_rows`].
+#[inline(always)]
+unsafe fn write_row<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT], half: usize) {
+    let mut j = 0;
+    while j < OUT / 4 {
+        let pair = E::pack(o[4 * j + 2 * half], o[4 * j + 2 * half + 1]);
+        let address = address + 16 * j as u32;
         // SAFETY: the caller's contract.
-        unsafe { shared::load4(tile.at(row, chunk)) }.map(f32::to_bits)
-    };
-    let [mut a, mut b, mut c, mut d] = load(chunk);
-    let [mut e, mut f, g, h] = load(chunk + 1);
-    if column & 4 != 0 {
-        (a, b, c, d, e, f) = (c, d, e, f, g, h);
+        unsafe {
+            shared::store_b16(address, pair as u16);
+            shared::store_b16(address + 2, (pair >> 16) as u16);
+        }
+        j += 1;
     }
-    if column & 2 != 0 {
-        (a, b, c, d, e) = (b, c, d, e, f);
+}
+
+/// Stores a row that stands in `slot`: all of it but what its last chunk has in part, or, without `leading`, that.
+///
+/// # Safety
+/// As [`store_rows`]; the row exists, and was written before a `warp::sync`.
+#[inline(always)]
+unsafe fn copy_row(slot: u32, place: Place, leading: bool) {
+    let (first, last) = place.chunks();
+    let (from, to) = if leading { (place.start, first) } else { (last, place.end) };
+    // SAFETY: the caller's contract.
+    unsafe {
+        if leading && first < last {
+            tma::store_bytes(place.at(first), slot + 2 * first, 2 * (last - first));
+        }
+        let mut i = 0;
+        while i < CHUNK - 1 {
+            let element = from + i;
+            if element < to {
+                global::store_b16(place.at(element), shared::load_b16(slot + 2 * element));
+            }
+            i += 1;
+        }
     }
-    if column & 1 != 0 {
-        let odd = |low: u32, high: u32| (low >> 16) | (high << 16);
-        (a, b, c, d) = (odd(a, b), odd(b, c), odd(c, d), odd(d, e));
-    }
-    [a, b, c, d]
 }

@@ -28,7 +28,7 @@ pub struct Panels<const ROWS: u32, const COLUMNS: u32> {
 
 impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// How many there are.
-    const COUNT: u32 = COLUMNS.div_ceil(LINE_ELEMENTS);
+    pub const COUNT: u32 = COLUMNS.div_ceil(LINE_ELEMENTS);
     /// Bytes of one.
     const PANEL: u32 = const {
         assert!(ROWS.is_multiple_of(8) && COLUMNS.is_multiple_of(DEPTH));
@@ -51,7 +51,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
             let column = (panel * LINE_ELEMENTS).wrapping_sub(head.outside());
             let at = [column as i32, row as i32, head.head as i32, batch as i32];
             // SAFETY: the caller's contract.
-            unsafe { tma::load_4d(self.address + panel * Self::PANEL, map, barrier, at) };
+            unsafe { tma::load_4d(self.panel(panel), map, barrier, at) };
             panel += 1;
         }
     }
@@ -61,6 +61,12 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     #[inline(always)]
     pub fn from_row(self, row: u32) -> Self {
         Self { address: self.address + row * LINE }
+    }
+
+    /// Address of a panel.
+    #[inline(always)]
+    pub fn panel(self, index: u32) -> u32 {
+        self.address + index * Self::PANEL
     }
 
     /// Begins to store the rows of a box from `row` of the view on, all columns of them.
@@ -75,7 +81,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         while panel < Self::COUNT {
             let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
             // SAFETY: the caller's contract.
-            unsafe { tma::store_4d(map, self.address + panel * Self::PANEL, at) };
+            unsafe { tma::store_4d(map, self.panel(panel), at) };
             panel += 1;
         }
     }
@@ -118,7 +124,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
             let mut byte = row * LINE + 16 * (index::thread_anew() % 32);
             while byte < Self::PANEL {
                 // SAFETY: the caller's contract; the byte is the panel's.
-                unsafe { shared::store4(self.address + panel * Self::PANEL + byte, [0; 4]) };
+                unsafe { shared::store4(self.panel(panel) + byte, [0; 4]) };
                 byte += 512;
             }
             panel += 1;
@@ -129,7 +135,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     #[inline(always)]
     pub fn at(self, row: u32, chunk: u32) -> u32 {
         let (panel, chunk) = (chunk / 8, chunk % 8);
-        super::wgmma::chunk(self.address + panel * Self::PANEL, row, chunk)
+        super::wgmma::chunk(self.panel(panel), row, chunk)
     }
 
     /// The tile as an operand.

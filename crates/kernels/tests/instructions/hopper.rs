@@ -216,6 +216,34 @@ fn boxes_of_every_rank_are_copied_and_clipped() {
 }
 
 #[test]
+fn consecutive_bytes_are_copied_in_one_piece() {
+    for seed in SEEDS {
+        let mut target = vec![[u16::MAX; 8]; 8];
+        let buffers = [Buffer::read_write("target", &mut target)];
+        let address = buffers[0].address;
+        let kernel = || {
+            let lane = index::thread();
+            // SAFETY: the whole warp stores; what is copied was written before the fence, and is waited for.
+            unsafe {
+                shared::store_b16(shared::base() + 2 * lane, lane as u16);
+                fence::proxy_async();
+                warp::sync();
+                assert_eq!(shared::load_b16(shared::base() + 2 * (31 - lane)), 31 - lane as u16);
+                if lane == 5 {
+                    tma::store_bytes(address + 16, shared::base() + 16, 48);
+                    tma::commit_group();
+                    tma::wait_group::<0>();
+                }
+            }
+        };
+        launch(&Launch { buffers: &buffers, ..one_block(32, seed) }, &kernel).unwrap();
+        for (place, &found) in target.as_flattened().iter().enumerate() {
+            assert_eq!(found, if (8..32).contains(&place) { place as u16 } else { u16::MAX }, "{place}");
+        }
+    }
+}
+
+#[test]
 fn stored_matrices_are_rows_of_eight() {
     let rows: Vec<Mutex<[f32; 16]>> = (0..16).map(|_| Mutex::default()).collect();
     let kernel = || {

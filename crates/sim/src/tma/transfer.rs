@@ -149,6 +149,36 @@ impl Block {
         self.land_due_pieces().map(|()| true)
     }
 
+    /// A store of consecutive bytes is one to a tensor that is one box.
+    pub(super) fn issue_store_of_bytes(
+        &mut self,
+        address: u64,
+        shared: u32,
+        bytes: u32,
+        location: &'static Location<'static>,
+    ) -> Result<bool, Box<Error>> {
+        const ELEMENT: u32 = 8;
+        let elements = bytes / ELEMENT;
+        let map = TensorMap {
+            address,
+            element_bytes: ELEMENT,
+            rank: 1,
+            dims: [elements.into(), 1, 1, 1, 1],
+            strides: [16; MAX_RANK - 1],
+            box_dims: [elements, 1, 1, 1, 1],
+            swizzle: Swizzle::None,
+        };
+        let encoded = if bytes.is_multiple_of(16) {
+            map.encode()
+        } else {
+            Err(format!("{bytes} bytes, not a multiple of 16"))
+        };
+        match encoded {
+            Ok(map) => self.issue_store(map, shared, &[0], location),
+            Err(reason) => Err(self.invalid_transfer(AccessKind::TmaStore, location, reason)),
+        }
+    }
+
     /// The author of the running thread's stores.
     fn storing_agent(&mut self) -> usize {
         if let Some(stores) = self.transfers.stores.get(&self.current) {

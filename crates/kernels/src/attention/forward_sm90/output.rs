@@ -2,7 +2,7 @@
 
 use super::consumer::{leads_warp, scale_rows, warpgroup};
 use super::schedule::Schedule;
-use super::{Pipeline, WARPGROUP, first_row};
+use super::{Pipeline, Rows, WARPGROUP, first_row};
 use crate::config::Sm90Config;
 use crate::element::Element;
 use crate::params::PersistentParams;
@@ -19,7 +19,7 @@ const FIRST_BARRIER: u32 = 4;
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both
 /// rows' 1/l and lse. Each warp rounds its rows into shared memory, from where tensor copies fetch them and
-/// clip what is not there, or the warp itself where no tensor map can.
+/// clip what is not there, or copies of single rows where no tensor map can.
 ///
 /// # Safety
 /// All threads of a warpgroup call this together; these rows of O are theirs alone.
@@ -50,37 +50,30 @@ pub(super) unsafe fn store<
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
         if Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output() {
             wait();
-            warp::sync();
         } else {
             // They were Q's, which the products of the whole warpgroup have read.
             barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
         }
         let rows = pipeline.o(thread / WARPGROUP).from_row(thread % WARPGROUP / 32 * WARP_ROWS);
-        let (row, half) = (thread % WARP_ROWS, thread % 32 / WARP_ROWS);
-        let mut step = 0;
-        while step < OUT / 8 {
-            let at = rows.at(row, 2 * step as u32 + half);
-            let pair = |i: usize| E::pack(o[8 * step + 2 * i], o[8 * step + 2 * i + 1]);
-            stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]);
-            step += 1;
-        }
-        fence::proxy_async();
-        // Behind the barrier the first lane may leave the tile.
+        // Behind the next `warp::sync` the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
-        warp::sync();
         let (first_row, rows_left) =
             (lane.warp_row, work.queries.len.saturating_sub(tile_row + lane.warp_row));
         let by_rows = o_by_rows == 2 || o_by_rows == 1 && rows_left < WARP_ROWS;
         if warp::broadcast(by_rows as u32, 0) != 0 {
-            let o = schedule.o(rows_left);
-            let o = GlobalTile { address: o.at::<E>(first_row, 0), ..o };
-            store_rows::<E, _, _>(rows, WARP_ROWS, &o, schedule.first_column());
-            warp::sync(); // The first lane is about to leave the tile, and Q's memory where O leaves through that.
-        } else if leads_warp() {
-            // The sequences of a packed batch have one batch index.
-            let batch = if o_by_rows == 0 { work.batch } else { 0 };
-            rows.store(map, work.queries.first + tile_row + first_row, work.head, batch);
-            tma::commit_group();
+            let target = schedule.o(rows_left);
+            let target = GlobalTile { address: target.at::<E>(first_row, 0), ..target };
+            store_rows::<E, _, _, OUT>(rows, o, &target, schedule.first_column());
+        } else {
+            write::<E, HEAD_DIM, OUT>(rows, o);
+            fence::proxy_async();
+            warp::sync();
+            if leads_warp() {
+                // The sequences of a packed batch have one batch index.
+                let batch = if o_by_rows == 0 { work.batch } else { 0 };
+                rows.store(map, work.queries.first + tile_row + first_row, work.head, batch);
+                tma::commit_group();
+            }
         }
         let mut i = 0;
         while i < 2 {
@@ -93,18 +86,36 @@ pub(super) unsafe fn store<
     }
 }
 
-/// Waits until the shared memory of this thread's stores may be written again.
+/// Rounds a warp's rows of O to the panels of `rows`.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together; nobody else accesses the rows.
 #[inline(always)]
-pub(super) fn wait() {
-    if leads_warp() {
-        tma::wait_group_read::<0>();
+unsafe fn write<E: MmaElement, const HEAD_DIM: u32, const OUT: usize>(rows: Rows<HEAD_DIM>, o: &[f32; OUT]) {
+    let lane = index::thread_anew() % 32;
+    let mut step = 0;
+    while step < OUT / 8 {
+        let at = rows.at(lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
+        let pair = |i: usize| E::pack(o[8 * step + 2 * i], o[8 * step + 2 * i + 1]);
+        // SAFETY: the caller's contract.
+        unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
+        step += 1;
     }
+}
+
+/// Waits until the shared memory of this warp's stores may be written again.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together.
+#[inline(always)]
+pub(super) unsafe fn wait() {
+    tma::wait_group_read::<0>();
+    // SAFETY: the caller's contract.
+    unsafe { warp::sync() };
 }
 
 /// Waits until this thread's stores are over.
 #[inline(always)]
 pub(super) fn wait_all() {
-    if leads_warp() {
-        tma::wait_group::<0>();
-    }
+    tma::wait_group::<0>();
 }
