@@ -260,7 +260,7 @@ entries! { sm_90a;
     forward_sm90(128, 64, 208);
     forward_sm90(128, 64, 224);
     forward_sm90(128, 64, 240);
-    forward_sm90(128, 80, 256);
+    forward_sm90(128, 64, 256);
     // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);

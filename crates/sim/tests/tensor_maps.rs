@@ -257,7 +257,10 @@ fn transfers_that_the_device_does_not_take() {
         ),
         (message(&read_only, &load(base + 16 * 1024, good, [0, 0])), "out of bounds"),
         (message(&short, &load(base, good, [0, 0])), "global access out of bounds"),
-        (message(&read_only, &store_bytes(values_at, base + 8, 16)), "shared address 1032 is not a multiple of 16"),
+        (
+            message(&read_only, &store_bytes(values_at, base + 8, 16)),
+            "shared address 1032 is not a multiple of 16",
+        ),
         (message(&read_only, &store_bytes(values_at + 8, base, 16)), "not a multiple of 16"),
         (message(&read_only, &store_bytes(values_at, base, 24)), "24 bytes, not a multiple of 16"),
         (message(&read_only, &store_bytes(values_at, base, 0)), "dims[0] is 0, not 1 to 2^32"),

@@ -202,10 +202,18 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         Panels { address: self.base + Rows::<HEAD_DIM>::BYTES * warpgroup }
     }
 
-    /// A warpgroup's rows of O.
+    /// Whether O leaves through Q's memory: where it has none of its own, and where rows need more than that.
+    #[inline(always)]
+    fn leaves_through_queries(params: &PersistentParams) -> bool {
+        let (all, none) = const { (Self::CONFIG.own_output(), Self::CONFIG.output_panels() == 0) };
+        !all && (none || params.o_by_rows != 0)
+    }
+
+    /// A warpgroup's part of O's own memory.
     #[inline(always)]
     fn o(self, warpgroup: u32) -> Rows<HEAD_DIM> {
-        Panels { address: self.q(warpgroup).address + Self::CONFIG.o_offset() }
+        let panels = const { Self::CONFIG.output_panels() };
+        Panels { address: self.base + Self::CONFIG.o_offset() + panels * Rows::<HEAD_DIM>::PANEL * warpgroup }
     }
 
     /// The first stage of K; the others lie behind it.

@@ -68,12 +68,17 @@ impl Sm90Config {
     /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own
     /// beside them.
     pub const fn stages(&self) -> u32 {
-        if self.needed(3, true) <= SHARED { 3 } else { 2 }
+        if self.needed(3, self.panels()) <= SHARED { 3 } else { 2 }
     }
 
-    /// Bytes of a row in shared memory, in whole panels of 64 columns.
+    /// Panels of 64 columns that a row lies in.
+    const fn panels(&self) -> u32 {
+        self.head_dim.div_ceil(Self::BOX_COLUMNS)
+    }
+
+    /// Bytes of a row in shared memory, in whole panels.
     const fn row_bytes(&self) -> u32 {
-        self.head_dim.div_ceil(Self::BOX_COLUMNS) * LINE
+        self.panels() * LINE
     }
 
     /// Bytes of a stage of K or V.
@@ -96,15 +101,27 @@ impl Sm90Config {
         self.k_offset() + self.stages() * self.stage_bytes()
     }
 
-    /// Whether O leaves through memory of its own, so that the next tile's Q can come meanwhile, and not
-    /// through that of Q.
+    /// Panels of O that have memory of their own, so that the next tile's Q can come while O leaves: all, or two that all
+    /// leave through in turn, or none, where O leaves through Q's memory.
+    pub const fn output_panels(&self) -> u32 {
+        let stages = self.stages();
+        if self.needed(stages, self.panels()) <= SHARED {
+            self.panels()
+        } else if self.needed(stages, 2) <= SHARED {
+            2
+        } else {
+            0
+        }
+    }
+
+    /// Whether all of O has memory of its own.
     pub const fn own_output(&self) -> bool {
-        self.needed(self.stages(), true) <= SHARED
+        self.output_panels() == self.panels()
     }
 
     /// Where O leaves through: behind the rings, if not where Q was.
     pub const fn o_offset(&self) -> u32 {
-        if self.own_output() { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
+        if self.output_panels() > 0 { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
     }
 
     /// Bytes of what says which tile comes next: two slots of 80, and four barriers.
@@ -133,13 +150,13 @@ impl Sm90Config {
 
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
-        self.needed(self.stages(), self.own_output())
+        self.needed(self.stages(), self.output_panels())
     }
 
-    /// Bytes of shared memory with so many stages, and with memory for O or without.
-    const fn needed(&self, stages: u32, own_output: bool) -> u32 {
+    /// Bytes of shared memory with so many stages, and so many panels of O.
+    const fn needed(&self, stages: u32, output_panels: u32) -> u32 {
         let tiles = self.q_bytes() + 2 * stages * self.stage_bytes();
-        let output = if own_output { self.q_bytes() } else { 0 };
+        let output = self.block_m * LINE * output_panels;
         tiles + output + Self::SCHEDULE_BYTES + 2 * self.barrier_bytes(stages)
     }
 
@@ -220,7 +237,10 @@ mod tests {
         assert!(config.own_output() && !config.takes_turns());
         let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
         assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 192);
-        assert!(!config.own_output());
+        assert_eq!(config.output_panels(), 0);
+        let config = Sm90Config { block_n: 64, ..config };
+        assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 64) + 256 * 128 + 32 * (2 + 4) + 192);
+        assert!(config.output_panels() == 2 && !config.own_output());
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     /// How many there are.
     pub const COUNT: u32 = COLUMNS.div_ceil(LINE_ELEMENTS);
     /// Bytes of one.
-    const PANEL: u32 = const {
+    pub const PANEL: u32 = const {
         assert!(ROWS.is_multiple_of(8) && COLUMNS.is_multiple_of(DEPTH));
         ROWS * LINE
     };
@@ -69,21 +69,17 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         self.address + index * Self::PANEL
     }
 
-    /// Begins to store the rows of a box from `row` of the view on, all columns of them.
+    /// Begins to store the rows of a box, which lie at `address`, to those from `row` of the view on: columns of one panel.
     ///
     /// # Safety
     /// As [`tma::store_4d`], with the map of a view whose heads are of one class, as [`Self::load`] says, whose box may
     /// have fewer rows.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn store(self, map: u64, row: u32, head: u32, batch: u32) {
-        let mut panel = 0;
-        while panel < Self::COUNT {
-            let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
-            // SAFETY: the caller's contract.
-            unsafe { tma::store_4d(map, self.panel(panel), at) };
-            panel += 1;
-        }
+    pub unsafe fn store_panel(address: u32, map: u64, panel: u32, [row, head, batch]: [u32; 3]) {
+        let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
+        // SAFETY: the caller's contract.
+        unsafe { tma::store_4d(map, address, at) };
     }
 
     /// The tile so many behind this one.

@@ -67,8 +67,12 @@ where
     [f32; OUT]: Accumulator,
 {
     const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG;
-    const OWN_OUTPUT: bool = Self::CONFIG.own_output();
     const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
+
+    #[inline(always)]
+    fn leaves_through_queries(params: &PersistentParams) -> bool {
+        Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::leaves_through_queries(params)
+    }
 
     #[inline(always)]
     pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
@@ -122,7 +126,7 @@ where
                 } else {
                     warp::sync(); // All lanes have read the slot that the first one is about to leave.
                 }
-                if !Self::OWN_OUTPUT {
+                if Self::leaves_through_queries(params) {
                     output::wait();
                     self.release_queries();
                 }
@@ -141,19 +145,19 @@ where
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
         let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
         let has_rows = has_rows::<BLOCK_M>(params, work);
-        let params = &params.attention;
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(params, work, tile_row);
-        let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
+        let attention = &params.attention;
+        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(attention, work, tile_row);
+        let seen = blocks.seen_by(attention, work, first_row, WARPGROUP_ROWS);
         let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        let softmax_scale = if SCORE_MOD { 1.0 } else { params.softmax_scale };
+        let softmax_scale = if SCORE_MOD { 1.0 } else { attention.softmax_scale };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = [0.0; OUT];
         let sees = seen.begin < seen.end;
         // SAFETY: the caller's contract.
         unsafe {
             if SCORE_MOD {
-                self.score_mod = ScoreMod::of_head(params, work);
+                self.score_mod = ScoreMod::of_head(attention, work);
             }
             self.queries.wait();
             self.pass_over(blocks.count - seen.end);
@@ -168,7 +172,7 @@ where
                 finished
             } else {
                 warp::sync(); // As in `pass_over`.
-                if Self::OWN_OUTPUT {
+                if !Self::leaves_through_queries(params) {
                     self.release_queries();
                 }
                 [(0.0, f32::NEG_INFINITY); 2]
@@ -183,7 +187,12 @@ where
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn multiply_blocks(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, seen: &Seen) {
+    unsafe fn multiply_blocks(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<BLOCK_N>,
+        seen: &Seen,
+    ) {
         // SAFETY: the caller's contract.
         unsafe {
             let mut block = seen.end - 1;
@@ -191,10 +200,10 @@ where
             wgmma::fence();
             self.multiply_keys();
             self.s.wait_group::<0>();
-            self.release_operands(block == seen.begin);
-            self.change_scores(params, blocks, block);
+            self.release_operands(params, block == seen.begin);
+            self.change_scores(&params.attention, blocks, block);
             if block >= seen.whole_end || block < seen.whole_begin {
-                self.mask(params, blocks, block);
+                self.mask(&params.attention, blocks, block);
             }
             self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
             self.round();
@@ -220,7 +229,7 @@ where
     #[inline(always)]
     unsafe fn step<const MASKED: bool>(
         &mut self,
-        params: &AttentionParams,
+        params: &PersistentParams,
         blocks: &KeyBlocks<BLOCK_N>,
         seen: &Seen,
         block: u32,
@@ -236,10 +245,10 @@ where
             self.multiply_values();
             self.pass_turn();
             self.s.wait_group::<1>();
-            self.release_operands(block == seen.begin);
-            self.change_scores(params, blocks, block);
+            self.release_operands(params, block == seen.begin);
+            self.change_scores(&params.attention, blocks, block);
             if MASKED {
-                self.mask(params, blocks, block);
+                self.mask(&params.attention, blocks, block);
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
             self.o.wait_group::<0>();
@@ -359,11 +368,11 @@ where
     /// # Safety
     /// As [`Self::run`], once the products of scores have read both.
     #[inline(always)]
-    unsafe fn release_operands(&mut self, last: bool) {
+    unsafe fn release_operands(&mut self, params: &PersistentParams, last: bool) {
         // SAFETY: the caller's contract.
         unsafe {
             self.keys.leave(leads_warp());
-            if Self::OWN_OUTPUT && last {
+            if last && !Self::leaves_through_queries(params) {
                 self.release_queries();
             }
         }

@@ -10,9 +10,13 @@ use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
 use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panel_store::store_rows;
 use crate::tile::simt::GlobalTile;
+use crate::tile::wgmma::chunk;
 
 /// Rows of O that one warp stores.
 const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
+
+/// Sixteens of columns in a panel.
+const STEPS: usize = Sm90Config::BOX_COLUMNS as usize / 16;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
 const FIRST_BARRIER: u32 = 4;
@@ -48,13 +52,16 @@ pub(super) unsafe fn store<
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
-        if Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output() {
-            wait();
-        } else {
-            // They were Q's, which the products of the whole warpgroup have read.
+        let through_queries = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::leaves_through_queries(params);
+        let warpgroup_rows = if through_queries {
+            // The products of the whole warpgroup have read them.
             barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
-        }
-        let rows = pipeline.o(thread / WARPGROUP).from_row(thread % WARPGROUP / 32 * WARP_ROWS);
+            pipeline.q(thread / WARPGROUP)
+        } else {
+            wait();
+            pipeline.o(thread / WARPGROUP)
+        };
+        let rows = warpgroup_rows.from_row(thread % WARPGROUP / 32 * WARP_ROWS);
         // Behind the next `warp::sync` the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
         let (first_row, rows_left) =
@@ -65,14 +72,14 @@ pub(super) unsafe fn store<
             let target = GlobalTile { address: target.at::<E>(first_row, 0), ..target };
             store_rows::<E, _, _, OUT>(rows, o, &target, schedule.first_column());
         } else {
-            write::<E, HEAD_DIM, OUT>(rows, o);
-            fence::proxy_async();
-            warp::sync();
-            if leads_warp() {
-                // The sequences of a packed batch have one batch index.
-                let batch = if o_by_rows == 0 { work.batch } else { 0 };
-                rows.store(map, work.queries.first + tile_row + first_row, work.head, batch);
-                tma::commit_group();
+            // The sequences of a packed batch have one batch index.
+            let batch = if o_by_rows == 0 { work.batch } else { 0 };
+            let at = [work.queries.first + tile_row + first_row, work.head, batch];
+            let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG };
+            if config.own_output() || through_queries {
+                store_boxes::<E, HEAD_DIM, OUT, false>(rows, o, map, at);
+            } else {
+                store_boxes::<E, HEAD_DIM, OUT, true>(rows, o, map, at);
             }
         }
         let mut i = 0;
@@ -86,17 +93,57 @@ pub(super) unsafe fn store<
     }
 }
 
-/// Rounds a warp's rows of O to the panels of `rows`.
+/// Rounds a warp's rows of O to the panels of `rows`, from where boxes leave for the row, head and batch `at`; with `STAGED`, to two
+/// panels in turn.
 ///
 /// # Safety
-/// All 32 lanes of the warp call this together; nobody else accesses the rows.
+/// All 32 lanes of the warp call this together; nobody else accesses the rows, and the map describes O.
 #[inline(always)]
-unsafe fn write<E: MmaElement, const HEAD_DIM: u32, const OUT: usize>(rows: Rows<HEAD_DIM>, o: &[f32; OUT]) {
+unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, const STAGED: bool>(
+    rows: Rows<HEAD_DIM>,
+    o: &[f32; OUT],
+    map: u64,
+    at: [u32; 3],
+) {
+    let address = |panel: u32| rows.panel(if STAGED { panel % 2 } else { panel });
+    let mut panel = 0;
+    // SAFETY: the caller's contract; a panel is written again after its box was waited for.
+    unsafe {
+        while panel < Rows::<HEAD_DIM>::COUNT {
+            if STAGED && panel >= 2 {
+                tma::wait_group_read::<1>();
+                warp::sync();
+            }
+            write_panel::<E, OUT>(address(panel), o, panel);
+            if STAGED || panel + 1 == Rows::<HEAD_DIM>::COUNT {
+                fence::proxy_async();
+                warp::sync();
+                if leads_warp() {
+                    let mut written = if STAGED { panel } else { 0 };
+                    while written <= panel {
+                        Rows::<HEAD_DIM>::store_panel(address(written), map, written, at);
+                        written += 1;
+                    }
+                    tma::commit_group();
+                }
+            }
+            panel += 1;
+        }
+    }
+}
+
+/// Rounds what a warp's rows of O have in a panel to the lines at `address`.
+///
+/// # Safety
+/// As [`store_boxes`].
+#[inline(always)]
+unsafe fn write_panel<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT], panel: u32) {
     let lane = index::thread_anew() % 32;
     let mut step = 0;
-    while step < OUT / 8 {
-        let at = rows.at(lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
-        let pair = |i: usize| E::pack(o[8 * step + 2 * i], o[8 * step + 2 * i + 1]);
+    while step < STEPS && panel as usize * STEPS + step < OUT / 8 {
+        let first = 8 * (panel as usize * STEPS + step);
+        let at = chunk(address, lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
+        let pair = |i: usize| E::pack(o[first + 2 * i], o[first + 2 * i + 1]);
         // SAFETY: the caller's contract.
         unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
         step += 1;
