@@ -2,6 +2,7 @@
 
 use crate::element::Element;
 use crate::ptx::{global, index, shared};
+use crate::tile::panel_move::from_column;
 use crate::tile::panels::Panels;
 use crate::tile::simt::GlobalTile;
 
@@ -76,17 +77,5 @@ unsafe fn load_columns<const ROWS: u32, const COLUMNS: u32>(
         // SAFETY: the caller's contract.
         unsafe { shared::load4(tile.at(row, chunk)) }.map(f32::to_bits)
     };
-    let [mut a, mut b, mut c, mut d] = load(chunk);
-    let [mut e, mut f, g, h] = load(chunk + 1);
-    if column & 4 != 0 {
-        (a, b, c, d, e, f) = (c, d, e, f, g, h);
-    }
-    if column & 2 != 0 {
-        (a, b, c, d, e) = (b, c, d, e, f);
-    }
-    if column & 1 != 0 {
-        let odd = |low: u32, high: u32| (low >> 16) | (high << 16);
-        (a, b, c, d) = (odd(a, b), odd(b, c), odd(c, d), odd(d, e));
-    }
-    [a, b, c, d]
+    from_column(load(chunk), load(chunk + 1), column)
 }

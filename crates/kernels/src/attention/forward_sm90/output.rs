@@ -2,7 +2,7 @@
 
 use super::consumer::{leads_warp, scale_rows, warpgroup};
 use super::schedule::Schedule;
-use super::{Pipeline, WARPGROUP, first_row};
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
 use crate::config::Sm90Config;
 use crate::element::Element;
 use crate::params::PersistentParams;
@@ -15,7 +15,7 @@ use crate::tile::simt::GlobalTile;
 const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
-const FIRST_BARRIER: u32 = 4;
+pub(super) const FIRST_BARRIER: u32 = 4;
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both
 /// rows' 1/l and lse. Each warp rounds its rows into shared memory, from where tensor copies fetch them and
@@ -31,6 +31,7 @@ pub(super) unsafe fn store<
     const HEAD_DIM: u32,
     const STAGES: u32,
     const OUT: usize,
+    const ROW_CLASSES: bool,
 >(
     params: &PersistentParams,
     map: u64,
@@ -65,6 +66,10 @@ pub(super) unsafe fn store<
             step += 1;
         }
         fence::proxy_async();
+        if ROW_CLASSES {
+            warp::sync();
+            return store_classes::<E, HEAD_DIM>(params, schedule, rows, lane, tile_row, finished);
+        }
         // Behind the barrier the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
         warp::sync();
@@ -86,6 +91,53 @@ pub(super) unsafe fn store<
         while i < 2 {
             let row = 8 * i as u32 + lane.group;
             if lse_address != 0 && lane.pair == 0 && row < rows_left {
+                f32::store(lse_address + 4 * (first_row + row) as u64, finished[i].1);
+            }
+            i += 1;
+        }
+    }
+}
+
+/// Stores a warp's rows of O and lse, which lie class by class, as those of Q that they come from.
+///
+/// # Safety
+/// As [`store`], once the rows are in shared memory.
+#[inline(always)]
+unsafe fn store_classes<E: MmaElement, const HEAD_DIM: u32>(
+    params: &PersistentParams,
+    schedule: &Schedule,
+    rows: Rows<HEAD_DIM>,
+    lane: Lane,
+    tile_row: u32,
+    finished: [(f32, f32); 2],
+) {
+    let classes = row_classes(&params.attention);
+    let place = lane.warp_row % WARPGROUP_ROWS;
+    let first_row = lane.warp_row - place;
+    // SAFETY: the caller's contract; the tile at hand is not left yet.
+    unsafe {
+        let (work, lse_address) = (schedule.work(), schedule.lse());
+        let existing = work.queries.len.saturating_sub(tile_row + first_row);
+        let o = schedule.o(0);
+        let share = classes.rows(WARPGROUP_ROWS).min(WARP_ROWS);
+        let mut first = 0;
+        while first < WARP_ROWS {
+            let (class, index) = classes.at_place(WARPGROUP_ROWS, place + first);
+            let target = GlobalTile {
+                address: o.at::<E>(first_row + classes.row(class, index), 0),
+                stride: o.stride * classes.count() as u64,
+                rows: classes.rows(existing).saturating_sub(index),
+                columns: o.columns,
+            };
+            store_rows::<E, _, _>(rows.from_row(first), share, &target, classes.last_shift());
+            first += share;
+        }
+        warp::sync(); // The first lane is about to leave the tile, and Q's memory where O leaves through that.
+        let mut i = 0;
+        while i < 2 {
+            let (class, index) = classes.at_place(WARPGROUP_ROWS, place + 8 * i as u32 + lane.group);
+            let row = classes.row(class, index);
+            if lse_address != 0 && lane.pair == 0 && row < existing {
                 f32::store(lse_address + 4 * (first_row + row) as u64, finished[i].1);
             }
             i += 1;
