@@ -8,9 +8,11 @@ use fa_kernels::params::{
 };
 use fa_kernels::ptx::tma;
 use fa_kernels::tile::head_start::HeadStart;
+use fa_kernels::tile::row_classes::RowClasses;
 
 use crate::plan::{
-    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, unmapped, whole_tiles,
+    Packed, PackedCopy, TileOrder, chunks, class_layout, head_blocks, is_shifted, margin, row_classes,
+    unmapped, whole_tiles,
 };
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
@@ -80,16 +82,27 @@ pub(crate) fn params(
     let [q, k, v] = [at(0, addresses.q), at(1, addresses.k), at(2, addresses.v)];
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let v_margin = margin(v, &v_read, head_dim);
+    let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
     // V's shift moves the columns of O.
-    let o_by_rows = !addresses.o.is_multiple_of(16)
+    let o_by_rows = by_classes
+        || !addresses.o.is_multiple_of(16)
         || unmapped("o", &problem.tensors().o).is_some()
         || is_shifted(&v_read)
         || v_margin >= CHUNK;
     let o = || encode(&class_map(addresses.o, &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
+    let classes = row_classes(problem);
+    let inputs = |address, layout: &TensorLayout, rows| {
+        if by_classes {
+            row_class_maps(address, layout, classes, rows, &encode)
+        } else {
+            class_maps(address, layout, rows, &encode)
+        }
+    };
+    let q_rows = Sm90Config::WARPGROUP_ROWS;
     let maps = AttentionMaps {
-        q: class_maps(q, &q_read, Sm90Config::WARPGROUP_ROWS, &encode)?,
-        k: class_maps(k, &k_read, block_n, &encode)?,
-        v: class_maps(v, &v_read, block_n, &encode)?,
+        q: inputs(q, &q_read, if by_classes { classes.rows(q_rows) } else { q_rows })?,
+        k: inputs(k, &k_read, block_n)?,
+        v: inputs(v, &v_read, block_n)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
     let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
@@ -98,8 +111,10 @@ pub(crate) fn params(
     let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
     let landed = Sm90Config { block_m, block_n, head_dim }.landed_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
+    let seqlen_k = if by_classes { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
+    let are_shifted = by_classes || is_shifted(&q_read) || is_shifted(&k_read);
     let params = PersistentParams {
-        attention: AttentionParams { q_strides, k_strides, v_strides, ..attention },
+        attention: AttentionParams { q_strides, k_strides, v_strides, seqlen_k, ..attention },
         tiles: if is_varlen { 0 } else { dense_tiles() },
         short_tiles,
         whole_tiles,
@@ -110,7 +125,7 @@ pub(crate) fn params(
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
         v_landed: if is_varlen { landed } else { 0 },
-        qk_landed: if is_shifted(&q_read) || is_shifted(&k_read) { landed } else { 0 },
+        qk_landed: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
     };
@@ -158,21 +173,50 @@ fn class_maps(
     Ok(maps)
 }
 
+/// As [`class_maps`], of classes of rows.
+fn row_class_maps(
+    address: u64,
+    layout: &TensorLayout,
+    classes: RowClasses,
+    rows: u32,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
+    let map = |class: u32| {
+        let first = address + 2 * (class as usize * layout.stride_seq) as u64;
+        encode(&map_from(first, classes.shift(class), &class_layout(layout, classes), rows))
+    };
+    let mut maps = [map(0)?; HeadStart::MAX_CLASSES];
+    for class in 1..classes.count() {
+        maps[class as usize] = map(class)?;
+    }
+    Ok(maps)
+}
+
 /// The map of a class of heads: boxes of 64 columns and so many rows.
 fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> TensorMap {
-    let TensorLayout { stride_head, head_dim, .. } = *layout;
+    let TensorLayout { stride_head, heads, .. } = *layout;
     let classes = HeadStart::classes(stride_head as u64);
-    let shift = HeadStart::of(stride_head as u64, class as u32, 0).shift as usize;
+    let shift = HeadStart::of(stride_head as u64, class as u32, 0).shift;
+    let layout = TensorLayout {
+        heads: (heads - class).div_ceil(classes),
+        stride_head: classes.saturating_mul(stride_head),
+        ..*layout
+    };
+    map_from(address + 2 * (class * stride_head) as u64, shift, &layout, rows)
+}
+
+/// The map of a view at `address`, `shift` elements behind a multiple of 16 bytes, from that multiple on.
+fn map_from(address: u64, shift: u32, layout: &TensorLayout, rows: u32) -> TensorMap {
     let axis = |length, stride, boxed| {
         // The axis of a single index takes no steps, but its stride is looked at.
         Dimension { length, stride: if length == 1 { CHUNK as usize } else { stride }, boxed }
     };
     swizzled(
-        address + 2 * (class * stride_head - shift) as u64,
+        address - 2 * u64::from(shift),
         [
-            Dimension { length: shift + head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+            Dimension { length: shift as usize + layout.head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
             axis(layout.seqlen, layout.stride_seq, rows),
-            axis((layout.heads - class).div_ceil(classes), classes.saturating_mul(stride_head), 1),
+            axis(layout.heads, layout.stride_head, 1),
             axis(layout.batch, layout.stride_batch, 1),
         ],
     )

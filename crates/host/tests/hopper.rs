@@ -5,7 +5,10 @@
 mod common;
 
 use common::{Case, Order, case, untouched_outside};
-use flash_attention::{DType, Device, Element, Kernel, Options, Request, Sim, accuracy, plan, reference};
+use fa_kernels::entries::{Algorithm, Entry, entries};
+use flash_attention::{
+    DType, Device, Element, Kernel, Options, Plan, Request, Sim, accuracy, plan, plan_entry, reference,
+};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -40,16 +43,25 @@ fn run<T: Element>(
     request: &Request,
     schedule: u64,
 ) -> Result<(), TestCaseError> {
+    let device = Device { multiprocessors, ..Sim::new(schedule).device().clone() };
+    let plan = plan(&case.problem(), &device, request).unwrap();
+    prop_assert!(plan.steps.last().unwrap().grid <= multiprocessors);
+    run_plan::<T>(case, o_offset, &plan, schedule)
+}
+
+/// Runs a case as planned.
+fn run_plan<T: Element>(
+    case: &Case,
+    o_offset: usize,
+    plan: &Plan,
+    schedule: u64,
+) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
     let mut o = vec![T::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
     let (before, o) = o.split_at_mut(o_offset);
     let mut lse = vec![-77.0; problem.lse_len() + 3];
-    let sim = Sim::new(schedule);
-    let device = Device { multiprocessors, ..sim.device().clone() };
-    let plan = plan(&problem, &device, request).unwrap();
-    prop_assert!(plan.steps.last().unwrap().grid <= multiprocessors);
-    let ran = sim.forward(&problem, &plan, (q, k, v), o, Some(&mut lse));
+    let ran = Sim::new(schedule).forward(&problem, plan, (q, k, v), o, Some(&mut lse));
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
     let report = accuracy::check(&problem, (q, k, v), o, Some(&lse), DType::F32, &rows);
@@ -218,6 +230,83 @@ fn heads_of_every_class_keep_out_what_is_between_them() {
         if let Err(error) = run_in_its_type(&case, 0, 3, &request, index as u64) {
             panic!("{case:?}: {error}");
         }
+    }
+}
+
+/// Runs a case with the entry of row classes for so many columns, on a device of so many multiprocessors.
+fn run_classes(case: &Case, o_offset: usize, multiprocessors: u32, columns: u32, schedule: u64) {
+    let problem = case.problem();
+    let mut built = entries().filter(|entry| {
+        let of_type = entry.algorithm == Algorithm::ForwardSm90RowClasses && entry.dtype == case.dtype.name();
+        of_type && entry.tile.head_dim >= columns
+    });
+    let entry = built.next().unwrap();
+    let device = Device { multiprocessors, ..Sim::new(schedule).device().clone() };
+    let planned = plan_entry(&problem, &device, entry).unwrap();
+    assert_eq!((planned.steps.len(), planned.workspace_bytes), (1, 0), "{case:?}");
+    let ran = match case.dtype {
+        DType::Bf16 => run_plan::<bf16>(case, o_offset, &planned, schedule),
+        _ => run_plan::<f16>(case, o_offset, &planned, schedule),
+    };
+    if let Err(error) = ran {
+        panic!("{case:?}, {}: {error}", entry.name);
+    }
+}
+
+/// Rows of which each starts at another distance from a multiple of 16 bytes than the one before, read class by class where they
+/// are, in 8 schedules: two, four and eight classes, of which the last block is full or not, and NaN between the rows.
+#[test]
+fn rows_of_every_class_are_read_where_they_are() {
+    for (index, ([seqlen_q, seqlen_k], [heads, group], [head_dim, head_dim_v], order)) in [
+        // Eight classes: fewer keys than a block has of each,
+        ([64, 72], [2, 1], [9, 9], Order::Bhsd),
+        ([200, 192], [1, 2], [65, 65], Order::Bhsd),
+        // as many, more, and V narrower or wider by whole chunks,
+        ([136, 512], [2, 1], [129, 129], Order::Bhsd),
+        ([72, 1112], [1, 1], [121, 57], Order::Bhsd),
+        ([80, 640], [1, 2], [9, 25], Order::Rows(2)),
+        ([64, 64], [2, 1], [131, 131], Order::Rows(4)),
+        // four,
+        ([68, 132], [2, 1], [10, 10], Order::Bhsd),
+        ([196, 260], [1, 2], [122, 122], Order::Rows(12)),
+        // and two.
+        ([70, 130], [1, 1], [12, 12], Order::Rows(8)),
+        ([66, 258], [2, 2], [140, 140], Order::Bhsd),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let case = Case {
+            dtype: [DType::F16, DType::Bf16][index % 2],
+            shape: [1 + index % 2, seqlen_q, seqlen_k, heads, group, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders: [order, order, [Order::Bshd, Order::Bhsd, Order::Padded(3)][index % 3]],
+            options: PLAIN,
+            seed: index as u64,
+        };
+        let columns = head_dim.max(head_dim_v) as u32 + 7;
+        run_classes(&case, index % 4, 2, columns, index as u64 % 8);
+        run_classes(&case, 0, 1, columns, (index as u64 + 3) % 8);
+    }
+}
+
+/// Every HEAD_DIM with classes of rows, filled up to its last column.
+#[test]
+fn row_classes_of_every_width() {
+    let of_type = |entry: &&Entry| {
+        entry.algorithm == Algorithm::ForwardSm90RowClasses && entry.dtype == DType::F16.name()
+    };
+    for (index, entry) in entries().filter(of_type).enumerate() {
+        let columns = entry.tile.head_dim;
+        let case = Case {
+            dtype: [DType::F16, DType::Bf16][index % 2],
+            shape: [1, 136, 64 + 8 * entry.tile.block_n as usize, 2, 1, columns as usize - 7],
+            head_dim_v: None,
+            orders: [Order::Bhsd; 3],
+            options: PLAIN,
+            seed: index as u64,
+        };
+        run_classes(&case, 0, 1, columns, index as u64 % 8);
     }
 }
 

@@ -265,6 +265,22 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
+    // One tile of each HEAD_DIM for rows that lie no multiple of 16 bytes apart, whose warpgroups take no turns. Its steps
+    // are short, for each class of keys ends with one that is not full.
+    forward_sm90_row_classes(192, 64, 32);
+    forward_sm90_row_classes(192, 64, 64);
+    forward_sm90_row_classes(192, 64, 80);
+    forward_sm90_row_classes(192, 64, 96);
+    forward_sm90_row_classes(192, 64, 112);
+    forward_sm90_row_classes(192, 64, 128);
+    forward_sm90_row_classes(192, 64, 144);
+    forward_sm90_row_classes(128, 64, 160);
+    forward_sm90_row_classes(128, 64, 176);
+    forward_sm90_row_classes(128, 64, 192);
+    forward_sm90_row_classes(128, 64, 208);
+    forward_sm90_row_classes(128, 64, 224);
+    forward_sm90_row_classes(128, 64, 240);
+    forward_sm90_row_classes(128, 64, 256);
     // Copies what tensor maps cannot describe.
     pack();
 }

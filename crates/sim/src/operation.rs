@@ -32,6 +32,8 @@ pub enum Operation {
     WarpSync,
     /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
     ShuffleXor,
+    /// [`warp::shuffle`](crate::warp::shuffle).
+    Shuffle,
     /// [`warp::broadcast`](crate::warp::broadcast).
     Broadcast,
     /// [`warp::vote_any`](crate::warp::vote_any).
@@ -95,6 +97,7 @@ impl fmt::Display for Operation {
             }
             Self::WarpSync => f.write_str("warp::sync"),
             Self::ShuffleXor => f.write_str("warp::shuffle_xor"),
+            Self::Shuffle => f.write_str("warp::shuffle"),
             Self::Broadcast => f.write_str("warp::broadcast"),
             Self::VoteAny => f.write_str("warp::vote_any"),
             Self::VoteAll => f.write_str("warp::vote_all"),

@@ -53,7 +53,16 @@ pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
     meet(Operation::ShuffleXor, [bits, lane_mask], Location::caller())[0]
 }
 
-/// The `value` of lane `lane` (`shfl.sync.idx.b32`); of `lane` the low 5 bits count.
+/// The `bits` of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`); of `lane` the low 5 bits count.
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn shuffle(bits: u32, lane: u32) -> u32 {
+    meet(Operation::Shuffle, [bits, lane], Location::caller())[0]
+}
+
+/// As [`shuffle`], of the same lane.
 ///
 /// # Panics
 /// Outside a kernel.
@@ -156,7 +165,9 @@ impl Block {
         let to_each = |lane: &dyn Fn(usize) -> u32| std::array::from_fn(|index| [lane(index), 0, 0, 0]);
         Ok(Some(match operation {
             Operation::ShuffleXor => to_each(&|lane| operands[lane ^ (operands[lane][1] as usize % 32)][0]),
-            Operation::Broadcast => to_each(&|lane| operands[operands[lane][1] as usize % 32][0]),
+            Operation::Shuffle | Operation::Broadcast => {
+                to_each(&|lane| operands[operands[lane][1] as usize % 32][0])
+            }
             Operation::VoteAny => to_each(&|_| operands.iter().any(|operands| operands[0] != 0).into()),
             Operation::VoteAll => to_each(&|_| operands.iter().all(|operands| operands[0] != 0).into()),
             Operation::MmaF16 => mma::multiply_f16(operands),

@@ -268,6 +268,11 @@ fn shuffles_and_votes_give_what_ptx_says() {
                 assert_eq!(warp::shuffle_xor(100 + thread, mask), 100 + (thread ^ mask));
             }
             assert_eq!(warp::shuffle_xor(thread, 32 + 4), thread ^ 4, "5 bits count");
+            assert_eq!(
+                warp::shuffle(100 + thread, (lane + 3) % 32),
+                100 + thread / 32 * 32 + (lane + 3) % 32
+            );
+            assert_eq!(warp::shuffle(thread, 32 + lane / 4), thread / 32 * 32 + lane / 4, "5 bits count");
             for from in [0, 5, 31] {
                 assert_eq!(warp::broadcast(100 + thread, from), 100 + thread / 32 * 32 + from);
             }

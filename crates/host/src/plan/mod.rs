@@ -3,17 +3,19 @@
 mod hopper;
 mod order;
 mod pack;
+mod row_classes;
 mod tile;
 mod tuned;
 
 use fa_kernels::attention::standard;
-use fa_kernels::entries::{Algorithm, Entry, Target, entries};
+use fa_kernels::entries::{Algorithm, Entry, Target, Tile, entries};
 
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
 pub(crate) use hopper::{TileOrder, is_shifted, margin, unmapped, whole_tiles};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
+pub(crate) use row_classes::{class_layout, of as row_classes};
 pub use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
@@ -65,9 +67,18 @@ impl Kernel {
     }
 
     /// Whether this kernel reads copies of some of Q, K and V, which a launch before it makes
-    /// ([`Plan::workspace_bytes`]).
+    /// ([`Plan::workspace_bytes`]), unless it takes row classes.
     pub fn needs_copies(self, problem: &Problem) -> bool {
         self == Self::ForwardSm90 && !Packed::of(problem).is_empty()
+    }
+
+    /// Whether this kernel can read the rows of Q, K and V where they are, class by class, though they lie no multiple of 16 bytes
+    /// apart. It does so in place of copying them where that is estimated to be quicker.
+    pub fn takes_row_classes(self, problem: &Problem) -> bool {
+        self == Self::ForwardSm90
+            && !problem.changes_scores()
+            && problem.dropout().is_none()
+            && row_classes::refusal(problem).is_none()
     }
 
     /// The kernels of a backend, the fastest first. Not each one takes every problem or device.
@@ -96,6 +107,14 @@ pub struct Request {
     pub block_m: Option<usize>,
     /// Key rows of a step.
     pub block_n: Option<usize>,
+}
+
+impl Request {
+    /// Whether a tile is as asked.
+    fn takes(&self, tile: &Tile) -> bool {
+        let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
+        matches(self.block_m, tile.block_m) && matches(self.block_n, tile.block_n)
+    }
 }
 
 /// One launch of a GPU kernel: a one-dimensional grid of an entry's blocks.
@@ -182,7 +201,7 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
     }
     let (kernel, mut why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
-        None => default_kernel(problem, device),
+        None => default_kernel(problem, device, request),
     };
     if problem.dropout().is_some() && !kernel.drops_weights() {
         let able = available.iter().filter(|kernel| kernel.drops_weights()).map(|kernel| kernel.name());
@@ -190,7 +209,9 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
         return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
     }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
-    if algorithm != kernel.tiled() {
+    let is_plain = algorithm == kernel.tiled();
+    let algorithm = algorithm.map(|algorithm| row_classes::instead_of(problem, device, request, algorithm));
+    if !is_plain {
         let what = if problem.dropout().is_some() { "drop weights" } else { "change scores" };
         why += &format!(", with the entries that {what}");
     }
@@ -234,7 +255,7 @@ fn next_with_tile(problem: &Problem, device: &Device, request: &Request, first: 
 }
 
 /// The fastest kernel that takes the problem on the device, and why.
-fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
+fn default_kernel(problem: &Problem, device: &Device, request: &Request) -> (Kernel, String) {
     if device.backend == BackendKind::Cpu {
         return (Kernel::ForwardCpu, "forward_cpu: fused, on all cores".to_owned());
     }
@@ -256,7 +277,14 @@ fn default_kernel(problem: &Problem, device: &Device) -> (Kernel, String) {
     if !Target::Sm90a.runs_on(device.compute_capability) {
         return (Kernel::ForwardSm80, sm80.to_owned());
     }
-    match pack::dissuasion(problem, device, for_scores(problem, Algorithm::ForwardSm90)) {
+    let algorithm = for_scores(problem, Algorithm::ForwardSm90);
+    let algorithm = row_classes::instead_of(problem, device, request, algorithm);
+    let dissuasion = if algorithm == Algorithm::ForwardSm90RowClasses {
+        row_classes::dissuasion(problem, device)
+    } else {
+        pack::dissuasion(problem, device, algorithm)
+    };
+    match dissuasion {
         None => (
             Kernel::ForwardSm90,
             "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps".to_owned(),

@@ -35,6 +35,11 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
+    /// The copies that entries of `algorithm` read.
+    pub(super) fn for_entries(problem: &Problem, algorithm: Algorithm) -> Self {
+        if algorithm == Algorithm::ForwardSm90RowClasses { Self::default() } else { Self::of(problem) }
+    }
+
     /// Copies of what cannot be read where it is.
     pub(super) fn of(problem: &Problem) -> Self {
         let tensors = inputs(problem);
@@ -131,9 +136,7 @@ pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorith
             packed.bytes
         ));
     }
-    let tiles = built_for_head_dim(problem, algorithm).into_iter();
-    let cycles = tiles.map(|entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles);
-    let attention = cycles.min_by(f64::total_cmp).unwrap_or(0.0);
+    let attention = attention_cycles(problem, device, algorithm);
     let copies = packed.cycles(problem, device);
     (copies > attention).then(|| {
         format!(
@@ -141,6 +144,18 @@ pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorith
             copies / attention.max(1.0)
         )
     })
+}
+
+/// As [`attention_cycles`], with the copies before it.
+pub(super) fn cycles(problem: &Problem, device: &Device, algorithm: Algorithm) -> f64 {
+    Packed::of(problem).cycles(problem, device) + attention_cycles(problem, device, algorithm)
+}
+
+/// About how many cycles the quickest tile of `algorithm` takes, over rows that are aligned.
+pub(super) fn attention_cycles(problem: &Problem, device: &Device, algorithm: Algorithm) -> f64 {
+    let tiles = built_for_head_dim(problem, algorithm).into_iter();
+    let cycles = tiles.map(|entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles);
+    cycles.min_by(f64::total_cmp).unwrap_or(0.0)
 }
 
 /// Why the columns of Q and K do not meet, where some of the tensors are copied.

@@ -7,7 +7,8 @@ use fa_kernels::variant::Config;
 use super::order::fastest_first;
 use super::tuned::TUNED;
 use super::{
-    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, unsupported_dtype,
+    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes,
+    unsupported_dtype,
 };
 use crate::{Device, Error, Problem, Result};
 
@@ -27,14 +28,7 @@ pub(super) fn plan(
         .map(|entry| entry.tile.head_dim)
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
     built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
-    let matches = |asked: Option<usize>, block: u32| asked.is_none_or(|asked| asked == block as usize);
-    let asked_for: Vec<_> = built
-        .iter()
-        .copied()
-        .filter(|entry| {
-            matches(request.block_m, entry.tile.block_m) && matches(request.block_n, entry.tile.block_n)
-        })
-        .collect();
+    let asked_for: Vec<_> = built.iter().copied().filter(|entry| request.takes(&entry.tile)).collect();
     // Where nothing was built as asked, there is no smallest tile either.
     let Some(smallest) = asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes) else {
         return Err(no_such_tile(problem, device, request, kernel, &built));
@@ -55,7 +49,7 @@ pub(super) fn plan(
     let asked = request.block_m.is_some() || request.block_n.is_some();
     let reasons = vec![
         why,
-        holds(problem, columns, needed),
+        holds(problem, algorithm, columns, needed),
         format!(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
@@ -70,7 +64,12 @@ pub(super) fn plan(
 
 /// How the tiles of an entry whose blocks go through several are taken.
 fn schedule(problem: &Problem, device: &Device, entry: &Entry) -> Option<hopper::Schedule> {
-    entry.algorithm.is_persistent().then(|| hopper::schedule(problem, &entry.tile, device.multiprocessors))
+    let schedule = match entry.algorithm {
+        Algorithm::ForwardSm90RowClasses => row_classes::schedule,
+        algorithm if algorithm.is_persistent() => hopper::schedule,
+        _ => return None,
+    };
+    Some(schedule(problem, &entry.tile, device.multiprocessors))
 }
 
 /// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
@@ -84,14 +83,19 @@ pub(super) fn built_for_head_dim(problem: &Problem, algorithm: Algorithm) -> Vec
 
 /// Columns that a tile must hold.
 fn columns_needed(problem: &Problem, algorithm: Algorithm) -> usize {
-    if algorithm.is_persistent() { Packed::of(problem).columns(problem) } else { problem.widest_head_dim() }
+    match algorithm {
+        Algorithm::ForwardSm90RowClasses => row_classes::columns(problem),
+        algorithm if algorithm.is_persistent() => Packed::of(problem).columns(problem),
+        _ => problem.widest_head_dim(),
+    }
 }
 
 /// Why a tile has so many columns.
-fn holds(problem: &Problem, columns: u32, needed: usize) -> String {
+fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -> String {
     let widest = problem.widest_head_dim();
+    let what = if algorithm == Algorithm::ForwardSm90RowClasses { "rows" } else { "heads" };
     let shifted = if needed > widest {
-        format!(" where heads start up to {} elements behind a multiple of 16 bytes", needed - widest)
+        format!(" where {what} start up to {} elements behind a multiple of 16 bytes", needed - widest)
     } else {
         String::new()
     };
@@ -118,9 +122,14 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }
+    if entry.algorithm == Algorithm::ForwardSm90RowClasses
+        && let Some(reason) = row_classes::refusal(problem)
+    {
+        return Err(unfit(format!("it takes keys by where their rows start: {reason}")));
+    }
     let needed = columns_needed(problem, entry.algorithm);
     if (holds as usize) < needed {
-        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's heads reach to column {needed}")));
+        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
     }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
@@ -139,7 +148,7 @@ fn of_entry(
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
     if let Some(hopper::Schedule { grid, tiles, order, cycles }) = schedule {
-        let packed = Packed::of(problem);
+        let packed = Packed::for_entries(problem, entry.algorithm);
         steps = vec![Step { entry, grid, order, packed }];
         reasons.push(format!(
             "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
@@ -150,7 +159,9 @@ fn of_entry(
             workspace_bytes = packed.bytes;
             reasons.push(packed.reason(problem, device, cycles));
         }
-        if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
+        if entry.algorithm == Algorithm::ForwardSm90RowClasses {
+            reasons.push(row_classes::reason(problem, device, cycles));
+        } else if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
             reasons.push(format!("O is stored row by row: {stride}"));
         }
         let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };

@@ -13,6 +13,8 @@ pub enum Order {
     Padded(usize),
     /// [B, S, H, D] with so many unused elements after each head, and rows at multiples of 16 bytes.
     Spread(usize),
+    /// [B, H, S, D] with so many unused elements after each row, and heads that start at multiples of 16 bytes.
+    Rows(usize),
     /// One head's rows repeated for all heads and sequences: an input only.
     Repeated,
 }
@@ -29,6 +31,10 @@ impl Order {
             Self::Spread(gap) => {
                 let row = (h * (d + gap)).next_multiple_of(8);
                 TensorLayout::strided([b, s, h, d], [s * row, row, d + gap, 1])
+            }
+            Self::Rows(gap) => {
+                let head = (s * (d + gap)).next_multiple_of(8);
+                TensorLayout::strided([b, s, h, d], [h * head, d + gap, head, 1])
             }
             Self::Repeated => TensorLayout::strided([b, s, h, d], [0, d, 0, 1]),
         }

@@ -17,12 +17,13 @@ mod schedule;
 use core::mem::offset_of;
 
 use crate::config::Sm90Config;
-use crate::params::{AttentionMaps, PersistentParams};
+use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{Accumulator, Format};
 use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
+use crate::tile::row_classes::RowClasses;
 use consumer::{Consumer, leads_warp};
 use schedule::Schedule;
 
@@ -38,6 +39,11 @@ pub const fn barriers(config: Sm90Config) -> u32 {
     1 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
+/// As [`barriers`], with `ROW_CLASSES`.
+pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
+    barriers(config) + 3
+}
+
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
@@ -45,6 +51,9 @@ pub const fn barriers(config: Sm90Config) -> u32 {
 /// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
 /// computed from other ones.
 /// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
+/// `ROW_CLASSES` is for rows of Q, K and V that lie no multiple of 16 bytes apart, equally far from one modulo 16 bytes, under a mask
+/// that hides nothing: the maps are of [`RowClasses`] in place of classes of heads, with boxes of Q that have a class's share
+/// of 64 rows, and `params.attention.seqlen_k` counts the keys of one class. HEAD_DIM has room for the largest shift.
 /// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`]
 /// bytes of shared memory.
 ///
@@ -62,6 +71,7 @@ pub unsafe fn forward_sm90<
     const PAIRS: usize,
     const OUT: usize,
     const SCORE_MOD: bool,
+    const ROW_CLASSES: bool,
 >(
     params: &PersistentParams,
     maps: u64,
@@ -72,6 +82,7 @@ pub unsafe fn forward_sm90<
     let config = const {
         let config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
         assert!(config.is_well_formed() && STAGES == config.stages());
+        assert!(!(ROW_CLASSES && (SCORE_MOD || config.takes_turns())));
         assert!(2 * SCORES as u32 == BLOCK_N && 4 * PAIRS as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
         config
     };
@@ -91,12 +102,20 @@ pub unsafe fn forward_sm90<
                 _ => setmaxnreg::decrease::<32>(),
             }
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
-                0 if leads_warp() => producer::copy_queries_and_keys(params, Maps { first: maps }, pipeline),
-                1 if leads_warp() => producer::copy_values(params, Maps { first: maps }, pipeline),
+                0 if leads_warp() => {
+                    let maps = Maps { first: maps };
+                    producer::copy_queries_and_keys::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline);
+                }
+                1 if leads_warp() => {
+                    let maps = Maps { first: maps };
+                    producer::copy_values::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline);
+                }
                 3 if leads_warp() => {
                     schedule::announce_tiles::<BLOCK_M, BLOCK_N>(params, pipeline.schedule())
                 }
-                2 if amend::is_needed(params) => amend::amend(params, pipeline),
+                2 if amend::is_needed(params) => {
+                    amend::amend::<_, _, _, _, ROW_CLASSES>(params, pipeline);
+                }
                 _ => {}
             }
         } else {
@@ -105,13 +124,33 @@ pub unsafe fn forward_sm90<
                 152 => setmaxnreg::increase::<152>(),
                 _ => setmaxnreg::increase::<160>(),
             }
-            let mut consumer =
-                Consumer::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD>::new(
-                    pipeline,
-                );
+            let mut consumer = Consumer::<
+                E,
+                BLOCK_M,
+                BLOCK_N,
+                HEAD_DIM,
+                STAGES,
+                SCORES,
+                PAIRS,
+                OUT,
+                SCORE_MOD,
+                ROW_CLASSES,
+            >::new(pipeline);
             consumer.run(params, Maps { first: maps }.o());
         }
     }
+}
+
+/// The classes of rows of Q, K and V, which are alike.
+#[inline(always)]
+fn row_classes(params: &AttentionParams) -> RowClasses {
+    RowClasses::of(params.k_strides.row)
+}
+
+/// How often a tile goes over its blocks of keys: once, or once for each of their classes.
+#[inline(always)]
+fn turns<const ROW_CLASSES: bool>(params: &AttentionParams) -> u32 {
+    if ROW_CLASSES { row_classes(params).count() } else { 1 }
 }
 
 /// First row of a tile in its sequence.

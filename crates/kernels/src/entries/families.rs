@@ -224,10 +224,10 @@ macro_rules! forward_sm90 {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
-        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", false }
+        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", barriers, false, false }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal,
-     $algorithm:ident, $suffix:literal, $score_mod:literal) => {
+     $algorithm:ident, $suffix:literal, $barriers:ident, $score_mod:literal, $row_classes:literal) => {
         entry! {
             concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
             $algorithm,
@@ -237,10 +237,11 @@ macro_rules! forward_sm90 {
                 threads: sm90($m, $n, $d).threads(),
                 min_blocks: 1,
                 shared_bytes: sm90($m, $n, $d).shared_bytes(),
-                barriers: forward_sm90::barriers(sm90($m, $n, $d)),
+                barriers: forward_sm90::$barriers(sm90($m, $n, $d)),
             },
             forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }, $score_mod
+                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }, $score_mod,
+                $row_classes
             >,
             Persistent,
             Mapped<crate::params::AttentionMaps, crate::params::PersistentParams>
@@ -252,8 +253,22 @@ macro_rules! forward_sm90 {
 macro_rules! forward_sm90_score_mod {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", true }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", true }
+            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false }
+        }
+    };
+}
+
+/// One tile of `forward_sm90` with classes of rows.
+macro_rules! forward_sm90_row_classes {
+    ($m:literal, $n:literal, $d:literal) => {
+        group! {
+            forward_sm90 {
+                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true
+            }
+            forward_sm90 {
+                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true
+            }
         }
     };
 }

@@ -4,6 +4,8 @@
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
     fn shfl_bfly(mask: u32, value: f32, lane_mask: u32, clamp: u32) -> f32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.f32"]
+    fn shfl_idx_f32(mask: u32, value: f32, lane: u32, clamp: u32) -> f32;
     #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
     fn shfl_idx(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
     #[link_name = "llvm.nvvm.vote.any.sync"]
@@ -29,6 +31,22 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
             unsafe { shfl_bfly(FULL_WARP, value, lane_mask, 0x1f) }
         }
         _ => { f32::from_bits(fa_sim::warp::shuffle_xor(value.to_bits(), lane_mask)) }
+    }
+}
+
+/// The `value` of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`).
+///
+/// # Safety
+/// All 32 lanes of the warp execute this call together.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shuffle(value: f32, lane: u32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe { shfl_idx_f32(FULL_WARP, value, lane, 0x1f) }
+        }
+        _ => { f32::from_bits(fa_sim::warp::shuffle(value.to_bits(), lane)) }
     }
 }
 

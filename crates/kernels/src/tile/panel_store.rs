@@ -76,8 +76,8 @@ impl Place {
     }
 }
 
-/// Rounds a warp's rows of O, and begins to store those that `target` has to it; its first column is column `first_column`
-/// of the tile. A thread holds of O what [`wgmma`](crate::ptx::wgmma) says.
+/// Rounds a warp's rows of O, and begins to store them: row r to row `place(r)` of `target`, where that exists, whose first column
+/// is column `first_column` of the tile. A thread holds of O what [`wgmma`](crate::ptx::wgmma) says.
 ///
 /// Whole chunks of 16 bytes leave by asynchronous copies, of each row in one piece, which the lanes wait for; what a row has of its
 /// first and last chunk they store themselves.
@@ -90,8 +90,8 @@ impl Place {
 pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, const OUT: usize>(
     lines: Panels<ROWS, COLUMNS>,
     o: &[f32; OUT],
-    target: &GlobalTile,
-    first_column: u32,
+    (target, first_column): (&GlobalTile, u32),
+    place: impl Fn(u32) -> u32,
 ) {
     const { assert!(E::BYTES == 2 && 2 * OUT as u32 <= COLUMNS) };
     let slots = Slots { lines };
@@ -108,8 +108,8 @@ pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, con
             }
             while 8 * half < first + together {
                 let row = 8 * half + lane.group;
-                let place = Place::of_row::<E>(target, row, first_column);
-                write_row::<E, OUT>(slots.of_row(row) + 2 * (place.shift + 2 * lane.pair), o, half as usize);
+                let Place { shift, .. } = Place::of_row::<E>(target, place(row), first_column);
+                write_row::<E, OUT>(slots.of_row(row) + 2 * (shift + 2 * lane.pair), o, half as usize);
                 half += 1;
             }
             fence::proxy_async();
@@ -117,8 +117,9 @@ pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, con
             let row = first + index::thread_anew() % together;
             let ends = index::thread_anew() % 32 / WARP_ROWS;
             let is_first = index::thread_anew() % WARP_ROWS < together;
-            if row < target.rows && is_first {
-                let place = Place::of_row::<E>(target, row, first_column);
+            let target_row = place(row);
+            if target_row < target.rows && is_first {
+                let place = Place::of_row::<E>(target, target_row, first_column);
                 copy_row(slots.of_row(row), place, ends == 0);
             }
             tma::commit_group();

@@ -64,6 +64,20 @@ fn shuffle_exchanges_lanes_that_differ_in_the_mask() {
 }
 
 #[test]
+fn shuffle_gives_each_lane_the_value_of_the_lane_that_it_names() {
+    let mut out = [0; 64];
+    run(1, &mut out, |base| {
+        let thread = index::thread();
+        // SAFETY: whole warps shuffle; one element per thread.
+        unsafe {
+            let value = warp::shuffle(thread as f32, thread * 7 % 32);
+            global::store_b32(base + 4 * u64::from(thread), value as u32);
+        }
+    });
+    assert!(out.iter().enumerate().all(|(i, &value)| value as usize == i / 32 * 32 + i * 7 % 32));
+}
+
+#[test]
 fn a_vote_sees_every_lane_of_its_own_warp() {
     for lane in [0, 13, 31] {
         let mut out = [0; 64];

@@ -31,7 +31,10 @@ impl Target {
             Algorithm::ForwardSimtDropout => problem.dropout().is_some(),
             Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
-            Algorithm::Pack => Kernel::ForwardSm90.needs_copies(problem),
+            Algorithm::Pack => {
+                Kernel::ForwardSm90.needs_copies(problem) && !Kernel::ForwardSm90.takes_row_classes(problem)
+            }
+            Algorithm::ForwardSm90RowClasses => Kernel::ForwardSm90.takes_row_classes(problem),
             _ => true,
         })
     }

@@ -5,8 +5,8 @@
 
 use super::consumer::leads_warp;
 use super::producer::key_head;
-use super::schedule::Schedule;
-use super::{Pipeline, WARPGROUP_ROWS};
+use super::schedule::{Keys, Schedule};
+use super::{Pipeline, WARPGROUP_ROWS, turns};
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, warp};
 use crate::tile::head_start::HeadStart;
@@ -27,7 +27,13 @@ pub(super) fn is_needed(params: &PersistentParams) -> bool {
 /// # Safety
 /// All lanes of one warp call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
 #[inline(always)]
-pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+pub(super) unsafe fn amend<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const ROW_CLASSES: bool,
+>(
     params: &PersistentParams,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
 ) {
@@ -39,9 +45,14 @@ pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DI
         while schedule.wait() {
             let work = schedule.work();
             let place = schedule.keys();
-            let head = key_head(params, &place);
             let mut block = place.blocks;
-            if params.qk_landed != 0 {
+            if ROW_CLASSES {
+                // Q is moved by those who multiply it, and V's columns before the head's are none of O's.
+                amend_classes(params, pipeline, &mut keys, &place);
+                block = 0;
+            }
+            let head = key_head::<ROW_CLASSES>(params, &place, 0);
+            if !ROW_CLASSES && params.qk_landed != 0 {
                 if block > 0 {
                     amend_keys(params, pipeline, &mut keys, head);
                 }
@@ -66,6 +77,29 @@ pub(super) unsafe fn amend<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DI
             warp::sync(); // All lanes have read the slot.
             schedule.leave(leads_warp());
         }
+    }
+}
+
+/// Clears the columns before the head's in all blocks of K, class by class.
+///
+/// # Safety
+/// As [`amend`].
+#[inline(always)]
+unsafe fn amend_classes<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+    params: &PersistentParams,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    keys: &mut Ring<STAGES>,
+    place: &Keys,
+) {
+    let mut turn = 0;
+    while turn < turns::<true>(&params.attention) {
+        let mut block = 0;
+        while block < place.blocks {
+            // SAFETY: the caller's contract.
+            unsafe { amend_keys(params, pipeline, keys, key_head::<true>(params, place, turn)) };
+            block += 1;
+        }
+        turn += 1;
     }
 }
 

@@ -1,10 +1,12 @@
 //! The warpgroups that multiply.
 
+mod classes;
+
 use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, output};
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
 use crate::config::Sm90Config;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
@@ -32,6 +34,7 @@ pub(super) struct Consumer<
     const PAIRS: usize,
     const OUT: usize,
     const SCORE_MOD: bool,
+    const ROW_CLASSES: bool,
 > {
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
     /// Which of two warpgroups this is, where they take turns.
@@ -61,7 +64,8 @@ impl<
     const PAIRS: usize,
     const OUT: usize,
     const SCORE_MOD: bool,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD>
+    const ROW_CLASSES: bool,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES>
 where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
@@ -115,7 +119,7 @@ where
                 self.queries = Ring::consumer_of_phase(barriers, schedule.phase());
                 let finished = self.attend(params, &schedule.work());
                 if has_rows::<BLOCK_M>(params, &schedule.work()) {
-                    output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT>(
+                    output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT, ROW_CLASSES>(
                         params,
                         o_map,
                         self.pipeline,
@@ -160,9 +164,17 @@ where
                 self.score_mod = ScoreMod::of_head(attention, work);
             }
             self.queries.wait();
-            self.pass_over(blocks.count - seen.end);
+            if !ROW_CLASSES {
+                self.pass_over(blocks.count - seen.end);
+            } else if !sees {
+                self.pass_over(blocks.count * turns::<ROW_CLASSES>(attention));
+            }
             let finished = if sees {
-                self.multiply_blocks(params, &blocks, &seen);
+                if ROW_CLASSES {
+                    self.multiply_classes(params, &blocks, &seen);
+                } else {
+                    self.multiply_blocks(params, &blocks, &seen);
+                }
                 self.values.wait();
                 wgmma::fence();
                 self.multiply_values();
@@ -196,33 +208,54 @@ where
         // SAFETY: the caller's contract.
         unsafe {
             let mut block = seen.end - 1;
+            self.begin(params, blocks, seen, block == seen.begin);
+            while block > seen.begin && block > seen.whole_end {
+                block -= 1;
+                self.step::<true>(params, blocks, block, block == seen.begin);
+            }
+            while block > seen.begin && block > seen.whole_begin {
+                block -= 1;
+                self.step::<false>(params, blocks, block, block == seen.begin);
+            }
+            while block > seen.begin {
+                block -= 1;
+                self.step::<true>(params, blocks, block, block == seen.begin);
+            }
+        }
+    }
+
+    /// Scores and P of the first block, which is the last that the rows see. Q is left behind its product where that is Q's
+    /// `last`.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn begin(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<BLOCK_N>,
+        seen: &Seen,
+        last: bool,
+    ) {
+        let block = seen.end - 1;
+        // SAFETY: the caller's contract.
+        unsafe {
             self.keys.wait();
             wgmma::fence();
             self.multiply_keys();
             self.s.wait_group::<0>();
-            self.release_operands(params, block == seen.begin);
+            self.release_operands(params, last);
             self.change_scores(&params.attention, blocks, block);
             if block >= seen.whole_end || block < seen.whole_begin {
                 self.mask(&params.attention, blocks, block);
             }
             self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
             self.round();
-            while block > seen.begin && block > seen.whole_end {
-                block -= 1;
-                self.step::<true>(params, blocks, seen, block);
-            }
-            while block > seen.begin && block > seen.whole_begin {
-                block -= 1;
-                self.step::<false>(params, blocks, seen, block);
-            }
-            while block > seen.begin {
-                block -= 1;
-                self.step::<true>(params, blocks, seen, block);
-            }
         }
     }
 
-    /// Scores and P of a block, while P of the block to its right is multiplied with V.
+    /// Scores and P of a block, while P of the block before it is multiplied with V. Q is left behind its product where that
+    /// is Q's `last`.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -231,8 +264,8 @@ where
         &mut self,
         params: &PersistentParams,
         blocks: &KeyBlocks<BLOCK_N>,
-        seen: &Seen,
         block: u32,
+        last: bool,
     ) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -245,7 +278,7 @@ where
             self.multiply_values();
             self.pass_turn();
             self.s.wait_group::<1>();
-            self.release_operands(params, block == seen.begin);
+            self.release_operands(params, last);
             self.change_scores(&params.attention, blocks, block);
             if MASKED {
                 self.mask(&params.attention, blocks, block);
@@ -254,9 +287,19 @@ where
             self.o.wait_group::<0>();
             self.values.leave(leads_warp());
             self.round();
-            if warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) {
-                scale_rows(&mut self.o, rescale);
-            }
+            self.rescale(rescale);
+        }
+    }
+
+    /// Brings O to the new m.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn rescale(&mut self, rescale: [f32; 2]) {
+        // SAFETY: the caller's contract.
+        if unsafe { warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) } {
+            scale_rows(&mut self.o, rescale);
         }
     }
 

@@ -2,14 +2,13 @@
 
 use super::consumer::{leads_warp, scale_rows, warpgroup};
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, first_row};
+use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
 use crate::config::Sm90Config;
 use crate::element::Element;
 use crate::params::PersistentParams;
 use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
 use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panel_store::store_rows;
-use crate::tile::simt::GlobalTile;
 use crate::tile::wgmma::chunk;
 
 /// Rows of O that one warp stores.
@@ -19,7 +18,7 @@ const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 const STEPS: usize = Sm90Config::BOX_COLUMNS as usize / 16;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
-const FIRST_BARRIER: u32 = 4;
+pub(super) const FIRST_BARRIER: u32 = 4;
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted; `finished` has both
 /// rows' 1/l and lse. Each warp rounds its rows into shared memory, from where tensor copies fetch them and
@@ -35,6 +34,7 @@ pub(super) unsafe fn store<
     const HEAD_DIM: u32,
     const STAGES: u32,
     const OUT: usize,
+    const ROW_CLASSES: bool,
 >(
     params: &PersistentParams,
     map: u64,
@@ -64,17 +64,28 @@ pub(super) unsafe fn store<
         let rows = warpgroup_rows.from_row(thread % WARPGROUP / 32 * WARP_ROWS);
         // Behind the next `warp::sync` the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
-        let (first_row, rows_left) =
-            (lane.warp_row, work.queries.len.saturating_sub(tile_row + lane.warp_row));
-        let by_rows = o_by_rows == 2 || o_by_rows == 1 && rows_left < WARP_ROWS;
+        let classes = row_classes(&params.attention);
+        // Row of the tile that one of the warp's is.
+        let place = |row: u32| {
+            if ROW_CLASSES {
+                let first = lane.warp_row % WARPGROUP_ROWS;
+                let (class, index) = classes.at_place(WARPGROUP_ROWS, first + row);
+                lane.warp_row - first + classes.row(class, index)
+            } else {
+                lane.warp_row + row
+            }
+        };
+        let rows_left = work.queries.len.saturating_sub(tile_row);
+        let is_cut = rows_left < lane.warp_row + WARP_ROWS;
+        let by_rows = ROW_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let target = schedule.o(rows_left);
-            let target = GlobalTile { address: target.at::<E>(first_row, 0), ..target };
-            store_rows::<E, _, _, OUT>(rows, o, &target, schedule.first_column());
+            let first_column = if ROW_CLASSES { classes.last_shift() } else { schedule.first_column() };
+            store_rows::<E, _, _, OUT>(rows, o, (&target, first_column), place);
         } else {
             // The sequences of a packed batch have one batch index.
             let batch = if o_by_rows == 0 { work.batch } else { 0 };
-            let at = [work.queries.first + tile_row + first_row, work.head, batch];
+            let at = [work.queries.first + tile_row + lane.warp_row, work.head, batch];
             let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG };
             if config.own_output() || through_queries {
                 store_boxes::<E, HEAD_DIM, OUT, false>(rows, o, map, at);
@@ -84,9 +95,9 @@ pub(super) unsafe fn store<
         }
         let mut i = 0;
         while i < 2 {
-            let row = 8 * i as u32 + lane.group;
+            let row = place(8 * i as u32 + lane.group);
             if lse_address != 0 && lane.pair == 0 && row < rows_left {
-                f32::store(lse_address + 4 * (first_row + row) as u64, finished[i].1);
+                f32::store(lse_address + 4 * row as u64, finished[i].1);
             }
             i += 1;
         }

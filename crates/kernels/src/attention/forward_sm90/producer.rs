@@ -1,13 +1,14 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
 use super::schedule::{Keys, Schedule};
-use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row};
+use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row, row_classes, turns};
 use crate::params::PersistentParams;
 use crate::ptx::tma;
 use crate::scheduler::WorkTile;
 use crate::tile::head_start::HeadStart;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
+use crate::tile::row_classes::RowClasses;
 
 /// Copies Q and K of all tiles of this block.
 ///
@@ -19,6 +20,7 @@ pub(super) unsafe fn copy_queries_and_keys<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
+    const ROW_CLASSES: bool,
 >(
     params: &PersistentParams,
     maps: Maps,
@@ -34,26 +36,42 @@ pub(super) unsafe fn copy_queries_and_keys<
         tma::prefetch(maps.k());
         while schedule.wait() {
             let place = schedule.keys();
-            let head = key_head(params, &place);
-            let mut block = place.blocks;
-            if block > 0 {
-                block -= 1;
-                keys.copy(&place, head, block, params.qk_landed);
-            }
-            copy_queries(params, maps, pipeline, (&schedule.work(), head.shift), &mut queries);
-            while block > 0 {
-                block -= 1;
-                keys.copy(&place, head, block, params.qk_landed);
+            let mut turn = 0;
+            while turn < turns::<ROW_CLASSES>(&params.attention) {
+                let head = key_head::<ROW_CLASSES>(params, &place, turn);
+                let mut block = place.blocks;
+                if block > 0 {
+                    block -= 1;
+                    keys.copy(&place, head, block, params.qk_landed);
+                }
+                if turn == 0 {
+                    let work = (&schedule.work(), head.shift);
+                    copy_queries::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline, work, &mut queries);
+                }
+                while block > 0 {
+                    block -= 1;
+                    keys.copy(&place, head, block, params.qk_landed);
+                }
+                turn += 1;
             }
             schedule.leave(true);
         }
     }
 }
 
-/// Where the head of K starts; that of Q is shifted alike.
+/// Where the head of K starts, that of Q being shifted alike, or a turn's class of its rows.
 #[inline(always)]
-pub(super) fn key_head(params: &PersistentParams, place: &Keys) -> HeadStart {
-    HeadStart::of(params.attention.k_strides.head, place.head, params.qk_margin)
+pub(super) fn key_head<const ROW_CLASSES: bool>(
+    params: &PersistentParams,
+    place: &Keys,
+    turn: u32,
+) -> HeadStart {
+    let attention = &params.attention;
+    if ROW_CLASSES {
+        row_classes(attention).in_turn(turn, place.head)
+    } else {
+        HeadStart::of(attention.k_strides.head, place.head, params.qk_margin)
+    }
 }
 
 /// Copies V of all tiles of this block.
@@ -66,6 +84,7 @@ pub(super) unsafe fn copy_values<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
+    const ROW_CLASSES: bool,
 >(
     params: &PersistentParams,
     maps: Maps,
@@ -79,11 +98,19 @@ pub(super) unsafe fn copy_values<
         tma::prefetch(maps.v());
         while schedule.wait() {
             let place = schedule.keys();
-            let head = HeadStart::of(params.attention.v_strides.head, place.head, params.v_margin);
-            let mut block = place.blocks;
-            while block > 0 {
-                block -= 1;
-                values.copy(&place, head, block, params.v_landed);
+            let mut turn = 0;
+            while turn < turns::<ROW_CLASSES>(&params.attention) {
+                let head = if ROW_CLASSES {
+                    row_classes(&params.attention).in_turn(turn, place.head)
+                } else {
+                    HeadStart::of(params.attention.v_strides.head, place.head, params.v_margin)
+                };
+                let mut block = place.blocks;
+                while block > 0 {
+                    block -= 1;
+                    values.copy(&place, head, block, params.v_landed);
+                }
+                turn += 1;
             }
             schedule.leave(true);
         }
@@ -116,12 +143,18 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
     }
 }
 
-/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's.
+/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or class by class.
 ///
 /// # Safety
 /// As [`copy_queries_and_keys`].
 #[inline(always)]
-unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+unsafe fn copy_queries<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const ROW_CLASSES: bool,
+>(
     params: &PersistentParams,
     maps: Maps,
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
@@ -134,12 +167,48 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
         // SAFETY: the caller's contract.
         unsafe {
             let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
-            let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
-            let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
-            let head = HeadStart { shift, ..head };
-            pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
+            let (rows, batch) = (pipeline.q(warpgroup), work.batch_index(&params.attention));
+            if ROW_CLASSES {
+                let barrier = queries.acquire(Rows::<HEAD_DIM>::BYTES);
+                load_classes(
+                    row_classes(&params.attention),
+                    rows,
+                    (maps.q(), barrier),
+                    row,
+                    work.head,
+                    batch,
+                );
+            } else {
+                let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
+                let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
+                let head = HeadStart { shift, ..head };
+                rows.load(maps.q(), barrier, row, head, batch);
+            }
         }
         warpgroup += 1;
     }
     queries.advance();
+}
+
+/// Begins to load the rows of a head from `row` on, which is of the first class, class by class.
+///
+/// # Safety
+/// As [`Panels::load`], with maps of the classes and boxes of their shares of the rows.
+#[inline(always)]
+unsafe fn load_classes<const HEAD_DIM: u32>(
+    classes: RowClasses,
+    rows: Rows<HEAD_DIM>,
+    (maps, barrier): (u64, u32),
+    row: u32,
+    head: u32,
+    batch: u32,
+) {
+    let mut class = 0;
+    while class < classes.count() {
+        let share = rows.from_row(class * classes.rows(WARPGROUP_ROWS));
+        let start = HeadStart { class, head, shift: 0 };
+        // SAFETY: the caller's contract.
+        unsafe { share.load(maps, barrier, classes.rows(row), start, batch) };
+        class += 1;
+    }
 }

@@ -1,0 +1,161 @@
+//! Keys class by class: rows that lie no multiple of 16 bytes apart ([`RowClasses`]).
+//!
+//! All blocks of one class of keys come before those of the next, whose rows start some columns further to the right in their
+//! boxes. A softmax over all keys takes them in any order. Between two classes Q's columns move to where K's then are, and
+//! O's to where V's are.
+
+use super::{Consumer, leads_warp, warpgroup};
+use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
+use crate::attention::forward_sm90::{WARPGROUP, WARPGROUP_ROWS, output, row_classes};
+use crate::config::Sm90Config;
+use crate::params::PersistentParams;
+use crate::ptx::wgmma::{self, Accumulator, Format};
+use crate::ptx::{barrier, fence, index, warp};
+use crate::tile::mma::{MmaElement, QUAD};
+use crate::tile::panel_move::{move_left, move_right_by_one};
+use crate::tile::panels::Panels;
+use crate::tile::row_classes::RowClasses;
+
+impl<
+    E: MmaElement + Format,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const SCORES: usize,
+    const PAIRS: usize,
+    const OUT: usize,
+    const SCORE_MOD: bool,
+    const ROW_CLASSES: bool,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES>
+where
+    [f32; SCORES]: Accumulator,
+    [f32; OUT]: Accumulator,
+{
+    /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past the last key.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    pub(super) unsafe fn multiply_classes(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<BLOCK_N>,
+        seen: &Seen,
+    ) {
+        let mut turns = row_classes(&params.attention).count();
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.align_queries(row_classes(&params.attention));
+            self.begin(params, blocks, seen, turns == 1 && seen.end == 1);
+            loop {
+                let mut block = seen.end - 1;
+                while block > 0 {
+                    block -= 1;
+                    self.step::<false>(params, blocks, block, turns == 1 && block == 0);
+                }
+                turns -= 1;
+                if turns == 0 {
+                    break;
+                }
+                self.cross(params, blocks, seen, turns == 1 && seen.end == 1);
+            }
+        }
+    }
+
+    /// Scores and P of the first block of a class, after the last block of the one before was multiplied with V.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn cross(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<BLOCK_N>,
+        seen: &Seen,
+        last: bool,
+    ) {
+        let (block, step) = (seen.end - 1, row_classes(&params.attention).step());
+        // SAFETY: the caller's contract; all warps have waited for their products with Q before the first barrier, and the
+        // next comes after the second.
+        unsafe {
+            self.values.wait();
+            wgmma::fence();
+            self.multiply_values();
+            barrier::sync(output::FIRST_BARRIER + warpgroup(), WARPGROUP);
+            let mut moved = 0;
+            while moved < step {
+                move_right_by_one(self.warp_queries());
+                moved += 1;
+            }
+            fence::proxy_async();
+            barrier::sync(output::FIRST_BARRIER + warpgroup(), WARPGROUP);
+            self.keys.wait();
+            wgmma::fence();
+            self.multiply_keys();
+            self.o.wait_group::<1>();
+            self.values.leave(leads_warp());
+            self.s.wait_group::<0>();
+            self.release_operands(params, last);
+            if block >= seen.whole_end {
+                self.mask(&params.attention, blocks, block);
+            }
+            let mut factors = self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
+            self.round();
+            let mut moved = 0;
+            while moved < step {
+                self.move_output_by_one(factors);
+                factors = [f32::from_bits(index::unknown(1.0_f32.to_bits())); 2];
+                moved += 1;
+            }
+        }
+    }
+
+    /// Moves each row of Q to the left, so that it begins with its tile's first column.
+    ///
+    /// # Safety
+    /// As [`Self::run`], once Q is there.
+    #[inline(always)]
+    unsafe fn align_queries(&self, classes: RowClasses) {
+        let thread = index::thread_anew() % WARPGROUP;
+        let place = thread / 32 * Sm90Config::WARP_ROWS + thread % Sm90Config::WARP_ROWS;
+        let (class, _) = classes.at_place(WARPGROUP_ROWS, place);
+        // SAFETY: the caller's contract; the products come after the barrier.
+        unsafe {
+            move_left(self.warp_queries(), classes.shift(class));
+            fence::proxy_async();
+            barrier::sync(output::FIRST_BARRIER + warpgroup(), WARPGROUP);
+        }
+    }
+
+    /// This warp's rows of Q.
+    #[inline(always)]
+    fn warp_queries(&self) -> Panels<WARPGROUP_ROWS, HEAD_DIM> {
+        let warp_row = index::thread_anew() % WARPGROUP / 32 * Sm90Config::WARP_ROWS;
+        self.pipeline.q(warpgroup()).from_row(warp_row)
+    }
+
+    /// Moves the columns of O to the right by one, and multiplies both rows by a factor each. A zero comes in from the left.
+    ///
+    /// # Safety
+    /// As [`Self::run`], while no product adds to O.
+    #[inline(always)]
+    unsafe fn move_output_by_one(&mut self, factors: [f32; 2]) {
+        let lane = index::thread_anew() % 32;
+        let first = lane.is_multiple_of(QUAD);
+        // Of the pairs of columns in eight, that of the lane before; of the first one, the last of the eight before.
+        let source = lane - lane % QUAD + (lane + QUAD - 1) % QUAD;
+        let mut before = [0.0; 2];
+        let mut j = 0;
+        while j < OUT {
+            let row = j / 2 % 2;
+            // SAFETY: the caller's contract.
+            let other = unsafe { warp::shuffle(self.o[j + 1], source) };
+            // A bare copy in place of the product would make ptxas look for a second set of registers for all of O.
+            self.o[j + 1] = self.o[j] * factors[row];
+            self.o[j] = if first { before[row] } else { other } * factors[row];
+            before[row] = other;
+            j += 2;
+        }
+    }
+}
