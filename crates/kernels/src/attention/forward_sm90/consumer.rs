@@ -237,7 +237,9 @@ where
             self.s.wait_group::<0>();
             self.release_operands(last);
             self.change_scores(params, blocks, block);
-            if block >= seen.whole_end || block < seen.whole_begin {
+            if ROW_CLASSES {
+                self.mask_tail(params);
+            } else if block >= seen.whole_end || block < seen.whole_begin {
                 self.mask(params, blocks, block);
             }
             self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
