@@ -158,6 +158,21 @@ fn changed_scores_come_to_their_own_entry() {
 }
 
 #[test]
+fn rows_that_start_anywhere_are_read_where_they_are() {
+    let line = "--seq 128 --dim 12 --heads 2 --layout bhsd --kernel forward_sm90 --backend sim";
+    let document = json(&format!("{line} --json"));
+    let steps = rows(&document)[0]["plan"]["steps"].as_array().unwrap();
+    let entry = steps[0]["entry"].as_str().unwrap();
+    assert!(steps.len() == 1 && entry.ends_with("_row_classes"), "{entry}");
+    assert_eq!(document["passed"], true);
+    let text = stdout(line);
+    assert!(
+        text.contains("keys are taken in 2 classes by where their rows start, 12 elements apart"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_packed_batch_has_sequences_of_different_lengths() {
     let line = "--cu-seqlens-q 0,30,30,37 --cu-seqlens-k 0,9,20,60 --dim 20 --heads 2 --causal";
     for backend in ["cpu", "sim"] {

@@ -347,6 +347,31 @@ mod tests {
     }
 
     #[test]
+    fn each_row_is_where_the_map_of_its_class_has_it() {
+        let encode = |map: &TensorMap| map.encode().map(tma::TensorMap);
+        for (seqlen, stride) in [(16_u32, 129), (40, 131), (12, 130), (8, 134), (6, 132), (4, 140)] {
+            let head = 8 * seqlen as usize * stride;
+            let layout = TensorLayout::strided([2, seqlen as usize, 3, 129], [3 * head, stride, head, 1]);
+            let classes = RowClasses::of(stride as u64);
+            let maps = row_class_maps(4096, &layout, classes, 8, |map| {
+                let rows = u64::from(classes.rows(seqlen));
+                assert_eq!((map.dims[1], map.box_dims[1]), (rows, 8));
+                Ok(encode(map).unwrap())
+            })
+            .unwrap();
+            for row in 0..seqlen {
+                let (class, index) = (row % classes.count(), row / classes.count());
+                let first = 4096 + 2 * layout.row(0, class as usize, 0) as u64;
+                let map = map_from(first, classes.shift(class), &class_layout(&layout, classes), 8);
+                let elements = u64::from(index) * map.strides[0] / 2 + u64::from(classes.shift(class));
+                assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, row as usize, 0) as u64);
+                assert_eq!(map.dims[0], u64::from(classes.shift(class)) + 129);
+                assert_eq!(maps[class as usize], encode(&map).unwrap());
+            }
+        }
+    }
+
+    #[test]
     fn a_tensor_of_the_problem_needs_its_address() {
         let layout = TensorLayout::bshd(2, 5, 3, 8);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };

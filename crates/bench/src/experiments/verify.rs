@@ -290,7 +290,7 @@ impl<T: Element> Subject for OnTarget<'_, T> {
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { problem, inputs, expected, .. } = self.trial;
-        let plan = backend.plan(problem, &self.target.request)?;
+        let plan = self.target.plan(problem, backend)?;
         if let Some(entry) = self.target.missing_from(&plan) {
             return Ok(Err(format!("the planner does not launch {entry}")));
         }

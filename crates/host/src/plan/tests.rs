@@ -88,7 +88,7 @@ fn of_heads(sq: usize, sk: usize, head_dim: usize, options: Options) -> Problem 
 fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     let h200 = Device { multiprocessors: 132, ..device(227 << 10) };
     let planned = |problem: &Problem| plan(problem, &h200, &Request::default()).unwrap();
-    let trap = of_heads(2048, 2048, 129, Options::default());
+    let trap = of_heads(2048, 2048, 129, Options { causal: true, ..Options::default() });
     let plan_of_trap = planned(&trap);
     let algorithms: Vec<_> = plan_of_trap.steps.iter().map(|step| step.entry.algorithm).collect();
     assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
@@ -124,6 +124,48 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     let plan_of_full = plan(&trap, &full, &Request::default()).unwrap();
     assert_eq!(plan_of_full.kernel, Kernel::ForwardSm80);
     assert!(plan_of_full.reasons[0].contains("do not fit beside the tensors'"), "{:?}", plan_of_full.reasons);
+}
+
+#[test]
+fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
+    let h200 = Device { multiprocessors: 132, ..device(227 << 10) };
+    let planned = |sq: usize, sk: usize, head_dim: usize, request: Request| {
+        plan(&of_heads(sq, sk, head_dim, Options::default()), &h200, &request).unwrap()
+    };
+    let any = Request::default();
+    for head_dim in [65, 129, 130, 132, 249] {
+        let plan = planned(4096, 4096, head_dim, any);
+        let step = &plan.steps[0];
+        assert_eq!((plan.steps.len(), plan.workspace_bytes), (1, 0), "{head_dim}");
+        assert_eq!(step.entry.algorithm, Algorithm::ForwardSm90RowClasses, "{head_dim}");
+        assert!(step.entry.tile.head_dim as usize >= head_dim + 4, "{head_dim}");
+        assert!(plan.reasons.iter().any(|reason| reason.contains("classes by where their rows start")));
+        assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
+    }
+    let reasons = planned(4096, 4096, 129, any).reasons;
+    assert!(
+        reasons.iter().any(|reason| reason.ends_with("where rows start up to 7 elements behind a multiple of 16 bytes")),
+        "{reasons:?}"
+    );
+    // A block of keys for each class of eight is eight blocks for one.
+    assert_eq!(planned(64, 64, 129, any).kernel, Kernel::ForwardSm80);
+    // A tile that classes have none of.
+    let tile = Request { block_m: Some(192), block_n: Some(80), ..any };
+    let algorithms: Vec<_> =
+        planned(4096, 4096, 121, tile).steps.iter().map(|step| step.entry.algorithm).collect();
+    assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
+    let entry = entries().find(|entry| entry.name == "forward_sm90_f16_m192_n64_d128_row_classes").unwrap();
+    let refused = |problem: &Problem| plan_entry(problem, &h200, entry).unwrap_err().to_string();
+    assert_eq!(
+        refused(&of_heads(64, 60, 121, Options::default())),
+        "entry forward_sm90_f16_m192_n64_d128_row_classes cannot be run: it takes keys by where their rows start: \
+         k's 60 rows are no multiple of their 8 classes"
+    );
+    assert_eq!(
+        refused(&of_heads(64, 64, 123, Options::default())),
+        "entry forward_sm90_f16_m192_n64_d128_row_classes cannot be run: its HEAD_DIM is 128, the problem's rows reach \
+         to column 130"
+    );
 }
 
 #[test]

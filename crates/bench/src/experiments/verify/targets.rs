@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Problem, Request};
+use flash_attention::{
+    Backend, BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Problem, Request, plan_entry,
+};
 
 /// Entries that run together, or a kernel of the CPU with one tile.
 #[derive(Clone, Debug)]
@@ -37,6 +39,17 @@ impl Target {
             Algorithm::ForwardSm90RowClasses => Kernel::ForwardSm90.takes_row_classes(problem),
             _ => true,
         })
+    }
+
+    /// The plan of `problem` that launches these entries. Rows are read by classes where the planner estimates that to be quicker than
+    /// copying them; here they are wherever they can be.
+    pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
+        match self.entries[..] {
+            [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
+                plan_entry(problem, backend.device(), entry)
+            }
+            _ => backend.plan(problem, &self.request),
+        }
     }
 
     /// The first of this target's entries that a plan does not launch.
@@ -110,6 +123,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
             Some(fused(Kernel::ForwardSm90, dtype, entry))
         }
+        Algorithm::ForwardSm90RowClasses => Some(of_row_classes(dtype, entry)),
         Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
             Some(fused(Kernel::ForwardSimt, dtype, entry))
         }
@@ -132,6 +146,13 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
         step: if kernel == Kernel::ForwardSm90 { 8 } else { 1 },
         entries: vec![entry],
     }
+}
+
+/// An entry for rows that lie no multiple of 16 bytes apart: up to seven of its columns lie before a row's first.
+fn of_row_classes(dtype: DType, entry: &'static Entry) -> Target {
+    let columns = bucket(entry);
+    let head_dims = columns.start().saturating_sub(7).max(1)..=columns.end() - 7;
+    Target { head_dims, step: 1, ..fused(Kernel::ForwardSm90, dtype, entry) }
 }
 
 /// The head_dims for which `entry` has the least sufficient number of columns.

@@ -246,7 +246,9 @@ where
             self.s.wait_group::<0>();
             self.release_operands(params, last);
             self.change_scores(&params.attention, blocks, block);
-            if block >= seen.whole_end || block < seen.whole_begin {
+            if ROW_CLASSES {
+                self.mask_tail(&params.attention);
+            } else if block >= seen.whole_end || block < seen.whole_begin {
                 self.mask(&params.attention, blocks, block);
             }
             self.softmax.step_in_turn::<SCORES, true>(&mut self.s);

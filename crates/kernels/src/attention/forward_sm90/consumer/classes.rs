@@ -8,10 +8,10 @@ use super::{Consumer, leads_warp, warpgroup};
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
 use crate::attention::forward_sm90::{WARPGROUP, WARPGROUP_ROWS, output, row_classes};
 use crate::config::Sm90Config;
-use crate::params::PersistentParams;
+use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{self, Accumulator, Format};
 use crate::ptx::{barrier, fence, index, warp};
-use crate::tile::mma::{MmaElement, QUAD};
+use crate::tile::mma::{Lane, MmaElement, QUAD};
 use crate::tile::panel_move::{move_left, move_right_by_one};
 use crate::tile::panels::Panels;
 use crate::tile::row_classes::RowClasses;
@@ -49,7 +49,7 @@ where
             self.align_queries(row_classes(&params.attention));
             self.begin(params, blocks, seen, turns == 1 && seen.end == 1);
             loop {
-                let mut block = seen.end - 1;
+                let mut block = last_block::<BLOCK_N>(&params.attention);
                 while block > 0 {
                     block -= 1;
                     self.step::<false>(params, blocks, block, turns == 1 && block == 0);
@@ -58,7 +58,7 @@ where
                 if turns == 0 {
                     break;
                 }
-                self.cross(params, blocks, seen, turns == 1 && seen.end == 1);
+                self.cross(params, turns == 1);
             }
         }
     }
@@ -68,14 +68,9 @@ where
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn cross(
-        &mut self,
-        params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
-        seen: &Seen,
-        last: bool,
-    ) {
-        let (block, step) = (seen.end - 1, row_classes(&params.attention).step());
+    unsafe fn cross(&mut self, params: &PersistentParams, is_last: bool) {
+        let attention = &params.attention;
+        let step = row_classes(attention).step();
         // SAFETY: the caller's contract; all warps have waited for their products with Q before the first barrier, and the
         // next comes after the second.
         unsafe {
@@ -96,11 +91,9 @@ where
             self.o.wait_group::<1>();
             self.values.leave(leads_warp());
             self.s.wait_group::<0>();
-            self.release_operands(params, last);
-            if block >= seen.whole_end {
-                self.mask(&params.attention, blocks, block);
-            }
-            let mut factors = self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
+            self.release_operands(params, is_last && last_block::<BLOCK_N>(attention) == 0);
+            self.mask_tail(attention);
+            let mut factors = self.softmax.step_in_turn::<SCORES, false>(&mut self.s);
             self.round();
             let mut moved = 0;
             while moved < step {
@@ -108,6 +101,23 @@ where
                 factors = [f32::from_bits(index::unknown(1.0_f32.to_bits())); 2];
                 moved += 1;
             }
+        }
+    }
+
+    /// Sets the scores past the last key of a class to −∞, in its last block.
+    #[inline(always)]
+    pub(super) fn mask_tail(&mut self, params: &AttentionParams) {
+        let keys = index::unknown(params.seqlen_k) % BLOCK_N;
+        if keys == 0 {
+            return;
+        }
+        let keys = keys.saturating_sub(Lane::anew::<2>().column(0));
+        let mut j = 0;
+        while j < SCORES {
+            if 8 * (j as u32 / 4) + j as u32 % 2 >= keys {
+                self.s[j] = f32::NEG_INFINITY;
+            }
+            j += 1;
         }
     }
 
@@ -158,4 +168,10 @@ where
             j += 2;
         }
     }
+}
+
+/// Index of the last of a class's blocks of keys, found anew by each call: it would otherwise be kept in a register.
+#[inline(always)]
+fn last_block<const BLOCK_N: u32>(params: &AttentionParams) -> u32 {
+    (index::unknown(params.seqlen_k) - 1) / BLOCK_N
 }
