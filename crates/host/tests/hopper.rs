@@ -15,6 +15,7 @@ const PLAIN: Options = Options {
     window: (None, None),
     softcap: 0.0,
     alibi_slopes: None,
+    descale: None,
     dropout: None,
 };
 const CAUSAL: Options = Options { causal: true, ..PLAIN };
@@ -42,7 +43,7 @@ fn run<T: Element>(
 ) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
-    let mut o = vec![T::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
+    let mut o = vec![T::Output::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
     let (before, o) = o.split_at_mut(o_offset);
     let mut lse = vec![-77.0; problem.lse_len() + 3];
     let sim = Sim::new(schedule);

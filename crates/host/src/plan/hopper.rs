@@ -277,7 +277,9 @@ fn cost(
         (true, _) => (4_200, tile.block_m, 1.0),
         (false, _) => (3_300, tile.block_m, 1.06),
     };
-    let score = (f64::from(tile.head_dim) / 1_024.0 * 0.94).max(0.088);
+    // 8-bit columns take half as long.
+    let columns = f64::from(tile.head_dim) * problem.dtype().bytes() as f64 / 2.0;
+    let score = (columns / 1_024.0 * 0.94).max(0.088);
     let step = f64::from(rows * tile.block_n) * score * slower;
     let masked = 0.5 * f64::from(u8::from(left.is_some()) + u8::from(right.is_some()));
     overhead + (blocks as f64 * (step + 240.0) + masked * step) as u64

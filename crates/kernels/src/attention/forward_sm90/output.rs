@@ -31,10 +31,11 @@ pub(super) unsafe fn store<
     const HEAD_DIM: u32,
     const STAGES: u32,
     const OUT: usize,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     map: u64,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
     schedule: &Schedule,
     o: &mut [f32; OUT],
     finished: [(f32, f32); 2],
@@ -48,7 +49,7 @@ pub(super) unsafe fn store<
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
-        if Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG.own_output() {
+        if Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG.own_output() {
             wait();
             warp::sync();
         } else {

@@ -19,10 +19,11 @@ pub(super) unsafe fn copy_queries_and_keys<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
 ) {
     let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
     let mut keys =
@@ -38,12 +39,12 @@ pub(super) unsafe fn copy_queries_and_keys<
             let mut block = place.blocks;
             if block > 0 {
                 block -= 1;
-                keys.copy(&place, head, block, params.qk_landed);
+                keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
             }
             copy_queries(params, maps, pipeline, (&schedule.work(), head.shift), &mut queries);
             while block > 0 {
                 block -= 1;
-                keys.copy(&place, head, block, params.qk_landed);
+                keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
             }
             schedule.leave(true);
         }
@@ -56,24 +57,27 @@ pub(super) fn key_head(params: &PersistentParams, place: &Keys) -> HeadStart {
     HeadStart::of(params.attention.k_strides.head, place.head, params.qk_margin)
 }
 
-/// Copies V of all tiles of this block.
+/// Copies V of all tiles of this block, in blocks of `BLOCK_N` keys from the column and row that `at` gives for the first of
+/// them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the tiles are announced.
 ///
 /// # Safety
 /// As [`copy_queries_and_keys`].
 #[inline(always)]
 pub(super) unsafe fn copy_values<
-    const BLOCK_M: u32,
     const BLOCK_N: u32,
-    const HEAD_DIM: u32,
+    const ROWS: u32,
+    const COLUMNS: u32,
     const STAGES: u32,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    (ring, first): (Ring<STAGES>, Panels<ROWS, COLUMNS, BYTES>),
+    slots: u32,
+    at: impl Fn(u32) -> (u32, u32),
 ) {
-    let mut values =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), maps: maps.v() };
-    let mut schedule = Schedule::consumer(pipeline.schedule());
+    let mut values = Copies { ring, first, maps: maps.v() };
+    let mut schedule = Schedule::consumer(slots);
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
         tma::prefetch(maps.v());
@@ -83,7 +87,7 @@ pub(super) unsafe fn copy_values<
             let mut block = place.blocks;
             while block > 0 {
                 block -= 1;
-                values.copy(&place, head, block, params.v_landed);
+                values.copy::<BLOCK_N>(&place, head, block, params.v_landed, &at);
             }
             schedule.leave(true);
         }
@@ -91,26 +95,35 @@ pub(super) unsafe fn copy_values<
 }
 
 /// K or V: the place in its ring, its first stage, and where its tensor maps lie.
-struct Copies<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
+struct Copies<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32> {
     ring: Ring<STAGES>,
-    first: Panels<BLOCK_N, HEAD_DIM>,
+    first: Panels<ROWS, COLUMNS, BYTES>,
     maps: u64,
 }
 
-impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N, HEAD_DIM, STAGES> {
-    /// Copies the `block`-th block of keys into the next stage, once that is empty; the copy lands so many bytes behind the
-    /// full barrier.
+impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
+    Copies<ROWS, COLUMNS, STAGES, BYTES>
+{
+    /// Copies the `block`-th block of keys, from the column and row that `at` gives for its first on, into the next stage, once
+    /// that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
     /// As [`copy_queries_and_keys`].
     #[inline(always)]
-    unsafe fn copy(&mut self, place: &Keys, head: HeadStart, block: u32, landed: u32) {
-        let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+    unsafe fn copy<const BLOCK_N: u32>(
+        &mut self,
+        place: &Keys,
+        head: HeadStart,
+        block: u32,
+        landed: u32,
+        at: impl Fn(u32) -> (u32, u32),
+    ) {
+        let bytes = Panels::<ROWS, COLUMNS, BYTES>::BYTES;
         let stage = self.first.stage(self.ring.stage());
         // SAFETY: the caller's contract.
         unsafe {
             let barrier = self.ring.acquire_behind(bytes, landed);
-            stage.load(self.maps, barrier, place.row + block * BLOCK_N, head, place.batch);
+            stage.load_from(self.maps, barrier, at(place.row + block * BLOCK_N), head, place.batch);
         }
         self.ring.advance();
     }
@@ -121,10 +134,16 @@ impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N,
 /// # Safety
 /// As [`copy_queries_and_keys`].
 #[inline(always)]
-unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+unsafe fn copy_queries<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const BYTES: u32,
+>(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
     (work, shift): (&WorkTile, u32),
     queries: &mut Ring<1>,
 ) {
@@ -134,7 +153,7 @@ unsafe fn copy_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u
         // SAFETY: the caller's contract.
         unsafe {
             let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
-            let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
+            let barrier = queries.acquire_behind(Rows::<HEAD_DIM, BYTES>::BYTES, params.qk_landed);
             let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
             let head = HeadStart { shift, ..head };
             pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
