@@ -265,10 +265,11 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
-    // Of 8 bits: as many keys a step as registers hold, and for short sequences 128, a line of V transposed.
+    // Of 8 bits: as many keys a step as registers hold, as in FlashAttention-3, and of those that have room for it
+    // 128 too, a whole line of V transposed.
+    forward_sm90_e4m3(192, 160, 64);
     forward_sm90_e4m3(192, 128, 64);
-    forward_sm90_e4m3(128, 256, 64);
-    forward_sm90_e4m3(128, 192, 128);
+    forward_sm90_e4m3(128, 224, 128);
     forward_sm90_e4m3(128, 128, 128);
     forward_sm90_e4m3(128, 96, 256);
     // Copies what tensor maps cannot describe.

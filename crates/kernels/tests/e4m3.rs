@@ -122,7 +122,7 @@ fn multiply(
             let (row, key) = place(index);
             p_at(row, key)
         });
-        let a: [u32; N as usize / 8] = std::array::from_fn(|index| E4m3::pack_p(&p, index));
+        let a: [u32; N as usize / 8] = std::array::from_fn(|index| E4m3::pack_p(index, |score| p[score]));
         let mut o = [0.0; D as usize / 2];
         // SAFETY: the operand is written and fenced before the barrier; the whole warpgroup runs this alike.
         unsafe {

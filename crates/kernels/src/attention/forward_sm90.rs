@@ -127,11 +127,9 @@ pub unsafe fn forward_sm90<
                 3 if leads_warp() => {
                     schedule::announce_tiles::<BLOCK_M, BLOCK_N, BYTES>(params, pipeline.schedule())
                 }
-                2 if amend::is_needed(params) => {
-                    if BYTES == 2 {
-                        let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES> { base: pipeline.base };
-                        amend::amend(params, pipeline);
-                    }
+                2 if amend::is_needed(params) && BYTES == 2 => {
+                    let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES> { base: pipeline.base };
+                    amend::amend(params, pipeline);
                 }
                 _ => {}
             }

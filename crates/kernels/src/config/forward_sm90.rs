@@ -219,7 +219,9 @@ impl Sm90Config {
             return Err(reason);
         }
         let (accumulators, limit) = (self.accumulators(), self.registers().0);
-        let needed = accumulators + OTHER_REGISTERS;
+        // Rounding to 8 bits lets go of four scores for each register of P, where 16 bits let go of two.
+        let sooner = if self.element_bytes == 1 { 4 } else { 0 };
+        let needed = accumulators + OTHER_REGISTERS - sooner;
         if needed > limit as u64 {
             let threads = self.threads();
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
@@ -255,6 +257,9 @@ mod tests {
         assert!(config.own_output() && config.takes_turns());
         let wide = Sm90Config { block_n: 160, head_dim: 256, ..config };
         assert!(matches!(wide.check(1, &Limits::of(90)), Err(Infeasible::SharedMemory { .. })));
+        assert_eq!(config.check(1, &Limits::of(90)), Ok(()));
+        let full = Sm90Config { block_n: 256, ..config };
+        assert!(matches!(full.check(1, &Limits::of(90)), Err(Infeasible::Registers { needed: 252, .. })));
         let odd = Sm90Config { block_n: 80, ..config };
         let reason = odd.check(1, &Limits::of(90)).expect_err("it is infeasible").to_string();
         assert_eq!(reason, "BLOCK_N is 80; a positive multiple of 32 is needed");

@@ -343,7 +343,7 @@ where
     fn round(&mut self) {
         let mut j = 0;
         while j < PAIRS {
-            self.p[j] = E::pack_p(&self.s, j);
+            self.p[j] = E::pack_p(j, |index| self.s[index]);
             j += 1;
         }
     }

@@ -13,8 +13,8 @@ pub trait Operand: Format {
     /// Size of an element in bytes.
     const BYTES: u32;
 
-    /// Register `index` of P as A of its product with V, out of a thread's scores, as [`wgmma`](crate::ptx::wgmma) has both.
-    fn pack_p<const SCORES: usize>(p: &[f32; SCORES], index: usize) -> u32;
+    /// Register `index` of P as A of its product with V; `p` gives a thread's scores, as [`wgmma`](crate::ptx::wgmma) has both.
+    fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32;
 }
 
 /// The registers of four blocks of eight columns are A as they come.
@@ -24,8 +24,8 @@ impl<E: MmaElement + Format> Operand for E {
     const BYTES: u32 = <E as crate::element::Element>::BYTES as u32;
 
     #[inline(always)]
-    fn pack_p<const SCORES: usize>(p: &[f32; SCORES], index: usize) -> u32 {
-        E::pack(p[2 * index], p[2 * index + 1])
+    fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32 {
+        E::pack(p(2 * index), p(2 * index + 1))
     }
 }
 
@@ -37,8 +37,8 @@ impl Operand for E4m3 {
     const BYTES: u32 = 1;
 
     #[inline(always)]
-    fn pack_p<const SCORES: usize>(p: &[f32; SCORES], index: usize) -> u32 {
+    fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32 {
         let first = 8 * (index / 2) + 2 * (index % 2);
-        convert::pack_e4m3x4([p[first], p[first + 1], p[first + 4], p[first + 5]])
+        convert::pack_e4m3x4([p(first), p(first + 1), p(first + 4), p(first + 5)])
     }
 }
