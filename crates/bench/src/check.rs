@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use crate::inputs::Inputs;
 
 /// What the outputs of a problem must be near to, on some rows.
-pub(crate) struct Expected<T> {
+pub(crate) struct Expected<T: Element> {
     rows: Vec<Row>,
     exact: Reference,
-    standard: Vec<T>,
+    standard: Vec<T::Output>,
 }
 
 /// The verdict on the outputs of one run.
@@ -61,7 +61,7 @@ impl<T: Element> Expected<T> {
     }
 
     /// Judges O, which is contiguous, and lse, made from scores kept in `scores`.
-    pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T], lse: &[f32]) -> Verdict {
+    pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T::Output], lse: &[f32]) -> Verdict {
         let lse_of_rows: Vec<_> =
             self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
         let not_finite = o.par_iter().filter(|value| !value.to_f32().is_finite()).count();

@@ -109,7 +109,7 @@ pub(crate) struct ProblemArgs {
     /// Elements of a row of V and O, 1 to 256 [default: as those of Q and K]
     #[arg(long)]
     pub(crate) dim_v: Option<usize>,
-    /// Storage type of Q, K, V and O
+    /// Storage type of Q, K, V and O (e4m3: O in bf16)
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     pub(crate) dtype: DType,
     /// Order of the axes in memory: batch, seqlen, heads, head_dim
@@ -206,7 +206,7 @@ pub(crate) struct ShapeArgs {
     /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
     #[arg(long, alias = "head-dim")]
     pub(crate) dim: Option<usize>,
-    /// Storage type of Q, K, V and O
+    /// Storage type of Q, K, V and O (e4m3: O in bf16)
     #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
     pub(crate) dtype: DType,
 }

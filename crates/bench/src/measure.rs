@@ -14,7 +14,7 @@ use crate::timer::{Effort, Times};
 pub(crate) const CHECKED_ROWS: usize = 64;
 
 /// A problem with its inputs and what must come out.
-pub(crate) struct Subject<T> {
+pub(crate) struct Subject<T: Element> {
     problem: Problem,
     pub(crate) inputs: Inputs<T>,
     expected: Expected<T>,
@@ -73,7 +73,7 @@ impl<T: Element> Subject<T> {
 /// When the device or a kernel fails.
 pub(crate) fn judged<T: Element>(
     mut prepared: Prepared<'_, T>,
-    judge: impl FnOnce(&[T], &[f32]) -> Verdict,
+    judge: impl FnOnce(&[T::Output], &[f32]) -> Verdict,
 ) -> Result<(Prepared<'_, T>, Verdict)> {
     prepared.poison()?;
     prepared.time()?;
@@ -111,7 +111,26 @@ macro_rules! with_element {
             flash_attention::DType::F32 => $function::<f32>($($argument),*),
             flash_attention::DType::F16 => $function::<half::f16>($($argument),*),
             flash_attention::DType::Bf16 => $function::<half::bf16>($($argument),*),
+            flash_attention::DType::E4m3 => $function::<float8::F8E4M3>($($argument),*),
         }
     };
 }
 pub(crate) use with_element;
+
+/// As [`with_element`], with a function that takes types alone that O has where Q, K and V have them.
+macro_rules! with_output_element {
+    ($dtype:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $dtype {
+            flash_attention::DType::F32 => $function::<f32>($($argument),*),
+            flash_attention::DType::F16 => $function::<half::f16>($($argument),*),
+            flash_attention::DType::Bf16 => $function::<half::bf16>($($argument),*),
+            dtype @ flash_attention::DType::E4m3 => Err(flash_attention::Error::UnsupportedDType {
+                kernel: "backward",
+                dtype,
+                available: "f32, f16, bf16".to_owned(),
+            }
+            .into()),
+        }
+    };
+}
+pub(crate) use with_output_element;

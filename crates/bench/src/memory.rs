@@ -1,14 +1,15 @@
 //! Whether a problem fits, found out before anything of its size is allocated.
 
 use flash_attention::gemm::{GemmProblem, Matrices};
-use flash_attention::{BackendKind, Device, Error, Kernel, Plan, Problem, Result};
+use flash_attention::{BackendKind, DType, Device, Error, Kernel, Plan, Problem, Result};
 
 /// Bytes of Q, K and V, and of O and lse. The lengths were validated to fit an address space.
 fn footprint(problem: &Problem) -> (u128, u128) {
     let tensors = problem.tensors();
-    let bytes = |elements: usize| elements as u128 * problem.dtype().bytes() as u128;
-    let inputs = bytes(tensors.q.span()) + bytes(tensors.k.span()) + bytes(tensors.v.span());
-    (inputs, bytes(tensors.o.span()) + 4 * problem.lse_len() as u128)
+    let bytes = |elements: usize, dtype: DType| elements as u128 * dtype.bytes() as u128;
+    let inputs: u128 =
+        [tensors.q, tensors.k, tensors.v].iter().map(|tensor| bytes(tensor.span(), problem.dtype())).sum();
+    (inputs, bytes(tensors.o.span(), problem.dtype().output()) + 4 * problem.lse_len() as u128)
 }
 
 /// Refuses tensors that the host, or the device that has a memory of its own, cannot hold.

@@ -69,6 +69,7 @@ impl ProblemArgs {
             window: (self.window_left, self.window_right),
             softcap: self.softcap,
             alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
+            descale: None,
             dropout: self.dropout.map(|probability| Dropout { probability, seed: 0, offset: 0 }),
         };
         let tensors = Tensors { q, k, v, o };

@@ -132,8 +132,9 @@ impl ProblemRecord {
 /// Bytes of Q, K, V and O: what any kernel must move at least.
 pub(crate) fn tensor_bytes(problem: &Problem) -> u64 {
     let tensors = problem.tensors();
-    let elements = [tensors.q, tensors.k, tensors.v, tensors.o].map(|tensor| tensor.elements());
-    elements.iter().sum::<usize>() as u64 * problem.dtype().bytes() as u64
+    let inputs: usize = [tensors.q, tensors.k, tensors.v].iter().map(|tensor| tensor.elements()).sum();
+    let dtype = problem.dtype();
+    (inputs * dtype.bytes() + tensors.o.elements() * dtype.output().bytes()) as u64
 }
 
 /// Which kernel and tile, and why.

@@ -236,7 +236,7 @@ fn bad_shapes_name_argument_value_and_limit() {
 #[test]
 fn bad_names_and_numbers_are_usage_errors() {
     let cases = [
-        ("--dtype f8", "'f8' for '--dtype <DTYPE>' [possible values: f32, f16, bf16]"),
+        ("--dtype f8", "'f8' for '--dtype <DTYPE>' [possible values: f32, f16, bf16, e4m3]"),
         (
             "--kernel flash",
             "'flash' for '--kernel <KERNEL>' [possible values: forward_sm90, forward_sm80, forward_simt, forward_cpu, standard]",

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use flash_attention::cpu::{self, Config, Isa};
 use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -29,6 +30,7 @@ fn main() -> Outcome<()> {
             DType::F32 => measure::<f32>(&request)?,
             DType::F16 => measure::<f16>(&request)?,
             DType::Bf16 => measure::<bf16>(&request)?,
+            DType::E4m3 => measure::<F8E4M3>(&request)?,
         };
         println!("{answer}");
         std::io::stdout().flush()?;
@@ -42,8 +44,10 @@ fn parse(line: &str) -> Outcome<Request> {
     else {
         return Err(format!("request {line:?} has {} words; at least 11 are needed", words.len()).into());
     };
-    let dtype =
-        DType::ALL.into_iter().find(|known| known.name() == *dtype).ok_or("dtype is f32, f16 or bf16")?;
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|known| known.name() == *dtype)
+        .ok_or("dtype is f32, f16, bf16 or e4m3")?;
     let tensor = match *layout {
         "bhsd" => TensorLayout::bhsd,
         "bshd" => TensorLayout::bshd,
@@ -76,7 +80,7 @@ fn measure<T: Element>(request: &Request) -> Outcome<serde_json::Value> {
     let tensors = problem.tensors();
     let [q, k, v] = [(1, tensors.q), (2, tensors.k), (3, tensors.v)]
         .map(|(seed, layout)| normal::<T>(seed, layout.span()));
-    let mut o = vec![T::default(); tensors.o.span()];
+    let mut o = vec![T::Output::default(); tensors.o.span()];
     let mut call = || {
         let start = Instant::now();
         let stats = if request.fused {

@@ -61,6 +61,7 @@ fn prepare(cuda: &Cuda, request: &str) -> Result<Timed, Failure> {
         DType::F32 => timed::<f32>(cuda, &problem),
         DType::F16 => timed::<f16>(cuda, &problem),
         DType::Bf16 => timed::<bf16>(cuda, &problem),
+        DType::E4m3 => Err("no matrix multiplication in e4m3".into()),
     }
 }
 

@@ -97,7 +97,7 @@ impl Accuracy {
         let lse: Vec<_> = lse.iter().copied().map(f64::from).collect();
         let stored = match scores {
             DType::F32 => 0.0,
-            DType::F16 | DType::Bf16 => scores.roundoff() / DType::F32.roundoff(),
+            DType::F16 | DType::Bf16 | DType::E4m3 => scores.roundoff() / DType::F32.roundoff(),
         };
         Self::new(&lse, &reference.lse, None, (LSE_ROUNDINGS + stored) * reference.lse_rounding)
     }
@@ -158,7 +158,7 @@ impl fmt::Display for Report {
 pub fn check<T: Element>(
     problem: &Problem,
     (q, k, v): (&[T], &[T], &[T]),
-    o: &[T],
+    o: &[T::Output],
     lse: Option<&[f32]>,
     scores: DType,
     rows: &[Row],

@@ -168,7 +168,7 @@ impl Backend {
         problem: &DecodeProblem,
         plan: &DecodePlan,
         inputs: DecodeInputs<'_, T>,
-        o: &mut [T],
+        o: &mut [T::Output],
         lse: Option<&mut [f32]>,
     ) -> Result<()> {
         problem.check(&inputs, o.len(), lse.as_ref().map(|lse| lse.len()))?;
@@ -194,7 +194,7 @@ impl Backend {
         problem: &Problem,
         plan: &Plan,
         inputs: (&[T], &[T], &[T]),
-        o: &mut [T],
+        o: &mut [T::Output],
         lse: Option<&mut [f32]>,
     ) -> Result<()> {
         let (q, k, v) = inputs;
@@ -203,7 +203,7 @@ impl Backend {
             Driver::Cuda(cuda) => {
                 let mut resident = cuda.upload(problem, plan, inputs)?;
                 resident.run()?;
-                let mut span: Vec<T> = self.device().allocate("o", problem.tensors().o.span())?;
+                let mut span: Vec<T::Output> = self.device().allocate("o", problem.tensors().o.span())?;
                 let mut all_lse: Vec<f32> = self.device().allocate("lse", problem.lse_len())?;
                 resident.read(&mut span, &mut all_lse)?;
                 copy_view(&problem.tensors().o, &span, o);
@@ -223,16 +223,22 @@ impl Backend {
 }
 
 /// A problem readied by [`Backend::prepare`] or [`Backend::prepare_decode`].
-pub struct Prepared<'a, T> {
+pub struct Prepared<'a, T: Element> {
     o_len: usize,
     lse_len: usize,
     launches: usize,
     state: State<'a, T>,
 }
 
-enum State<'a, T> {
+enum State<'a, T: Element> {
     Cuda(Box<cuda::Resident<T>>),
-    Host { driver: &'a Driver, call: Box<HostCall<'a, T>>, o: Vec<T>, lse: Vec<f32>, extra_bytes: u64 },
+    Host {
+        driver: &'a Driver,
+        call: Box<HostCall<'a, T>>,
+        o: Vec<T::Output>,
+        lse: Vec<f32>,
+        extra_bytes: u64,
+    },
 }
 
 /// What runs in host memory.
@@ -243,7 +249,7 @@ enum HostCall<'a, T> {
 
 impl<T: Element> HostCall<'_, T> {
     /// Runs once and returns the bytes of memory taken beside inputs and outputs.
-    fn run(&self, driver: &Driver, o: &mut [T], lse: &mut [f32]) -> Result<u64> {
+    fn run(&self, driver: &Driver, o: &mut [T::Output], lse: &mut [f32]) -> Result<u64> {
         match (self, driver) {
             (Self::Forward(problem, plan, inputs), Driver::Sim(sim)) => {
                 sim.forward(problem, plan, *inputs, o, Some(lse))?;
@@ -272,7 +278,7 @@ impl<T: Element> Prepared<'_, T> {
         match &mut self.state {
             State::Cuda(resident) => resident.poison()?,
             State::Host { o, lse, .. } => {
-                o.fill(T::from_f32(f32::NAN));
+                o.fill(T::Output::from_f32(f32::NAN));
                 lse.fill(f32::NAN);
             }
         }
@@ -361,10 +367,10 @@ impl<T: Element> Prepared<'_, T> {
     ///
     /// # Errors
     /// When a kernel faulted.
-    pub fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+    pub fn outputs(&self) -> Result<(Vec<T::Output>, Vec<f32>)> {
         match &self.state {
             State::Cuda(resident) => {
-                let mut o = vec![T::default(); self.o_len];
+                let mut o = vec![T::Output::default(); self.o_len];
                 let mut lse = vec![0.0; self.lse_len];
                 resident.read(&mut o, &mut lse)?;
                 Ok((o, lse))

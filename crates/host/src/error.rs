@@ -121,6 +121,20 @@ pub enum Error {
         /// The probability asked for.
         value: f32,
     },
+    /// A tensor's factor is not a positive number.
+    #[error("descale of {tensor} is {value}; a positive number is needed")]
+    Descale {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its factor.
+        value: f32,
+    },
+    /// Factors for a type whose range needs none.
+    #[error("descale is for e4m3, not {dtype}")]
+    DescaleType {
+        /// Storage type of the problem.
+        dtype: DType,
+    },
     /// There are not as many slopes as heads.
     #[error(
         "alibi_slopes has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"

@@ -1,10 +1,11 @@
 //! From a plan and addresses to the kernels' parameters.
 
+use fa_kernels::attention::transpose;
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides,
+    self, AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides,
 };
 use fa_kernels::ptx::tma;
 use fa_kernels::tile::head_start::HeadStart;
@@ -15,7 +16,7 @@ use crate::plan::{
     unmapped, whole_tiles,
 };
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
-use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
+use crate::{DType, Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -63,12 +64,15 @@ pub(crate) fn params(
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
     let Step { entry, order, packed, .. } = step;
-    if entry.algorithm == Algorithm::Pack {
+    if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         let (address, bytes) = (addresses.workspace, packed.bytes);
         if address == 0 || !address.is_multiple_of(16) {
             return Err(Error::Workspace { address, bytes });
         }
-        return Ok(Params::Pack(pack_params(problem, packed, addresses)));
+        return Ok(Params::Pack(match entry.algorithm {
+            Algorithm::Transpose => transpose_params(problem, packed, addresses),
+            _ => pack_params(problem, packed, addresses),
+        }));
     }
     let attention = attention_params(problem, addresses)?;
     if !entry.algorithm.is_persistent() {
@@ -89,27 +93,30 @@ pub(crate) fn params(
         || unmapped("o", &problem.tensors().o).is_some()
         || is_shifted(&v_read)
         || v_margin >= CHUNK;
-    let o = || encode(&class_map(addresses.o, &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
+    let element_bytes = problem.dtype().bytes() as u32;
+    let o = || encode(&class_map((addresses.o, 2), &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
     let classes = row_classes(problem);
     let inputs = |address, layout: &TensorLayout, rows| {
         if by_classes {
             row_class_maps(address, layout, classes, rows, &encode)
         } else {
-            class_maps(address, layout, rows, &encode)
+            class_maps((address, element_bytes), layout, rows, &encode)
         }
     };
     let q_rows = Sm90Config::WARPGROUP_ROWS;
+    // Of V transposed, columns are rows.
+    let v_rows = if element_bytes == 1 { head_dim } else { block_n };
     let maps = AttentionMaps {
         q: inputs(q, &q_read, if by_classes { classes.rows(q_rows) } else { q_rows })?,
         k: inputs(k, &k_read, block_n)?,
-        v: inputs(v, &v_read, block_n)?,
+        v: inputs(v, &v_read, v_rows)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
     let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
     let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
-    let landed = Sm90Config { block_m, block_n, head_dim }.landed_distance();
+    let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.landed_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let seqlen_k = if by_classes { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
     let are_shifted = by_classes || is_shifted(&q_read) || is_shifted(&k_read);
@@ -158,22 +165,44 @@ fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Pac
     params
 }
 
+/// What the launch before `forward_sm90` in e4m3 copies of V, and where to.
+fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> PackParams {
+    let Some(PackedCopy { offset, layout }) = packed.copies[2] else { return PackParams::default() };
+    let v = &problem.tensors().v;
+    let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
+    let tensor = PackTensor {
+        source: addresses.v,
+        end: addresses.v + v.span() as u64,
+        target: addresses.workspace + offset,
+        strides: strides(v),
+        rows: v.seqlen as u32,
+        heads: v.heads as u32,
+        columns: v.head_dim as u32,
+        chunks: (layout.head_dim / 16) as u32,
+        head_blocks,
+    };
+    // The plan checked that all blocks together are below 2^31.
+    let blocks = head_blocks * (v.batch * v.heads) as u32;
+    PackParams { tensors: [tensor, PackTensor::default(), PackTensor::default()], ends: [blocks; 3] }
+}
+
 /// The maps of a tensor's classes of heads, in boxes of so many rows; in place of those that it lacks, the first.
 fn class_maps(
-    address: u64,
+    (address, element_bytes): (u64, u32),
     layout: &TensorLayout,
     rows: u32,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
-    let mut maps = [encode(&class_map(address, layout, rows, 0))?; HeadStart::MAX_CLASSES];
+    let at = (address, element_bytes);
+    let mut maps = [encode(&class_map(at, layout, rows, 0))?; HeadStart::MAX_CLASSES];
     let classes = HeadStart::classes(layout.stride_head as u64).min(layout.heads);
     for (class, map) in maps.iter_mut().enumerate().take(classes).skip(1) {
-        *map = encode(&class_map(address, layout, rows, class))?;
+        *map = encode(&class_map(at, layout, rows, class))?;
     }
     Ok(maps)
 }
 
-/// As [`class_maps`], of classes of rows.
+/// As [`class_maps`], of classes of rows, of 16-bit elements.
 fn row_class_maps(
     address: u64,
     layout: &TensorLayout,
@@ -183,7 +212,7 @@ fn row_class_maps(
 ) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
     let map = |class: u32| {
         let first = address + 2 * (class as usize * layout.stride_seq) as u64;
-        encode(&map_from(first, classes.shift(class), &class_layout(layout, classes), rows))
+        encode(&map_from((first, 2), classes.shift(class), &class_layout(layout, classes), rows))
     };
     let mut maps = [map(0)?; HeadStart::MAX_CLASSES];
     for class in 1..classes.count() {
@@ -192,8 +221,13 @@ fn row_class_maps(
     Ok(maps)
 }
 
-/// The map of a class of heads: boxes of 64 columns and so many rows.
-fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> TensorMap {
+/// The map of a class of heads: boxes of 128 bytes of columns and so many rows.
+fn class_map(
+    (address, element_bytes): (u64, u32),
+    layout: &TensorLayout,
+    rows: u32,
+    class: usize,
+) -> TensorMap {
     let TensorLayout { stride_head, heads, .. } = *layout;
     let classes = HeadStart::classes(stride_head as u64);
     let shift = HeadStart::of(stride_head as u64, class as u32, 0).shift;
@@ -202,19 +236,24 @@ fn class_map(address: u64, layout: &TensorLayout, rows: u32, class: usize) -> Te
         stride_head: classes.saturating_mul(stride_head),
         ..*layout
     };
-    map_from(address + 2 * (class * stride_head) as u64, shift, &layout, rows)
+    let first = address + u64::from(element_bytes) * (class * stride_head) as u64;
+    map_from((first, element_bytes), shift, &layout, rows)
 }
 
 /// The map of a view at `address`, `shift` elements behind a multiple of 16 bytes, from that multiple on.
-fn map_from(address: u64, shift: u32, layout: &TensorLayout, rows: u32) -> TensorMap {
+fn map_from((address, element_bytes): (u64, u32), shift: u32, layout: &TensorLayout, rows: u32) -> TensorMap {
     let axis = |length, stride, boxed| {
         // The axis of a single index takes no steps, but its stride is looked at.
-        Dimension { length, stride: if length == 1 { CHUNK as usize } else { stride }, boxed }
+        Dimension { length, stride: if length == 1 { 16 / element_bytes as usize } else { stride }, boxed }
     };
     swizzled(
-        address - 2 * u64::from(shift),
+        (address - u64::from(element_bytes * shift), element_bytes),
         [
-            Dimension { length: shift as usize + layout.head_dim, stride: 1, boxed: Sm90Config::BOX_COLUMNS },
+            Dimension {
+                length: shift as usize + layout.head_dim,
+                stride: 1,
+                boxed: Sm90Config::BOX_BYTES / element_bytes,
+            },
             axis(layout.seqlen, layout.stride_seq, rows),
             axis(layout.heads, layout.stride_head, 1),
             axis(layout.batch, layout.stride_batch, 1),
@@ -222,7 +261,7 @@ fn map_from(address: u64, shift: u32, layout: &TensorLayout, rows: u32) -> Tenso
     )
 }
 
-/// Elements of 16 bytes: the least stride that a tensor map takes.
+/// 16-bit elements of 16 bytes.
 const CHUNK: u32 = 8;
 
 /// The parameters that every entry of a plan for `problem` has.
@@ -266,8 +305,14 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         softcap: problem.softcap(),
         alibi_slopes,
         alibi_batch_stride: problem.alibi_batch_stride() as u64,
-        dropout: problem.dropout().copied().unwrap_or_default(),
+        dropout: problem.dropout().copied().unwrap_or_else(|| no_dropout(problem)),
     })
+}
+
+/// No dropout; entries of 8 bits find V's factor in the place of that on weights that are kept.
+fn no_dropout(problem: &Problem) -> params::Dropout {
+    let scale = if problem.dtype() == DType::E4m3 { problem.v_descale() } else { 0.0 };
+    params::Dropout { scale, ..params::Dropout::default() }
 }
 
 /// A view's strides, as kernels take them.
@@ -295,7 +340,7 @@ fn side(size: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
+    use crate::{Kernel, Options, Request, Sim, Tensors, plan};
 
     #[test]
     fn copies_need_a_workspace() {
@@ -329,10 +374,10 @@ mod tests {
         for (heads, stride) in shapes {
             let row = (heads * stride).next_multiple_of(8);
             let layout = TensorLayout::strided([2, 5, heads, 129], [5 * row, row, stride, 1]);
-            let maps = class_maps(4096, &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
+            let maps = class_maps((4096, 2), &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
             for head in 0..heads {
                 let start = HeadStart::of(stride as u64, head as u32, 0);
-                let map = class_map(4096, &layout, 64, start.class as usize);
+                let map = class_map((4096, 2), &layout, 64, start.class as usize);
                 let elements = u64::from(start.head) * map.strides[1] / 2 + u64::from(start.shift);
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, 0, head) as u64);
                 assert!(u64::from(start.head) < map.dims[2]);
@@ -340,7 +385,8 @@ mod tests {
                 assert_eq!(maps[start.class as usize], tma::TensorMap(map.encode().unwrap()));
             }
             let classes = HeadStart::classes(stride as u64).min(heads);
-            let mapped: u64 = (0..classes).map(|class| class_map(4096, &layout, 64, class).dims[2]).sum();
+            let mapped: u64 =
+                (0..classes).map(|class| class_map((4096, 2), &layout, 64, class).dims[2]).sum();
             assert_eq!(mapped, heads as u64);
             assert!(maps[classes..].iter().all(|map| *map == maps[0]));
         }
@@ -362,7 +408,7 @@ mod tests {
             for row in 0..seqlen {
                 let (class, index) = (row % classes.count(), row / classes.count());
                 let first = 4096 + 2 * layout.row(0, class as usize, 0) as u64;
-                let map = map_from(first, classes.shift(class), &class_layout(&layout, classes), 8);
+                let map = map_from((first, 2), classes.shift(class), &class_layout(&layout, classes), 8);
                 let elements = u64::from(index) * map.strides[0] / 2 + u64::from(classes.shift(class));
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, row as usize, 0) as u64);
                 assert_eq!(map.dims[0], u64::from(classes.shift(class)) + 129);

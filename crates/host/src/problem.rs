@@ -43,8 +43,22 @@ pub struct Options {
     /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes [H] or [B, H], contiguous. The scaled scores of
     /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
+    /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1 when absent.
+    pub descale: Option<Descale>,
     /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels do.
     pub dropout: Option<Dropout>,
+}
+
+/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`, `k_descale` and
+/// `v_descale` of FlashAttention-3, one for each tensor).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Descale {
+    /// Of Q.
+    pub q: f32,
+    /// Of K.
+    pub k: f32,
+    /// Of V.
+    pub v: f32,
 }
 
 /// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
@@ -60,6 +74,7 @@ pub struct Problem {
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
     softcap: f32,
+    v_descale: f32,
     alibi_slopes: Option<Arc<[f32]>>,
     dropout: Option<params::Dropout>,
     /// Where the sequences lie, if not each at an index of its own.
@@ -73,7 +88,8 @@ impl Problem {
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
     /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive,
-    /// when `alibi_slopes` are not [H] or [B, H] finite numbers, and when the probability of dropout is not 0 to below 1.
+    /// when `alibi_slopes` are not [H] or [B, H] finite numbers, when the probability of dropout is not 0 to below 1, and when
+    /// factors of `descale` are not positive, or of tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None)
     }
@@ -145,6 +161,11 @@ impl Problem {
         if !softmax_scale.is_finite() {
             return Err(Error::SoftmaxScale { value: softmax_scale });
         }
+        let Descale { q: q_descale, k: k_descale, v: v_descale } = descale(dtype, options.descale)?;
+        let softmax_scale = softmax_scale * (q_descale * k_descale);
+        if !softmax_scale.is_finite() {
+            return Err(Error::SoftmaxScale { value: softmax_scale });
+        }
         let softcap = options.softcap;
         // A subnormal one is 0 to a GPU, and would divide by it.
         if softcap != 0.0 && !(softcap.is_normal() && softcap > 0.0 && (softmax_scale / softcap).is_finite())
@@ -165,7 +186,17 @@ impl Problem {
         let window = (left, if options.causal { Some(0) } else { right });
         let alibi_slopes = options.alibi_slopes.map(Arc::from);
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
-        Ok(Self { tensors, dtype, window, softmax_scale, softcap, alibi_slopes, dropout, sequences })
+        Ok(Self {
+            tensors,
+            dtype,
+            window,
+            softmax_scale,
+            softcap,
+            v_descale,
+            alibi_slopes,
+            dropout,
+            sequences,
+        })
     }
 
     /// Shapes and strides.
@@ -173,7 +204,7 @@ impl Problem {
         &self.tensors
     }
 
-    /// Storage type of all four tensors.
+    /// Storage type of Q, K and V; that of O is its [`DType::output`].
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
@@ -188,9 +219,14 @@ impl Problem {
         matches!(self.window.1, Some(0))
     }
 
-    /// Factor on Q·Kᵀ.
+    /// Factor on Q·Kᵀ as it is stored: the scale asked for, times the factors of Q and K.
     pub const fn softmax_scale(&self) -> f32 {
         self.softmax_scale
+    }
+
+    /// Factor on V as it is stored: 1 unless [`Options::descale`] says otherwise.
+    pub const fn v_descale(&self) -> f32 {
+        self.v_descale
     }
 
     /// Bound of softcap · tanh(s / softcap) on scaled scores s; 0 for none.
@@ -338,6 +374,21 @@ impl Problem {
         }
         Ok(())
     }
+}
+
+/// The factors that `descale` gives tensors of type `dtype`.
+fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
+    let Some(factors) = descale else { return Ok(Descale { q: 1.0, k: 1.0, v: 1.0 }) };
+    if dtype != DType::E4m3 {
+        return Err(Error::DescaleType { dtype });
+    }
+    for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
+        // A subnormal one is 0 to a GPU.
+        if !(value.is_normal() && value > 0.0) {
+            return Err(Error::Descale { tensor, value });
+        }
+    }
+    Ok(factors)
 }
 
 #[cfg(test)]

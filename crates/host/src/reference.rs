@@ -108,17 +108,24 @@ pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Ro
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
-pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec<T> {
+pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec<T::Output> {
     standard_rows(problem, q, k, v, &all(problem))
 }
 
 /// The plain computation of the given rows, [rows, Dv]: products accumulate in fp32, and scores, weights and
 /// output are each rounded to the storage type, as an unfused implementation stores them. It is the
-/// baseline (`out_pt`) of FlashAttention's test rule.
+/// baseline (`out_pt`) of FlashAttention's test rule. Of e4m3 that is the type of the weights, which a factor of 2⁸ keeps from
+/// vanishing; scores and output have O's type, as in FlashAttention-3's tests.
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
-pub fn standard_rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Row]) -> Vec<T> {
+pub fn standard_rows<T: Element>(
+    problem: &Problem,
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    rows: &[Row],
+) -> Vec<T::Output> {
     rows.par_iter().flat_map_iter(|&at| standard_row(problem, q, k, v, at)).collect()
 }
 
@@ -195,15 +202,16 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let lse = max + sum.ln();
     let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
     let kept: Vec<_> = inputs.kept.iter().map(|&kept| f64::from(kept)).collect();
+    let v_descale = f64::from(problem.v_descale());
     for ((weight, kept), v) in weights.iter().zip(&kept).zip(&inputs.v) {
         for (o, v) in o.iter_mut().zip(*v) {
-            *o += weight * kept * f64::from(v.to_f32());
+            *o += weight * kept * v_descale * f64::from(v.to_f32());
         }
     }
     let mut moved = vec![0.0; o.len()];
     for (((weight, kept), term), v) in weights.iter().zip(&kept).zip(&terms).zip(&inputs.v) {
         for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
-            let v = kept * f64::from(v.to_f32());
+            let v = kept * v_descale * f64::from(v.to_f32());
             *moved += weight * (term * (v - o).abs() + v.abs());
         }
     }
@@ -217,9 +225,11 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
 }
 
 /// One row as an unfused implementation computes it.
-fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T> {
+fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T::Output> {
     let inputs = Inputs::new(problem, (q, k, v), at);
-    let stored = |value: f32| T::from_f32(value).to_f32();
+    let stored = |value: f32| T::Output::from_f32(value).to_f32();
+    let scale = T::DTYPE.weight_scale();
+    let stored_weight = |value: f32| T::from_f32(scale * value).to_f32() / scale;
     let softcap = problem.softcap();
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let slope = problem.alibi_slope(at.batch, at.head);
@@ -239,12 +249,12 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let sum: f32 = weights.iter().sum();
     let mut o = vec![0.0_f32; problem.head_dim_v()];
     for ((weight, kept), v) in weights.iter().zip(&inputs.kept).zip(&inputs.v) {
-        let weight = stored(stored(weight / sum) * kept);
+        let weight = stored_weight(stored_weight(weight / sum) * kept);
         for (o, v) in o.iter_mut().zip(*v) {
             *o += weight * v.to_f32();
         }
     }
-    o.into_iter().map(T::from_f32).collect()
+    o.into_iter().map(|o| T::Output::from_f32(problem.v_descale() * o)).collect()
 }
 
 #[cfg(test)]

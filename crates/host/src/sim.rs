@@ -50,7 +50,7 @@ impl Sim {
         problem: &Problem,
         plan: &Plan,
         (q, k, v): (&[T], &[T], &[T]),
-        o: &mut [T],
+        o: &mut [T::Output],
         mut lse: Option<&mut [f32]>,
     ) -> Result<Traffic> {
         problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;

@@ -22,7 +22,7 @@ struct Made<T> {
     dout: Vec<T>,
 }
 
-impl<T: Element> Made<T> {
+impl<T: Element<Output = T>> Made<T> {
     fn new(forward: Problem, layouts: GradientLayouts, seed: u64) -> Self {
         let Tensors { q, k, v, o: o_layout } = *forward.tensors();
         let inputs =
@@ -94,6 +94,7 @@ fn check_any(case: &Case, backend: &Backend, kernel: Option<BackwardKernel>) -> 
         DType::F32 => Made::<f32>::of_case(case).check(backend, kernel),
         DType::F16 => Made::<f16>::of_case(case).check(backend, kernel),
         DType::Bf16 => Made::<bf16>::of_case(case).check(backend, kernel),
+        DType::E4m3 => unreachable!("e4m3 has no backward pass"),
     }
 }
 
@@ -145,7 +146,7 @@ fn forward_and_backward_drop_the_same_weights() {
         options: Options { causal, dropout, ..Options::default() },
         seed: 3,
     };
-    for (dtype, causal) in DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+    for (dtype, causal) in DType::RESULTS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
         let case = case(dtype, causal);
         for backend in [Backend::simulator(2), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
             check_any(&case, &backend, None).unwrap();
@@ -153,6 +154,7 @@ fn forward_and_backward_drop_the_same_weights() {
                 DType::F32 => forward::<f32>(&case, &backend),
                 DType::F16 => forward::<f16>(&case, &backend),
                 DType::Bf16 => forward::<bf16>(&case, &backend),
+                DType::E4m3 => unreachable!("e4m3 has no backward pass"),
             };
             assert!(forward.passed(), "{forward}");
         }
@@ -163,7 +165,8 @@ fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
     let plan = backend.plan(&problem, &Request::default()).unwrap();
-    let (mut o, mut lse) = (vec![T::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
+    let (mut o, mut lse) =
+        (vec![T::Output::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
     backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
     accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem))
 }
@@ -195,7 +198,7 @@ fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
 }
 
 /// Four sequences: one without queries, one without keys; the last rows are nobody's.
-fn packed<T: Element>(options: Options) -> Made<T> {
+fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
     let (q, k) = (TensorLayout::bshd(1, 150, 4, 40), TensorLayout::bhsd(1, 160, 2, 40));
     let v = TensorLayout::bshd(1, 160, 2, 24);
     let tensors = Tensors { q, k, v, o: TensorLayout::bshd(1, 150, 4, 24) };

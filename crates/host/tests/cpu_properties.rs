@@ -5,7 +5,10 @@ mod common;
 
 use common::{Case, Order, case, tensor, untouched_outside};
 use flash_attention::cpu::{self, Config, Isa};
-use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors, accuracy, reference};
+use flash_attention::{
+    DType, Descale, Element, Options, Problem, TensorLayout, Tensors, accuracy, reference,
+};
+use float8::F8E4M3;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -23,7 +26,7 @@ fn run<T: Element>(case: &Case, config: Config) -> Result<(), TestCaseError> {
     let layout = &problem.tensors().o;
     let [q, k, v] = &case.inputs::<T>();
     for fused in [true, false] {
-        let mut o = vec![T::from_f32(-77.0); layout.span() + 3];
+        let mut o = vec![T::Output::from_f32(-77.0); layout.span() + 3];
         let mut lse = vec![-77.0; problem.lse_len() + 3];
         let stats = if fused {
             cpu::forward_with(&problem, config, q, k, v, &mut o, Some(&mut lse))
@@ -46,6 +49,7 @@ fn run_any(case: &Case, config: Config) -> Result<(), TestCaseError> {
         DType::F32 => run::<f32>(case, config),
         DType::F16 => run::<f16>(case, config),
         DType::Bf16 => run::<bf16>(case, config),
+        DType::E4m3 => run::<F8E4M3>(case, config),
     }
 }
 
@@ -56,6 +60,14 @@ proptest! {
     #[test]
     fn matches_the_reference(case in case(&AWKWARD, 200), config in config()) {
         run_any(&case, config)?;
+    }
+
+    /// As above, in 8 bits that stand for other values.
+    #[test]
+    fn e4m3_matches_the_reference(case in case(&AWKWARD, 200), config in config(), factor in 0.1_f32..9.0) {
+        let descale = Some(Descale { q: factor, k: 0.5, v: 1.5 * factor });
+        let options = Options { descale, ..case.options };
+        run_any(&Case { dtype: DType::E4m3, options, ..case }, config)?;
     }
 }
 

@@ -120,7 +120,7 @@ impl<T: Element> Made<T> {
     fn check(&self, backend: &Backend, plan: &DecodePlan) -> Result<(), TestCaseError> {
         let inputs = self.inputs();
         let dense = self.problem.dense();
-        let mut o = vec![T::from_f32(-77.0); dense.tensors().o.span() + 3];
+        let mut o = vec![T::Output::from_f32(-77.0); dense.tensors().o.span() + 3];
         let mut lse = vec![-77.0; dense.lse_len()];
         let ran = backend.decode(&self.problem, plan, inputs, &mut o, Some(&mut lse));
         prop_assert!(ran.is_ok(), "{}", ran.unwrap_err());

@@ -18,6 +18,7 @@ const PLAIN: Options = Options {
     window: (None, None),
     softcap: 0.0,
     alibi_slopes: None,
+    descale: None,
     dropout: None,
 };
 const CAUSAL: Options = Options { causal: true, ..PLAIN };
@@ -58,7 +59,7 @@ fn run_plan<T: Element>(
 ) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
-    let mut o = vec![T::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
+    let mut o = vec![T::Output::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
     let (before, o) = o.split_at_mut(o_offset);
     let mut lse = vec![-77.0; problem.lse_len() + 3];
     let ran = Sim::new(schedule).forward(&problem, plan, (q, k, v), o, Some(&mut lse));

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 fn run<T: Element>(case: &Case, kernel: Kernel, schedule: u64) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let [q, k, v] = &case.inputs::<T>();
-    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span() + 3];
     let mut lse = vec![-77.0; problem.lse_len() + 3];
     let backend = Backend::simulator(schedule);
     let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
@@ -47,6 +47,7 @@ proptest! {
             DType::F32 => run::<f32>(&case, kernel, schedule)?,
             DType::F16 => run::<f16>(&case, kernel, schedule)?,
             DType::Bf16 => run::<bf16>(&case, kernel, schedule)?,
+            DType::E4m3 => unreachable!("these kernels take no e4m3"),
         }
     }
 }

@@ -62,9 +62,9 @@ fn run<T: Element>(
     (backend, kernel): &(Backend, Kernel),
     problem: &Problem,
     [q, k, v]: &[Vec<T>; 3],
-) -> (Vec<T>, Vec<f32>, DType) {
+) -> (Vec<T::Output>, Vec<f32>, DType) {
     let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
-    let mut o = vec![T::from_f32(-77.0); problem.tensors().o.span()];
+    let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span()];
     let mut lse = vec![-77.0; problem.lse_len()];
     backend.forward(problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
     (o, lse, plan.score_dtype(problem))

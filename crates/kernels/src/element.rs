@@ -94,3 +94,9 @@ impl Element for Bf16 {
         unsafe { global::store_b16(address, convert::f32_to_bf16(value)) }
     }
 }
+
+/// e4m3 (OCP 8-bit floating point: bias 7, up to 448, no infinities) by its bits: a type of Q, K and V alone, which nothing but
+/// tensor cores reads.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct E4m3(pub u8);

@@ -13,8 +13,8 @@ use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{backward_sm80, combine, decode, forward_sm80};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::{forward_sm90, pack};
-use crate::element::{Bf16, F16};
+use crate::attention::{forward_sm90, pack, transpose};
+use crate::element::{Bf16, E4m3, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -281,8 +281,17 @@ entries! { sm_90a;
     forward_sm90_row_classes(128, 64, 224);
     forward_sm90_row_classes(128, 64, 240);
     forward_sm90_row_classes(128, 64, 256);
+    // Of 8 bits: as many keys a step as registers hold, as in FlashAttention-3, and of those that have room for it
+    // 128 too, a whole line of V transposed.
+    forward_sm90_e4m3(192, 160, 64);
+    forward_sm90_e4m3(192, 128, 64);
+    forward_sm90_e4m3(128, 224, 128);
+    forward_sm90_e4m3(128, 128, 128);
+    forward_sm90_e4m3(128, 96, 256);
     // Copies what tensor maps cannot describe.
     pack();
+    // Copies V of 8 bits for the tensor cores.
+    transpose();
 }
 
 // Behind the macros that it lists its entries with.
@@ -340,6 +349,6 @@ const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::co
 }
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-const fn sm90(block_m: u32, block_n: u32, head_dim: u32) -> crate::config::Sm90Config {
-    crate::config::Sm90Config { block_m, block_n, head_dim }
+const fn sm90(block_m: u32, block_n: u32, head_dim: u32, element_bytes: u32) -> crate::config::Sm90Config {
+    crate::config::Sm90Config { block_m, block_n, head_dim, element_bytes }
 }

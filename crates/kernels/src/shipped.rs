@@ -73,7 +73,7 @@ pub struct ShippedEntry {
     pub name: String,
     /// The kernel family, which names the archive.
     pub family: String,
-    /// Storage type: `f32`, `f16` or `bf16`.
+    /// Storage type: `f32`, `f16`, `bf16` or `e4m3`.
     pub dtype: String,
     /// PTX target, as in `sm_75`: the least device that it runs on.
     pub target: String,

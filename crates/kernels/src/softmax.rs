@@ -4,17 +4,18 @@ use crate::ptx::{math, warp};
 
 /// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
-/// m is of unscaled scores and the same in all lanes, the max or up to 2^[`GROWTH`] less; l is this lane's part of the sum, reduced
-/// over the lanes once at the end.
-pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32> {
+/// m is of unscaled scores and the same in all lanes, the max or up to 2^[`GROWTH`](Self::GROWTH) less; l is this lane's part of the sum, reduced
+/// over the lanes once at the end. P and l have a factor 2^[`P_EXPONENT`](Self::P_EXPONENT), which cancels.
+///
+/// `P_BYTES` is the size of what P is rounded to: 1 for e4m3.
+pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, const P_BYTES: u32 = 2> {
     scale: Scale,
     max: [f32; ROWS],
     sum: [f32; ROWS],
 }
 
-/// How far a row's scores may exceed its m, as a power of 2, before m follows: P stays far below the largest fp16 (2^16), and
-/// O rarely needs rescaling (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m is.
-const GROWTH: f32 = 8.0;
+/// The power of 2 that P stays below: far below the largest fp16 (2^16), and below the largest e4m3 (448).
+const P_LIMIT: f32 = 8.0;
 
 /// softmax_scale·log2(e), so that each exponential is one multiply-add and a bare 2^x.
 #[derive(Clone, Copy)]
@@ -35,7 +36,15 @@ impl Scale {
     }
 }
 
-impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
+impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS, LANES, P_BYTES> {
+    /// P's factor as a power of 2: e4m3 has nothing between 0 and 2^−9, where fp16 and bf16 keep P's relative precision
+    /// (FlashAttention-3 has the same one).
+    const P_EXPONENT: f32 = if P_BYTES == 1 { P_LIMIT } else { 0.0 };
+
+    /// How far a row's scores may exceed its m, as a power of 2, before m follows, so that O rarely needs rescaling
+    /// (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m is.
+    const GROWTH: f32 = P_LIMIT - Self::P_EXPONENT;
+
     /// No key seen yet: m = −∞, l = 0.
     #[inline(always)]
     pub fn new(softmax_scale: f32) -> Self {
@@ -109,7 +118,7 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         max = unsafe { reduce::<LANES>(max, math::max) };
         // The old max is as good while nothing exceeds 2^GROWTH; −∞ always gives way.
         let growth = (max - self.max[i]) * self.scale.late;
-        if growth > GROWTH {
+        if growth > Self::GROWTH {
             self.max[i] = max;
             self.sum[i] *= math::exp2(-growth);
             math::exp2(-growth)
@@ -136,7 +145,14 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
     /// What is subtracted from scaled scores. A row with no visible key keeps m = −∞; −∞ − (−∞) would be NaN.
     #[inline(always)]
     fn shift(&self, max: f32) -> f32 {
-        if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale.late }
+        if max == f32::NEG_INFINITY { 0.0 } else { self.shift_of_seen(max) }
+    }
+
+    /// [`Self::shift`] of a row that has seen a key.
+    #[inline(always)]
+    fn shift_of_seen(&self, max: f32) -> f32 {
+        let shift = max * self.scale.late;
+        if P_BYTES == 1 { shift - Self::P_EXPONENT } else { shift }
     }
 
     /// The factor 1/l of row `i`'s output and its log-sum-exp in natural log: 0 and −∞ for a row that saw no key.
@@ -151,12 +167,12 @@ impl<const ROWS: usize, const LANES: u32> OnlineSoftmax<ROWS, LANES> {
         if sum == 0.0 {
             return (0.0, f32::NEG_INFINITY);
         }
-        let lse = self.max[i] * self.scale.late + math::log2(sum);
+        let lse = self.shift_of_seen(self.max[i]) + math::log2(sum);
         (math::reciprocal(sum), lse * core::f32::consts::LN_2)
     }
 }
 
-impl<const LANES: u32> OnlineSoftmax<2, LANES> {
+impl<const LANES: u32, const P_BYTES: u32> OnlineSoftmax<2, LANES, P_BYTES> {
     /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
     /// once, so that no instruction waits for the one before. The scale is positive.
     ///
@@ -191,11 +207,11 @@ impl<const LANES: u32> OnlineSoftmax<2, LANES> {
             // As in `raise_max`, without a branch.
             let old = self.max[i];
             let growth = (max[i] - old) * self.scale.late;
-            let (new, growth) = if growth > GROWTH { (max[i], growth) } else { (old, 0.0) };
+            let (new, growth) = if growth > Self::GROWTH { (max[i], growth) } else { (old, 0.0) };
             self.max[i] = new;
             rescale[i] = math::exp2(-growth);
             self.sum[i] *= rescale[i];
-            shift[i] = if MASKED { self.shift(new) } else { new * self.scale.late };
+            shift[i] = if MASKED { self.shift(new) } else { self.shift_of_seen(new) };
             i += 1;
         }
         let mut sum = [self.sum[0], 0.0, self.sum[1], 0.0];

@@ -11,6 +11,9 @@ use crate::attention::{forward_simt, forward_sm80, forward_sm90};
 use crate::config::{Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config};
 use crate::entries::{Algorithm, Entry, Target, Tile};
 
+/// The storage type whose lines of the list are its own.
+const E4M3: &str = "e4m3";
+
 /// The tile of a kernel that comes in many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
@@ -23,19 +26,22 @@ pub enum Config {
 }
 
 impl Config {
-    /// A tile of `algorithm`; `warps` is nothing to one whose tile says how many there are. `None` where
+    /// A tile of `algorithm` in a storage type; `warps` is nothing to one whose tile says how many there are. `None` where
     /// the algorithm's tile cannot be chosen.
-    pub const fn new(
-        algorithm: Algorithm,
+    pub fn new(
+        (algorithm, dtype): (Algorithm, &str),
         block_m: u32,
         block_n: u32,
         head_dim: u32,
         warps: u32,
     ) -> Option<Self> {
+        let element_bytes = if dtype == E4M3 { 1 } else { 2 };
         match algorithm {
             Algorithm::ForwardSimt => Some(Self::Simt(SimtConfig { block_m, block_n, head_dim })),
             Algorithm::ForwardSm80 => Some(Self::Mma(MmaConfig { block_m, block_n, head_dim, warps })),
-            Algorithm::ForwardSm90 => Some(Self::Sm90(Sm90Config { block_m, block_n, head_dim })),
+            Algorithm::ForwardSm90 => {
+                Some(Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes }))
+            }
             _ => None,
         }
     }
@@ -65,7 +71,7 @@ impl Config {
         let (block_m, block_n, head_dim) = match *self {
             Self::Simt(SimtConfig { block_m, block_n, head_dim })
             | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. })
-            | Self::Sm90(Sm90Config { block_m, block_n, head_dim }) => (block_m, block_n, head_dim),
+            | Self::Sm90(Sm90Config { block_m, block_n, head_dim, .. }) => (block_m, block_n, head_dim),
         };
         Tile { block_m, block_n, head_dim }
     }
@@ -111,7 +117,7 @@ impl Config {
 pub struct Variant {
     /// The kernel and its tile.
     pub config: Config,
-    /// Storage type: `f32`, `f16` or `bf16`.
+    /// Storage type: `f32`, `f16`, `bf16` or `e4m3`.
     pub dtype: &'static str,
     /// Blocks that the register budget leaves room for on a multiprocessor.
     pub min_blocks: u32,
@@ -123,8 +129,13 @@ impl Variant {
     /// # Errors
     /// Why not, with value and limit.
     pub fn check(&self, limits: &Limits) -> Result<(), Infeasible> {
-        if !matches!(self.config, Config::Simt(_)) && self.dtype == "f32" {
-            return Err(Infeasible::StorageType { dtype: self.dtype, available: "f16, bf16" });
+        let available = match self.config {
+            Config::Simt(_) => "f32, f16, bf16",
+            Config::Mma(_) => "f16, bf16",
+            Config::Sm90(_) => "f16, bf16, e4m3",
+        };
+        if !available.split(", ").any(|dtype| dtype == self.dtype) {
+            return Err(Infeasible::StorageType { dtype: self.dtype, available });
         }
         self.config.check(self.min_blocks, limits)
     }
@@ -156,17 +167,19 @@ impl Variant {
 
     /// Its line of the list, as `entries.rs` has it for all storage types.
     pub fn line(&self) -> String {
-        format!("{}({});", self.config.algorithm().family(), self.sizes())
+        let (family, sizes) = (self.config.algorithm().family(), self.sizes());
+        if self.dtype == E4M3 { format!("{family}_{E4M3}({sizes});") } else { format!("{family}({sizes});") }
     }
 
     /// An `entries!` list of this variant alone.
     pub fn source(&self) -> String {
+        let (target, family) = (self.target(), self.config.algorithm().family());
         let element = match self.dtype {
             "f16" => "F16",
             "bf16" => "Bf16",
+            E4M3 => return format!("entries! {{ {target}; {} }}\n", self.line()),
             other => other,
         };
-        let (target, family) = (self.target(), self.config.algorithm().family());
         format!("entries! {{ {target}; {family}({:?}, {element}, {}); }}\n", self.dtype, self.sizes())
     }
 
@@ -216,7 +229,8 @@ mod tests {
     /// The variant that an entry of the list is.
     fn of_entry(entry: &Entry) -> Option<Variant> {
         let Tile { block_m, block_n, head_dim } = entry.tile;
-        let config = Config::new(entry.algorithm, block_m, block_n, head_dim, entry.threads / 32)?;
+        let config =
+            Config::new((entry.algorithm, entry.dtype), block_m, block_n, head_dim, entry.threads / 32)?;
         Some(Variant { config, dtype: entry.dtype, min_blocks: entry.min_blocks })
     }
 
@@ -262,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_line_is_what_a_person_would_add_to_the_list() {
-        let config = Config::new(Algorithm::ForwardSm80, 64, 48, 144, 4).expect("it has tiles");
+        let config = Config::new((Algorithm::ForwardSm80, "bf16"), 64, 48, 144, 4).expect("it has tiles");
         let variant = Variant { config, dtype: "bf16", min_blocks: 2 };
         assert_eq!(variant.line(), "forward_sm80(64, 48, 144, 4, 2);");
         assert_eq!(
@@ -270,15 +284,18 @@ mod tests {
             "entries! { sm_80; forward_sm80(\"bf16\", Bf16, 64, 48, 144, 4, 2); }\n"
         );
         assert_eq!(variant.id(), "forward_sm80_bf16_m64_n48_d144_w4_b2");
-        let config = Config::new(Algorithm::ForwardSimt, 64, 32, 96, 9).expect("it has tiles");
+        let config = Config::new((Algorithm::ForwardSimt, "f32"), 64, 32, 96, 9).expect("it has tiles");
         let variant = Variant { config, dtype: "f32", min_blocks: 1 };
         assert_eq!(variant.source(), "entries! { sm_75; forward_simt(\"f32\", f32, 64, 32, 96, 1); }\n");
-        assert_eq!(Config::new(Algorithm::StandardScores, 64, 64, 64, 4), None);
+        let config = Config::new((Algorithm::ForwardSm90, "e4m3"), 192, 128, 64, 0).expect("it has tiles");
+        let variant = Variant { config, dtype: "e4m3", min_blocks: 1 };
+        assert_eq!(variant.source(), "entries! { sm_90a; forward_sm90_e4m3(192, 128, 64); }\n");
+        assert_eq!(Config::new((Algorithm::StandardScores, "f32"), 64, 64, 64, 4), None);
     }
 
     #[test]
     fn tensor_cores_take_no_fp32() {
-        let config = Config::new(Algorithm::ForwardSm80, 128, 64, 64, 4).expect("it has tiles");
+        let config = Config::new((Algorithm::ForwardSm80, "f32"), 128, 64, 64, 4).expect("it has tiles");
         let reason = Variant { config, dtype: "f32", min_blocks: 2 }
             .check(&Limits::of(90))
             .expect_err("it is infeasible");

@@ -8,7 +8,8 @@ use fa_ptx_builder::ptx::Module;
 use fa_ptx_builder::{Workspace, archive, source, toolchain, variant};
 
 fn tile(algorithm: Algorithm, block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> Variant {
-    let config = Config::new(algorithm, block_m, block_n, head_dim, warps).expect("its tile can be chosen");
+    let config =
+        Config::new((algorithm, "f16"), block_m, block_n, head_dim, warps).expect("its tile can be chosen");
     Variant { config, dtype: "f16", min_blocks: 2 }
 }
 

@@ -1,5 +1,6 @@
-//! Conversions between fp32 and the 16-bit types by bit pattern (PTX ISA, `cvt`).
+//! Conversions between fp32 and smaller types by bit pattern (PTX ISA, `cvt`).
 
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 /// fp16 bits to fp32, exact (`cvt.f32.f16`).
@@ -28,6 +29,14 @@ pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
     pack(round(low), round(high))
 }
 
+/// Four fp32 to e4m3, to nearest even, the first in the lowest byte (two `cvt.rn.satfinite.e4m3x2.f32`): what is too large,
+/// or infinite, becomes the largest, 448, and each NaN the canonical 0x7f.
+#[inline]
+pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
+    let round = |x: f32| if x.is_nan() { 0x7f } else { F8E4M3::from_f32(x).to_bits() };
+    u32::from_le_bytes(values.map(round))
+}
+
 fn pack(low: u16, high: u16) -> u32 {
     u32::from(low) | u32::from(high) << 16
 }
@@ -43,6 +52,14 @@ mod tests {
             let expected = if x.is_nan() { 0x7fff } else { bits };
             assert_eq!(f32_to_f16(x), expected, "bits {bits:#06x}");
         }
+    }
+
+    #[test]
+    fn e4m3_saturates_and_keeps_nan() {
+        assert_eq!(pack_e4m3x4([1.0, -2.5, 448.0, 0.0]), 0x007e_c238);
+        assert_eq!(pack_e4m3x4([500.0, f32::NEG_INFINITY, f32::NAN, -f32::NAN]), 0x7f7f_fe7e);
+        // Ties between neighbours, of which one is 0, and subnormal ones.
+        assert_eq!(pack_e4m3x4([1.0625, 1.1875, 2.0_f32.powi(-10), 3.0 * 2.0_f32.powi(-10)]), 0x0200_3a38);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Asynchronous matrix multiply-accumulate of a warpgroup: D (64 × N) = A (64 × 16) · B (16 × N) + D, A and B of
-//! 16-bit elements, D of fp32, N a multiple of 8 up to 256 (PTX ISA, "Asynchronous Warpgroup Level Matrix
+//! Asynchronous matrix multiply-accumulate of a warpgroup: D (64 × N) = A (64 × K) · B (K × N) + D, A and B of
+//! 16-bit elements and K = 16, or of 8-bit ones and K = 32, D of fp32, N a multiple of 8 up to 256 (PTX ISA, "Asynchronous Warpgroup Level Matrix
 //! Multiply-Accumulate Operation using wgmma.mma_async").
 //!
 //! A warpgroup is four warps, the first a multiple of four. All of its threads issue the same products, with the
@@ -17,7 +17,11 @@
 //! NaN of it, which the next operation that is given the accumulator reports. So does the end of the thread
 //! report an accumulator that no wait was given or that was overwritten.
 //!
-//! Sums are rounded as those of [`mma`](crate::mma): one by one, in ascending k, to nearest even.
+//! Sums are rounded as those of [`mma`](crate::mma): one by one, in ascending k, to nearest even. Hopper keeps fewer digits of
+//! those of 8-bit products, about 14 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2); that is not modelled.
+//!
+//! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in shared memory and in
+//! registers alike.
 
 mod descriptor;
 mod product;
@@ -46,6 +50,8 @@ pub enum Element {
     F16,
     /// bf16.
     Bf16,
+    /// e4m3.
+    E4m3,
 }
 
 /// What a product does, beside its operands.

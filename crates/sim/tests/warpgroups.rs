@@ -133,3 +133,61 @@ fn warps_of_a_warpgroup_need_not_be_in_step() {
         report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
+
+/// The product of K = 32 columns.
+fn wide_product_at(row: usize, column: usize) -> f32 {
+    (0..2 * K).map(|k| a_at(row, k) * b_at(column, k)).sum::<i32>() as f32
+}
+
+/// This thread's registers of A (PTX ISA, "wgmma .m64nNk32 register fragment layout for matrix A"): four neighbours along K
+/// in each.
+fn e4m3_registers() -> [u32; 4] {
+    let thread = index::thread() as usize;
+    std::array::from_fn(|register| {
+        let row = thread / 32 * 16 + thread % 32 / 4 + 8 * (register % 2);
+        let k = thread % 4 * 4 + 16 * (register / 2);
+        u32::from_le_bytes(std::array::from_fn(|i| e4m3_of(a_at(row, k + i))))
+    })
+}
+
+#[test]
+fn products_of_8_bit_elements_from_every_swizzle() {
+    let base = shared::base();
+    for (seed, (kind_a, kind_b)) in (0..).zip(KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b)))) {
+        let (a, b) = (Layout::new(base, kind_a, false), Layout::new(base + 20 * 1024, kind_b, false));
+        let report = run(seed, || {
+            a.write_e4m3(M, a_at);
+            b.write_e4m3(64, b_at);
+            ready();
+            let options = Options { element: Element::E4m3, ..options(a, b) };
+            let (mut shared, mut registers) = ([0.0; 32], [1.0; 32]);
+            wgmma::fence();
+            wgmma::multiply_ss(&mut shared, a.descriptor(), b.descriptor(), options);
+            wgmma::multiply_rs(&mut registers, e4m3_registers(), b.descriptor(), options);
+            wgmma::commit_group();
+            wgmma::wait_group(0, &mut shared);
+            wgmma::wait_group(0, &mut registers);
+            for index in 0..32 {
+                let (row, column) = place(index);
+                let product = wide_product_at(row, column);
+                assert_eq!((shared[index], registers[index]), (product, 1.0 + product), "({row}, {column})");
+            }
+        });
+        report.unwrap_or_else(|error| panic!("{a:?} {b:?}: {error}"));
+    }
+}
+
+#[test]
+fn operands_of_8_bit_elements_are_not_transposed() {
+    for transposed in [0, 1] {
+        let (_, message) = fails(0, || {
+            let (a, b) = operands();
+            let (transposed_a, transposed_b) = (transposed == 0, transposed == 1);
+            let options = Options { element: Element::E4m3, transposed_a, transposed_b, ..options(a, b) };
+            let mut sums = [0.0; 32];
+            wgmma::fence();
+            wgmma::multiply_ss(&mut sums, a.descriptor(), b.descriptor(), options);
+        });
+        assert!(message.contains("an operand is transposed"), "{message}");
+    }
+}

@@ -16,7 +16,7 @@ use crate::gradients::Gradients;
 use crate::heap;
 use crate::inputs::Inputs;
 use crate::lab::{self, CheckRecord, Each, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
-use crate::measure::{Subject, cold, with_element};
+use crate::measure::{Subject, cold, with_output_element};
 use crate::peer::Pass;
 use crate::problem::{Layout, Shape};
 use crate::record::{PlanRecord, ProblemRecord};
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             lab.session.check_patience(&problem, 5, &lab.effort, &args.lab.measure)?;
             lab.session.check_tensors(&problem)?;
             let case = format!("D={head_dim} {mask}");
-            with_element!(problem.dtype(), measure(lab, &case, &problem))?;
+            with_output_element!(problem.dtype(), measure(lab, &case, &problem))?;
         }
         lab.note("TFLOP/s of a backward pass counts 2.5 times the forward pass's operations: five products for two");
         lab.note(
@@ -143,7 +143,7 @@ fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
 }
 
 /// Both passes of a problem: three rows, and the peer's.
-fn measure<T: Element>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<()> {
+fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let backend = &session.backend;
     let plan = backend.plan(problem, &Request::default())?;

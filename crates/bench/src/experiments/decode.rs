@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
     /// Storage type of Q, K, V and O
-    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    #[arg(long, default_value = "f16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
     /// Row i sees key j only if j <= i + keys - seq_q
     #[arg(long)]

@@ -1,11 +1,14 @@
 //! Storage types: speed and error of each on one problem.
 
 use anyhow::Result;
-use flash_attention::DType;
+use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
 
 use crate::cli::{LabArgs, at_least_one};
-use crate::lab::{self, Case, ITERATIONS, Recipe, Row, Shared, Unit};
+use crate::inputs::Inputs;
+use crate::lab::{self, Case, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::measure::with_element;
 use crate::problem::{Layout, Shape};
+use crate::timer::Times;
 
 const RECIPE: Recipe = Recipe {
     name: "dtypes",
@@ -51,8 +54,29 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             if let Some((single, median)) = ratio {
                 lab.row_mut(first).put("speedup over f32", Unit::Times, single / median);
             }
+            let planned = lab.session.backend.plan(&case.problem, &Request::default());
+            if let Some(plan) =
+                planned.ok().filter(|plan| plan.steps.len() > 1 && lab.kind() == BackendKind::Cuda)
+            {
+                let alone = with_element!(dtype, attention_alone(lab, &case.problem, &plan))?;
+                lab.row_mut(first).put("attention alone", Unit::Seconds, alone);
+            }
         }
-        lab.note("there is no kernel for 8-bit types");
+        lab.note(
+            "O of e4m3 is stored in bf16; its time has the launch that transposes V, attention alone has not",
+        );
         Ok(())
     })
+}
+
+/// Seconds of the last launch of a plan, which is attention without the copies before it: the median of some runs.
+fn attention_alone<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<f64> {
+    let inputs = Inputs::<T>::random(problem, lab.seed);
+    let mut prepared = lab.session.backend.prepare(problem, plan, inputs.tensors())?;
+    let mut seconds = Vec::new();
+    for _ in 0..ITERATIONS {
+        prepared.flush_cache()?;
+        seconds.extend(prepared.trace()?.last().map(|span| (span.end - span.begin).as_secs_f64()));
+    }
+    Ok(Times { warmup_runs: 0, seconds }.median())
 }

@@ -33,7 +33,7 @@ const SIM_SHAPES: [[usize; 4]; 1] = [[1, 2, 64, 64]];
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Storage type of Q, K, V and O
-    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    #[arg(long, default_value = "f16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
     #[command(flatten)]
     lab: LabArgs,

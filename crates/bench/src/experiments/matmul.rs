@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, requires_all = ["m", "n"])]
     k: Option<usize>,
     /// Storage type of A, B and C
-    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    #[arg(long, default_value = "f16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
     /// Order of A in memory: row-major or column-major
     #[arg(long, default_value = "row", value_parser = named(&Order::ALL, Order::name))]

@@ -112,7 +112,7 @@ pub(super) fn allocated<P>(cuda: &Cuda, prepare: impl FnOnce() -> Result<P>) -> 
 fn peer_memory(lab: &mut Lab, problem: &Problem, rows: Range<usize>) -> Result<()> {
     let Some(peer) = lab.peer() else { return Ok(()) };
     let mut peer = peer.borrow_mut();
-    let output = problem.tensors().o.elements() * problem.dtype().bytes();
+    let output = problem.tensors().o.elements() * problem.dtype().output().bytes();
     for index in rows {
         let row = lab.row_mut(index);
         let Some(backend) = row.series.strip_prefix("torch ").filter(|_| row.not_run.is_none()) else {

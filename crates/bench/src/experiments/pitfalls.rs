@@ -76,7 +76,7 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
         }
     }
 
-    let (mut o, inputs) = (vec![T::default(); problem.tensors().o.span()], &subject.inputs);
+    let (mut o, inputs) = (vec![T::Output::default(); problem.tensors().o.span()], &subject.inputs);
     let mut copying = Each(|| wall(|| backend.forward(&problem, &plan, inputs.tensors(), &mut o, None)));
     let mut resident = Each(|| wall(|| one.time().map(drop)));
     let times = together(lab, "copies", [&mut copying, &mut resident])?;

@@ -25,7 +25,7 @@ const RECIPE: Recipe = Recipe {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Storage type of all tensors
-    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    #[arg(long, default_value = "f16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
     #[command(flatten)]
     lab: LabArgs,

@@ -111,7 +111,7 @@ fn of_hardware<T: Element>(lab: &mut Lab, args: &Args, ncu: &str, shape: Shape) 
                 .map(|step| step.entry.name)
                 .eq(chosen.steps.iter().map(|step| step.entry.name))
         {
-            let mut o = vec![T::default(); one_head.tensors().o.span()];
+            let mut o = vec![T::Output::default(); one_head.tensors().o.span()];
             let mut lse = vec![0.0; one_head.lse_len()];
             let traffic = sim.forward(&one_head, &of_one, inputs.tensors(), &mut o, Some(&mut lse))?;
             row.put(READ, Unit::Bytes, heads * traffic.bytes_read as f64);
@@ -180,7 +180,7 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
             }
             plan => plan?,
         };
-        let mut o = vec![T::from_f32(f32::NAN); problem.tensors().o.span()];
+        let mut o = vec![T::Output::from_f32(f32::NAN); problem.tensors().o.span()];
         let mut lse = vec![f32::NAN; problem.lse_len()];
         let traffic = sim.forward(problem, &plan, inputs.tensors(), &mut o, Some(&mut lse))?;
         let verdict = expected.judge(problem, plan.score_dtype(problem), &o, &lse);
@@ -214,7 +214,7 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
 
 /// N²d²/M elements, in bytes, of a fused kernel with M elements of shared memory.
 fn model(problem: &Problem, plan: &Plan) -> Option<f64> {
-    let step = plan.steps.first().filter(|_| plan.kernel != Kernel::Standard)?;
+    let step = plan.steps.last().filter(|_| plan.kernel != Kernel::Standard)?;
     let bytes = problem.dtype().bytes() as f64;
     let heads = (problem.batch() * problem.heads()) as f64;
     let [rows, keys, columns] =

@@ -72,7 +72,7 @@ struct SkippedRecord {
 }
 
 /// A case made concrete for a storage type and a range of head_dims.
-struct Trial<T> {
+struct Trial<T: Element> {
     problem: Problem,
     inputs: Inputs<T>,
     expected: Expected<T>,
@@ -274,7 +274,7 @@ impl<T: Element> Trial<T> {
 }
 
 /// A case made concrete, for one target.
-struct OnTarget<'a, T> {
+struct OnTarget<'a, T: Element> {
     trial: &'a Trial<T>,
     target: &'a Target,
 }

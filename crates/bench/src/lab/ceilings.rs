@@ -79,12 +79,12 @@ impl Lab {
 
     /// FLOP/s of the fastest product of matrices of a storage type, and rows that say so: `mma.sync` with no memory in the way,
     /// and C = A·B by the planner's kernel. `None` but on a GPU: attention on the CPU is faster than `gemm_cpu`, which
-    /// therefore bounds nothing.
+    /// therefore bounds nothing. Nor is there a product of 8-bit matrices.
     ///
     /// # Errors
     /// When the device fails, or Ctrl-C is pressed.
     pub(crate) fn matrix_ceiling(&mut self, dtype: DType) -> Result<Option<f64>> {
-        if self.kind() != BackendKind::Cuda {
+        if self.kind() != BackendKind::Cuda || !DType::RESULTS.contains(&dtype) {
             return Ok(None);
         }
         let peak = self.mma_peak(dtype)?;

@@ -116,7 +116,7 @@ fn leak(variant: &Variant) -> &'static Entry {
 }
 
 /// Runs variants on a GPU.
-pub(super) struct Gpu<'a, T> {
+pub(super) struct Gpu<'a, T: Element> {
     pub(super) session: &'a Session,
     pub(super) effort: Effort,
     pub(super) seed: u64,

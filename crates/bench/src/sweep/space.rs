@@ -54,7 +54,8 @@ impl Space {
             for (&block_m, &block_n) in pairs(&self.block_m, &self.block_n) {
                 for &warps in warps {
                     let config =
-                        Config::new(algorithm, block_m, block_n, head_dim, warps).ok_or_else(fixed)?;
+                        Config::new((algorithm, self.dtype.name()), block_m, block_n, head_dim, warps)
+                            .ok_or_else(fixed)?;
                     candidates.extend(self.budgets(config, limits).into_iter().map(|(variant, verdict)| {
                         Candidate { variant, head_dims: head_dims.clone(), verdict }
                     }));

@@ -76,6 +76,7 @@ impl BackwardProblem {
     /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's; when a
     /// row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
+        forward.dtype().check_as_result("backward")?;
         let tensors = forward.tensors();
         let pairs = [
             ("dout", &layouts.dout, "o", &tensors.o),

@@ -58,7 +58,7 @@ pub(crate) fn run<T: Element>(
     problem: &Problem,
     plan: &Plan,
     (q, k, v): (&[T], &[T], &[T]),
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     match plan.tile {

@@ -62,7 +62,8 @@ pub struct Stats {
 /// (FlashAttention-2, Algorithm 1), on the threads of the current rayon pool.
 ///
 /// `q`, `k`, `v` and `o` are laid out as `problem.tensors()` says; elements of `o` outside its view
-/// stay untouched. `lse` is [B, H, Sq], natural-log. Whatever the storage type, all arithmetic is in fp32.
+/// stay untouched. `lse` is [B, H, Sq], natural-log. Whatever the storage type, all arithmetic is in
+/// fp32.
 ///
 /// # Errors
 /// When a buffer is too short or of another type than the problem, and when the scratch memory,
@@ -72,7 +73,7 @@ pub fn forward<T: Element>(
     q: &[T],
     k: &[T],
     v: &[T],
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     forward_with(problem, Config::default(), q, k, v, o, lse)
@@ -88,7 +89,7 @@ pub fn forward_with<T: Element>(
     q: &[T],
     k: &[T],
     v: &[T],
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     let outputs = outputs(problem, q, k, v, o, lse)?;
@@ -108,7 +109,7 @@ pub fn standard<T: Element>(
     q: &[T],
     k: &[T],
     v: &[T],
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: Option<&mut [f32]>,
 ) -> Result<Stats> {
     if problem.dropout().is_some() {
@@ -125,7 +126,7 @@ fn outputs<T: Element>(
     q: &[T],
     k: &[T],
     v: &[T],
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: Option<&mut [f32]>,
 ) -> Result<Outputs> {
     problem.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), lse.as_ref().map(|lse| lse.len()))?;

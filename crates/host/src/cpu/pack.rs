@@ -4,6 +4,7 @@ use std::any::TypeId;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
+use float8::F8E4M3;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -162,6 +163,7 @@ pub(super) enum Source<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
     Bf16(&'a [bf16]),
+    E4m3(&'a [F8E4M3]),
 }
 
 impl<'a> Source<'a> {
@@ -170,6 +172,7 @@ impl<'a> Source<'a> {
             DType::F32 => Self::F32(same_type(data)),
             DType::F16 => Self::F16(same_type(data)),
             DType::Bf16 => Self::Bf16(same_type(data)),
+            DType::E4m3 => Self::E4m3(same_type(data)),
         }
     }
 
@@ -179,6 +182,7 @@ impl<'a> Source<'a> {
             Self::F32(data) => Self::F32(&data[elements..]),
             Self::F16(data) => Self::F16(&data[elements..]),
             Self::Bf16(data) => Self::Bf16(&data[elements..]),
+            Self::E4m3(data) => Self::E4m3(&data[elements..]),
         }
     }
 
@@ -202,6 +206,11 @@ impl<'a> Source<'a> {
             Self::Bf16(data) => {
                 for (to, from) in to.iter_mut().zip(&data[range]) {
                     *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                }
+            }
+            Self::E4m3(data) => {
+                for (to, from) in to.iter_mut().zip(&data[range]) {
+                    *to = Element::to_f32(*from);
                 }
             }
         }
@@ -345,6 +354,7 @@ impl Outputs {
                 DType::F32 => narrow(row, self.o.cast::<f32>().add(offset)),
                 DType::F16 => narrow(row, self.o.cast::<f16>().add(offset)),
                 DType::Bf16 => narrow(row, self.o.cast::<bf16>().add(offset)),
+                DType::E4m3 => narrow(row, self.o.cast::<F8E4M3>().add(offset)),
             }
         }
     }
@@ -381,7 +391,7 @@ pub(super) unsafe fn results(
         // SAFETY: lane is a column of the panel, d < head_dim, and the caller vouches for the rest.
         unsafe {
             let (max, sum) = (*max.add(lane), *sum.add(lane));
-            let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            let factor = if sum == 0.0 { 0.0 } else { problem.v_descale() / sum };
             let offset = problem.query_index(layout, columns.batch, seq, head);
             outputs.write_lane(from, (lane, width), factor, row, offset);
             if !outputs.lse.is_null() {

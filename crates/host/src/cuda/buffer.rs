@@ -67,7 +67,7 @@ impl Buffer {
     /// Copies the start of the buffer, which is at least as long, to host values.
     pub(super) fn read<T: Copy>(&self, values: &mut [T]) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
-        // SAFETY: the allocation is live and long enough, and any bits are a valid T (f32, f16, bf16).
+        // SAFETY: the allocation is live and long enough, and any bits are a valid T (f32, f16, bf16, e4m3).
         check("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_sync(values, self.address) })
     }
 }

@@ -94,7 +94,7 @@ impl<T: Element> Resident<T> {
     ) -> Result<Self> {
         Ok(Self {
             inputs: [cuda.buffer_of("q", q)?, cuda.buffer_of("k", k)?, cuda.buffer_of("v", v)?],
-            o: cuda.buffer("o", problem.tensors().o.span() * T::DTYPE.bytes())?,
+            o: cuda.buffer("o", problem.tensors().o.span() * T::DTYPE.output().bytes())?,
             lse: cuda.buffer("lse", 4 * problem.lse_len())?,
             workspace: cuda.buffer(what, workspace_bytes as usize)?,
             clock: Clock::new(cuda)?,
@@ -238,7 +238,7 @@ impl<T: Element> Resident<T> {
     ///
     /// # Errors
     /// When a kernel faulted.
-    pub fn read(&self, o: &mut [T], lse: &mut [f32]) -> Result<()> {
+    pub fn read(&self, o: &mut [T::Output], lse: &mut [f32]) -> Result<()> {
         check("cuStreamSynchronize", self.cuda.stream.synchronize())?;
         self.o.read(o)?;
         self.lse.read(lse)

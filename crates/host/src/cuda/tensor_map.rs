@@ -71,13 +71,17 @@ fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
             needed: driver::version_name(CUDA_12),
         });
     }
+    let data_type = match map.element_bytes {
+        1 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+    };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
     // SAFETY: the map is written to a place of its own; the arrays have as many elements as the rank says, at least, and
     // the address is only written down.
     let result = unsafe {
         sys::cuTensorMapEncodeTiled(
             &raw mut encoded,
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            data_type,
             map.rank,
             map.address as *mut c_void,
             map.dims.as_ptr(),
@@ -114,7 +118,7 @@ mod tests {
     /// Rows of so many columns.
     fn map(address: u64, columns: usize) -> TensorMap {
         let dimension = |length, stride, boxed| Dimension { length, stride, boxed };
-        swizzled(address, [dimension(columns, 1, 64), dimension(30, 256, 64)])
+        swizzled((address, 2), [dimension(columns, 1, 64), dimension(30, 256, 64)])
     }
 
     /// A map in the simulator's form, by way of `maps`, and whether it was encoded.

@@ -8,7 +8,7 @@ use crate::{Element, Options, Problem, Result, TensorLayout, Tensors};
 pub(crate) fn run<T: Element>(
     problem: &DecodeProblem,
     inputs: &DecodeInputs<'_, T>,
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: &mut [f32],
 ) -> Result<u64> {
     let rows = problem.dense().heads() * problem.dense().seqlen_q();
@@ -24,7 +24,7 @@ fn run_sequence<T: Element>(
     problem: &DecodeProblem,
     inputs: &DecodeInputs<'_, T>,
     batch: usize,
-    o: &mut [T],
+    o: &mut [T::Output],
     lse: &mut [f32],
 ) -> Result<u64> {
     let dense = problem.dense();
@@ -34,7 +34,7 @@ fn run_sequence<T: Element>(
     if used == 0 {
         lse.fill(f32::NEG_INFINITY);
         for (row, head) in (0..out.seqlen).flat_map(|row| (0..out.heads).map(move |head| (row, head))) {
-            o[out.row(0, row, head)..][..out.head_dim].fill(T::from_f32(0.0));
+            o[out.row(0, row, head)..][..out.head_dim].fill(T::Output::from_f32(0.0));
         }
         return Ok(0);
     }

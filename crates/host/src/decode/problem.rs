@@ -81,6 +81,7 @@ impl DecodeProblem {
     /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, or V a head_dim of
     /// its own.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
+        dtype.check_as_result("decode")?;
         let Tensors { q, k, v, .. } = tensors;
         let mut dense = tensors;
         if let Some(max_pages) = options.max_pages {

@@ -21,7 +21,11 @@ impl DecodeProblem {
     ///
     /// # Panics
     /// When a buffer is shorter than its view, or a page does not exist.
-    pub fn reference<T: Element>(&self, inputs: &DecodeInputs<'_, T>, rows: &[Row]) -> (Reference, Vec<T>) {
+    pub fn reference<T: Element>(
+        &self,
+        inputs: &DecodeInputs<'_, T>,
+        rows: &[Row],
+    ) -> (Reference, Vec<T::Output>) {
         let of_rows: Vec<_> = rows.par_iter().map(|&at| self.reference_row(inputs, at)).collect();
         let largest =
             |part: fn(&Reference) -> f64| of_rows.iter().map(|(row, _)| part(row)).fold(0.0, f64::max);
@@ -34,7 +38,11 @@ impl DecodeProblem {
         (reference, of_rows.into_iter().flat_map(|(_, standard)| standard).collect())
     }
 
-    fn reference_row<T: Element>(&self, inputs: &DecodeInputs<'_, T>, at: Row) -> (Reference, Vec<T>) {
+    fn reference_row<T: Element>(
+        &self,
+        inputs: &DecodeInputs<'_, T>,
+        at: Row,
+    ) -> (Reference, Vec<T::Output>) {
         let dense = self.dense();
         let head_dim = dense.head_dim();
         let visible = self.visible_keys(self.used(inputs, at.batch), at.row);
@@ -51,7 +59,7 @@ impl DecodeProblem {
             // The one way in which a valid problem's row is none: it sees no key.
             let (o, lse) = (vec![0.0; head_dim], vec![f64::NEG_INFINITY]);
             let empty = Reference { o, lse, output_rounding: 0.0, lse_rounding: 0.0 };
-            return (empty, vec![T::from_f32(0.0); head_dim]);
+            return (empty, vec![T::Output::from_f32(0.0); head_dim]);
         };
         let q = &inputs.q[dense.tensors().q.row(at.batch, at.row, at.head)..][..head_dim];
         let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));

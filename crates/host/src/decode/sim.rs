@@ -16,7 +16,7 @@ impl Sim {
         problem: &DecodeProblem,
         plan: &DecodePlan,
         inputs: &DecodeInputs<'_, T>,
-        o: &mut [T],
+        o: &mut [T::Output],
         mut lse: Option<&mut [f32]>,
     ) -> Result<Traffic> {
         problem.check(inputs, o.len(), lse.as_ref().map(|lse| lse.len()))?;

@@ -53,7 +53,7 @@ fn tensor_maps(problem: &GemmProblem, tile: &GemmTile, params: &GemmParams) -> [
         };
         let inner = Dimension { length: inner, stride: 1, boxed: LINE };
         swizzled(
-            address,
+            (address, 2),
             [inner, Dimension { length: outer, stride: layout.leading_dimension, boxed: lines }],
         )
     };

@@ -152,6 +152,7 @@ impl GemmProblem {
     /// Names the matrix, the axis, its value and the limit when an axis is empty, mismatched or too large, or
     /// a leading dimension is shorter than what lies between.
     pub fn new(matrices: Matrices, dtype: DType) -> Result<Self> {
+        dtype.check_as_result("gemm")?;
         let Matrices { a, b, c } = &matrices;
         for (layout, name) in [(a, "a"), (b, "b"), (c, "c")] {
             layout.check(name)?;

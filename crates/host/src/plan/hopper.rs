@@ -277,7 +277,8 @@ fn cost(
         (true, _) => (4_200, tile.block_m, 1.0),
         (false, _) => (3_300, tile.block_m, 1.06),
     };
-    let step = scores_cycles(tile, rows) * slower;
+    let element_bytes = problem.dtype().bytes() as u32;
+    let step = scores_cycles(tile, rows, element_bytes) * slower;
     let masked = 0.5 * f64::from(u8::from(left.is_some()) + u8::from(right.is_some()));
     overhead + (blocks as f64 * (step + STEP_CYCLES) + masked * step) as u64
 }
@@ -285,15 +286,15 @@ fn cost(
 /// Cycles of a step beside its scores.
 const STEP_CYCLES: f64 = 240.0;
 
-/// Cycles that the scores of so many rows and a block of keys take.
-fn scores_cycles(tile: &Tile, rows: u32) -> f64 {
-    let score = (f64::from(tile.head_dim) / 1_024.0 * 0.94).max(0.088);
+/// Cycles that the scores of so many rows and a block of keys take. 8-bit columns take half as long.
+fn scores_cycles(tile: &Tile, rows: u32, element_bytes: u32) -> f64 {
+    let score = (f64::from(tile.head_dim * element_bytes) / 2_048.0 * 0.94).max(0.088);
     f64::from(rows * tile.block_n) * score
 }
 
-/// Cycles of a step of a whole tile.
+/// Cycles of a step of a whole tile of 16-bit columns.
 pub(super) fn step_cycles(tile: &Tile) -> f64 {
-    scores_cycles(tile, tile.block_m) + STEP_CYCLES
+    scores_cycles(tile, tile.block_m, 2) + STEP_CYCLES
 }
 
 /// The cost of the block with the largest share.

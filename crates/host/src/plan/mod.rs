@@ -5,6 +5,7 @@ mod order;
 mod pack;
 mod row_classes;
 mod tile;
+mod transpose;
 mod tuned;
 
 use fa_kernels::attention::standard;
@@ -22,7 +23,7 @@ pub(crate) use tile::tile_too_large;
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// FlashAttention v3 on tensor cores (`wgmma`), fed by tensor maps: Hopper in 16-bit types, and the
+    /// FlashAttention v3 on tensor cores (`wgmma`), fed by tensor maps: Hopper in types of 16 and 8 bits, and the
     /// simulator.
     ForwardSm90,
     /// FlashAttention v2 on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
@@ -64,6 +65,11 @@ impl Kernel {
             Self::ForwardSimt => Some(Algorithm::ForwardSimt),
             Self::ForwardCpu | Self::Standard => None,
         }
+    }
+
+    /// Whether it has entries for a storage type, of kernels that come in tiles.
+    fn takes(self, dtype: DType) -> bool {
+        self.tiled().is_some_and(|algorithm| built_for(algorithm, dtype).next().is_some())
     }
 
     /// Whether this kernel reads copies of some of Q, K and V, which a launch before it makes
@@ -174,7 +180,13 @@ impl Plan {
 
     /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they
     /// pass through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
+    ///
+    /// Hopper's tensor cores add 8-bit products with about 14 digits (DeepSeek-V3, arXiv:2412.19437, section 3.3.2), each of
+    /// several times: as if scores were kept in fp16, with 11.
     pub fn score_dtype(&self, problem: &Problem) -> DType {
+        if problem.dtype() == DType::E4m3 && !self.steps.is_empty() {
+            return DType::F16;
+        }
         let stored = self.steps.iter().any(|step| step.entry.algorithm == Algorithm::StandardScores);
         if stored { problem.dtype() } else { DType::F32 }
     }
@@ -206,6 +218,11 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
     if problem.dropout().is_some() && !kernel.drops_weights() {
         let able = available.iter().filter(|kernel| kernel.drops_weights()).map(|kernel| kernel.name());
         let reason = format!("it drops no weights; of this backend's kernels do: {}", join(able));
+        return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
+    }
+    if kernel == Kernel::ForwardSm90
+        && let Some(reason) = transpose::unfit(problem)
+    {
         return Err(Error::UnfitKernel { kernel: kernel.name(), reason });
     }
     let algorithm = kernel.tiled().map(|algorithm| for_scores(problem, algorithm));
@@ -261,6 +278,10 @@ fn default_kernel(problem: &Problem, device: &Device, request: &Request) -> (Ker
     }
     let simt =
         |why: String| (Kernel::ForwardSimt, format!("forward_simt: fused, on fp32 FMA, because {why}"));
+    // On other devices than Hopper it says so.
+    if problem.dtype() == DType::E4m3 {
+        return (Kernel::ForwardSm90, "forward_sm90: fused, on Hopper's tensor cores in 8 bits".to_owned());
+    }
     if problem.dropout().is_some() {
         return simt("the kernels on tensor cores drop no weights".to_owned());
     }

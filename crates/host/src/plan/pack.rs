@@ -5,11 +5,11 @@ use fa_kernels::entries::Algorithm;
 
 use super::hopper::{self, CHUNK, SECTOR};
 use super::tile::built_for_head_dim;
-use super::{Kernel, Step, checked_grid, entries, join, unsupported_dtype};
+use super::{Kernel, Step, checked_grid, entries, join, transpose, unsupported_dtype};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
 /// Where each copy begins in the workspace is a multiple of so many bytes.
-const ALIGNMENT: u64 = 256;
+pub(super) const ALIGNMENT: u64 = 256;
 
 /// Bytes that a multiprocessor of an H200 copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
 const BYTES_PER_CYCLE: f64 = 16.0;
@@ -42,6 +42,9 @@ impl Packed {
 
     /// Copies of what cannot be read where it is.
     pub(super) fn of(problem: &Problem) -> Self {
+        if problem.dtype() == DType::E4m3 {
+            return transpose::copy(problem);
+        }
         let tensors = inputs(problem);
         let mut copied = tensors.map(|(name, tensor)| hopper::unreadable(name, tensor).is_some());
         let [(_, q), (_, k), _] = tensors;
@@ -72,6 +75,9 @@ impl Packed {
 
     /// Columns that a tile must hold.
     pub(super) fn columns(&self, problem: &Problem) -> usize {
+        if problem.dtype() == DType::E4m3 {
+            return problem.widest_head_dim();
+        }
         self.reads(problem).iter().map(hopper::columns).max().unwrap_or(0)
     }
 
@@ -98,7 +104,7 @@ impl Packed {
                 written * (1.0 + tensor.head_dim as f64 / copy.layout.stride_seq as f64)
             })
         });
-        LAUNCH_CYCLES + moved.sum::<f64>() / (f64::from(device.multiprocessors.max(1)) * BYTES_PER_CYCLE)
+        copy_cycles(moved.sum(), device)
     }
 
     /// Why these copies are made, and what they cost beside `attention` cycles.
@@ -114,6 +120,11 @@ impl Packed {
              about {share:.0} % of the time"
         )
     }
+}
+
+/// About how many cycles a launch takes that reads and writes so many bytes.
+pub(super) fn copy_cycles(bytes: f64, device: &Device) -> f64 {
+    LAUNCH_CYCLES + bytes / (f64::from(device.multiprocessors.max(1)) * BYTES_PER_CYCLE)
 }
 
 /// Why `forward_sm90` with copies would be no faster than `forward_sm80` without, or would not fit, if so.

@@ -7,10 +7,10 @@ use fa_kernels::variant::Config;
 use super::order::fastest_first;
 use super::tuned::TUNED;
 use super::{
-    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes,
+    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes, transpose,
     unsupported_dtype,
 };
-use crate::{Device, Error, Problem, Result};
+use crate::{DType, Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
 pub(super) fn plan(
@@ -131,6 +131,9 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if (holds as usize) < needed {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
     }
+    if let Some(reason) = transpose::unfit(problem) {
+        return Err(unfit(reason));
+    }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
     let planned = (entry, schedule(problem, device, entry));
@@ -155,17 +158,25 @@ fn of_entry(
             order.section
         ));
         if !packed.is_empty() {
-            steps.insert(0, packed.step()?);
+            let is_transposed = problem.dtype() == DType::E4m3;
+            let (step, reason) = if is_transposed {
+                (transpose::step(packed, problem)?, transpose::reason(packed, problem, device, cycles))
+            } else {
+                (packed.step()?, packed.reason(problem, device, cycles))
+            };
+            steps.insert(0, step);
             workspace_bytes = packed.bytes;
-            reasons.push(packed.reason(problem, device, cycles));
+            reasons.push(reason);
         }
         if entry.algorithm == Algorithm::ForwardSm90RowClasses {
             reasons.push(row_classes::reason(problem, device, cycles));
         } else if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
             reasons.push(format!("O is stored row by row: {stride}"));
         }
-        let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
-        unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
+        if Kernel::ForwardSm80.takes(problem.dtype()) {
+            let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
+            unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
+        }
     }
     Ok(Plan {
         kernel,
@@ -207,7 +218,7 @@ fn no_such_tile(
         && let Some(entry) = built.first()
         && let tile = (Tile { block_m, block_n, head_dim: entry.tile.head_dim })
         && let Some(config) =
-            Config::new(entry.algorithm, block_m, block_n, tile.head_dim, entry.threads / 32)
+            Config::new((entry.algorithm, entry.dtype), block_m, block_n, tile.head_dim, entry.threads / 32)
         && check_shared(config.shared_needed(), &device.limits()).is_err()
     {
         return tile_too_large(problem, device, &tile, config.shared_needed());

@@ -10,6 +10,7 @@
 mod amend;
 mod consumer;
 mod key_blocks;
+mod operand;
 mod output;
 mod producer;
 mod schedule;
@@ -18,13 +19,13 @@ use core::mem::offset_of;
 
 use crate::config::Sm90Config;
 use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
-use crate::ptx::wgmma::{Accumulator, Format};
+use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
-use crate::tile::mma::MmaElement;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 use crate::tile::row_classes::RowClasses;
 use consumer::{Consumer, leads_warp};
+pub use operand::Operand;
 use schedule::Schedule;
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
@@ -49,7 +50,11 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
 /// `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
 /// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
-/// computed from other ones.
+/// computed from other ones. So is `BYTES`, the size of an element of Q, K and V.
+///
+/// Where that is 1, PAIRS is half of that, and V's maps are of what [`transpose`](super::transpose) made of it, in boxes of
+/// HEAD_DIM rows. There is no `SCORE_MOD`, and nothing to amend; what V's elements are multiplied by is
+/// `params.attention.dropout.scale`.
 /// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
 /// `ROW_CLASSES` is for rows of Q, K and V that lie no multiple of 16 bytes apart, equally far from one modulo 16 bytes, under a mask
 /// that hides nothing: the maps are of [`RowClasses`] in place of classes of heads, with boxes of Q that have a class's share
@@ -62,7 +67,7 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// `SCORE_MOD`, and the launch is as above.
 #[inline(always)]
 pub unsafe fn forward_sm90<
-    E: MmaElement + Format,
+    E: Operand,
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
@@ -72,6 +77,7 @@ pub unsafe fn forward_sm90<
     const OUT: usize,
     const SCORE_MOD: bool,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: u64,
@@ -80,16 +86,17 @@ pub unsafe fn forward_sm90<
     [f32; OUT]: Accumulator,
 {
     let config = const {
-        let config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
-        assert!(config.is_well_formed() && STAGES == config.stages());
-        assert!(!(ROW_CLASSES && (SCORE_MOD || config.takes_turns())));
-        assert!(2 * SCORES as u32 == BLOCK_N && 4 * PAIRS as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
+        let config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG;
+        assert!(config.is_well_formed() && STAGES == config.stages() && E::BYTES == BYTES);
+        assert!(2 * SCORES as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
+        assert!(8 * PAIRS as u32 == BLOCK_N * BYTES && !(SCORE_MOD && BYTES == 1));
+        assert!(!(ROW_CLASSES && (SCORE_MOD || config.takes_turns() || BYTES == 1)));
         config
     };
     // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
     // the warps of a warpgroup run the same branch, and ask for the registers that the block started with.
     unsafe {
-        let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::new();
+        let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::new();
         if index::thread() == 0 {
             pipeline.init(params);
         }
@@ -104,16 +111,35 @@ pub unsafe fn forward_sm90<
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => {
                     let maps = Maps { first: maps };
-                    producer::copy_queries_and_keys::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline);
+                    producer::copy_queries_and_keys::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline);
                 }
                 1 if leads_warp() => {
                     let maps = Maps { first: maps };
-                    producer::copy_values::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline);
+                    let (ring, slots) =
+                        (Ring::<STAGES>::producer(pipeline.v_barriers()), pipeline.schedule());
+                    if BYTES == 1 {
+                        let first = (ring, pipeline.v_transposed());
+                        let along_rows = |key| (key, 0);
+                        producer::copy_values::<BLOCK_N, _, _, _, false, _>(
+                            params, maps, first, slots, along_rows,
+                        );
+                    } else {
+                        let first = (ring, pipeline.v());
+                        let along_columns = |key| (0, key);
+                        producer::copy_values::<BLOCK_N, _, _, _, ROW_CLASSES, _>(
+                            params,
+                            maps,
+                            first,
+                            slots,
+                            along_columns,
+                        );
+                    }
                 }
                 3 if leads_warp() => {
-                    schedule::announce_tiles::<BLOCK_M, BLOCK_N>(params, pipeline.schedule())
+                    schedule::announce_tiles::<BLOCK_M, BLOCK_N, BYTES>(params, pipeline.schedule())
                 }
-                2 if amend::is_needed(params) => {
+                2 if amend::is_needed(params) && BYTES == 2 => {
+                    let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES> { base: pipeline.base };
                     amend::amend::<_, _, _, _, ROW_CLASSES>(params, pipeline);
                 }
                 _ => {}
@@ -135,6 +161,7 @@ pub unsafe fn forward_sm90<
                 OUT,
                 SCORE_MOD,
                 ROW_CLASSES,
+                BYTES,
             >::new(pipeline);
             consumer.run(params, Maps { first: maps }.o());
         }
@@ -162,17 +189,27 @@ fn first_row<const BLOCK_M: u32>(params: &PersistentParams, tile: u32) -> u32 {
 
 /// Where tiles and barriers lie in shared memory.
 #[derive(Clone, Copy)]
-struct Pipeline<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
+struct Pipeline<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const BYTES: u32 = 2,
+> {
     base: u32,
 }
 
 /// A warpgroup's rows of Q or O, and a block of K or V.
-type Rows<const HEAD_DIM: u32> = Panels<WARPGROUP_ROWS, HEAD_DIM>;
+type Rows<const HEAD_DIM: u32, const BYTES: u32 = 2> = Panels<WARPGROUP_ROWS, HEAD_DIM, BYTES>;
 
-impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>
-    Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>
+/// A block of 8-bit V: its columns are rows.
+type Transposed<const HEAD_DIM: u32, const BLOCK_N: u32, const BYTES: u32> = Panels<HEAD_DIM, BLOCK_N, BYTES>;
+
+impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32, const BYTES: u32>
+    Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>
 {
-    const CONFIG: Sm90Config = Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM };
+    const CONFIG: Sm90Config =
+        Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, element_bytes: BYTES };
 
     #[inline(always)]
     fn new() -> Self {
@@ -237,8 +274,8 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
 
     /// A warpgroup's rows of Q.
     #[inline(always)]
-    fn q(self, warpgroup: u32) -> Rows<HEAD_DIM> {
-        Panels { address: self.base + Rows::<HEAD_DIM>::BYTES * warpgroup }
+    fn q(self, warpgroup: u32) -> Rows<HEAD_DIM, BYTES> {
+        Panels { address: self.base + Rows::<HEAD_DIM, BYTES>::BYTES * warpgroup }
     }
 
     /// Whether O leaves through Q's memory: where it has none of its own, and where rows need more than that.
@@ -257,7 +294,7 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
 
     /// The first stage of K; the others lie behind it.
     #[inline(always)]
-    fn k(self) -> Panels<BLOCK_N, HEAD_DIM> {
+    fn k(self) -> Panels<BLOCK_N, HEAD_DIM, BYTES> {
         Panels { address: self.base + Self::CONFIG.k_offset() }
     }
 
@@ -265,6 +302,12 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     #[inline(always)]
     fn v(self) -> Panels<BLOCK_N, HEAD_DIM> {
         Panels { address: self.base + Self::CONFIG.v_offset() }
+    }
+
+    /// The first stage of 8-bit V.
+    #[inline(always)]
+    fn v_transposed(self) -> Transposed<HEAD_DIM, BLOCK_N, BYTES> {
+        Panels { address: self.v().address }
     }
 }
 

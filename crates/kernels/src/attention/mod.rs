@@ -16,5 +16,7 @@ pub mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod pack;
 pub mod standard;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod transpose;
 
 mod gradient;

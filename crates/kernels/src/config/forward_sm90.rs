@@ -5,7 +5,7 @@ use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multipl
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED: u32 = 227 << 10;
 
-/// Bytes of 64 columns of a row: the span of the swizzle.
+/// Bytes of a line of a row: the span of the swizzle.
 const LINE: u32 = 128;
 
 /// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key
@@ -19,17 +19,25 @@ pub struct Sm90Config {
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
     /// memory.
     pub head_dim: u32,
+    /// Bytes of an element of Q, K and V, 2, or 1: then V lies transposed in shared memory, and HEAD_DIM and BLOCK_N are
+    /// multiples of 32. O's elements have 2.
+    pub element_bytes: u32,
 }
 
 impl Sm90Config {
-    /// Columns of a tensor map's box: the span of the swizzle.
-    pub const BOX_COLUMNS: u32 = LINE / 2;
+    /// Bytes of a row of a tensor map's box: the span of the swizzle.
+    pub const BOX_BYTES: u32 = LINE;
 
     /// Rows of a warpgroup: of a box of Q.
     pub const WARPGROUP_ROWS: u32 = 64;
 
     /// Rows of a warp: of a box of O.
     pub const WARP_ROWS: u32 = 16;
+
+    /// Elements along K of a product, which has 32 bytes of them.
+    pub const fn depth(&self) -> u32 {
+        if self.element_bytes == 1 { 32 } else { 16 }
+    }
 
     /// Warpgroups that multiply.
     pub const fn warpgroups(&self) -> u32 {
@@ -60,9 +68,9 @@ impl Sm90Config {
     }
 
     /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
-    /// themselves, and where rows are long there is too little to exponentiate (FlashAttention-3).
+    /// themselves, and where 16-bit rows are long there is too little to exponentiate (FlashAttention-3).
     pub const fn takes_turns(&self) -> bool {
-        self.warpgroups() == 2 && self.head_dim <= 128
+        self.warpgroups() == 2 && (self.head_dim <= 128 || self.element_bytes == 1)
     }
 
     /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own
@@ -71,22 +79,30 @@ impl Sm90Config {
         if self.needed(3, self.panels()) <= SHARED { 3 } else { 2 }
     }
 
-    /// Panels of 64 columns that a row lies in.
+    /// Panels that a row of O lies in, a line each.
     const fn panels(&self) -> u32 {
-        self.head_dim.div_ceil(Self::BOX_COLUMNS)
+        (2 * self.head_dim).div_ceil(LINE)
     }
 
-    /// Bytes of a row in shared memory, in whole panels.
+    /// Bytes of a row of Q or K in shared memory, in whole lines.
     const fn row_bytes(&self) -> u32 {
-        self.panels() * LINE
+        (self.head_dim * self.element_bytes).div_ceil(LINE) * LINE
     }
 
-    /// Bytes of a stage of K or V.
-    const fn stage_bytes(&self) -> u32 {
+    /// Bytes of a stage of K.
+    const fn k_bytes(&self) -> u32 {
         self.block_n * self.row_bytes()
     }
 
-    /// Bytes of Q, and of O.
+    /// Bytes of a stage of V, whose columns are rows where it is transposed.
+    const fn v_bytes(&self) -> u32 {
+        match self.element_bytes {
+            1 => self.head_dim * (self.block_n.div_ceil(LINE) * LINE),
+            _ => self.k_bytes(),
+        }
+    }
+
+    /// Bytes of Q.
     const fn q_bytes(&self) -> u32 {
         self.block_m * self.row_bytes()
     }
@@ -98,14 +114,14 @@ impl Sm90Config {
 
     /// Where the ring of V begins.
     pub const fn v_offset(&self) -> u32 {
-        self.k_offset() + self.stages() * self.stage_bytes()
+        self.k_offset() + self.stages() * self.k_bytes()
     }
 
     /// Panels of O that have memory of their own, so that the next tile's Q can come while O leaves: all, or two that all
-    /// leave through in turn, or none, where O leaves through Q's memory.
+    /// leave through in turn, or none, where O leaves through Q's memory. That of 8-bit types would not hold it.
     pub const fn output_panels(&self) -> u32 {
         let stages = self.stages();
-        if self.needed(stages, self.panels()) <= SHARED {
+        if self.element_bytes == 1 || self.needed(stages, self.panels()) <= SHARED {
             self.panels()
         } else if self.needed(stages, 2) <= SHARED {
             2
@@ -121,7 +137,7 @@ impl Sm90Config {
 
     /// Where O leaves through: behind the rings, if not where Q was.
     pub const fn o_offset(&self) -> u32 {
-        if self.output_panels() > 0 { self.v_offset() + self.stages() * self.stage_bytes() } else { 0 }
+        if self.output_panels() > 0 { self.v_offset() + self.stages() * self.v_bytes() } else { 0 }
     }
 
     /// Bytes of what says which tile comes next: two slots of 80, and four barriers.
@@ -155,7 +171,7 @@ impl Sm90Config {
 
     /// Bytes of shared memory with so many stages, and so many panels of O.
     const fn needed(&self, stages: u32, output_panels: u32) -> u32 {
-        let tiles = self.q_bytes() + 2 * stages * self.stage_bytes();
+        let tiles = self.q_bytes() + stages * (self.k_bytes() + self.v_bytes());
         let output = self.block_m * LINE * output_panels;
         tiles + output + Self::SCHEDULE_BYTES + 2 * self.barrier_bytes(stages)
     }
@@ -164,15 +180,16 @@ impl Sm90Config {
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
         let rows = self.block_m as u64 + 4 * self.block_n as u64;
-        let panels = self.head_dim.div_ceil(Self::BOX_COLUMNS) as u64;
-        let tiles = rows.saturating_mul(panels * LINE as u64);
+        let lines = (self.head_dim as u64 * self.element_bytes as u64).div_ceil(LINE as u64);
+        let tiles = rows.saturating_mul(lines * LINE as u64);
         if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
     }
 
     /// Registers that a thread needs for its parts of S, P and O.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
-        (self.block_n / 2 + self.block_n / 4 + self.head_dim / 2) as u64
+        let p = self.block_n * self.element_bytes / 8;
+        (self.block_n / 2 + p + self.head_dim / 2) as u64
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.
@@ -189,8 +206,8 @@ impl Sm90Config {
     pub const fn check_shape(&self) -> Result<(), Infeasible> {
         let multiples = all([
             check_multiple("BLOCK_M", self.block_m, Self::WARPGROUP_ROWS),
-            check_multiple("BLOCK_N", self.block_n, 16),
-            check_multiple("HEAD_DIM", self.head_dim, 16),
+            check_multiple("BLOCK_N", self.block_n, self.depth()),
+            check_multiple("HEAD_DIM", self.head_dim, self.depth()),
         ]);
         if multiples.is_ok() && (self.block_m < 128 || self.block_m > 192) {
             return Err(Infeasible::Rows { block_m: self.block_m, available: "128, 192" });
@@ -214,7 +231,9 @@ impl Sm90Config {
             return Err(reason);
         }
         let (accumulators, limit) = (self.accumulators(), self.registers().0);
-        let needed = accumulators + OTHER_REGISTERS;
+        // Rounding to 8 bits lets go of four scores for each register of P, where 16 bits let go of two.
+        let sooner = if self.element_bytes == 1 { 4 } else { 0 };
+        let needed = accumulators + OTHER_REGISTERS - sooner;
         if needed > limit as u64 {
             let threads = self.threads();
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
@@ -232,10 +251,10 @@ mod tests {
 
     #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {
-        let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128 };
+        let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128, element_bytes: 2 };
         assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 192);
         assert!(config.own_output() && !config.takes_turns());
-        let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256 };
+        let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256, element_bytes: 2 };
         assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 192);
         assert_eq!(config.output_panels(), 0);
         let config = Sm90Config { block_n: 64, ..config };
@@ -244,9 +263,27 @@ mod tests {
     }
 
     #[test]
+    fn of_8_bits_v_is_transposed_and_o_is_twice_as_large() {
+        let config = Sm90Config { block_m: 128, block_n: 224, head_dim: 128, element_bytes: 1 };
+        let (q, k, v, o) = (128 * 128, 224 * 128, 128 * 256, 128 * 256);
+        assert_eq!(config.shared_bytes(), q + 2 * (k + v) + o + 32 * (2 + 4) + 192);
+        assert_eq!((config.v_offset(), config.o_offset()), (q + 2 * k, q + 2 * (k + v)));
+        assert_eq!(config.accumulators(), 112 + 28 + 64);
+        assert!(config.own_output() && config.takes_turns());
+        let wide = Sm90Config { block_n: 160, head_dim: 256, ..config };
+        assert!(matches!(wide.check(1, &Limits::of(90)), Err(Infeasible::SharedMemory { .. })));
+        assert_eq!(config.check(1, &Limits::of(90)), Ok(()));
+        let full = Sm90Config { block_n: 256, ..config };
+        assert!(matches!(full.check(1, &Limits::of(90)), Err(Infeasible::Registers { needed: 252, .. })));
+        let odd = Sm90Config { block_n: 80, ..config };
+        let reason = odd.check(1, &Limits::of(90)).expect_err("it is infeasible").to_string();
+        assert_eq!(reason, "BLOCK_N is 80; a positive multiple of 32 is needed");
+    }
+
+    #[test]
     fn each_reason_names_value_and_limit() {
         let reason = |block_m, block_n, head_dim| {
-            Sm90Config { block_m, block_n, head_dim }
+            Sm90Config { block_m, block_n, head_dim, element_bytes: 2 }
                 .check(1, &Limits::of(90))
                 .expect_err("it is infeasible")
                 .to_string()

@@ -215,7 +215,33 @@ macro_rules! pack {
     };
 }
 
-/// One tile of `forward_sm90` in each storage type.
+/// The kernel that transposes V of 8-bit elements.
+macro_rules! transpose {
+    () => {
+        group! {
+            transpose { "transpose_b8" }
+        }
+    };
+    ($name:literal) => {
+        entry! {
+            $name,
+            Transpose,
+            "b8",
+            {
+                tile: standard_tile(0, 0),
+                threads: transpose::THREADS,
+                min_blocks: transpose::MIN_BLOCKS,
+                shared_bytes: 0,
+                barriers: 0,
+            },
+            transpose::transpose,
+            Pack,
+            crate::params::PackParams
+        }
+    };
+}
+
+/// One tile of `forward_sm90` in each storage type of 16 bits.
 macro_rules! forward_sm90 {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
@@ -224,24 +250,24 @@ macro_rules! forward_sm90 {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
-        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", barriers, false, false }
+        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", barriers, false, false, 2 }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal,
-     $algorithm:ident, $suffix:literal, $barriers:ident, $score_mod:literal, $row_classes:literal) => {
+     $algorithm:ident, $suffix:literal, $barriers:ident, $score_mod:literal, $row_classes:literal, $bytes:literal) => {
         entry! {
             concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
             $algorithm,
             $dtype,
             {
                 tile: Tile { block_m: $m, block_n: $n, head_dim: $d },
-                threads: sm90($m, $n, $d).threads(),
+                threads: sm90($m, $n, $d, $bytes).threads(),
                 min_blocks: 1,
-                shared_bytes: sm90($m, $n, $d).shared_bytes(),
-                barriers: forward_sm90::$barriers(sm90($m, $n, $d)),
+                shared_bytes: sm90($m, $n, $d, $bytes).shared_bytes(),
+                barriers: forward_sm90::$barriers(sm90($m, $n, $d, $bytes)),
             },
             forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, { sm90($m, $n, $d).stages() }, { $n / 2 }, { $n / 4 }, { $d / 2 }, $score_mod,
-                $row_classes
+                $element, $m, $n, $d, { sm90($m, $n, $d, $bytes).stages() },
+                { $n / 2 }, { $n * $bytes / 8 }, { $d / 2 }, $score_mod, $row_classes, $bytes
             >,
             Persistent,
             Mapped<crate::params::AttentionMaps, crate::params::PersistentParams>
@@ -253,8 +279,8 @@ macro_rules! forward_sm90 {
 macro_rules! forward_sm90_score_mod {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false }
+            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false, 2 }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false, 2 }
         }
     };
 }
@@ -264,11 +290,20 @@ macro_rules! forward_sm90_row_classes {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
             forward_sm90 {
-                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true
+                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true, 2
             }
             forward_sm90 {
-                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true
+                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true, 2
             }
+        }
+    };
+}
+
+/// One tile of `forward_sm90` in e4m3.
+macro_rules! forward_sm90_e4m3 {
+    ($m:literal, $n:literal, $d:literal) => {
+        group! {
+            forward_sm90 { "e4m3", E4m3, $m, $n, $d, ForwardSm90, "", barriers, false, false, 1 }
         }
     };
 }

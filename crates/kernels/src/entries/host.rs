@@ -82,6 +82,8 @@ pub enum Algorithm {
     DecodeCombine,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
+    /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
+    Transpose,
     /// `attention::backward_delta`, the first launch of a backward pass.
     BackwardDelta,
     /// `attention::backward_simt::backward_keys`; its block owns keys, and goes over queries.
@@ -112,7 +114,7 @@ impl Algorithm {
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
             Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90RowClasses => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
-            Self::Pack => "pack",
+            Self::Pack | Self::Transpose => "pack",
             Self::BackwardDelta
             | Self::BackwardKeys
             | Self::BackwardQueries
@@ -141,7 +143,7 @@ pub struct Entry<A = Algorithm, T = Tile> {
     pub name: &'static str,
     /// What it computes.
     pub algorithm: A,
-    /// Its storage type: `f32`, `f16` or `bf16`; `b16` where it looks at no value.
+    /// Storage type of its inputs: `f32`, `f16`, `bf16` or `e4m3`; `b16` or `b8` where it looks at no value.
     pub dtype: &'static str,
     /// Its tile.
     pub tile: T,

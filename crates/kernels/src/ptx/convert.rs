@@ -1,4 +1,4 @@
-//! Conversions between fp32 and the 16-bit storage types, by bit pattern (PTX ISA, `cvt`).
+//! Conversions between fp32 and the smaller storage types, by bit pattern (PTX ISA, `cvt`).
 
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -82,5 +82,25 @@ pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
             bits
         }
         _ => { fa_sim::convert::pack_bf16x2(low, high) }
+    }
+}
+
+/// Four fp32 to e4m3, to nearest even, the first in the lowest byte; what is too large becomes the largest, 448
+/// (`cvt.rn.satfinite.e4m3x2.f32`, on sm_90 from PTX ISA 7.8 on).
+#[inline(always)]
+pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let bits: u32;
+            // SAFETY: register arithmetic only. The instruction names the upper of two first.
+            unsafe {
+                asm!("{{", ".reg .b16 low, high;", "cvt.rn.satfinite.e4m3x2.f32 low, {2}, {1};",
+                    "cvt.rn.satfinite.e4m3x2.f32 high, {4}, {3};", "mov.b32 {0}, {{low, high}};", "}}",
+                    out(reg32) bits, in(reg32) values[0], in(reg32) values[1], in(reg32) values[2],
+                    in(reg32) values[3], options(pure, nomem, nostack))
+            }
+            bits
+        }
+        _ => { fa_sim::convert::pack_e4m3x4(values) }
     }
 }

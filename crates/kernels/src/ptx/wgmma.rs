@@ -1,11 +1,13 @@
-//! Matrix multiply-accumulate of a warpgroup on the tensor cores: D (64 × N) += A (64 × 16) · B (16 × N), A and B of
-//! 16-bit elements and D of fp32 (PTX ISA, `wgmma.mma_async.sync.aligned.m64nNk16`, from sm_90a on).
+//! Matrix multiply-accumulate of a warpgroup on the tensor cores: D (64 × N) += A (64 × K) · B (K × N), A and B of
+//! 16-bit elements and K = 16, or of 8-bit ones and K = 32, and D of fp32 (PTX ISA,
+//! `wgmma.mma_async.sync.aligned.m64nNk16` and `m64nNk32`, from sm_90a on).
 //!
 //! A warpgroup is four warps, the first of them a multiple of four, which execute all of these functions together.
 //! Of D, warp w holds rows 16w to 16w + 15, and its lane 4g + t in `accumulator[4j]` and `[4j + 1]` the
 //! elements (g, 8j + 2t) and (g, 8j + 2t + 1), in `[4j + 2]` and `[4j + 3]` the same of row g + 8. A in registers is laid
 //! out as the A of [`mma`](super::mma), so that four consecutive pairs of D, rounded and packed, are the A of
-//! a product over their 16 columns.
+//! a product over their 16 columns. Of 8-bit elements, each register holds four neighbours along K where it would hold two
+//! of 16 bits.
 //!
 //! Products run asynchronously. They read registers from [`fence`] on, and shared memory through the asynchronous
 //! proxy; the accumulator is theirs until [`Accumulator::wait_group`] covers the group that they were committed with.
@@ -20,7 +22,7 @@
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-use crate::element::{Bf16, F16};
+use crate::element::{Bf16, E4m3, F16};
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -32,16 +34,31 @@ unsafe extern "unadjusted" {
 
 /// A storage type that A and B can have.
 pub trait Format {
-    /// Whether it is bf16; fp16 otherwise.
-    const BF16: bool;
+    /// Which.
+    const STORAGE: Storage;
+}
+
+/// The storage types of [`Format`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// fp16.
+    F16,
+    /// bf16.
+    Bf16,
+    /// e4m3.
+    E4m3,
 }
 
 impl Format for F16 {
-    const BF16: bool = false;
+    const STORAGE: Storage = Storage::F16;
 }
 
 impl Format for Bf16 {
-    const BF16: bool = true;
+    const STORAGE: Storage = Storage::Bf16;
+}
+
+impl Format for E4m3 {
+    const STORAGE: Storage = Storage::E4m3;
 }
 
 /// Orders this warpgroup's accesses to the registers of the products that follow, before these products
@@ -81,7 +98,7 @@ pub unsafe fn commit_group() {
 /// What a thread holds of D: `[f32; N / 2]`, for each N that is a multiple of 16 up to 256.
 ///
 /// `TRANS_A` and `TRANS_B` say of an operand in shared memory that consecutive elements run along M or N, and not
-/// along K. Without `accumulate`, what the accumulator held before does not matter.
+/// along K; those of 8-bit elements are never so. Without `accumulate`, what the accumulator held before does not matter.
 pub trait Accumulator {
     /// N.
     const COLUMNS: u32;
@@ -120,21 +137,32 @@ const fn options<E: Format>(
     transposed_b: bool,
     accumulate: bool,
 ) -> fa_sim::wgmma::Options {
-    let element = if E::BF16 { fa_sim::wgmma::Element::Bf16 } else { fa_sim::wgmma::Element::F16 };
+    let element = match E::STORAGE {
+        Storage::F16 => fa_sim::wgmma::Element::F16,
+        Storage::Bf16 => fa_sim::wgmma::Element::Bf16,
+        Storage::E4m3 => fa_sim::wgmma::Element::E4m3,
+    };
     fa_sim::wgmma::Options { element, transposed_a, transposed_b, accumulate }
 }
 
-/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1.
+/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1. Operands of 8-bit elements have no
+/// transpositions to name.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! product {
-    ($element:ident, $($arguments:tt)*) => {
-        if $element::BF16 { product!("bf16"; $($arguments)*) } else { product!("f16"; $($arguments)*) }
+    ($element:ident, ($transposed:literal, $($transpositions:tt)*), ($($operands:tt)*), $($arguments:tt)*) => {
+        match $element::STORAGE {
+            Storage::Bf16 => product!("k16.f32.bf16.bf16", $transposed;
+                $($arguments)*, $($operands)*, $($transpositions)*),
+            Storage::F16 => product!("k16.f32.f16.f16", $transposed;
+                $($arguments)*, $($operands)*, $($transpositions)*),
+            Storage::E4m3 => product!("k32.f32.e4m3.e4m3", ""; $($arguments)*, $($operands)*),
+        }
     };
-    ($format:literal; $columns:literal, [$first:literal $($index:literal)*], $d:ident, $accumulate:ident,
-     $a:literal, $transposed:literal, $($operands:tt)*) => {
+    ($format:literal, $transposed:literal; $columns:literal, [$first:literal $($index:literal)*], $d:ident,
+     $accumulate:ident, $a:literal, $($operands:tt)*) => {
         asm!("{{", ".reg .pred accumulate;", "setp.ne.b32 accumulate, {accumulate}, 0;",
-            concat!("wgmma.mma_async.sync.aligned.m64n", $columns, "k16.f32.", $format, ".", $format,
-                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1, ", $transposed, ";"),
+            concat!("wgmma.mma_async.sync.aligned.m64n", $columns, $format,
+                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1", $transposed, ";"),
             "}}",
             inlateout(reg32) $d[$first], $(inlateout(reg32) $d[$index],)* accumulate = in(reg32) $accumulate as u32,
             $($operands)*, options(nostack))
@@ -158,9 +186,10 @@ macro_rules! accumulator {
                     target_arch = "nvptx64" => {
                         // SAFETY: the caller's contract is the instruction's.
                         unsafe {
-                            product!(E, $columns, [$($index)*], self, accumulate, "{a}", "{trans_a}, {trans_b}",
-                                a = in(reg64) a, b = in(reg64) b,
-                                trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32)
+                            product!(E, (", {trans_a}, {trans_b}",
+                                trans_a = const TRANS_A as u32, trans_b = const TRANS_B as u32),
+                                (a = in(reg64) a, b = in(reg64) b),
+                                $columns, [$($index)*], self, accumulate, "{a}")
                         }
                     }
                     _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(TRANS_A, TRANS_B, accumulate)) }
@@ -174,9 +203,10 @@ macro_rules! accumulator {
                     target_arch = "nvptx64" => {
                         // SAFETY: the caller's contract is the instruction's.
                         unsafe {
-                            product!(E, $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}",
-                                "{trans_b}", a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2],
-                                a3 = in(reg32) a[3], b = in(reg64) b, trans_b = const TRANS_B as u32)
+                            product!(E, (", {trans_b}", trans_b = const TRANS_B as u32),
+                                (a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                                b = in(reg64) b),
+                                $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}")
                         }
                     }
                     _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate)) }

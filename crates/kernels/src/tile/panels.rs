@@ -1,16 +1,19 @@
 //! Tiles of attention in shared memory as tensor maps lay them down and `wgmma` reads them.
 //!
-//! A tile of 16-bit elements is one panel of 64 columns behind the other, each of lines of 128 bytes, one for
-//! each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
+//! A tile is one panel of 64 columns of 16-bit elements, or 128 of 8-bit ones, behind the other, each of lines of 128 bytes,
+//! one for each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
 //! of the columns: the tensor map fills it up with zeros, and nothing multiplies them.
 
 use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
 use crate::tile::head_start::HeadStart;
-use crate::tile::wgmma::{Descriptor, LINE, LINE_ELEMENTS};
+use crate::tile::wgmma::{Descriptor, LINE};
 
-/// Columns of one `wgmma` along K.
-const DEPTH: u32 = 16;
+/// Bytes of one `wgmma` along K.
+const DEPTH: u32 = 32;
+
+/// Rows of one `wgmma` along K, of 16-bit elements.
+const DEPTH_ROWS: u32 = 16;
 
 /// Of the two 16-bit elements of a chunk's `word`-th word, a mask of those from element `first` on.
 #[inline(always)]
@@ -19,19 +22,21 @@ fn elements_from(first: u32, word: u32) -> u32 {
     (0xffff_ffff_u64 << (16 * cleared)) as u32
 }
 
-/// A tile of `ROWS` × `COLUMNS` elements of a [B, S, H, D] view.
+/// A tile of `ROWS` × `COLUMNS` elements, of `BYTES` bytes each, of a [B, S, H, D] view.
 #[derive(Clone, Copy)]
-pub struct Panels<const ROWS: u32, const COLUMNS: u32> {
+pub struct Panels<const ROWS: u32, const COLUMNS: u32, const BYTES: u32 = 2> {
     /// Byte address, aligned to 1,024.
     pub address: u32,
 }
 
-impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
+impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS, BYTES> {
+    /// Elements of a line.
+    const LINE_ELEMENTS: u32 = LINE / BYTES;
     /// How many there are.
-    pub const COUNT: u32 = COLUMNS.div_ceil(LINE_ELEMENTS);
+    pub const COUNT: u32 = COLUMNS.div_ceil(Self::LINE_ELEMENTS);
     /// Bytes of one.
     pub const PANEL: u32 = const {
-        assert!(ROWS.is_multiple_of(8) && COLUMNS.is_multiple_of(DEPTH));
+        assert!(ROWS.is_multiple_of(8) && (COLUMNS * BYTES).is_multiple_of(DEPTH));
         ROWS * LINE
     };
     /// Bytes in all.
@@ -41,14 +46,32 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     ///
     /// # Safety
     /// As [`tma::load_4d`]: `maps` is where the tensor maps of the view's classes of heads lie, with dimensions
-    /// {shift + D, S, H, B} and swizzled boxes {64, `ROWS`, 1, 1}.
+    /// {shift + D, S, H, B} and swizzled boxes {128 bytes, `ROWS`, 1, 1}.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { self.load_from(maps, barrier, (0, row), head, batch) }
+    }
+
+    /// As [`Self::load`], from a column on too, which is a multiple of 16 bytes.
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn load_from(
+        self,
+        maps: u64,
+        barrier: u32,
+        (first_column, row): (u32, u32),
+        head: HeadStart,
+        batch: u32,
+    ) {
         let map = maps + TensorMap::BYTES * head.class as u64;
         let mut panel = 0;
         while panel < Self::COUNT {
-            let column = (panel * LINE_ELEMENTS).wrapping_sub(head.outside());
+            let column = (first_column + panel * Self::LINE_ELEMENTS).wrapping_sub(head.outside());
             let at = [column as i32, row as i32, head.head as i32, batch as i32];
             // SAFETY: the caller's contract.
             unsafe { tma::load_4d(self.panel(panel), map, barrier, at) };
@@ -77,7 +100,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn store_panel(address: u32, map: u64, panel: u32, [row, head, batch]: [u32; 3]) {
-        let at = [(panel * LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
+        let at = [(panel * Self::LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
         // SAFETY: the caller's contract.
         unsafe { tma::store_4d(map, address, at) };
     }
@@ -86,26 +109,6 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     #[inline(always)]
     pub fn stage(self, stage: u32) -> Self {
         Self { address: self.address + stage * Self::BYTES }
-    }
-
-    /// Clears the columns before `first`, with one warp, but those before a multiple of eight.
-    ///
-    /// # Safety
-    /// As [`Self::clear_from_row`], of all rows.
-    #[inline(always)]
-    #[track_caller]
-    pub unsafe fn clear_before_column(self, first: u32) {
-        let mut row = index::thread_anew() % 32;
-        while row < ROWS {
-            let at = self.at(row, first / 8);
-            let keep = |word: u32| elements_from(first % 8, word);
-            // SAFETY: the caller's contract; the chunk is the row's.
-            unsafe {
-                let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
-                shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);
-            }
-            row += 32;
-        }
     }
 
     /// Clears the rows from `row` on, with one warp.
@@ -140,17 +143,39 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         Descriptor::of_boxes(self.address, Self::PANEL)
     }
 
-    /// Bytes to the `step`-th sixteen columns: K of a product with the tile's rows as rows of A or columns of
+    /// Bytes to the `step`-th 32 bytes of columns: K of a product with the tile's rows as rows of A or columns of
     /// B.
     #[inline(always)]
     pub fn columns(step: u32) -> u32 {
-        let steps = LINE_ELEMENTS / DEPTH;
-        step / steps * Self::PANEL + step % steps * 2 * DEPTH
+        let steps = LINE / DEPTH;
+        step / steps * Self::PANEL + step % steps * DEPTH
+    }
+}
+
+impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
+    /// Clears the columns before `first`, with one warp, but those before a multiple of eight.
+    ///
+    /// # Safety
+    /// As [`Self::clear_from_row`], of all rows.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn clear_before_column(self, first: u32) {
+        let mut row = index::thread_anew() % 32;
+        while row < ROWS {
+            let at = self.at(row, first / 8);
+            let keep = |word: u32| elements_from(first % 8, word);
+            // SAFETY: the caller's contract; the chunk is the row's.
+            unsafe {
+                let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
+                shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);
+            }
+            row += 32;
+        }
     }
 
     /// Bytes to the `step`-th sixteen rows: K of a product with the tile's columns as columns of B.
     #[inline(always)]
     pub fn rows(step: u32) -> u32 {
-        step * DEPTH * LINE
+        step * DEPTH_ROWS * LINE
     }
 }

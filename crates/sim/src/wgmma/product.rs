@@ -1,6 +1,7 @@
 //! The arithmetic of `wgmma`, and which lane holds what (PTX ISA, "Register Fragments and Shared Memory Matrix
 //! Layouts" of `wgmma.mma_async`).
 
+use float8::F8E4M3;
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 
@@ -9,7 +10,7 @@ use super::descriptor::CHUNK;
 
 /// Rows of A and D.
 pub(super) const M: usize = 64;
-/// Columns of A and rows of B.
+/// Columns of A and rows of B, in units of 16 bits: of 8-bit elements, there are twice as many.
 pub(super) const K: usize = 16;
 /// Rows of a warp.
 pub(super) const WARP_ROWS: usize = 16;
@@ -62,8 +63,28 @@ pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, tra
 
 /// d (M × `n`, by rows) += a · b, the products added one by one in ascending k.
 pub(super) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
-    let (a, b) = (widen(a, element), widen(b, element));
-    for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<K>().0) {
+    match element {
+        Element::F16 | Element::Bf16 => add_products::<K>(d, &widen(a, element), &widen(b, element), n),
+        Element::E4m3 => {
+            // A row of pairs is two rows of elements.
+            let rows = b.chunks_exact(n).flat_map(|pairs| half(pairs, 0).chain(half(pairs, 1)));
+            add_products::<{ 2 * K }>(d, &widen(a, element), &rows.collect::<Vec<_>>(), n);
+        }
+    }
+}
+
+/// The first or the second of each pair.
+fn half(pairs: &[u16], index: usize) -> impl Iterator<Item = f32> {
+    pairs.iter().map(move |pair| widen_e4m3(pair.to_le_bytes()[index]))
+}
+
+fn widen_e4m3(bits: u8) -> f32 {
+    F8E4M3::from_bits(bits).to_f32()
+}
+
+/// [`multiply_add`] of `DEPTH` columns of A, in fp32.
+fn add_products<const DEPTH: usize>(d: &mut [f32], a: &[f32], b: &[f32], n: usize) {
+    for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<DEPTH>().0) {
         let (wide, narrow) = sums.as_chunks_mut::<WIDE>();
         let first = wide.len() * WIDE;
         wide.iter_mut().enumerate().for_each(|(block, sums)| add_block(sums, a_row, &b[block * WIDE..], n));
@@ -79,7 +100,7 @@ const WIDE: usize = 32;
 
 /// Adds the products of a row of A and of `W` columns of B, whose rows are `n` apart.
 #[inline(always)]
-fn add_block<const W: usize>(sums: &mut [f32; W], a: &[f32; K], b: &[f32], n: usize) {
+fn add_block<const W: usize, const DEPTH: usize>(sums: &mut [f32; W], a: &[f32; DEPTH], b: &[f32], n: usize) {
     let mut registers = *sums;
     for (a, b_row) in a.iter().zip(b.chunks(n)) {
         registers.iter_mut().zip(&b_row[..W]).for_each(|(sum, b)| *sum += a * b);
@@ -89,6 +110,7 @@ fn add_block<const W: usize>(sums: &mut [f32; W], a: &[f32; K], b: &[f32], n: us
 
 fn widen(bits: &[u16], element: Element) -> Vec<f32> {
     match element {
+        Element::E4m3 => bits.iter().flat_map(|pair| pair.to_le_bytes()).map(widen_e4m3).collect(),
         Element::F16 => bits.reinterpret_cast::<f16>().to_f32_vec(),
         Element::Bf16 => bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect(),
     }

@@ -6,7 +6,7 @@ use super::descriptor::{CHUNK, Descriptor};
 use super::product::{self, K, M, WARP_ROWS};
 use super::sums::{Accumulators, NONE};
 use super::under_way::{Issue, Product, Reader};
-use super::{WARPGROUP, WARPGROUP_WARPS};
+use super::{Element, WARPGROUP, WARPGROUP_WARPS};
 use crate::WARP;
 use crate::block::{Block, Role};
 use crate::error::{AccessKind, Error};
@@ -96,6 +96,10 @@ impl Block {
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let Operation::Wgmma { n, options, .. } = issue.operation else { return Ok(()) };
+        if options.element == Element::E4m3 && (options.transposed_a || options.transposed_b) {
+            let reason = "an operand is transposed, and those of 8-bit elements are K-major";
+            return Err(self.wgmma_error(location, reason.into()));
+        }
         let n = n as usize;
         let accumulators = &mut self.warpgroups[index].accumulators;
         let tag = accumulators.begin(issue.brought, n, issue.group, location);

@@ -93,6 +93,14 @@ impl Layout {
             | kind << 62
     }
 
+    /// All threads write the operand of 8-bit elements, `rows` of M or N, as bytes: element (`row`, `k`) is byte k of the row.
+    pub(crate) fn write_e4m3(&self, rows: usize, value: fn(usize, usize) -> i32) {
+        for index in (index::thread() as usize..rows * 2 * K).step_by(128) {
+            let (row, k) = (index / (2 * K), index % (2 * K));
+            shared::store(self.address(row, k / 2) + (k % 2) as u32, e4m3_of(value(row, k)));
+        }
+    }
+
     /// All threads write the operand, `rows` of M or N.
     pub(crate) fn write(&self, rows: usize, value: fn(usize, usize) -> i32, element: Element) {
         for index in (index::thread() as usize..rows * K).step_by(128) {
@@ -106,7 +114,13 @@ pub(crate) fn bits_of(value: i32, element: Element) -> u16 {
     match element {
         Element::F16 => convert::f32_to_f16(value as f32),
         Element::Bf16 => ((value as f32).to_bits() >> 16) as u16,
+        Element::E4m3 => panic!("two of 8 bits are one of 16: see `write_e4m3`"),
     }
+}
+
+/// The bits of a number in e4m3.
+pub(crate) fn e4m3_of(value: i32) -> u8 {
+    convert::pack_e4m3x4([value as f32, 0.0, 0.0, 0.0]) as u8
 }
 
 pub(crate) fn a_at(row: usize, k: usize) -> i32 {

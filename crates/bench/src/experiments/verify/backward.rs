@@ -17,7 +17,7 @@ use super::{Args, Case, Effort, EntryRecord, Subject, outcomes, print, record, r
 use crate::check::Verdict;
 use crate::gradients::Gradients;
 use crate::inputs::Inputs;
-use crate::measure::with_element;
+use crate::measure::with_output_element;
 use crate::output::Screen;
 use crate::problem::describe;
 use crate::session::Session;
@@ -70,7 +70,7 @@ pub(super) fn targets(backend: BackendKind) -> Vec<Target> {
     };
     let of_cpu = |dtype| Target { name: format!("backward_cpu_{dtype}"), dtype, entry: None };
     match backend {
-        BackendKind::Cpu => DType::ALL.map(of_cpu).to_vec(),
+        BackendKind::Cpu => DType::RESULTS.map(of_cpu).to_vec(),
         BackendKind::Cuda | BackendKind::Sim => entries()
             .filter(|entry| entry.algorithm.family().starts_with("backward"))
             .filter_map(of_entry)
@@ -98,13 +98,13 @@ pub(super) fn verify(
     }
     let mut runs = 0;
     for group in groups {
-        runs += with_element!(group[0].dtype, verify_group(session, args, &group, screen, records))?;
+        runs += with_output_element!(group[0].dtype, verify_group(session, args, &group, screen, records))?;
     }
     Ok(runs)
 }
 
 /// Verifies targets that share inputs and references.
-fn verify_group<T: Element>(
+fn verify_group<T: Element<Output = T>>(
     session: &Session,
     args: &Args,
     group: &[&Target],
@@ -137,7 +137,7 @@ struct Trial<T> {
     name: String,
 }
 
-impl<T: Element> Trial<T> {
+impl<T: Element<Output = T>> Trial<T> {
     fn new(case: &Case, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Self> {
         let forward = case.problem(T::DTYPE, head_dims, 1)?;
         let inputs = Inputs::random(&forward, seed);

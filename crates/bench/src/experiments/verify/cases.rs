@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use flash_attention::{DType, Dropout, Options, Problem, Result, Tensors};
+use flash_attention::{DType, Descale, Dropout, Options, Problem, Result, Tensors};
 
 use super::Sizes;
 use crate::problem::{Layout, alibi_slopes};
@@ -191,7 +191,9 @@ impl Case {
         // Each sequence has slopes of its own.
         let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
         let dropout = Some(Dropout { probability: dropout, seed: 1 << 40, offset: 7 });
-        let options = Options { causal, window, softcap, alibi_slopes, dropout, ..Options::default() };
+        let descale = (dtype == DType::E4m3).then_some(Descale { q: 0.5, k: 1.5, v: 3.0 });
+        let options =
+            Options { causal, window, softcap, alibi_slopes, dropout, descale, ..Options::default() };
         let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
         if packed {
             return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);

@@ -97,7 +97,7 @@ pub(super) fn verify(
 }
 
 /// A case made concrete.
-struct Trial<T> {
+struct Trial<T: Element> {
     problem: DecodeProblem,
     cache: Cache<T>,
     expected: Expected<T>,
@@ -190,7 +190,7 @@ impl Case {
 }
 
 /// A case made concrete, for one entry.
-struct OnEntry<'a, T> {
+struct OnEntry<'a, T: Element> {
     trial: &'a Trial<T>,
     entry: &'static Entry,
 }

@@ -40,7 +40,7 @@ pub(super) struct Target {
 pub(super) fn targets(backend: BackendKind, kernel: Option<GemmKernel>) -> Vec<Target> {
     let targets = match backend {
         BackendKind::Cuda | BackendKind::Sim => gemm_entries().filter_map(of_entry).collect(),
-        BackendKind::Cpu => DType::ALL.map(of_cpu).to_vec(),
+        BackendKind::Cpu => DType::RESULTS.map(of_cpu).to_vec(),
     };
     targets
         .into_iter()

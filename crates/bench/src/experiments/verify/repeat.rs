@@ -26,9 +26,9 @@ pub(super) trait Repeatable {
 
 /// What the library prepares has the same methods, whatever it computes, but for those that read its outputs.
 macro_rules! repeatable {
-    ($prepared:ident, $output:literal, $outputs:expr) => {
+    ($prepared:ident, $element:ty, $output:literal, $outputs:expr) => {
         impl<T: Element> Repeatable for $prepared<'_, T> {
-            type Element = T;
+            type Element = $element;
 
             const OUTPUT: &'static str = $output;
 
@@ -42,16 +42,16 @@ macro_rules! repeatable {
                 Ok(self.time_replayed(1)?.is_some())
             }
 
-            fn outputs(&self) -> Result<(Vec<T>, Vec<f32>)> {
+            fn outputs(&self) -> Result<(Vec<$element>, Vec<f32>)> {
                 $outputs(self)
             }
         }
     };
 }
 
-repeatable!(Prepared, "O", Prepared::outputs);
-repeatable!(PreparedGemm, "C", |product: &Self| Ok((product.output()?, Vec::new())));
-repeatable!(PreparedBackward, "dQ, dK and dV", |pass: &Self| Ok((pass.outputs()?.concat(), Vec::new())));
+repeatable!(Prepared, T::Output, "O", Prepared::outputs);
+repeatable!(PreparedGemm, T, "C", |product: &Self| Ok((product.output()?, Vec::new())));
+repeatable!(PreparedBackward, T, "dQ, dK and dV", |pass: &Self| Ok((pass.outputs()?.concat(), Vec::new())));
 
 /// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
 pub(super) fn repeated<R: Repeatable>(

@@ -28,10 +28,16 @@ impl Target {
         if problem.dropout().is_some() && kernel.is_some_and(|kernel| !kernel.drops_weights()) {
             return false;
         }
+        // `forward_sm90` in e4m3; the CPU, which has no entries, takes all.
+        if self.dtype == DType::E4m3 && !self.entries.is_empty() && problem.cu_seqlens().is_some() {
+            return false;
+        }
         self.entries.iter().all(|entry| match entry.algorithm {
             Algorithm::ForwardSimt => problem.dropout().is_none(),
             Algorithm::ForwardSimtDropout => problem.dropout().is_some(),
-            Algorithm::ForwardSm80 | Algorithm::ForwardSm90 => !problem.changes_scores(),
+            Algorithm::ForwardSm80 | Algorithm::ForwardSm90 | Algorithm::Transpose => {
+                !problem.changes_scores()
+            }
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
             Algorithm::Pack => {
                 Kernel::ForwardSm90.needs_copies(problem) && !Kernel::ForwardSm90.takes_row_classes(problem)
@@ -91,7 +97,9 @@ pub(crate) fn targets(backend: BackendKind, kernel: Option<Kernel>) -> Vec<Targe
 fn of_entries(dtype: DType) -> Vec<Target> {
     // What looks at no value runs with those of one type that do.
     let names_type = move |entry: &Entry| {
-        entry.dtype == dtype.name() || (entry.algorithm == Algorithm::Pack && dtype == DType::F16)
+        entry.dtype == dtype.name()
+            || (entry.algorithm == Algorithm::Pack && dtype == DType::F16)
+            || (entry.algorithm == Algorithm::Transpose && dtype == DType::E4m3)
     };
     let of_dtype = || entries().filter(move |entry| names_type(entry));
     let target = |entry: &'static Entry| match entry.algorithm {
@@ -112,12 +120,12 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesDropout
         | Algorithm::BackwardKeysSm80
         | Algorithm::BackwardQueriesSm80 => None,
-        Algorithm::Pack => Some(Target {
+        Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),
             dtype,
             request: Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() },
             head_dims: 1..=MAX_HEAD_DIM,
-            step: 1,
+            step: if entry.algorithm == Algorithm::Transpose { 16 } else { 1 },
             entries: vec![entry],
         }),
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
@@ -143,7 +151,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
         request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
         head_dims: bucket(entry),
         // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
-        step: if kernel == Kernel::ForwardSm90 { 8 } else { 1 },
+        step: if kernel == Kernel::ForwardSm90 { 16 / dtype.bytes() } else { 1 },
         entries: vec![entry],
     }
 }

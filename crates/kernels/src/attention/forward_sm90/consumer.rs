@@ -5,17 +5,18 @@ mod classes;
 use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
+use super::operand::Operand;
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
+use super::{Pipeline, Rows, Transposed, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
 use crate::config::Sm90Config;
 use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::wgmma::{self, Accumulator, Format};
+use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{barrier, index, warp};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
-use crate::tile::mma::{Lane, MmaElement, QUAD};
+use crate::tile::mma::{Lane, QUAD};
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 use crate::tile::wgmma::Descriptor;
@@ -35,8 +36,9 @@ pub(super) struct Consumer<
     const OUT: usize,
     const SCORE_MOD: bool,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 > {
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
     /// Which of two warpgroups this is, where they take turns.
     turn: u32,
     queries: Ring<1>,
@@ -48,14 +50,14 @@ pub(super) struct Consumer<
     /// P, rounded, as A of its product with V.
     p: [u32; PAIRS],
     o: [f32; OUT],
-    softmax: OnlineSoftmax<2, QUAD>,
+    softmax: OnlineSoftmax<2, QUAD, BYTES>,
     /// Of the tile's head; used with `SCORE_MOD`.
     score_mod: ScoreMod,
     element: PhantomData<E>,
 }
 
 impl<
-    E: MmaElement + Format,
+    E: Operand,
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
@@ -65,21 +67,22 @@ impl<
     const OUT: usize,
     const SCORE_MOD: bool,
     const ROW_CLASSES: bool,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES>
+    const BYTES: u32,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
 where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
 {
-    const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG;
+    const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG;
     const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
 
     #[inline(always)]
     fn leaves_through_queries(params: &PersistentParams) -> bool {
-        Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::leaves_through_queries(params)
+        Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::leaves_through_queries(params)
     }
 
     #[inline(always)]
-    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>) -> Self {
+    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>) -> Self {
         let warpgroup = warpgroup();
         Self {
             pipeline,
@@ -119,7 +122,7 @@ where
                 self.queries = Ring::consumer_of_phase(barriers, schedule.phase());
                 let finished = self.attend(params, &schedule.work());
                 if has_rows::<BLOCK_M>(params, &schedule.work()) {
-                    output::store::<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT, ROW_CLASSES>(
+                    output::store::<E::Output, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT, ROW_CLASSES, BYTES>(
                         params,
                         o_map,
                         self.pipeline,
@@ -150,7 +153,7 @@ where
         let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
         let has_rows = has_rows::<BLOCK_M>(params, work);
         let attention = &params.attention;
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(attention, work, tile_row);
+        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, tile_row);
         let seen = blocks.seen_by(attention, work, first_row, WARPGROUP_ROWS);
         let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
@@ -178,7 +181,7 @@ where
                 self.values.wait();
                 wgmma::fence();
                 self.multiply_values();
-                let finished = [self.softmax.finish(0), self.softmax.finish(1)];
+                let finished = [self.finish(attention, 0), self.finish(attention, 1)];
                 self.o.wait_group::<0>();
                 self.values.leave(leads_warp());
                 finished
@@ -312,11 +315,11 @@ where
     #[inline(always)]
     unsafe fn multiply_keys(&mut self) {
         let [q, k, _] = self.operands;
-        let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+        let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM, BYTES>::BYTES;
         let mut step = 0;
-        while step < HEAD_DIM / 16 {
-            let a = q.behind(Rows::<HEAD_DIM>::columns(step)).bits();
-            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::columns(step)).bits();
+        while step < HEAD_DIM / Self::CONFIG.depth() {
+            let a = q.behind(Rows::<HEAD_DIM, BYTES>::columns(step)).bits();
+            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
             // SAFETY: the caller's contract.
             unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
             step += 1;
@@ -332,13 +335,26 @@ where
     #[inline(always)]
     unsafe fn multiply_values(&mut self) {
         let [_, _, v] = self.operands;
-        let stage = self.values.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+        let stage = self.values.stage()
+            * if BYTES == 1 {
+                Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES
+            } else {
+                Panels::<BLOCK_N, HEAD_DIM>::BYTES
+            };
         let mut step = 0;
-        while step < BLOCK_N as usize / 16 {
+        while step < PAIRS / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
-            let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
             // SAFETY: the caller's contract.
-            unsafe { self.o.multiply_rs::<E, true>(a, b, true) };
+            unsafe {
+                if BYTES == 1 {
+                    let b =
+                        v.behind(stage + Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
+                    self.o.multiply_rs::<E, false>(a, b, true);
+                } else {
+                    let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
+                    self.o.multiply_rs::<E, true>(a, b, true);
+                }
+            }
             step += 1;
         }
         // SAFETY: the caller's contract.
@@ -381,9 +397,20 @@ where
     fn round(&mut self) {
         let mut j = 0;
         while j < PAIRS {
-            self.p[j] = E::pack(self.s[2 * j], self.s[2 * j + 1]);
+            self.p[j] = E::pack_p(j, |index| self.s[index]);
             j += 1;
         }
+    }
+
+    /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn finish(&self, params: &AttentionParams, row: usize) -> (f32, f32) {
+        // SAFETY: the caller's contract.
+        let (factor, lse) = unsafe { self.softmax.finish(row) };
+        (if BYTES == 1 { factor * params.dropout.scale } else { factor }, lse)
     }
 
     /// Leaves blocks to the other warpgroups, of which these rows see nothing.

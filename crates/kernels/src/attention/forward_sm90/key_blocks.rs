@@ -1,5 +1,6 @@
 //! Which blocks of keys a tile of queries meets, and which of them must be masked.
 
+use crate::attention::transpose::KEYS;
 use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
 use crate::scheduler::WorkTile;
@@ -14,13 +15,17 @@ pub(super) struct KeyBlocks<const BLOCK_N: u32> {
 }
 
 impl<const BLOCK_N: u32> KeyBlocks<BLOCK_N> {
+    /// Where V is transposed, keys are in the order of whole products (`attention::transpose`), and blocks begin with one.
     #[inline(always)]
-    pub(super) fn of_tile<const BLOCK_M: u32>(
+    pub(super) fn of_tile<const BLOCK_M: u32, const BYTES: u32>(
         params: &AttentionParams,
         work: &WorkTile,
         first_row: u32,
     ) -> Self {
-        let mask = TileMask::new(params, work, first_row, BLOCK_M, BLOCK_N);
+        let mut mask = TileMask::new(params, work, first_row, BLOCK_M, BLOCK_N);
+        if BYTES == 1 {
+            mask.seen.first -= mask.seen.first % KEYS;
+        }
         Self { count: mask.seen.end.saturating_sub(mask.seen.first).div_ceil(BLOCK_N), mask }
     }
 

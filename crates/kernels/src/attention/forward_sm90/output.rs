@@ -9,13 +9,14 @@ use crate::params::PersistentParams;
 use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
 use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panel_store::store_rows;
+use crate::tile::panels::Panels;
 use crate::tile::wgmma::chunk;
 
 /// Rows of O that one warp stores.
 const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 
 /// Sixteens of columns in a panel.
-const STEPS: usize = Sm90Config::BOX_COLUMNS as usize / 16;
+const STEPS: usize = Sm90Config::BOX_BYTES as usize / 32;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
 pub(super) const FIRST_BARRIER: u32 = 4;
@@ -35,10 +36,11 @@ pub(super) unsafe fn store<
     const STAGES: u32,
     const OUT: usize,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     map: u64,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
     schedule: &Schedule,
     o: &mut [f32; OUT],
     finished: [(f32, f32); 2],
@@ -52,11 +54,12 @@ pub(super) unsafe fn store<
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
-        let through_queries = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::leaves_through_queries(params);
+        let through_queries =
+            Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::leaves_through_queries(params);
         let warpgroup_rows = if through_queries {
             // The products of the whole warpgroup have read them.
             barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
-            pipeline.q(thread / WARPGROUP)
+            Panels { address: pipeline.q(thread / WARPGROUP).address }
         } else {
             wait();
             pipeline.o(thread / WARPGROUP)
@@ -86,7 +89,7 @@ pub(super) unsafe fn store<
             // The sequences of a packed batch have one batch index.
             let batch = if o_by_rows == 0 { work.batch } else { 0 };
             let at = [work.queries.first + tile_row + lane.warp_row, work.head, batch];
-            let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>::CONFIG };
+            let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG };
             if config.own_output() || through_queries {
                 store_boxes::<E, HEAD_DIM, OUT, false>(rows, o, map, at);
             } else {

@@ -21,10 +21,11 @@ pub(super) unsafe fn copy_queries_and_keys<
     const HEAD_DIM: u32,
     const STAGES: u32,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
 ) {
     let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
     let mut keys =
@@ -42,15 +43,15 @@ pub(super) unsafe fn copy_queries_and_keys<
                 let mut block = place.blocks;
                 if block > 0 {
                     block -= 1;
-                    keys.copy(&place, head, block, params.qk_landed);
+                    keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
                 }
                 if turn == 0 {
                     let work = (&schedule.work(), head.shift);
-                    copy_queries::<_, _, _, _, ROW_CLASSES>(params, maps, pipeline, work, &mut queries);
+                    copy_queries::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline, work, &mut queries);
                 }
                 while block > 0 {
                     block -= 1;
-                    keys.copy(&place, head, block, params.qk_landed);
+                    keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
                 }
                 turn += 1;
             }
@@ -74,25 +75,28 @@ pub(super) fn key_head<const ROW_CLASSES: bool>(
     }
 }
 
-/// Copies V of all tiles of this block.
+/// Copies V of all tiles of this block, in blocks of `BLOCK_N` keys from the column and row that `at` gives for the first of
+/// them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the tiles are announced.
 ///
 /// # Safety
 /// As [`copy_queries_and_keys`].
 #[inline(always)]
 pub(super) unsafe fn copy_values<
-    const BLOCK_M: u32,
     const BLOCK_N: u32,
-    const HEAD_DIM: u32,
+    const ROWS: u32,
+    const COLUMNS: u32,
     const STAGES: u32,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    (ring, first): (Ring<STAGES>, Panels<ROWS, COLUMNS, BYTES>),
+    slots: u32,
+    at: impl Fn(u32) -> (u32, u32),
 ) {
-    let mut values =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.v_barriers()), first: pipeline.v(), maps: maps.v() };
-    let mut schedule = Schedule::consumer(pipeline.schedule());
+    let mut values = Copies { ring, first, maps: maps.v() };
+    let mut schedule = Schedule::consumer(slots);
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
         tma::prefetch(maps.v());
@@ -108,7 +112,7 @@ pub(super) unsafe fn copy_values<
                 let mut block = place.blocks;
                 while block > 0 {
                     block -= 1;
-                    values.copy(&place, head, block, params.v_landed);
+                    values.copy::<BLOCK_N>(&place, head, block, params.v_landed, &at);
                 }
                 turn += 1;
             }
@@ -118,26 +122,35 @@ pub(super) unsafe fn copy_values<
 }
 
 /// K or V: the place in its ring, its first stage, and where its tensor maps lie.
-struct Copies<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> {
+struct Copies<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32> {
     ring: Ring<STAGES>,
-    first: Panels<BLOCK_N, HEAD_DIM>,
+    first: Panels<ROWS, COLUMNS, BYTES>,
     maps: u64,
 }
 
-impl<const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32> Copies<BLOCK_N, HEAD_DIM, STAGES> {
-    /// Copies the `block`-th block of keys into the next stage, once that is empty; the copy lands so many bytes behind the
-    /// full barrier.
+impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
+    Copies<ROWS, COLUMNS, STAGES, BYTES>
+{
+    /// Copies the `block`-th block of keys, from the column and row that `at` gives for its first on, into the next stage, once
+    /// that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
     /// As [`copy_queries_and_keys`].
     #[inline(always)]
-    unsafe fn copy(&mut self, place: &Keys, head: HeadStart, block: u32, landed: u32) {
-        let bytes = Panels::<BLOCK_N, HEAD_DIM>::BYTES;
+    unsafe fn copy<const BLOCK_N: u32>(
+        &mut self,
+        place: &Keys,
+        head: HeadStart,
+        block: u32,
+        landed: u32,
+        at: impl Fn(u32) -> (u32, u32),
+    ) {
+        let bytes = Panels::<ROWS, COLUMNS, BYTES>::BYTES;
         let stage = self.first.stage(self.ring.stage());
         // SAFETY: the caller's contract.
         unsafe {
             let barrier = self.ring.acquire_behind(bytes, landed);
-            stage.load(self.maps, barrier, place.row + block * BLOCK_N, head, place.batch);
+            stage.load_from(self.maps, barrier, at(place.row + block * BLOCK_N), head, place.batch);
         }
         self.ring.advance();
     }
@@ -154,10 +167,11 @@ unsafe fn copy_queries<
     const HEAD_DIM: u32,
     const STAGES: u32,
     const ROW_CLASSES: bool,
+    const BYTES: u32,
 >(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
     (work, shift): (&WorkTile, u32),
     queries: &mut Ring<1>,
 ) {
@@ -167,22 +181,21 @@ unsafe fn copy_queries<
         // SAFETY: the caller's contract.
         unsafe {
             let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
-            let (rows, batch) = (pipeline.q(warpgroup), work.batch_index(&params.attention));
             if ROW_CLASSES {
-                let barrier = queries.acquire(Rows::<HEAD_DIM>::BYTES);
+                let barrier = queries.acquire(Rows::<HEAD_DIM, BYTES>::BYTES);
                 load_classes(
                     row_classes(&params.attention),
-                    rows,
+                    pipeline.q(warpgroup),
                     (maps.q(), barrier),
                     row,
                     work.head,
-                    batch,
+                    work.batch_index(&params.attention),
                 );
             } else {
-                let barrier = queries.acquire_behind(Rows::<HEAD_DIM>::BYTES, params.qk_landed);
+                let barrier = queries.acquire_behind(Rows::<HEAD_DIM, BYTES>::BYTES, params.qk_landed);
                 let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
                 let head = HeadStart { shift, ..head };
-                rows.load(maps.q(), barrier, row, head, batch);
+                pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
             }
         }
         warpgroup += 1;
@@ -195,9 +208,9 @@ unsafe fn copy_queries<
 /// # Safety
 /// As [`Panels::load`], with maps of the classes and boxes of their shares of the rows.
 #[inline(always)]
-unsafe fn load_classes<const HEAD_DIM: u32>(
+unsafe fn load_classes<const HEAD_DIM: u32, const BYTES: u32>(
     classes: RowClasses,
-    rows: Rows<HEAD_DIM>,
+    rows: Rows<HEAD_DIM, BYTES>,
     (maps, barrier): (u64, u32),
     row: u32,
     head: u32,

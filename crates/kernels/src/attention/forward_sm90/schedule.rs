@@ -35,7 +35,7 @@ pub(super) struct Keys {
 /// # Safety
 /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
 #[inline(always)]
-pub(super) unsafe fn announce_tiles<const BLOCK_M: u32, const BLOCK_N: u32>(
+pub(super) unsafe fn announce_tiles<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
     params: &PersistentParams,
     address: u32,
 ) {
@@ -49,9 +49,9 @@ pub(super) unsafe fn announce_tiles<const BLOCK_M: u32, const BLOCK_N: u32>(
             let attention = AttentionParams { window_left, ..params.attention };
             let params = PersistentParams { attention, ..*params };
             let Some(work) = tiles.next(&params) else { break };
-            schedule.announce::<BLOCK_M, BLOCK_N>(&params, Some(&work));
+            schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(&params, Some(&work));
         }
-        schedule.announce::<BLOCK_M, BLOCK_N>(params, None);
+        schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(params, None);
     }
 }
 
@@ -103,7 +103,7 @@ impl Schedule {
     /// # Safety
     /// One thread calls this.
     #[inline(always)]
-    unsafe fn announce<const BLOCK_M: u32, const BLOCK_N: u32>(
+    unsafe fn announce<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
         &mut self,
         params: &PersistentParams,
         work: Option<&WorkTile>,
@@ -121,7 +121,7 @@ impl Schedule {
                     let PersistentParams { attention, o_by_rows, .. } = params;
                     let (kv_head, batch_index) = (work.kv_head(attention), work.batch_index(attention));
                     let first_row = first_row::<BLOCK_M>(params, tile);
-                    let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M>(attention, work, first_row);
+                    let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, first_row);
                     let first_key = keys.first + blocks.first_key(0);
                     shared::store4(slot + 64, [blocks.count, first_key, kv_head, batch_index]);
                     let o = attention.o

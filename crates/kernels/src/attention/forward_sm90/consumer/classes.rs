@@ -6,18 +6,19 @@
 
 use super::{Consumer, leads_warp, warpgroup};
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
-use crate::attention::forward_sm90::{WARPGROUP, WARPGROUP_ROWS, output, row_classes};
+use crate::attention::forward_sm90::operand::Operand;
+use crate::attention::forward_sm90::{Rows, WARPGROUP, WARPGROUP_ROWS, output, row_classes};
 use crate::config::Sm90Config;
 use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::wgmma::{self, Accumulator, Format};
+use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{barrier, fence, index, warp};
-use crate::tile::mma::{Lane, MmaElement, QUAD};
+use crate::tile::mma::{Lane, QUAD};
 use crate::tile::panel_move::{move_left, move_right_by_one};
 use crate::tile::panels::Panels;
 use crate::tile::row_classes::RowClasses;
 
 impl<
-    E: MmaElement + Format,
+    E: Operand,
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
@@ -27,7 +28,8 @@ impl<
     const OUT: usize,
     const SCORE_MOD: bool,
     const ROW_CLASSES: bool,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES>
+    const BYTES: u32,
+> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
 where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
@@ -138,11 +140,12 @@ where
         }
     }
 
-    /// This warp's rows of Q.
+    /// This warp's rows of Q, whose elements have 16 bits.
     #[inline(always)]
-    fn warp_queries(&self) -> Panels<WARPGROUP_ROWS, HEAD_DIM> {
+    fn warp_queries(&self) -> Rows<HEAD_DIM> {
         let warp_row = index::thread_anew() % WARPGROUP / 32 * Sm90Config::WARP_ROWS;
-        self.pipeline.q(warpgroup()).from_row(warp_row)
+        let rows: Rows<HEAD_DIM> = Panels { address: self.pipeline.q(warpgroup()).address };
+        rows.from_row(warp_row)
     }
 
     /// Moves the columns of O to the right by one, and multiplies both rows by a factor each. A zero comes in from the left.

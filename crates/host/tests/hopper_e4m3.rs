@@ -1,0 +1,180 @@
+//! `forward_sm90` in e4m3, in the simulator: the launch that transposes V, and attention over it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{Case, Order, case, untouched_outside};
+use flash_attention::{
+    DType, Descale, Device, Error, Kernel, Options, Problem, Request, Sim, accuracy, plan, reference,
+};
+use float8::F8E4M3;
+use half::bf16;
+use proptest::prelude::*;
+
+/// Runs a case on a device of so many multiprocessors, which is how many blocks there are.
+fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> Result<(), TestCaseError> {
+    let problem = case.problem();
+    let [q, k, v] = &case.inputs::<F8E4M3>();
+    let mut o = vec![bf16::from_f32(-77.0); problem.tensors().o.span() + 3];
+    let mut lse = vec![-77.0; problem.lse_len() + 3];
+    let sim = Sim::new(schedule);
+    let device = Device { multiprocessors, ..sim.device().clone() };
+    let plan = plan(&problem, &device, request).unwrap();
+    let names: Vec<_> = plan.steps.iter().map(|step| step.entry.name).collect();
+    prop_assert!(names.len() == 2 && names[0] == "transpose_b8", "{names:?}");
+    let ran = sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
+    let rows = reference::all(&problem);
+    // The simulator adds products in fp32.
+    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
+    prop_assert!(report.passed(), "{report}");
+    prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
+    prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
+    Ok(())
+}
+
+fn options(causal: bool, window: (Option<usize>, Option<usize>)) -> Options {
+    let descale = Some(Descale { q: 0.5, k: 1.5, v: 3.0 });
+    Options { causal, window, descale, ..Options::default() }
+}
+
+/// Each tile, over masks and shapes with several tiles for each of a few blocks, in 8 schedules.
+#[test]
+fn every_tile_matches_the_reference() {
+    let tiles: Vec<_> = fa_kernels::entries::entries()
+        .filter(|entry| entry.dtype == "e4m3")
+        .map(|entry| entry.tile)
+        .collect();
+    assert!(tiles.len() >= 4);
+    let none = (None, None);
+    let cases = [
+        ([1, 200, 300, 3, 1], options(false, none)),
+        ([2, 400, 400, 1, 2], options(true, none)),
+        // Rows that see no key, and tiles.
+        ([1, 500, 250, 2, 1], options(true, none)),
+        ([1, 250, 500, 3, 1], options(true, none)),
+        // Windows whose tiles begin with no multiple of 32 keys.
+        ([1, 600, 600, 1, 1], options(false, (Some(101), Some(0)))),
+        ([1, 450, 450, 1, 2], options(false, (Some(30), Some(250)))),
+    ];
+    for (tile, which) in tiles.into_iter().zip(0..) {
+        for (index, ([b, sq, sk, h, group], options)) in cases.iter().enumerate() {
+            let head_dim = tile.head_dim as usize;
+            let case = Case {
+                dtype: DType::E4m3,
+                shape: [*b, *sq, *sk, *h, *group, head_dim - 16],
+                head_dim_v: Some(head_dim),
+                orders: [
+                    [Order::Bshd, Order::Bhsd, Order::Bshd],
+                    [Order::Bhsd, Order::Bshd, Order::Padded(3)],
+                ][index % 2],
+                options: options.clone(),
+                seed: index as u64,
+            };
+            let (block_m, block_n) = (Some(tile.block_m as usize), Some(tile.block_n as usize));
+            let request = Request { kernel: Some(Kernel::ForwardSm90), block_m, block_n };
+            if let Err(error) = run(&case, 2, &request, (which + index as u64) % 8) {
+                panic!("{tile:?}: {case:?}: {error}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random shapes, strides, masks, thread schedules, and numbers of blocks.
+    #[test]
+    fn matches_the_reference(
+        case in case(&[(1, 1), (70, 1), (1, 70), (260, 3), (33, 64)], 300),
+        multiprocessors in 1..4_u32,
+        schedule in any::<u64>(),
+    ) {
+        let up = |columns: usize| columns.next_multiple_of(16);
+        let aligned = |order| match order {
+            Order::Padded(gap) => Order::Padded(16 * gap),
+            Order::Repeated => Order::Bshd,
+            order => order,
+        };
+        let [b, sq, sk, h, group, d] = case.shape;
+        let [q, kv, o] = case.orders;
+        let softmax_scale = case.options.softmax_scale.map(|scale| scale.abs().max(0.01));
+        let case = Case {
+            dtype: DType::E4m3,
+            shape: [b, sq, sk, h, group, up(d)],
+            head_dim_v: case.head_dim_v.map(up),
+            orders: [aligned(q), aligned(kv), o],
+            options: Options { softmax_scale, ..options(case.options.causal, case.options.window) },
+            ..case
+        };
+        run(&case, multiprocessors, &Request::default(), schedule)?;
+    }
+}
+
+/// What a problem in e4m3 is refused with on a device of this compute capability.
+fn refusal(case: &Case, compute_capability: u32, kernel: Option<Kernel>) -> String {
+    let device = Device { compute_capability, name: "GPU".to_owned(), ..Sim::new(0).device().clone() };
+    let error = plan(&case.problem(), &device, &Request { kernel, ..Request::default() }).unwrap_err();
+    assert!(!matches!(error, Error::NoSuchTile { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn what_it_does_not_take_is_refused_in_one_line() {
+    let plain = Case {
+        dtype: DType::E4m3,
+        shape: [1, 64, 64, 2, 1, 64],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options::default(),
+        seed: 0,
+    };
+    let with = |options| Case { options, ..plain.clone() };
+    let unfit = |reason: &str| format!("kernel forward_sm90 cannot be run: {reason}");
+    let softcap = with(Options { softcap: 5.0, ..Options::default() });
+    assert_eq!(refusal(&softcap, 90, None), unfit("in e4m3 it has neither softcap nor ALiBi"));
+    let scale = with(Options { softmax_scale: Some(-1.0), ..Options::default() });
+    assert_eq!(refusal(&scale, 90, None), unfit("softmax_scale is -1; in e4m3 it takes a positive one"));
+    let odd = Case { shape: [1, 64, 64, 2, 1, 72], ..plain.clone() };
+    assert_eq!(refusal(&odd, 90, None), unfit("q's head_dim is 72, and in e4m3 it takes multiples of 16"));
+    let gaps = Case { orders: [Order::Bshd, Order::Padded(8), Order::Bshd], ..plain.clone() };
+    assert_eq!(
+        refusal(&gaps, 90, None),
+        unfit("k's seqlen stride is 72 elements, and in e4m3 it takes positive multiples of 16 below 2^40")
+    );
+    assert_eq!(refusal(&plain, 80, None), "kernel forward_sm90 needs sm_90a; GPU is sm_80");
+    assert_eq!(
+        refusal(&plain, 90, Some(Kernel::ForwardSm80)),
+        "kernel forward_sm80 has no e4m3 entry; it has f16, bf16"
+    );
+}
+
+#[test]
+fn factors_are_positive_and_for_e4m3_alone() {
+    let layout = flash_attention::TensorLayout::bshd(1, 8, 1, 16);
+    let tensors = flash_attention::Tensors { q: layout, k: layout, v: layout, o: layout };
+    let refused = |dtype, k| {
+        let descale = Some(Descale { q: 1.0, k, v: 1.0 });
+        Problem::new(tensors, dtype, Options { descale, ..Options::default() }).unwrap_err().to_string()
+    };
+    assert_eq!(refused(DType::E4m3, 0.0), "descale of k is 0; a positive number is needed");
+    assert_eq!(refused(DType::E4m3, f32::NAN), "descale of k is NaN; a positive number is needed");
+    assert_eq!(refused(DType::F16, 1.0), "descale is for e4m3, not f16");
+}
+
+#[test]
+fn the_plan_says_what_the_copy_of_v_costs() {
+    let case = Case {
+        dtype: DType::E4m3,
+        shape: [2, 100, 100, 3, 1, 64],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options::default(),
+        seed: 0,
+    };
+    let plan = plan(&case.problem(), Sim::new(0).device(), &Request::default()).unwrap();
+    assert_eq!(plan.workspace_bytes, 2 * 3 * 64 * 128);
+    let reasons = plan.reasons.join("; ");
+    assert!(reasons.contains("before it, v transposed") && reasons.contains("49152 bytes"), "{reasons}");
+    assert_eq!(plan.score_dtype(&case.problem()), DType::F16);
+}

@@ -1,0 +1,104 @@
+//! V of 8-bit elements with its keys along rows.
+//!
+//! `wgmma` takes 8-bit operands whose consecutive elements run along K alone (PTX ISA, `wgmma.mma_async`), and those of V run
+//! along its columns. So one launch before `forward_sm90` writes V as [B, H, D, Sk], with zeros behind the last key.
+//!
+//! Keys change places within each 16, so that a thread's scores, packed, are already the A of their product with V: of two
+//! blocks of eight keys it has the pair t of each, where A has four neighbours from 4t on. The pairs
+//! 0 1 2 3 | 4 5 6 7 become 0 4 1 5 2 6 3 7.
+//!
+//! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in registers. The lanes
+//! of a warp read whole sectors of 32 bytes, and write two next to one another.
+
+use core::hint::assert_unchecked;
+
+use crate::params::{PackParams, PackTensor};
+use crate::ptx::{global, index};
+
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+
+/// Blocks that the registers leave room for on a multiprocessor: 64 KiB on their way.
+pub const MIN_BLOCKS: u32 = 4;
+
+/// Keys of a product, of which the copy's rows have whole ones.
+pub const KEYS: u32 = 32;
+
+/// Keys that change places among one another.
+const GROUP: u32 = 16;
+
+/// Columns that a thread reads at once, and a warp.
+const COLUMNS: u32 = 4;
+const WARP_COLUMNS: u32 = 32;
+
+/// Keys of a warp.
+const WARP_KEYS: u32 = 32 / (WARP_COLUMNS / COLUMNS) * GROUP;
+
+/// Blocks for a head of so many columns and keys.
+pub const fn head_blocks(columns: u32, keys: u32) -> u32 {
+    let warps = keys.div_ceil(WARP_KEYS) as u64 * columns.div_ceil(WARP_COLUMNS) as u64;
+    warps.div_ceil((THREADS / 32) as u64) as u32
+}
+
+/// Copies the first of the tensors, whose elements have 8 bits: [B, S, H, D] to [B, H, D, 16·`chunks`], contiguous.
+///
+/// Launch: the last of `params.ends` blocks of [`THREADS`] threads, without shared memory.
+///
+/// # Safety
+/// `params` describes valid device memory, rows start at multiples of 4 bytes and have multiples of 4 columns, `chunks` times
+/// 16 keys are no fewer than there are, the target overlaps nothing, and the launch is as above.
+#[inline(always)]
+pub unsafe fn transpose(params: &PackParams) {
+    let tensor = &params.tensors[0];
+    let (heads, head_blocks) = (tensor.heads, tensor.head_blocks);
+    // SAFETY: a tensor with a block has no empty axis.
+    unsafe { assert_unchecked(heads > 0 && head_blocks > 0 && tensor.columns > 0) };
+    let (sequence_head, block) = (index::block() / head_blocks, index::block() % head_blocks);
+    let (warp, lane) = (index::thread() / 32, index::thread() % 32);
+    let unit = block * (THREADS / 32) + warp;
+    let units = tensor.columns.div_ceil(WARP_COLUMNS);
+    // SAFETY: there are columns.
+    unsafe { assert_unchecked(units > 0) };
+    let quads = const { WARP_COLUMNS / COLUMNS };
+    let column = unit % units * WARP_COLUMNS + lane % quads * COLUMNS;
+    let chunk = (unit / units * WARP_KEYS + lane / quads * GROUP) / GROUP;
+    if column < tensor.columns && chunk < tensor.chunks {
+        // SAFETY: the caller's contract; the chunk is one of the copy's.
+        unsafe { transpose_chunk(tensor, (sequence_head / heads, sequence_head % heads), column, chunk) };
+    }
+}
+
+/// Copies the 16 keys of a chunk, four columns of them.
+///
+/// # Safety
+/// As [`transpose`]; there are such columns, and such a chunk.
+#[inline(always)]
+unsafe fn transpose_chunk(tensor: &PackTensor, (batch, head): (u32, u32), column: u32, chunk: u32) {
+    let key = GROUP * chunk;
+    let strides = &tensor.strides;
+    let first = batch as u64 * strides.batch + head as u64 * strides.head + key as u64 * strides.row;
+    let source = tensor.source + first + column as u64;
+    let mut loaded = [0; GROUP as usize];
+    let mut i = 0;
+    while i < GROUP as usize {
+        let exists = key + (i as u32) < tensor.rows;
+        // SAFETY: the caller's contract.
+        loaded[i] = unsafe { global::load_b32_if(exists, source + i as u64 * strides.row) };
+        i += 1;
+    }
+    let row = (batch as u64 * tensor.heads as u64 + head as u64) * tensor.columns as u64 + column as u64;
+    let step = 16 * tensor.chunks as u64;
+    let target = tensor.target + row * step + 16 * chunk as u64;
+    let mut byte = 0;
+    while byte < COLUMNS {
+        let word = |pair: usize| {
+            let [a, b, c, d] =
+                [loaded[2 * pair], loaded[2 * pair + 1], loaded[2 * pair + 8], loaded[2 * pair + 9]]
+                    .map(|word| word >> (8 * byte) & 0xff);
+            a | b << 8 | c << 16 | d << 24
+        };
+        // SAFETY: the caller's contract.
+        unsafe { global::store4(target + byte as u64 * step, [word(0), word(1), word(2), word(3)]) };
+        byte += 1;
+    }
+}
