@@ -265,8 +265,8 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
-    // One tile of each HEAD_DIM for rows that lie no multiple of 16 bytes apart, whose warpgroups take no turns. Its steps
-    // are short, for each class of keys ends with one that is not full.
+    // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their steps are short, for
+    // each class of keys ends with one that is not full. Wider rows are copied in as little time as their classes take.
     forward_sm90_row_classes(192, 64, 32);
     forward_sm90_row_classes(192, 64, 64);
     forward_sm90_row_classes(192, 64, 80);
@@ -274,13 +274,6 @@ entries! { sm_90a;
     forward_sm90_row_classes(192, 64, 112);
     forward_sm90_row_classes(192, 64, 128);
     forward_sm90_row_classes(192, 64, 144);
-    forward_sm90_row_classes(128, 64, 160);
-    forward_sm90_row_classes(128, 64, 176);
-    forward_sm90_row_classes(128, 64, 192);
-    forward_sm90_row_classes(128, 64, 208);
-    forward_sm90_row_classes(128, 64, 224);
-    forward_sm90_row_classes(128, 64, 240);
-    forward_sm90_row_classes(128, 64, 256);
     // Of 8 bits: as many keys a step as registers hold, as in FlashAttention-3, and of those that have room for it
     // 128 too, a whole line of V transposed.
     forward_sm90_e4m3(192, 160, 64);

@@ -1,23 +1,22 @@
 //! The warpgroups that multiply.
 
 mod classes;
+mod products;
 
 use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, Transposed, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
+use super::{Pipeline, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
 use crate::config::Sm90Config;
-use crate::mask::TileMask;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{barrier, index, warp};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
-use crate::tile::mma::{Lane, QUAD};
-use crate::tile::panels::Panels;
+use crate::tile::mma::QUAD;
 use crate::tile::ring::Ring;
 use crate::tile::wgmma::Descriptor;
 
@@ -296,112 +295,6 @@ where
         }
     }
 
-    /// Brings O to the new m.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    #[inline(always)]
-    unsafe fn rescale(&mut self, rescale: [f32; 2]) {
-        // SAFETY: the caller's contract.
-        if unsafe { warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) } {
-            scale_rows(&mut self.o, rescale);
-        }
-    }
-
-    /// Begins S = Q·Kᵀ with the stage of K at hand.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; both are there.
-    #[inline(always)]
-    unsafe fn multiply_keys(&mut self) {
-        let [q, k, _] = self.operands;
-        let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM, BYTES>::BYTES;
-        let mut step = 0;
-        while step < HEAD_DIM / Self::CONFIG.depth() {
-            let a = q.behind(Rows::<HEAD_DIM, BYTES>::columns(step)).bits();
-            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
-            // SAFETY: the caller's contract.
-            unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
-            step += 1;
-        }
-        // SAFETY: the caller's contract.
-        unsafe { wgmma::commit_group() };
-    }
-
-    /// Begins O += P·V with the stage of V at hand.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; it is there.
-    #[inline(always)]
-    unsafe fn multiply_values(&mut self) {
-        let [_, _, v] = self.operands;
-        let stage = self.values.stage()
-            * if BYTES == 1 {
-                Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES
-            } else {
-                Panels::<BLOCK_N, HEAD_DIM>::BYTES
-            };
-        let mut step = 0;
-        while step < PAIRS / 4 {
-            let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
-            // SAFETY: the caller's contract.
-            unsafe {
-                if BYTES == 1 {
-                    let b =
-                        v.behind(stage + Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
-                    self.o.multiply_rs::<E, false>(a, b, true);
-                } else {
-                    let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
-                    self.o.multiply_rs::<E, true>(a, b, true);
-                }
-            }
-            step += 1;
-        }
-        // SAFETY: the caller's contract.
-        unsafe { wgmma::commit_group() };
-    }
-
-    /// What happens to scores between the product and the mask.
-    #[inline(always)]
-    fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
-        if SCORE_MOD {
-            let lane = Lane::anew::<2>();
-            let place = blocks.mask.place(BLOCK_M, blocks.first_key(block));
-            let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
-            // Row by row: the same registers under other names.
-            let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
-            let mut scores = [[0.0; PAIRS]; 2];
-            for_each::<PAIRS>(|i, j| scores[i][j] = self.s[index(i, j)]);
-            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i), |j| lane.column(j));
-            for_each::<PAIRS>(|i, j| self.s[index(i, j)] = scores[i][j]);
-        }
-    }
-
-    /// Sets the scores of keys that their row does not see to −∞.
-    #[inline(always)]
-    fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
-        let lane = Lane::anew::<2>();
-        let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
-        let mut j = 0;
-        while j < SCORES {
-            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
-            if near.hides(params, column, row) {
-                self.s[j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-    }
-
-    /// P in the storage type.
-    #[inline(always)]
-    fn round(&mut self) {
-        let mut j = 0;
-        while j < PAIRS {
-            self.p[j] = E::pack_p(j, |index| self.s[index]);
-            j += 1;
-        }
-    }
-
     /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l.
     ///
     /// # Safety
@@ -501,17 +394,6 @@ fn has_rows<const BLOCK_M: u32>(params: &PersistentParams, work: &WorkTile) -> b
 #[inline(always)]
 pub(super) fn leads_warp() -> bool {
     index::thread().is_multiple_of(32)
-}
-
-/// Calls `visit` with both rows and all `COLUMNS` columns of a thread.
-#[inline(always)]
-fn for_each<const COLUMNS: usize>(mut visit: impl FnMut(usize, usize)) {
-    let mut j = 0;
-    while j < COLUMNS {
-        visit(0, j);
-        visit(1, j);
-        j += 1;
-    }
 }
 
 /// Multiplies a thread's two rows by a factor each.
