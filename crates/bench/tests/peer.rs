@@ -63,6 +63,9 @@ fn one_problem_has_the_peers_kernels_beside_ours() {
     let document = with_stand_in("--seq 40 --dim 33 --heads 2 --softcap 4 --backend cpu --iterations 2");
     let reason = row(&document, "S=40 D=33", "torch MATH")["not_run"].as_str().unwrap();
     assert!(reason.contains("no such mask, scores or sequences"), "{reason}");
+    let document = with_stand_in("--seq 40 --dim 32 --heads 2 --dtype e4m3 --backend cpu --iterations 2");
+    let refused = &row(&document, "S=40 D=32", "torch MATH")["not_run"];
+    assert_eq!(refused, "Expected query to be of dtype: {Half, BFloat16}");
     let document = with_stand_in("--seq 40 --dim 33 --kernel forward_cpu --backend cpu --iterations 2");
     assert_eq!(rows(&document).len(), 3, "the kernel asked for, and two backends");
 }

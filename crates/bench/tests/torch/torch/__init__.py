@@ -3,18 +3,23 @@
 import types
 
 __version__ = "0.0.test"
-float32, float16, bfloat16 = "float32", "float16", "bfloat16"
+float32, float16, bfloat16, float8_e4m3fn = "float32", "float16", "bfloat16", "float8_e4m3fn"
 backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace(allow_tf32=True)))
 
 
 class Tensor:
     def __init__(self, shape, contiguous=True):
         self.shape, self.is_contiguous, self.requires_grad = tuple(shape), contiguous, False
+        self.dtype = None
 
     def transpose(self, first, second):
         shape = list(self.shape)
         shape[first], shape[second] = shape[second], shape[first]
-        return Tensor(shape, contiguous=False)
+        return Tensor(shape, contiguous=False).to(self.dtype)
+
+    def to(self, dtype):
+        self.dtype = dtype
+        return self
 
     def t(self):
         return self.transpose(0, 1)

@@ -2,7 +2,7 @@
 
 import warnings
 
-from .. import Tensor, enable_grad
+from .. import Tensor, enable_grad, float8_e4m3fn
 from . import attention
 
 
@@ -12,6 +12,8 @@ def scaled_dot_product_attention(q, k, v, is_causal, scale, dropout_p, enable_gq
     assert 0 <= dropout_p < 1
     assert enable_gqa or k.shape[1] == heads
     assert not is_causal or k.shape[2] == rows
+    if q.dtype == float8_e4m3fn:
+        raise RuntimeError("Expected query to be of dtype: {Half, BFloat16}")
     if attention.chosen[-1] == "flash" and head_dim > 64:
         warnings.warn("Flash attention here takes head_dim up to 64.")
         raise RuntimeError("No available kernel. Aborting execution.\nmore of it")
