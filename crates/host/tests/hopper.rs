@@ -272,7 +272,7 @@ fn rows_of_every_class_are_read_where_they_are() {
         ([196, 260], [1, 2], [122, 122], Order::Rows(12)),
         // and two.
         ([70, 130], [1, 1], [12, 12], Order::Rows(8)),
-        ([66, 258], [2, 2], [140, 140], Order::Bhsd),
+        ([66, 258], [2, 2], [132, 132], Order::Bhsd),
     ]
     .into_iter()
     .enumerate()
