@@ -127,7 +127,7 @@ macro_rules! with_output_element {
             dtype @ flash_attention::DType::E4m3 => Err(flash_attention::Error::UnsupportedDType {
                 kernel: "backward",
                 dtype,
-                available: "f32, f16, bf16".to_owned(),
+                available: flash_attention::DType::RESULTS.map(flash_attention::DType::name).join(", "),
             }
             .into()),
         }

@@ -83,12 +83,18 @@ fn unmapped_axes(name: &str, layout: &TensorLayout) -> Option<String> {
 }
 
 fn unmapped_axis(name: &str, (axis, length, stride): (&str, usize, usize)) -> Option<String> {
-    // The axis of a single index takes no steps.
-    (length > 1 && (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 39)).then(|| {
+    (!is_mappable((length, stride), 2)).then(|| {
         format!(
             "{name}'s {axis} stride is {stride} elements, and tensor maps take positive multiples of {CHUNK} below 2^39"
         )
     })
+}
+
+/// Whether a tensor map of elements of so many bytes can have an axis of this length and stride.
+pub(super) fn is_mappable((length, stride): (usize, usize), element_bytes: usize) -> bool {
+    let chunk = 16 / element_bytes;
+    // The axis of a single index takes no steps.
+    length <= 1 || (stride > 0 && stride.is_multiple_of(chunk) && stride < (1 << 40) / element_bytes)
 }
 
 /// In which order a persistent grid goes through the tiles.

@@ -86,7 +86,10 @@ impl Packed {
     }
 
     /// The launch that makes the copies.
-    pub(super) fn step(self) -> Result<Step> {
+    pub(super) fn step(self, problem: &Problem) -> Result<Step> {
+        if problem.dtype() == DType::E4m3 {
+            return transpose::step(self, problem);
+        }
         let entry = entries().find(|entry| entry.algorithm == Algorithm::Pack);
         let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Pack, DType::F16);
         let entry = entry.ok_or_else(missing)?;
@@ -109,6 +112,9 @@ impl Packed {
 
     /// Why these copies are made, and what they cost beside `attention` cycles.
     pub(super) fn reason(&self, problem: &Problem, device: &Device, attention: f64) -> String {
+        if problem.dtype() == DType::E4m3 {
+            return transpose::reason(*self, problem, device, attention);
+        }
         let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
         let names = join(copied().map(|(_, (name, _))| name));
         let why = copied().find_map(|(_, (name, tensor))| hopper::unreadable(name, tensor));

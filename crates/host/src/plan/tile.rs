@@ -10,7 +10,7 @@ use super::{
     Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes, transpose,
     unsupported_dtype,
 };
-use crate::{DType, Device, Error, Problem, Result};
+use crate::{Device, Error, Problem, Result};
 
 /// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
 pub(super) fn plan(
@@ -158,15 +158,9 @@ fn of_entry(
             order.section
         ));
         if !packed.is_empty() {
-            let is_transposed = problem.dtype() == DType::E4m3;
-            let (step, reason) = if is_transposed {
-                (transpose::step(packed, problem)?, transpose::reason(packed, problem, device, cycles))
-            } else {
-                (packed.step()?, packed.reason(problem, device, cycles))
-            };
-            steps.insert(0, step);
+            steps.insert(0, packed.step(problem)?);
             workspace_bytes = packed.bytes;
-            reasons.push(reason);
+            reasons.push(packed.reason(problem, device, cycles));
         }
         if entry.algorithm == Algorithm::ForwardSm90RowClasses {
             reasons.push(row_classes::reason(problem, device, cycles));

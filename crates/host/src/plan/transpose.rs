@@ -3,6 +3,7 @@
 use fa_kernels::attention::transpose::{KEYS, head_blocks};
 use fa_kernels::entries::Algorithm;
 
+use super::hopper::is_mappable;
 use super::pack::{ALIGNMENT, PackedCopy, copy_cycles};
 use super::{Kernel, Packed, Step, checked_grid, entries, unsupported_dtype};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
@@ -40,8 +41,7 @@ fn unaligned(name: &str, layout: &TensorLayout) -> Option<String> {
     let axes =
         [("batch", batch, stride_batch), ("seqlen", seqlen, stride_seq), ("heads", heads, stride_head)];
     axes.into_iter().find_map(|(axis, length, stride)| {
-        // The axis of a single index takes no steps.
-        (length > 1 && (stride == 0 || !stride.is_multiple_of(CHUNK) || stride >= 1 << 40)).then(|| {
+        (!is_mappable((length, stride), 1)).then(|| {
             format!(
                 "{name}'s {axis} stride is {stride} elements, and in e4m3 it takes positive multiples of {CHUNK} \
                  below 2^40"
