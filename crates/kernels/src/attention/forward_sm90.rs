@@ -20,13 +20,15 @@ use core::mem::offset_of;
 use crate::config::Sm90Config;
 use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
 use crate::ptx::wgmma::Accumulator;
-use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, warp};
+use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, tma, warp};
+use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 use crate::tile::row_classes::RowClasses;
 use consumer::{Consumer, leads_warp};
 pub use operand::Operand;
-use schedule::Schedule;
+use producer::QueriesAndKeys;
+use schedule::{Announcer, Keys, Schedule};
 
 /// Threads of a warpgroup, and rows of a tile that are one's.
 const WARPGROUP: u32 = 128;
@@ -37,7 +39,7 @@ const WARPS: u32 = WARPGROUP / 32;
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: Sm90Config) -> u32 {
-    1 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
+    2 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
 /// As [`barriers`], with `ROW_CLASSES`.
@@ -97,12 +99,16 @@ pub unsafe fn forward_sm90<
     // the warps of a warpgroup run the same branch, and ask for the registers that the block started with.
     unsafe {
         let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::new();
-        if index::thread() == 0 {
-            pipeline.init(params);
-        }
-        barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
+        let maps = Maps { first: maps };
         if warpgroup == config.warpgroups() {
+            let mut announcer = Announcer::<BLOCK_M>::new(pipeline.schedule());
+            let mut begun = false;
+            if leads_warp() {
+                begun = begin::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline, &mut announcer);
+            }
+            warp::sync();
+            barrier::sync(0, config.threads());
             match config.registers().1 {
                 40 => setmaxnreg::decrease::<40>(),
                 56 => setmaxnreg::decrease::<56>(),
@@ -110,11 +116,9 @@ pub unsafe fn forward_sm90<
             }
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => {
-                    let maps = Maps { first: maps };
-                    producer::copy_queries_and_keys::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline);
+                    QueriesAndKeys::new(pipeline, maps).run::<ROW_CLASSES>(params, begun);
                 }
                 1 if leads_warp() => {
-                    let maps = Maps { first: maps };
                     let (ring, slots) =
                         (Ring::<STAGES>::producer(pipeline.v_barriers()), pipeline.schedule());
                     if BYTES == 1 {
@@ -136,7 +140,10 @@ pub unsafe fn forward_sm90<
                     }
                 }
                 3 if leads_warp() => {
-                    schedule::announce_tiles::<BLOCK_M, BLOCK_N, BYTES>(params, pipeline.schedule())
+                    while begun {
+                        begun = announcer.announce::<BLOCK_N, BYTES>(params);
+                    }
+                    announcer.end::<BLOCK_N, BYTES>(params);
                 }
                 2 if amend::is_needed(params) && BYTES == 2 => {
                     let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES> { base: pipeline.base };
@@ -145,6 +152,7 @@ pub unsafe fn forward_sm90<
                 _ => {}
             }
         } else {
+            barrier::sync(0, config.threads());
             match config.registers().0 {
                 232 => setmaxnreg::increase::<232>(),
                 152 => setmaxnreg::increase::<152>(),
@@ -163,7 +171,57 @@ pub unsafe fn forward_sm90<
                 ROW_CLASSES,
                 BYTES,
             >::new(pipeline);
-            consumer.run(params, Maps { first: maps }.o());
+            consumer.run(params, maps.o());
+        }
+    }
+}
+
+/// What those that copy do before all others are there, who wait for it in a short launch: they make the barriers, announce the
+/// first tile, and begin to copy it. Says whether there is one, to those who go on from there.
+///
+/// # Safety
+/// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block barrier follows.
+#[inline(always)]
+unsafe fn begin<
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const STAGES: u32,
+    const ROW_CLASSES: bool,
+    const BYTES: u32,
+>(
+    params: &PersistentParams,
+    maps: Maps,
+    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+    announcer: &mut Announcer<BLOCK_M>,
+) -> bool {
+    // SAFETY: the caller's contract; who makes barriers uses no others before the block barrier.
+    unsafe {
+        match index::thread() / 32 % WARPS {
+            0 => {
+                tma::prefetch(maps.k());
+                tma::prefetch(maps.q());
+                pipeline.init(params);
+                let params = &schedule::anew(params);
+                let Some(work) = Tiles::<BLOCK_M>::default().next(params) else { return false };
+                let place = Keys::of_tile::<BLOCK_M, BLOCK_N, BYTES>(params, &work);
+                QueriesAndKeys::new(pipeline, maps).begin::<ROW_CLASSES>(params, &work, &place);
+                true
+            }
+            1 => {
+                tma::prefetch(maps.v());
+                false
+            }
+            2 => {
+                if params.o_by_rows != 2 {
+                    tma::prefetch(maps.o());
+                }
+                false
+            }
+            _ => {
+                pipeline.init_schedule(params);
+                announcer.announce::<BLOCK_N, BYTES>(params)
+            }
         }
     }
 }
@@ -216,7 +274,7 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         Self { base: shared::base() }
     }
 
-    /// Makes all barriers.
+    /// Makes the barriers of the rings of Q, K and V.
     ///
     /// # Safety
     /// One thread calls this, and a block barrier follows.
@@ -244,11 +302,18 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
             }
             Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
             Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
-            Schedule::init(
-                self.schedule(),
-                Self::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32,
-            );
         }
+    }
+
+    /// Makes those of the slots that tiles are announced in.
+    ///
+    /// # Safety
+    /// As [`Self::init`].
+    #[inline(always)]
+    unsafe fn init_schedule(self, params: &PersistentParams) {
+        let warps = Self::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32;
+        // SAFETY: the caller's contract.
+        unsafe { Schedule::init(self.schedule(), warps) }
     }
 
     #[inline(always)]

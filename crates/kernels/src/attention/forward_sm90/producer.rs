@@ -3,59 +3,112 @@
 use super::schedule::{Keys, Schedule};
 use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row, row_classes, turns};
 use crate::params::PersistentParams;
-use crate::ptx::tma;
 use crate::scheduler::WorkTile;
 use crate::tile::head_start::HeadStart;
 use crate::tile::panels::Panels;
 use crate::tile::ring::Ring;
 use crate::tile::row_classes::RowClasses;
 
-/// Copies Q and K of all tiles of this block.
-///
-/// # Safety
-/// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
-#[inline(always)]
-pub(super) unsafe fn copy_queries_and_keys<
+/// The thread that copies Q and K: its places in their rings.
+pub(super) struct QueriesAndKeys<
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const STAGES: u32,
-    const ROW_CLASSES: bool,
     const BYTES: u32,
->(
-    params: &PersistentParams,
-    maps: Maps,
+> {
     pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
-) {
-    let mut queries = Ring::<1>::producer(pipeline.q_barriers(0));
-    let mut keys =
-        Copies { ring: Ring::<STAGES>::producer(pipeline.k_barriers()), first: pipeline.k(), maps: maps.k() };
-    let mut schedule = Schedule::consumer(pipeline.schedule());
-    // SAFETY: the caller's contract; each stage is waited for before it is filled.
-    unsafe {
-        tma::prefetch(maps.q());
-        tma::prefetch(maps.k());
-        while schedule.wait() {
-            let place = schedule.keys();
-            let mut turn = 0;
-            while turn < turns::<ROW_CLASSES>(&params.attention) {
-                let head = key_head::<ROW_CLASSES>(params, &place, turn);
-                let mut block = place.blocks;
-                if block > 0 {
-                    block -= 1;
-                    keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
-                }
-                if turn == 0 {
-                    let work = (&schedule.work(), head.shift);
-                    copy_queries::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline, work, &mut queries);
-                }
-                while block > 0 {
-                    block -= 1;
-                    keys.copy::<BLOCK_N>(&place, head, block, params.qk_landed, |key| (0, key));
-                }
-                turn += 1;
+    maps: Maps,
+    queries: Ring<1>,
+    keys: Copies<BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+}
+
+impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32, const BYTES: u32>
+    QueriesAndKeys<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>
+{
+    #[inline(always)]
+    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>, maps: Maps) -> Self {
+        let ring = Ring::producer(pipeline.k_barriers());
+        let keys = Copies { ring, first: pipeline.k(), maps: maps.k() };
+        Self { pipeline, maps, queries: Ring::producer(pipeline.q_barriers(0)), keys }
+    }
+
+    /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where it has `begun`.
+    ///
+    /// # Safety
+    /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn run<const ROW_CLASSES: bool>(mut self, params: &PersistentParams, begun: bool) {
+        let mut schedule = Schedule::consumer(self.pipeline.schedule());
+        // SAFETY: the caller's contract.
+        unsafe {
+            if begun && schedule.wait() {
+                self.pass_beginning(&schedule.keys());
+                self.finish::<ROW_CLASSES>(params, &schedule.keys());
+                schedule.leave(true);
             }
-            schedule.leave(true);
+            while schedule.wait() {
+                self.begin::<ROW_CLASSES>(params, &schedule.work(), &schedule.keys());
+                self.finish::<ROW_CLASSES>(params, &schedule.keys());
+                schedule.leave(true);
+            }
+        }
+    }
+
+    /// Copies what a tile is begun with: the last block of keys, and Q.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; each stage is waited for before it is filled.
+    #[inline(always)]
+    pub(super) unsafe fn begin<const ROW_CLASSES: bool>(
+        &mut self,
+        params: &PersistentParams,
+        work: &WorkTile,
+        place: &Keys,
+    ) {
+        let head = key_head::<ROW_CLASSES>(params, place, 0);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if place.blocks > 0 {
+                self.keys.copy::<BLOCK_N>(place, head, place.blocks - 1, params.qk_landed, |key| (0, key));
+            }
+            let work = (work, head.shift);
+            copy_queries::<_, _, _, _, ROW_CLASSES, _>(
+                params,
+                self.maps,
+                self.pipeline,
+                work,
+                &mut self.queries,
+            );
+        }
+    }
+
+    /// Goes where [`Self::begin`] has led to.
+    #[inline(always)]
+    fn pass_beginning(&mut self, place: &Keys) {
+        if place.blocks > 0 {
+            self.keys.ring.advance();
+        }
+        self.queries.advance();
+    }
+
+    /// Copies the other blocks of keys.
+    ///
+    /// # Safety
+    /// As [`Self::begin`], behind it.
+    #[inline(always)]
+    unsafe fn finish<const ROW_CLASSES: bool>(&mut self, params: &PersistentParams, place: &Keys) {
+        let mut turn = 0;
+        let mut block = place.blocks.saturating_sub(1);
+        while turn < turns::<ROW_CLASSES>(&params.attention) {
+            let head = key_head::<ROW_CLASSES>(params, place, turn);
+            while block > 0 {
+                block -= 1;
+                // SAFETY: the caller's contract.
+                unsafe { self.keys.copy::<BLOCK_N>(place, head, block, params.qk_landed, |key| (0, key)) };
+            }
+            block = place.blocks;
+            turn += 1;
         }
     }
 }
@@ -79,7 +132,7 @@ pub(super) fn key_head<const ROW_CLASSES: bool>(
 /// them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the tiles are announced.
 ///
 /// # Safety
-/// As [`copy_queries_and_keys`].
+/// As [`QueriesAndKeys::run`].
 #[inline(always)]
 pub(super) unsafe fn copy_values<
     const BLOCK_N: u32,
@@ -99,7 +152,6 @@ pub(super) unsafe fn copy_values<
     let mut schedule = Schedule::consumer(slots);
     // SAFETY: the caller's contract; each stage is waited for before it is filled.
     unsafe {
-        tma::prefetch(maps.v());
         while schedule.wait() {
             let place = schedule.keys();
             let mut turn = 0;
@@ -135,7 +187,7 @@ impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
     /// that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
-    /// As [`copy_queries_and_keys`].
+    /// As [`QueriesAndKeys::run`].
     #[inline(always)]
     unsafe fn copy<const BLOCK_N: u32>(
         &mut self,
@@ -159,7 +211,7 @@ impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
 /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or class by class.
 ///
 /// # Safety
-/// As [`copy_queries_and_keys`].
+/// As [`QueriesAndKeys::run`].
 #[inline(always)]
 unsafe fn copy_queries<
     const BLOCK_M: u32,

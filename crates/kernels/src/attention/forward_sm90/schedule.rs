@@ -30,29 +30,78 @@ pub(super) struct Keys {
     pub(super) batch: u32,
 }
 
-/// Announces all tiles of this block, in the slots at `address`.
-///
-/// # Safety
-/// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
-#[inline(always)]
-pub(super) unsafe fn announce_tiles<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
-    params: &PersistentParams,
-    address: u32,
-) {
-    let mut schedule = Schedule::producer(address);
-    let mut tiles = Tiles::<BLOCK_M>::default();
-    // SAFETY: the caller's contract.
-    unsafe {
-        loop {
-            // What follows from the window would otherwise be computed once, and kept in registers.
-            let window_left = index::unknown(params.attention.window_left);
-            let attention = AttentionParams { window_left, ..params.attention };
-            let params = PersistentParams { attention, ..*params };
-            let Some(work) = tiles.next(&params) else { break };
-            schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(&params, Some(&work));
+impl Keys {
+    /// Those of a tile.
+    ///
+    /// # Safety
+    /// As [`WorkTile::kv_head`].
+    #[inline(always)]
+    pub(super) unsafe fn of_tile<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
+        params: &PersistentParams,
+        work: &WorkTile,
+    ) -> Self {
+        let attention = &params.attention;
+        let first_row = first_row::<BLOCK_M>(params, work.tile);
+        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, first_row);
+        Self {
+            blocks: blocks.count,
+            row: work.keys.first + blocks.first_key(0),
+            // SAFETY: the caller's contract.
+            head: unsafe { work.kv_head(attention) },
+            batch: work.batch_index(attention),
         }
-        schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(params, None);
     }
+}
+
+/// The thread that announces the tiles of its block.
+pub(super) struct Announcer<const BLOCK_M: u32> {
+    schedule: Schedule,
+    tiles: Tiles<BLOCK_M>,
+}
+
+impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
+    /// In the slots at `address`.
+    #[inline(always)]
+    pub(super) fn new(address: u32) -> Self {
+        Self { schedule: Schedule::producer(address), tiles: Tiles::default() }
+    }
+
+    /// Announces the next tile, if there is one, which it says.
+    ///
+    /// # Safety
+    /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn announce<const BLOCK_N: u32, const BYTES: u32>(
+        &mut self,
+        params: &PersistentParams,
+    ) -> bool {
+        let params = anew(params);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let Some(work) = self.tiles.next(&params) else { return false };
+            self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(&params, Some(&work));
+        }
+        true
+    }
+
+    /// Announces that there is no further tile.
+    ///
+    /// # Safety
+    /// As [`Self::announce`].
+    #[inline(always)]
+    pub(super) unsafe fn end<const BLOCK_N: u32, const BYTES: u32>(mut self, params: &PersistentParams) {
+        // SAFETY: the caller's contract.
+        unsafe { self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(params, None) }
+    }
+}
+
+/// The same parameters: what follows from their window would otherwise be computed once, and kept in registers by all.
+#[inline(always)]
+pub(super) fn anew(params: &PersistentParams) -> PersistentParams {
+    let [window_left, window_span] =
+        [params.attention.window_left, params.attention.window_span].map(index::unknown);
+    let attention = AttentionParams { window_left, window_span, ..params.attention };
+    PersistentParams { attention, ..*params }
 }
 
 /// A place in the ring of slots.
@@ -119,11 +168,9 @@ impl Schedule {
                 Some(work) => {
                     let WorkTile { tile, head, batch, queries, keys } = *work;
                     let PersistentParams { attention, o_by_rows, .. } = params;
-                    let (kv_head, batch_index) = (work.kv_head(attention), work.batch_index(attention));
                     let first_row = first_row::<BLOCK_M>(params, tile);
-                    let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, first_row);
-                    let first_key = keys.first + blocks.first_key(0);
-                    shared::store4(slot + 64, [blocks.count, first_key, kv_head, batch_index]);
+                    let place = Keys::of_tile::<BLOCK_M, BLOCK_N, BYTES>(params, work);
+                    shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
                     let o = attention.o
                         + 2 * (work.offset(&attention.o_strides, queries, head)
                             + first_row as u64 * attention.o_strides.row);
@@ -134,7 +181,7 @@ impl Schedule {
                     let stride = attention.o_strides.row;
                     let columns = attention.head_dim_v;
                     let first_column =
-                        HeadStart::of(attention.v_strides.head, kv_head, params.v_margin).shift;
+                        HeadStart::of(attention.v_strides.head, place.head, params.v_margin).shift;
                     shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
                     shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
                 }

@@ -47,11 +47,11 @@ where
     #[inline(always)]
     pub(super) unsafe fn multiply_keys(&mut self) {
         let [q, k, _] = self.operands;
-        let stage = self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM, BYTES>::BYTES;
+        let k = k.behind(self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM, BYTES>::BYTES);
         let mut step = 0;
         while step < HEAD_DIM / Self::CONFIG.depth() {
             let a = q.behind(Rows::<HEAD_DIM, BYTES>::columns(step)).bits();
-            let b = k.behind(stage + Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
+            let b = k.behind(Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
             // SAFETY: the caller's contract.
             unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
             step += 1;
@@ -67,23 +67,22 @@ where
     #[inline(always)]
     pub(super) unsafe fn multiply_values(&mut self) {
         let [_, _, v] = self.operands;
-        let stage = self.values.stage()
-            * if BYTES == 1 {
-                Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES
-            } else {
-                Panels::<BLOCK_N, HEAD_DIM>::BYTES
-            };
+        let stage_bytes = if BYTES == 1 {
+            Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES
+        } else {
+            Panels::<BLOCK_N, HEAD_DIM>::BYTES
+        };
+        let v = v.behind(self.values.stage() * stage_bytes);
         let mut step = 0;
         while step < PAIRS / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
             // SAFETY: the caller's contract.
             unsafe {
                 if BYTES == 1 {
-                    let b =
-                        v.behind(stage + Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
+                    let b = v.behind(Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
                     self.o.multiply_rs::<E, false>(a, b, true);
                 } else {
-                    let b = v.behind(stage + Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
+                    let b = v.behind(Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
                     self.o.multiply_rs::<E, true>(a, b, true);
                 }
             }
