@@ -58,6 +58,16 @@ def ours(args, shape, causal):
     return json.loads(result.stdout)["rows"][0]
 
 
+def elapsed_seconds(torch, run):
+    """Seconds between two events of the device around what `run` enqueues."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
 class Theirs:
     """PyTorch's call with one backend, for one problem."""
 
@@ -79,36 +89,25 @@ class Theirs:
         self.call = call
 
     def seconds(self, runs):
-        torch, seconds = self.torch, []
+        seconds = []
         for turn in range(5 + runs):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             # The device is busy for longer than PyTorch takes to enqueue the call, which is none of its time.
             for _ in range(8):
                 self.flush.zero_()
-            begin.record()
-            self.call()
-            end.record()
-            end.synchronize()
+            elapsed = elapsed_seconds(self.torch, self.call)
             if turn >= 5:
-                seconds.append(begin.elapsed_time(end) / 1e3)
+                seconds.append(elapsed)
         return seconds
 
     def replayed(self):
         """Seconds of one call in a replayed graph, the median of five replays."""
-        torch, seconds = self.torch, []
+        torch = self.torch
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(MANY):
                 self.call()
         graph.replay()
-        for _ in range(5):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            seconds.append(begin.elapsed_time(end) / 1e3 / MANY)
-        return statistics.median(seconds)
+        return statistics.median(elapsed_seconds(torch, graph.replay) for _ in range(5)) / MANY
 
 
 def measure(torch, args, flush, problem):
@@ -150,7 +149,8 @@ def line(row):
             cells.append(f"{name} {row[name]['median_s'] * 1e3:8.3f} ms, ratio {row[name]['ratio']:.3f}")
         else:
             cells.append(f"{name} refuses: {row['refused'][name]}")
-    replayed = [f"{name} {row[name]['replayed_s'] * 1e6:.2f} us" for name in ("ours", *BACKENDS) if "replayed_s" in row.get(name, {})]
+    in_graph = {name: row[name]["replayed_s"] for name in ("ours", *BACKENDS) if "replayed_s" in row.get(name, {})}
+    replayed = [f"{name} {seconds * 1e6:.2f} us" for name, seconds in in_graph.items()]
     if replayed:
         cells.append(f"in a replayed graph: {', '.join(replayed)}")
     return "  ".join(cells) + ("" if row["ours"]["passed"] else "  WRONG")
