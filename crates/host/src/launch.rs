@@ -13,7 +13,7 @@ use fa_kernels::ptx::tma;
 
 use self::maps::{class_map, class_maps, row_class_maps};
 use crate::plan::{
-    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, row_classes, unmapped,
+    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, row_classes, tiles, unmapped,
     whole_tiles,
 };
 use crate::tensor_map::TensorMap;
@@ -125,21 +125,21 @@ fn persistent_params(
         v: inputs(v, &v_read, v_rows)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
-    let TileOrder { section, back_and_forth, short_tiles, sequence_step } = *order;
+    let TileOrder { section, back_and_forth, short_tiles, single_tiles, sequence_step } = *order;
     let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
-    let dense_tiles = || (whole_tiles + short_tiles) * attention.heads * problem.batch() as u32;
     let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.landed_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let seqlen_k = if by_classes { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
     let are_shifted = by_classes || is_shifted(&q_read) || is_shifted(&k_read);
     let params = PersistentParams {
         attention: AttentionParams { q_strides, k_strides, v_strides, seqlen_k, ..attention },
-        tiles: if is_varlen { 0 } else { dense_tiles() },
+        tiles: tiles(problem, &entry.tile, short_tiles),
         short_tiles,
         whole_tiles,
         section,
         back_and_forth: back_and_forth.into(),
+        single_tiles,
         // A map clips at the end of its tensor, and not at that of a packed sequence.
         o_by_rows: if o_by_rows { 2 } else { is_varlen.into() },
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },

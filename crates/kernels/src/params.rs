@@ -112,7 +112,7 @@ pub struct AttentionParams {
 pub struct PersistentParams {
     /// The problem.
     pub attention: AttentionParams,
-    /// Tiles of queries in all, of each head `short_tiles` and `whole_tiles`; not read for a packed batch.
+    /// Tiles of queries in all, of each head `short_tiles` and `whole_tiles` where the batch is not packed.
     pub tiles: u32,
     /// Tiles of each head that have fewer rows than the kernel's tile, so that blocks can get even shares: those of its
     /// first rows, which see the fewest keys under a causal mask. They are computed last. A packed batch has none.
@@ -125,6 +125,8 @@ pub struct PersistentParams {
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
     pub back_and_forth: u32,
+    /// Tiles, the last ones, that are a block each, below `tiles`; the other blocks of the grid take the others in turn.
+    pub single_tiles: u32,
     /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the map would not clip:
     /// at the end of a packed sequence; 2 where O has no map, and they store all.
     pub o_by_rows: u32,

@@ -50,7 +50,8 @@ impl Rows {
 
 /// The tiles of `BLOCK_M` queries that one block of a persistent grid works on, one after the other.
 ///
-/// Each round of the grid takes as many tiles as there are blocks.
+/// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the hardware in place of
+/// that: each is a block of its own, which begins where one of the others has ended.
 #[derive(Clone, Copy, Default)]
 pub struct Tiles<const BLOCK_M: u32> {
     /// Index of the first tile of the round at hand.
@@ -61,33 +62,38 @@ pub struct Tiles<const BLOCK_M: u32> {
 }
 
 impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
-    /// Index of the next tile of the block with this index, of so many.
+    /// Index of the next tile of the block with this index, of so many, if there is one.
     #[inline(always)]
-    fn index(&self, params: &PersistentParams, block: u32, blocks: u32) -> u32 {
-        // SAFETY: a grid has blocks.
+    fn index(&mut self, params: &PersistentParams, block: u32, blocks: u32) -> Option<u32> {
+        let (single, tiles) = (params.single_tiles, params.tiles - params.single_tiles);
+        let blocks = blocks - single;
+        // SAFETY: a grid has blocks that take tiles in turn.
         unsafe { assert_unchecked(blocks > 0) };
-        let back = params.back_and_forth != 0 && self.round / blocks % 2 == 1;
-        self.round + if back { blocks - 1 - block } else { block }
+        let round = self.round;
+        self.round += blocks;
+        if block >= blocks {
+            return if round == 0 { Some(tiles + block - blocks) } else { None };
+        }
+        let back = params.back_and_forth != 0 && round / blocks % 2 == 1;
+        let index = round + if back { blocks - 1 - block } else { block };
+        if index < tiles { Some(index) } else { None }
     }
 
     /// The next one, if there is one. In a packed batch each sequence has as many as it needs: blocks find theirs by counting.
     ///
     /// # Safety
-    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles where the batch is not packed. Once
-    /// there is none, this is not called again.
+    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this is not called
+    /// again.
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams) -> Option<WorkTile> {
-        let index = self.index(params, index::block(), index::blocks());
-        self.round += index::blocks();
-        if params.sequences > 0 {
-            // SAFETY: the caller's contract.
-            return unsafe { self.find(params, index) };
-        }
-        if index >= params.tiles {
-            return None;
-        }
+        let index = self.index(params, index::block(), index::blocks())?;
         // SAFETY: the caller's contract.
-        Some(unsafe { WorkTile::of_persistent(params, index) })
+        unsafe {
+            if params.sequences > 0 {
+                return self.find(params, index);
+            }
+            Some(WorkTile::of_persistent(params, index))
+        }
     }
 
     /// The tile of a packed batch with this index, which is above those found before.
@@ -315,18 +321,26 @@ mod tests {
     #[test]
     fn the_blocks_of_a_grid_share_all_tiles() {
         for (back_and_forth, second_round) in [(0, [3, 4, 5]), (1, [5, 4, 3])] {
-            let params = PersistentParams { back_and_forth, ..PersistentParams::default() };
-            let mut taken = [0; 12];
-            for block in 0..3 {
-                let mut tiles = Tiles::<64>::default();
-                for round in 0..4 {
-                    let index = tiles.index(&params, block, 3);
-                    assert!(round != 1 || index == second_round[block as usize]);
-                    taken[index as usize] += 1;
-                    tiles.round += 3;
+            for (single_tiles, tiles) in [(0, 12), (0, 10), (1, 10), (3, 12), (5, 8)] {
+                let params =
+                    PersistentParams { back_and_forth, tiles, single_tiles, ..PersistentParams::default() };
+                let mut taken = [0; 12];
+                for block in 0..3 + single_tiles {
+                    let mut of_block = Tiles::<64>::default();
+                    let mut next = || of_block.index(&params, block, 3 + single_tiles);
+                    let first = if block < 3 { block } else { tiles - single_tiles + block - 3 };
+                    assert_eq!(next(), Some(first));
+                    taken[first as usize] += 1;
+                    let second = next();
+                    assert!(second.is_none_or(|index| index == second_round[block as usize]));
+                    for index in core::iter::successors(second, |_| next()) {
+                        assert!(index < tiles - single_tiles);
+                        taken[index as usize] += 1;
+                    }
                 }
+                assert!(taken[..tiles as usize].iter().all(|&times| times == 1), "{taken:?}");
+                assert!(taken[tiles as usize..].iter().all(|&times| times == 0), "{taken:?}");
             }
-            assert_eq!(taken, [1; 12]);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What `forward_sm90` takes.
 
+mod shares;
 #[cfg(test)]
 mod tests;
 mod varlen;
@@ -7,6 +8,7 @@ mod varlen;
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
 use fa_kernels::tile::head_start::HeadStart;
+use shares::{Shares, longest_share};
 
 use crate::{Problem, TensorLayout};
 
@@ -106,6 +108,8 @@ pub(crate) struct TileOrder {
     pub(crate) back_and_forth: bool,
     /// Tiles of each head, its first ones, that lack the last warpgroup's rows; they go last.
     pub(crate) short_tiles: u32,
+    /// Tiles, the last ones, that are a block each, behind those that take the others in turn.
+    pub(crate) single_tiles: u32,
     /// From one sequence of a packed batch to that whose tiles come next, modulo their number.
     pub(crate) sequence_step: u32,
 }
@@ -113,7 +117,7 @@ pub(crate) struct TileOrder {
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { section: 1, back_and_forth: false, short_tiles: 0, sequence_step: 1 }
+        Self { section: 1, back_and_forth: false, short_tiles: 0, single_tiles: 0, sequence_step: 1 }
     }
 }
 
@@ -121,6 +125,17 @@ impl Default for TileOrder {
 pub(crate) fn whole_tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u32 {
     let short_rows = short_tiles * short_block_m(tile);
     (problem.seqlen_q() as u32).saturating_sub(short_rows).div_ceil(tile.block_m)
+}
+
+/// Tiles of all heads.
+pub(crate) fn tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u32 {
+    let rows = |batch| problem.query_rows(batch).len() as u32;
+    let of_a_head: u32 = if problem.cu_seqlens().is_some() {
+        (0..problem.batch()).map(|batch| rows(batch).div_ceil(tile.block_m)).sum()
+    } else {
+        problem.batch() as u32 * (whole_tiles(problem, tile, short_tiles) + short_tiles)
+    };
+    problem.heads() as u32 * of_a_head
 }
 
 /// Bytes of K and V that stay in L2, of which Hopper has 50 MiB.
@@ -132,16 +147,39 @@ const UNCACHED: f64 = 1.05;
 /// Beyond so many tiles a block, the one that ends last hardly matters.
 const MANY_TILES: usize = 64;
 
+/// The most rounds of tiles that are a block each.
+const MAX_SINGLE_ROUNDS: u32 = 4;
+
+/// What tiles that are a block each must save, as a share; where less was estimated, an H200 showed no gain.
+const WORTH_SINGLE_TILES: f64 = 0.01;
+
 /// The most short tiles of a head: three times two are as many rows as twice three.
 const MAX_SHORT_TILES: u32 = 8;
 
-/// How a tile would run: the grid, its order, and about how many cycles until the last block ends.
+/// How a tile would run: the blocks that take tiles in turn, the order, and about how many cycles until the last block ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     pub(super) tiles: u32,
-    pub(super) grid: u32,
+    pub(super) blocks: u32,
     pub(super) order: TileOrder,
     pub(super) cycles: f64,
+}
+
+impl Schedule {
+    /// How its tiles are taken.
+    pub(super) fn reason(&self) -> String {
+        let Self { tiles, blocks, order: TileOrder { section, single_tiles, .. }, .. } = self;
+        let single = match single_tiles {
+            0 => String::new(),
+            _ => format!(
+                "; the last {single_tiles} tiles are a block each, for whichever multiprocessor is done first"
+            ),
+        };
+        format!(
+            "{blocks} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {section} heads \
+             together{single}"
+        )
+    }
 }
 
 /// The schedule of `tile` on so many multiprocessors that is done first.
@@ -149,43 +187,85 @@ pub(super) struct Schedule {
 /// Where all tiles see about the same number of keys, their order does not matter, and one head's follow one
 /// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under a causal
 /// mask the longest go first. How even the shares are then depends on how the number of heads in a section goes into
-/// the grid, so all are tried.
+/// the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles are a block each.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
     if problem.cu_seqlens().is_some() {
         return varlen::schedule(problem, tile, multiprocessors);
     }
     let heads = problem.heads() * problem.batch();
-    let masks_right_alone = problem.causal() && problem.window().0.is_none();
+    let masks_right_alone = masks_right_alone(problem);
     let cached = cached_heads(problem);
-    let tiles = |short_tiles| heads * (whole_tiles(problem, tile, short_tiles) + short_tiles) as usize;
-    let blocks = tiles(0).min(multiprocessors.max(1) as usize);
+    let all_tiles = |short_tiles| tiles(problem, tile, short_tiles) as usize;
+    let blocks = all_tiles(0).min(multiprocessors.max(1) as usize);
     let rate = |order: TileOrder| {
         let longest = longest_share(&Costs::of_head(problem, tile, order.short_tiles), heads, order, blocks);
         let slower = if order.section as usize > cached { UNCACHED } else { 1.0 };
         (longest as f64 * slower, order)
     };
     let plain = TileOrder::default();
-    let (cycles, order) = if tiles(0) > MANY_TILES * blocks {
+    let (cycles, order) = if all_tiles(0) > MANY_TILES * blocks {
         let section = if masks_right_alone { cached.min(heads) as u32 } else { 1 };
         let whole: u64 = Costs::of_head(problem, tile, 0).whole.iter().sum();
         let order = TileOrder { section, back_and_forth: masks_right_alone, ..plain };
         ((heads as u64 * whole) as f64 / blocks as f64, order)
-    } else if tiles(0) <= blocks {
+    } else if all_tiles(0) <= blocks {
         rate(plain)
-    } else if masks_right_alone {
-        let both =
-            |section| [false, true].map(|back_and_forth| TileOrder { section, back_and_forth, ..plain });
-        let fit = |order| {
-            [0, short_tiles_that_fit(problem, tile)].map(|short_tiles| TileOrder { short_tiles, ..order })
-        };
-        // Many numbers of heads are alike: of the larger ones every eighth does.
-        let sections = (1..=heads.min(blocks) as u32).filter(|section| *section <= 16 || section % 8 == 0);
-        quickest(sections.flat_map(both).flat_map(fit).map(rate))
     } else {
-        let most = if has_short_tiles(tile) { MAX_SHORT_TILES } else { 0 };
-        quickest((0..=most).map(|short_tiles| rate(TileOrder { short_tiles, ..plain })))
+        let orders = orders(problem, tile, blocks);
+        let in_turn = orders.iter().flat_map(|&order| back_and_forth(order, masks_right_alone));
+        let single = orders.iter().filter(|order| order.section as usize <= cached);
+        let single =
+            single.flat_map(|&order| with_single_tiles(order, tile, all_tiles(order.short_tiles), blocks));
+        quicker(quickest(in_turn.map(rate)), quickest(single.map(rate)))
     };
-    Schedule { grid: blocks as u32, tiles: tiles(order.short_tiles) as u32, order, cycles }
+    Schedule { blocks: blocks as u32, tiles: all_tiles(order.short_tiles) as u32, order, cycles }
+}
+
+/// Orders that are worth a try: sections of heads under a causal mask, and short tiles.
+fn orders(problem: &Problem, tile: &Tile, blocks: usize) -> Vec<TileOrder> {
+    let plain = TileOrder::default();
+    if !masks_right_alone(problem) {
+        let most = if has_short_tiles(tile) { MAX_SHORT_TILES } else { 0 };
+        return (0..=most).map(|short_tiles| TileOrder { short_tiles, ..plain }).collect();
+    }
+    let short = match short_tiles_that_fit(problem, tile) {
+        0 => vec![0],
+        fit => vec![0, fit],
+    };
+    let heads = problem.heads() * problem.batch();
+    // Many numbers of heads are alike: of the larger ones every eighth does.
+    let sections = (1..=heads.min(blocks) as u32).filter(|section| *section <= 16 || section % 8 == 0);
+    let order = |section, short_tiles| TileOrder { section, short_tiles, ..plain };
+    sections.flat_map(|section| short.iter().map(move |&short_tiles| order(section, short_tiles))).collect()
+}
+
+/// Whether the mask hides keys on the right alone.
+fn masks_right_alone(problem: &Problem) -> bool {
+    problem.causal() && problem.window().0.is_none()
+}
+
+/// The order, with tiles taken by turns from the first block on, and where that may differ back and forth too.
+fn back_and_forth(order: TileOrder, may_differ: bool) -> impl Iterator<Item = TileOrder> + Clone {
+    let both = [false, true].into_iter().take(if may_differ { 2 } else { 1 });
+    both.map(move |back_and_forth| TileOrder { back_and_forth, ..order })
+}
+
+/// The order with the tiles of some last rounds as a block each, of so many tiles and blocks that take the others in turn. Not
+/// where a block has two warpgroups: with HEAD_DIM 256 an H200 took longer then.
+fn with_single_tiles(
+    order: TileOrder,
+    tile: &Tile,
+    tiles: usize,
+    blocks: usize,
+) -> impl Iterator<Item = TileOrder> + use<> {
+    let (rounds, rest) = ((tiles / blocks) as u32, (tiles % blocks) as u32);
+    let most = if has_short_tiles(tile) { MAX_SINGLE_ROUNDS.min(rounds.saturating_sub(1)) } else { 0 };
+    (1..=most).map(move |rounds| TileOrder { single_tiles: rest + rounds * blocks as u32, ..order })
+}
+
+/// The order in turn, or that with single tiles where it is worth them.
+fn quicker(in_turn: (f64, TileOrder), single: (f64, TileOrder)) -> (f64, TileOrder) {
+    if single.0 < in_turn.0 * (1.0 - WORTH_SINGLE_TILES) { single } else { in_turn }
 }
 
 /// The least number of short tiles with which the last tile of a head is full.
@@ -301,43 +381,4 @@ fn scores_cycles(tile: &Tile, rows: u32, element_bytes: u32) -> f64 {
 /// Cycles of a step of a whole tile of 16-bit columns.
 pub(super) fn step_cycles(tile: &Tile) -> f64 {
     scores_cycles(tile, tile.block_m, 2) + STEP_CYCLES
-}
-
-/// The cost of the block with the largest share.
-fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -> u64 {
-    let mut shares = Shares::new(blocks, order.back_and_forth);
-    shares.take(&costs.whole, heads, order.section as usize);
-    shares.take(&costs.short, heads, order.section as usize);
-    shares.longest()
-}
-
-/// What the blocks of a grid have taken so far.
-struct Shares {
-    costs: Vec<u64>,
-    back_and_forth: bool,
-    taken: usize,
-}
-
-impl Shares {
-    fn new(blocks: usize, back_and_forth: bool) -> Self {
-        Self { costs: vec![0; blocks], back_and_forth, taken: 0 }
-    }
-
-    /// Deals out the tiles of so many heads, section by section.
-    fn take(&mut self, costs: &[u64], heads: usize, section: usize) {
-        let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
-        let ordered =
-            sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
-        let blocks = self.costs.len();
-        for cost in ordered {
-            let (round, place) = (self.taken / blocks, self.taken % blocks);
-            let back = self.back_and_forth && round % 2 == 1;
-            self.costs[if back { blocks - 1 - place } else { place }] += cost;
-            self.taken += 1;
-        }
-    }
-
-    fn longest(&self) -> u64 {
-        self.costs.iter().copied().max().unwrap_or(0)
-    }
 }

@@ -14,7 +14,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target, Tile, entries};
 use crate::launch::Addresses;
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
-pub(crate) use hopper::{TileOrder, is_shifted, margin, unmapped, whole_tiles};
+pub(crate) use hopper::{TileOrder, is_shifted, margin, tiles, unmapped, whole_tiles};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub(crate) use row_classes::{class_layout, of as row_classes};
 pub use tile::plan_entry;

@@ -70,7 +70,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let more = steps as f64 * (1.0 + SLOWER) - keys.div_ceil(block_n) as f64;
     let moves = f64::from((of(problem).last_shift() + 1) * tile.head_dim);
     let more = more * hopper::step_cycles(tile) + moves * MOVE_CYCLES;
-    let rounds = plain.tiles.div_ceil(plain.grid.max(1));
+    let rounds = plain.tiles.div_ceil(plain.blocks.max(1));
     Schedule { cycles: plain.cycles + f64::from(rounds) * more, ..plain }
 }
 

@@ -150,13 +150,10 @@ fn of_entry(
 ) -> Result<Plan> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
     let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
-    if let Some(hopper::Schedule { grid, tiles, order, cycles }) = schedule {
+    if let Some(schedule @ hopper::Schedule { blocks, order, cycles, .. }) = schedule {
         let packed = Packed::for_entries(problem, entry.algorithm);
-        steps = vec![Step { entry, grid, order, packed }];
-        reasons.push(format!(
-            "{grid} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {} heads together",
-            order.section
-        ));
+        steps = vec![Step { entry, grid: blocks + order.single_tiles, order, packed }];
+        reasons.push(schedule.reason());
         if !packed.is_empty() {
             steps.insert(0, packed.step(problem)?);
             workspace_bytes = packed.bytes;

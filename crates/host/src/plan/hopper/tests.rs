@@ -20,8 +20,10 @@ fn shares_of_a_causal_problem_are_nearly_even() {
             (heads as u64 * costs(TileOrder::default()).whole.iter().sum::<u64>()) as f64 / f64::from(blocks);
         let share = |order| longest_share(&costs(order), heads, order, blocks as usize) as f64 / fair;
         let chosen = schedule(&problem, &tile, blocks).order;
-        assert!(share(chosen) < 1.05, "{seqlen}: {chosen:?} {}", share(chosen));
+        assert!(share(chosen) < 1.035, "{seqlen}: {chosen:?} {}", share(chosen));
         assert!(share(chosen) <= share(TileOrder { section: 16, ..TileOrder::default() }));
+        // Where heads are few and long, sections that stay in the cache leave shares uneven.
+        assert_eq!(chosen.single_tiles > 0, seqlen >= 8192, "{seqlen}: {chosen:?}");
     }
 }
 
