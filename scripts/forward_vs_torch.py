@@ -102,10 +102,10 @@ class Theirs:
         call()
         self.one_call = elapsed_seconds(torch, call)
 
-    def seconds(self, runs):
+    def seconds(self, runs, warmup):
         """Seconds of each of so many calls, of which none holds the time that PyTorch takes to enqueue it."""
-        if self.is_long():
-            return self.enqueued(self.warmup() + runs)[-runs:]
+        if warmup:
+            return self.enqueued(warmup + runs)[warmup:]
         seconds = []
         for _ in range(5 + runs):
             # The device is busy for longer than PyTorch takes to enqueue the call.
@@ -113,13 +113,6 @@ class Theirs:
                 self.flush.zero_()
             seconds.append(elapsed_seconds(self.torch, self.call))
         return seconds[5:]
-
-    def is_long(self):
-        return self.one_call > LONG_SECONDS
-
-    def warmup(self):
-        """Calls before the first that counts."""
-        return max(5, math.ceil(WARM_SECONDS / self.one_call)) if self.is_long() else 5
 
     def enqueued(self, runs):
         """Each is enqueued while those before it run, with as much evicted before it as fa-bench does before ours: at a card's
@@ -143,6 +136,12 @@ class Theirs:
         return statistics.median(elapsed_seconds(torch, graph.replay) for _ in range(5)) / MANY
 
 
+def warm_calls(peers):
+    """Calls of every side before the first that counts; 0 where one is too short to be enqueued while those before it run."""
+    shortest = min((peer.one_call for peer in peers), default=0.0)
+    return math.ceil(WARM_SECONDS / shortest) if shortest > LONG_SECONDS else 0
+
+
 def measure(torch, args, flush, problem):
     causal = problem.endswith("c")
     shape = [int(size) for size in problem.rstrip("c").split("x")]
@@ -152,10 +151,11 @@ def measure(torch, args, flush, problem):
             theirs[name] = Theirs(torch, args, flush, shape, causal, name)
         except RuntimeError as error:
             refused[name] = str(error).splitlines()[0]
-    samples = {name: theirs[name].seconds(args.runs // 2) for name in theirs}
-    kernel = ours(args, shape, causal, max([10] + [peer.warmup() for peer in theirs.values()]))
-    for name in theirs:
-        samples[name] += theirs[name].seconds(args.runs // 2)
+    warmup = warm_calls(theirs.values())
+    samples = {name: peer.seconds(args.runs // 2, warmup) for name, peer in theirs.items()}
+    kernel = ours(args, shape, causal, warmup or 10)
+    for name, peer in theirs.items():
+        samples[name] += peer.seconds(args.runs // 2, warmup)
     measurement = {**kernel["measurement"], "passed": kernel["check"]["passed"]}
     row = {"problem": problem, "tile": kernel["plan"]["tile"], "refused": refused, "ours": measurement}
     for name, seconds in samples.items():
