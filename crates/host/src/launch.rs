@@ -134,7 +134,8 @@ fn persistent_params(
     let are_shifted = by_classes || is_shifted(&q_read) || is_shifted(&k_read);
     let params = PersistentParams {
         attention: AttentionParams { q_strides, k_strides, v_strides, seqlen_k, ..attention },
-        tiles: tiles(problem, &entry.tile, short_tiles),
+        // The plan checked that all heads' tiles are below 2^31.
+        tiles: tiles(problem, &entry.tile, short_tiles) as u32,
         short_tiles,
         whole_tiles,
         section,

@@ -128,14 +128,14 @@ pub(crate) fn whole_tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u
 }
 
 /// Tiles of all heads.
-pub(crate) fn tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u32 {
-    let rows = |batch| problem.query_rows(batch).len() as u32;
-    let of_a_head: u32 = if problem.cu_seqlens().is_some() {
-        (0..problem.batch()).map(|batch| rows(batch).div_ceil(tile.block_m)).sum()
+pub(crate) fn tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> usize {
+    let rows = |batch| problem.query_rows(batch).len();
+    let of_a_head: usize = if problem.cu_seqlens().is_some() {
+        (0..problem.batch()).map(|batch| rows(batch).div_ceil(tile.block_m as usize)).sum()
     } else {
-        problem.batch() as u32 * (whole_tiles(problem, tile, short_tiles) + short_tiles)
+        problem.batch() * (whole_tiles(problem, tile, short_tiles) + short_tiles) as usize
     };
-    problem.heads() as u32 * of_a_head
+    problem.heads() * of_a_head
 }
 
 /// Bytes of K and V that stay in L2, of which Hopper has 50 MiB.
@@ -195,7 +195,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let heads = problem.heads() * problem.batch();
     let masks_right_alone = masks_right_alone(problem);
     let cached = cached_heads(problem);
-    let all_tiles = |short_tiles| tiles(problem, tile, short_tiles) as usize;
+    let all_tiles = |short_tiles| tiles(problem, tile, short_tiles);
     let blocks = all_tiles(0).min(multiprocessors.max(1) as usize);
     let rate = |order: TileOrder| {
         let longest = longest_share(&Costs::of_head(problem, tile, order.short_tiles), heads, order, blocks);

@@ -24,7 +24,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
             all_costs(problem, tile, lengths)
         })
         .collect();
-    let all_tiles = tiles(problem, tile, 0) as usize;
+    let all_tiles = tiles(problem, tile, 0);
     // Without any tile there still is a launch.
     let blocks = all_tiles.min(multiprocessors as usize).max(1);
     let section = heads.min(cached_heads(problem));
