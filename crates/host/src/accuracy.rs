@@ -58,7 +58,7 @@ impl Accuracy {
     /// The rule of FlashAttention's tests for gradients (`hopper/test_flash_attn.py`): as for an output, but
     /// with a softcap, whose slope loses digits to cancellation, three times the plain computation's error in
     /// place of twice. Four times `rounding` is added: how far one relative rounding to fp32 of each
-    /// intermediate moves an element.
+    /// intermediate, and one of O to the storage type, moves an element.
     ///
     /// # Panics
     /// When the three differ in length.

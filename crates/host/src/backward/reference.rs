@@ -38,7 +38,8 @@ impl<T> Gradients<T> {
 }
 
 /// Gradients in f64, and how far one relative rounding to fp32 of each intermediate moves an element of dQ, dK and dV, at
-/// most and to first order. No computation in fp32 can promise less.
+/// most and to first order; and beside that, about how far rounding O to the storage type does, which delta is made from.
+/// No computation in fp32 from a stored O can promise less.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exact {
     pub(crate) gradients: Gradients<f64>,
@@ -88,6 +89,8 @@ impl BackwardProblem {
 struct HeadInputs<'a> {
     problem: &'a Problem,
     head: KvHead,
+    /// Unit roundoff of the storage type.
+    stored: f64,
     /// [group·Sq] rows.
     q: Vec<Vec<f64>>,
     dout: Vec<Vec<f64>>,
@@ -133,6 +136,7 @@ impl<'a> HeadInputs<'a> {
         Self {
             problem,
             head,
+            stored: T::DTYPE.roundoff(),
             q: queries(&tensors.q, q),
             dout: queries(&backward.layouts().dout, dout),
             k: keys(&tensors.k, k),
@@ -163,11 +167,9 @@ impl<'a> HeadInputs<'a> {
         let keys: Vec<_> = (0..self.k.len())
             .into_par_iter()
             .map(|key| {
-                let (mut dk, mut dv) = (
-                    [vec![0.0; self.problem.head_dim()], vec![0.0; self.problem.head_dim()]],
-                    [vec![0.0; self.problem.head_dim_v()], vec![0.0; self.problem.head_dim_v()]],
-                );
-                for ((row, moved), (q, dout)) in rows.iter().zip(self.q.iter().zip(&self.dout)) {
+                let mut dk: [_; 3] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim()]);
+                let mut dv: [_; 2] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim_v()]);
+                for ((row, moved, stored), (q, dout)) in rows.iter().zip(self.q.iter().zip(&self.dout)) {
                     let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
                         continue;
                     };
@@ -175,14 +177,18 @@ impl<'a> HeadInputs<'a> {
                     add_magnitude(&mut dv[1], dout, moved.p[at]);
                     add(&mut dk[0], q, scale * row.ds[at]);
                     add_magnitude(&mut dk[1], q, scale * moved.ds[at]);
+                    add_square(&mut dk[2], q, scale * stored[at]);
                 }
-                (dk, dv)
+                let [dk, mut dk_moved, stored] = dk;
+                // Rows are rounded independently of one another.
+                dk_moved.iter_mut().zip(stored).for_each(|(moved, square)| *moved += square.sqrt());
+                ([dk, dk_moved], dv)
             })
             .collect();
         let mut exact = Exact::default();
         let mut most = [0.0_f64; 3];
         let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-        for (row, moved) in rows {
+        for (row, moved, _) in rows {
             most[0] = most[0].max(largest(&moved.dq));
             exact.gradients.dq.extend(row.dq);
         }
@@ -196,8 +202,8 @@ impl<'a> HeadInputs<'a> {
         exact
     }
 
-    /// A query row in f64, and how far roundings of 1 move its parts.
-    fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>) {
+    /// A query row in f64, how far roundings of 1 move its parts, and how far that of O moves its dS, in the same unit.
+    fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>, Vec<f64>) {
         let problem = self.problem;
         let (head, row) = self.place(index);
         let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
@@ -229,10 +235,13 @@ impl<'a> HeadInputs<'a> {
         let lse_moved = dot(&p, &terms) + lse.abs() + 1.0;
         let delta_moved: f64 =
             (0..p.len()).map(|j| p[j] * (terms[j] * (dp[j] - delta).abs() + dp_terms[j])).sum();
+        let delta_stored =
+            self.delta_stored(seen.clone().zip(p.iter().zip(&kept).map(|(p, kept)| p * kept)), dout);
+        let stored: Vec<_> = p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta_stored).collect();
         let mut part = RowPart { first: seen.start, p, ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
         let mut moved =
             RowPart { first: seen.start, p: Vec::new(), ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
-        for (j, key) in seen.enumerate() {
+        for (j, key) in seen.clone().enumerate() {
             let (p, distance) = (part.p[j], dp[j] - delta);
             let relative = terms[j] + lse_moved;
             let ds = p * distance * slopes[j];
@@ -246,7 +255,20 @@ impl<'a> HeadInputs<'a> {
             moved.ds.push(ds_moved + ds.abs());
         }
         part.p.iter_mut().zip(kept).for_each(|(p, kept)| *p *= kept);
-        (part, moved)
+        // All keys of a row are moved by the same delta, and cancel in part.
+        let mut together = vec![0.0; problem.head_dim()];
+        seen.zip(&stored).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
+        add_magnitude(&mut moved.dq, &together, 1.0);
+        (part, moved, stored)
+    }
+
+    /// About how far rounding O's elements to the storage type, independently of one another, moves delta, in roundings to
+    /// fp32. `weights` are those of V's rows.
+    fn delta_stored(&self, weights: impl Iterator<Item = (usize, f64)>, dout: &[f64]) -> f64 {
+        let mut o = vec![0.0; dout.len()];
+        weights.for_each(|(key, weight)| add(&mut o, &self.v[key], weight));
+        let squares = o.iter().zip(dout).map(|(o, dout)| (o * dout).powi(2)).sum::<f64>();
+        self.stored / ROUNDOFF * squares.sqrt()
     }
 
     fn standard<T: Element>(&self) -> Gradients<T> {
@@ -346,6 +368,10 @@ fn add(sum: &mut [f64], values: &[f64], factor: f64) {
 
 fn add_magnitude(sum: &mut [f64], values: &[f64], factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += (factor * value).abs());
+}
+
+fn add_square(sum: &mut [f64], values: &[f64], factor: f64) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += (factor * value).powi(2));
 }
 
 #[cfg(test)]
