@@ -25,8 +25,10 @@ const CAUSAL: Options = Options { causal: true, ..PLAIN };
 
 /// B, Sq, Sk, Hkv and the group of problems with several tiles for each of a few blocks, of which some are
 /// not full.
-const SHAPES: [([usize; 5], Options); 6] = [
+const SHAPES: [([usize; 5], Options); 7] = [
     ([1, 200, 300, 3, 1], PLAIN),
+    // Two blocks that take the tiles of three heads in turn get uneven shares.
+    ([1, 450, 450, 3, 1], CAUSAL),
     ([2, 400, 400, 1, 2], CAUSAL),
     // Rows that see no key, and tiles.
     ([1, 500, 250, 2, 1], CAUSAL),

@@ -119,9 +119,9 @@ fn blocks_go_through_tiles_of_many_sequences() {
     let mut grids = Vec::new();
     for schedule in 0..8 {
         let packed = Packed {
-            lengths: vec![(300, 200), (0, 50), (130, 333), (70, 0), (250, 250), (192, 128)],
+            lengths: vec![(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)],
             unused: 1,
-            shape: [[2, 1, 64], [1, 2, 128], [8, 1, 33], [8, 1, 129]][schedule % 4],
+            shape: [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129]][schedule % 4],
             orders: [Order::Bshd; 3],
             options: Options { causal: schedule < 4, ..Options::default() },
         };
