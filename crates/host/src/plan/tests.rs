@@ -34,6 +34,19 @@ fn every_head_dim_has_a_tile_on_the_smallest_device() {
 }
 
 #[test]
+fn more_tiles_than_a_grid_has_blocks_are_refused() {
+    for options in [Options::default(), Options { causal: true, ..Options::default() }] {
+        let layout = TensorLayout::bshd(1 << 16, 1, 1 << 16, 8);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, options).unwrap();
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let error = plan(&problem, &device(227 << 10), &request).unwrap_err();
+        let is_grid = matches!(error, Error::GridTooLarge { blocks: 0x1_0000_0000, limit: MAX_GRID });
+        assert!(is_grid, "{error}");
+    }
+}
+
+#[test]
 fn tensor_cores_are_chosen_where_type_and_device_have_them() {
     let chosen = |dtype, compute_capability| {
         let device = Device { compute_capability, ..device(227 << 10) };
