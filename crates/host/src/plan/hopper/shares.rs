@@ -20,12 +20,13 @@ pub(super) fn longest_share(costs: &Costs, heads: usize, order: TileOrder, block
 
 /// What the blocks of a grid have taken so far, and where one has ended those that begin in its place.
 pub(super) struct Shares {
+    /// Of each block, while tiles are taken in turn.
     costs: Vec<u64>,
     back_and_forth: bool,
     taken: usize,
     /// Tiles that are taken in turn; the others are a block each.
     in_turn: usize,
-    /// The costs, once there is nothing left to be taken in turn.
+    /// The same, from when there is nothing left to be taken in turn.
     free: BinaryHeap<Reverse<u64>>,
 }
 
@@ -65,7 +66,7 @@ impl Shares {
 
     fn take_where_free(&mut self, cost: u64) {
         if self.free.is_empty() {
-            self.free = self.costs.iter().copied().map(Reverse).collect();
+            self.free = std::mem::take(&mut self.costs).into_iter().map(Reverse).collect();
         }
         if let Some(mut least) = self.free.peek_mut() {
             least.0 += cost + BLOCK_CYCLES;
