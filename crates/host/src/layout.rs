@@ -1,5 +1,7 @@
 //! Tensor views: shape and strides, no data.
 
+use std::ops::Range;
+
 use crate::Error;
 
 /// Shape and strides of a four-dimensional tensor with the logical axes
@@ -93,6 +95,15 @@ impl TensorLayout {
     #[inline]
     pub const fn row(&self, batch: usize, seq: usize, head: usize) -> usize {
         batch * self.stride_batch + seq * self.stride_seq + head * self.stride_head
+    }
+
+    /// The bytes of each row of a view of elements of `element_bytes` bytes, from the view's first byte on.
+    pub(crate) fn byte_rows(&self, element_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+        let Self { batch, seqlen, heads, head_dim, .. } = *self;
+        (0..batch * seqlen * heads).map(move |index| {
+            let first = self.row(index / heads / seqlen, index / heads % seqlen, index % heads);
+            first * element_bytes..(first + head_dim) * element_bytes
+        })
     }
 
     /// The four axes as (name, size, stride), B, S, H, D.

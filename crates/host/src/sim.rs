@@ -7,7 +7,7 @@ use fa_sim::{Buffer, Launch, Schedule};
 use crate::gemm::{GemmAddresses, GemmPlan, GemmProblem};
 use crate::launch::{Addresses, params};
 use crate::tensor_map::TensorMap;
-use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step};
+use crate::{BackendKind, Device, Element, Error, Plan, Problem, Result, Step, TensorLayout};
 
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED_PER_BLOCK: usize = 227 * 1024;
@@ -63,7 +63,7 @@ impl Sim {
             Buffer::read("q", q),
             Buffer::read("k", k),
             Buffer::read("v", v),
-            Buffer::read_write("o", o),
+            output("o", o, &problem.tensors().o),
             Buffer::read_write("workspace", &mut workspace),
             Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
             Buffer::read("alibi_slopes", problem.alibi_slopes().unwrap_or_default()),
@@ -110,7 +110,8 @@ impl Sim {
         c: &mut [T],
     ) -> Result<Traffic> {
         problem.check_buffers::<T>(a.len(), b.len(), c.len())?;
-        let buffers = [Buffer::read("a", a), Buffer::read("b", b), Buffer::read_write("c", c)];
+        let c = Buffer::read_write("c", c).reaching(problem.matrices().c.byte_lines(size_of::<T>()));
+        let buffers = [Buffer::read("a", a), Buffer::read("b", b), c];
         let [a, b, c] = buffers.each_ref().map(|buffer| buffer.address);
         let addresses = GemmAddresses { a, b, c };
         let mut traffic = Traffic::default();
@@ -151,6 +152,11 @@ impl Sim {
         traffic.barrier_sites.push(report.barrier_sites);
         Ok(())
     }
+}
+
+/// The buffer of an output, of which nothing outside its view may be written.
+pub(crate) fn output<T>(name: &str, values: &mut [T], layout: &TensorLayout) -> Buffer {
+    Buffer::read_write(name, values).reaching(layout.byte_rows(size_of::<T>()))
 }
 
 /// A tensor map in the simulator's form.

@@ -29,7 +29,11 @@ impl Global {
     /// Whether one buffer covers the access and permits it.
     #[inline]
     fn permits(&mut self, address: u64, bytes: u64, kind: AccessKind) -> bool {
-        let fits = |buffer: &Buffer| buffer.permits(kind) && buffer.covers(address, bytes);
+        let fits = |buffer: &Buffer| {
+            buffer.permits(kind)
+                && buffer.covers(address, bytes)
+                && (kind == AccessKind::Read || buffer.first_unreached(address, bytes).is_none())
+        };
         if self.buffers.get(self.last).is_some_and(fits) {
             return true;
         }
@@ -49,7 +53,10 @@ impl Global {
         };
         let Buffer { name, bytes: size, .. } = buffer;
         if buffer.covers(address, bytes) {
-            return format!("which is in buffer `{name}`, read-only");
+            return match buffer.first_unreached(address, bytes) {
+                Some(byte) => format!("with byte {byte} of buffer `{name}`, which no view reaches"),
+                None => format!("which is in buffer `{name}`, read-only"),
+            };
         }
         match address.checked_sub(buffer.address) {
             Some(offset) => format!("{offset} bytes from the start of buffer `{name}` of {size} bytes"),

@@ -1,6 +1,8 @@
 //! A launch: what runs, on how many threads, over which buffers.
 
 use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
@@ -19,6 +21,9 @@ const MAX_BLOCK: u32 = 1024;
 
 /// Most blocks of a one-dimensional grid: 2^31 − 1.
 const MAX_GRID: u32 = i32::MAX as u32;
+
+/// Bits of a word.
+const WORD: usize = u64::BITS as usize;
 
 /// What [`launch`] runs.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,8 @@ pub struct Buffer {
     pub bytes: u64,
     /// What the kernel may do with it.
     pub access: BufferAccess,
+    /// One bit for each byte that may be written, where not all of them may.
+    pub(crate) reached: Option<Arc<[u64]>>,
 }
 
 impl Buffer {
@@ -58,6 +65,7 @@ impl Buffer {
             address: values.as_ptr().expose_provenance() as u64,
             bytes: size_of_val(values) as u64,
             access: BufferAccess::Read,
+            reached: None,
         }
     }
 
@@ -68,7 +76,39 @@ impl Buffer {
             address: values.as_mut_ptr().expose_provenance() as u64,
             bytes: size_of_val(values) as u64,
             access: BufferAccess::ReadWrite,
+            reached: None,
         }
+    }
+
+    /// Of its bytes only those in `ranges` may be written, counted from its first: what a view of it reaches.
+    ///
+    /// # Panics
+    /// When a range ends past the buffer.
+    pub fn reaching(self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
+        let mut reached = vec![0_u64; (self.bytes as usize).div_ceil(WORD)];
+        for Range { start, end } in ranges {
+            assert!(
+                end as u64 <= self.bytes,
+                "bytes {start}..{end} of `{}`, which has {}",
+                self.name,
+                self.bytes
+            );
+            let mut at = start;
+            while at < end {
+                let (word, first) = (at / WORD, at % WORD);
+                let count = (WORD - first).min(end - at);
+                reached[word] |= (u64::MAX >> (WORD - count)) << first;
+                at += count;
+            }
+        }
+        Self { reached: Some(reached.into()), ..self }
+    }
+
+    /// The first of some bytes of it that may not be written.
+    pub(crate) fn first_unreached(&self, address: u64, bytes: u64) -> Option<u64> {
+        let reached = self.reached.as_ref()?;
+        let first = address - self.address;
+        (first..first + bytes).find(|&at| reached[at as usize / WORD] >> (at as usize % WORD) & 1 == 0)
     }
 }
 

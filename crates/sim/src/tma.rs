@@ -4,7 +4,8 @@
 //! One thread issues a copy, and the async proxy carries it out at times that the schedule draws, whole or in
 //! pieces. Coordinates are in elements, may be negative or past the end, and what of the box is outside the
 //! tensor reads as zeros and is not written. In dimension 0 a coordinate is a multiple of 16 bytes, and of a store
-//! not below 0.
+//! not below 0. A store writes whole granules of 16 bytes: where a row of the tensor ends within one, the rest of it is
+//! written too (seen on an H200), which is somebody else's memory.
 //!
 //! A [`load`] counts all bytes of its box on an mbarrier, inside the tensor or not. It writes from its issue
 //! until its phase of the mbarrier is complete: who has not waited for that, or come after one who has, does not

@@ -17,13 +17,16 @@
 //! NaN of it, which the next operation that is given the accumulator reports. So does the end of the thread
 //! report an accumulator that no wait was given or that was overwritten.
 //!
-//! Sums are rounded as those of [`mma`](crate::mma): one by one, in ascending k, to nearest even. Hopper keeps fewer digits of
-//! those of 8-bit products, about 14 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2); that is not modelled.
+//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`wgmma/e4m3.rs` has the rule). Those of
+//! 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in ascending k, to nearest even. An H200 aligns the
+//! 16 products and the accumulator to the largest exponent, cuts each toward zero 25 bits below that, and the sum to
+//! fp32 toward zero; that is not modelled, and differs in the last bit of each step.
 //!
 //! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in shared memory and in
 //! registers alike.
 
 mod descriptor;
+mod e4m3;
 mod product;
 mod sums;
 mod under_way;

@@ -4,7 +4,7 @@ mod common;
 
 use bytemuck::Pod;
 use common::{assert_contains, fails, one_block, run, word};
-use fa_sim::{Buffer, Error, Launch, Report, barrier, global, index, launch, shared};
+use fa_sim::{Buffer, Error, Launch, Report, Schedule, barrier, global, index, launch, shared};
 
 #[test]
 fn shared_read_past_the_end() {
@@ -171,6 +171,32 @@ fn global_write_to_a_read_only_buffer() {
     });
     let message = result.expect_err("the buffer is read-only").to_string();
     assert_contains(&message, &["thread 3 writes", "in buffer `input`, read-only"]);
+}
+
+#[test]
+fn global_write_to_bytes_that_no_view_reaches() {
+    let mut values = [0.0_f32; 32];
+    let rows = (0..4).map(|row| 32 * row..32 * row + 20);
+    let buffers = [Buffer::read_write("o", &mut values).reaching(rows)];
+    let launch_of = |element: u64| {
+        let launch = Launch {
+            name: "kernel",
+            grid: 1,
+            block: 32,
+            shared_bytes: 0,
+            schedule: Schedule::from_seed(0),
+            buffers: &buffers,
+        };
+        fa_sim::launch(&launch, &|| {
+            if index::thread() == 5 {
+                write(buffers[0].address + 4 * element, 1.0_f32);
+            }
+        })
+    };
+    assert!(launch_of(8).is_ok() && launch_of(12).is_ok());
+    let message = launch_of(13).expect_err("no view reaches the element").to_string();
+    let parts = ["thread 5 writes", "byte 52 of buffer `o`, which no view reaches", "kernel"];
+    assert_contains(&message, &parts);
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn the_pattern_follows_the_address_and_not_the_box() {
 }
 
 #[test]
-fn stores_write_what_is_inside() {
+fn stores_write_what_is_inside_and_the_rest_of_its_last_16_bytes() {
     for (swizzle, seed) in
         [Swizzle::None, Swizzle::Bytes128].into_iter().flat_map(|s| SEEDS.map(move |n| (s, n)))
     {
@@ -157,12 +157,46 @@ fn stores_write_what_is_inside() {
             }
         };
         let report = launch_on(Schedule::from_seed(seed), &buffers, &kernel).expect("a sound store");
-        assert_eq!(report.global_bytes_written, 2 * 11 * 2);
+        // 19 columns end within the third 16 bytes of a row, which is written to its end.
+        assert_eq!(report.global_bytes_written, 2 * 16 * 2);
         let found: &[u16] = bytemuck::cast_slice(&values);
         for (place, &found) in found.iter().enumerate() {
             let (x, y) = (place % 24, place / 24);
-            let inside = (8..19).contains(&x) && (7..9).contains(&y);
+            let inside = (8..24).contains(&x) && (7..9).contains(&y);
             assert_eq!(found, if inside { ((y - 7) * 64 + x - 8) as u16 + 1 } else { 0 }, "({x}, {y})");
+        }
+    }
+}
+
+#[test]
+fn a_store_past_the_rows_of_its_view_is_an_error() {
+    for (columns, is_sound) in [(16, true), (19, false)] {
+        let mut values = vec![0_u128; 3 * 10];
+        let mut tensor = map(&values, [24, 10], [64, 4], Swizzle::Bytes128);
+        tensor.dims[0] = columns;
+        let encoded = tensor.encode().expect("valid");
+        let address = encoded.as_ptr().expose_provenance() as u64;
+        let rows = (0..10).map(|row| 48 * row..48 * row + 2 * columns as usize);
+        let buffers = [Buffer::read_write("o", &mut values).reaching(rows)];
+        let kernel = || {
+            for place in (index::thread()..64 * 4).step_by(64) {
+                shared::store(Swizzle::Bytes128.apply(shared::base() + 2 * place), 1_u16);
+            }
+            fence::proxy_async();
+            barrier::sync(0, 64);
+            if index::thread() == 0 {
+                // SAFETY: the map and the buffer are this launch's.
+                unsafe { tma::store(address, shared::base(), [0, 3]) };
+                tma::commit_group();
+                tma::wait_group(0);
+            }
+        };
+        let result = launch_on(Schedule::from_seed(0), &buffers, &kernel);
+        assert_eq!(result.is_ok(), is_sound, "{columns} columns: {result:?}");
+        if let Err(error) = result {
+            let message = error.to_string();
+            let parts = ["block 0 of boxes", "thread 0", "byte 182 of buffer `o`, which no view reaches"];
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         }
     }
 }
@@ -229,7 +263,8 @@ fn transfers_that_the_device_does_not_take() {
     let encoded = map(&values, [64, 8], [64, 8], Swizzle::Bytes128).encode().expect("valid");
     let other = [7_u64; 16];
     let [good, bad] = [&encoded, &other].map(|words| words.as_ptr().expose_provenance() as u64);
-    let short = [Buffer { bytes: 1000, ..Buffer::read("values", &values) }];
+    let mut short = [Buffer::read("values", &values)];
+    short[0].bytes = 1000;
     let read_only = [Buffer::read("values", &values)];
     let base = shared::base();
     // SAFETY: whatever is wrong is found before anything is read.

@@ -3,6 +3,7 @@
 use fa_sim::Buffer;
 
 use super::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, params};
+use crate::sim::output;
 use crate::{Addresses, Element, Result, Sim, Traffic};
 
 impl Sim {
@@ -18,7 +19,7 @@ impl Sim {
         outputs: &mut BackwardOutputs<'_, T>,
     ) -> Result<Traffic> {
         problem.check(inputs, outputs)?;
-        let forward = problem.forward();
+        let (forward, layouts) = (problem.forward(), problem.layouts());
         // NaN, so that a delta that is read before it is written shows.
         let mut workspace = vec![f32::NAN; plan.workspace_bytes as usize / 4];
         let (cu_seqlens_q, cu_seqlens_k) = forward.cu_seqlens().unwrap_or_default();
@@ -29,9 +30,9 @@ impl Sim {
             Buffer::read("o", inputs.o),
             Buffer::read("lse", inputs.lse),
             Buffer::read("dout", inputs.dout),
-            Buffer::read_write("dq", outputs.dq),
-            Buffer::read_write("dk", outputs.dk),
-            Buffer::read_write("dv", outputs.dv),
+            output("dq", outputs.dq, &layouts.dq),
+            output("dk", outputs.dk, &layouts.dk),
+            output("dv", outputs.dv, &layouts.dv),
             Buffer::read_write("workspace", &mut workspace),
             Buffer::read("alibi_slopes", forward.alibi_slopes().unwrap_or_default()),
             Buffer::read("cu_seqlens_q", cu_seqlens_q),

@@ -4,6 +4,7 @@ use fa_kernels::entries::Params;
 use fa_sim::Buffer;
 
 use super::{DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, params};
+use crate::sim::output;
 use crate::{Element, Result, Sim, Traffic};
 
 impl Sim {
@@ -26,7 +27,7 @@ impl Sim {
             Buffer::read("q", inputs.q),
             Buffer::read("k", inputs.k),
             Buffer::read("v", inputs.v),
-            Buffer::read_write("o", o),
+            output("o", o, &problem.dense().tensors().o),
             Buffer::read_write("workspace", &mut workspace),
             Buffer::read_write("lse", lse.as_deref_mut().unwrap_or_default()),
             Buffer::read("seqused_k", inputs.seqused_k.unwrap_or_default()),

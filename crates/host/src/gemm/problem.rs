@@ -1,5 +1,7 @@
 //! One matrix multiplication: validated once here, trusted by everything after.
 
+use std::ops::Range;
+
 use crate::{DType, Element, Error, Result};
 
 /// The largest M, N, K and leading dimension: kernels count elements of an axis in 32 bits, with room for a
@@ -63,6 +65,16 @@ impl MatrixLayout {
     /// The same matrix with another leading dimension.
     pub const fn with_leading_dimension(self, leading_dimension: usize) -> Self {
         Self { leading_dimension, ..self }
+    }
+
+    /// The bytes of each row, or column, of consecutive elements of `element_bytes` bytes, from the first element on.
+    pub(crate) fn byte_lines(&self, element_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+        let (length, lines) = match self.order {
+            Order::RowMajor => (self.columns, self.rows),
+            Order::ColumnMajor => (self.rows, self.columns),
+        };
+        let step = self.leading_dimension;
+        (0..lines).map(move |line| line * step * element_bytes..(line * step + length) * element_bytes)
     }
 
     /// Elements from one row to the next, and from one column to the next.

@@ -183,6 +183,13 @@ impl TensorMap {
     }
 }
 
+impl Row {
+    /// What a store writes of it: all of its last 16 bytes, inside the tensor or not, as seen on an H200.
+    pub(crate) fn stored(self) -> Self {
+        Self { bytes: self.bytes.next_multiple_of(16), ..self }
+    }
+}
+
 /// The part of a box's row that is inside the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {

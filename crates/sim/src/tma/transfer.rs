@@ -238,8 +238,11 @@ impl Block {
         all[..coordinates.len()].copy_from_slice(coordinates);
         for row in 0..map.rows() {
             let row = map.row(row, all);
-            let direction = if kind == AccessKind::TmaLoad { AccessKind::Read } else { AccessKind::Write };
-            self.check_global(row.address, row.bytes, 16, direction, location)?;
+            if kind == AccessKind::TmaLoad {
+                self.check_global(row.address, row.bytes, 16, AccessKind::Read, location)?;
+            } else {
+                self.check_global(row.address, row.stored().bytes, 16, AccessKind::Write, location)?;
+            }
         }
         Ok(Transfer { map, shared, coordinates: all, barrier: None, thread: self.current, location })
     }
@@ -248,7 +251,7 @@ impl Block {
     fn first_unwritten(&self, transfer: &Transfer) -> Option<u32> {
         let map = &transfer.map;
         let chunks = (0..map.rows()).flat_map(|row| {
-            let inside = map.row(row, transfer.coordinates);
+            let inside = map.row(row, transfer.coordinates).stored();
             let start = transfer.shared + row * map.row_bytes() + inside.skipped as u32;
             (0..inside.bytes)
                 .step_by(16)
@@ -298,6 +301,7 @@ impl Block {
         let mut data = [0; MAX_ROW];
         for row in rows.clone() {
             let inside = transfer.map.row(row, transfer.coordinates);
+            let inside = if transfer.barrier.is_some() { inside } else { inside.stored() };
             let part = inside.skipped..inside.skipped + inside.bytes;
             let offsets = transfer.chunks(row..row + 1).map(|chunk| (chunk - BASE) as usize);
             let chunks = data[..row_bytes].chunks_exact_mut(16);

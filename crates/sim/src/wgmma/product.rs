@@ -1,12 +1,11 @@
 //! The arithmetic of `wgmma`, and which lane holds what (PTX ISA, "Register Fragments and Shared Memory Matrix
 //! Layouts" of `wgmma.mma_async`).
 
-use float8::F8E4M3;
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 
-use super::Element;
 use super::descriptor::CHUNK;
+use super::{Element, e4m3};
 
 /// Rows of A and D.
 pub(super) const M: usize = 64;
@@ -61,30 +60,30 @@ pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, tra
     bits
 }
 
-/// d (M × `n`, by rows) += a · b, the products added one by one in ascending k.
+/// d (M × `n`, by rows) += a · b, the products of 16-bit elements added one by one in ascending k.
 pub(super) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
     match element {
-        Element::F16 | Element::Bf16 => add_products::<K>(d, &widen(a, element), &widen(b, element), n),
-        Element::E4m3 => {
-            // A row of pairs is two rows of elements.
-            let rows = b.chunks_exact(n).flat_map(|pairs| half(pairs, 0).chain(half(pairs, 1)));
-            add_products::<{ 2 * K }>(d, &widen(a, element), &rows.collect::<Vec<_>>(), n);
-        }
+        Element::F16 => add_products(d, &widen_f16(a), &widen_f16(b), n),
+        Element::Bf16 => add_products(d, &widen_bf16(a), &widen_bf16(b), n),
+        Element::E4m3 => add_e4m3_products(d, a, b, n),
     }
 }
 
-/// The first or the second of each pair.
-fn half(pairs: &[u16], index: usize) -> impl Iterator<Item = f32> {
-    pairs.iter().map(move |pair| widen_e4m3(pair.to_le_bytes()[index]))
+/// [`multiply_add`] of pairs of e4m3, neighbours along K.
+fn add_e4m3_products(d: &mut [f32], a: &[u16], b: &[u16], n: usize) {
+    let line = |pair: &dyn Fn(usize) -> u16| {
+        e4m3::Line::new(std::array::from_fn(|k| pair(k / 2).to_le_bytes()[k % 2]))
+    };
+    let columns: Vec<_> = (0..n).map(|column| line(&|k| b[k * n + column])).collect();
+    for (sums, a) in d.chunks_exact_mut(n).zip(a.as_chunks::<K>().0) {
+        let row = line(&|k| a[k]);
+        sums.iter_mut().zip(&columns).for_each(|(sum, column)| *sum = e4m3::add(*sum, &row, column));
+    }
 }
 
-fn widen_e4m3(bits: u8) -> f32 {
-    F8E4M3::from_bits(bits).to_f32()
-}
-
-/// [`multiply_add`] of `DEPTH` columns of A, in fp32.
-fn add_products<const DEPTH: usize>(d: &mut [f32], a: &[f32], b: &[f32], n: usize) {
-    for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<DEPTH>().0) {
+/// [`multiply_add`] of 16-bit elements, in fp32.
+fn add_products(d: &mut [f32], a: &[f32], b: &[f32], n: usize) {
+    for (sums, a_row) in d.chunks_exact_mut(n).zip(a.as_chunks::<K>().0) {
         let (wide, narrow) = sums.as_chunks_mut::<WIDE>();
         let first = wide.len() * WIDE;
         wide.iter_mut().enumerate().for_each(|(block, sums)| add_block(sums, a_row, &b[block * WIDE..], n));
@@ -100,7 +99,7 @@ const WIDE: usize = 32;
 
 /// Adds the products of a row of A and of `W` columns of B, whose rows are `n` apart.
 #[inline(always)]
-fn add_block<const W: usize, const DEPTH: usize>(sums: &mut [f32; W], a: &[f32; DEPTH], b: &[f32], n: usize) {
+fn add_block<const W: usize>(sums: &mut [f32; W], a: &[f32; K], b: &[f32], n: usize) {
     let mut registers = *sums;
     for (a, b_row) in a.iter().zip(b.chunks(n)) {
         registers.iter_mut().zip(&b_row[..W]).for_each(|(sum, b)| *sum += a * b);
@@ -108,10 +107,10 @@ fn add_block<const W: usize, const DEPTH: usize>(sums: &mut [f32; W], a: &[f32; 
     *sums = registers;
 }
 
-fn widen(bits: &[u16], element: Element) -> Vec<f32> {
-    match element {
-        Element::E4m3 => bits.iter().flat_map(|pair| pair.to_le_bytes()).map(widen_e4m3).collect(),
-        Element::F16 => bits.reinterpret_cast::<f16>().to_f32_vec(),
-        Element::Bf16 => bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect(),
-    }
+fn widen_f16(bits: &[u16]) -> Vec<f32> {
+    bits.reinterpret_cast::<f16>().to_f32_vec()
+}
+
+fn widen_bf16(bits: &[u16]) -> Vec<f32> {
+    bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
 }
