@@ -100,8 +100,9 @@ fn persistent_params(
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let v_margin = margin(v, &v_read, head_dim);
     let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
-    // V's shift moves the columns of O.
+    // V's shift moves the columns of O. A store through a map writes whole chunks of 16 bytes, past the ends of rows too.
     let o_by_rows = by_classes
+        || !problem.head_dim_v().is_multiple_of(CHUNK as usize)
         || !addresses.o.is_multiple_of(16)
         || unmapped("o", &problem.tensors().o).is_some()
         || is_shifted(&v_read)

@@ -274,11 +274,10 @@ entries! { sm_90a;
     forward_sm90_row_classes(192, 64, 112);
     forward_sm90_row_classes(192, 64, 128);
     forward_sm90_row_classes(192, 64, 144);
-    // Of 8 bits: as many keys a step as registers hold, as in FlashAttention-3, and of those that have room for it
-    // 128 too, a whole line of V transposed.
-    forward_sm90_e4m3(192, 160, 64);
+    // Of 8 bits: as many keys a step as registers hold, and no more than a sum may have.
     forward_sm90_e4m3(192, 128, 64);
-    forward_sm90_e4m3(128, 224, 128);
+    forward_sm90_e4m3(192, 96, 64);
+    forward_sm90_e4m3(192, 96, 128);
     forward_sm90_e4m3(128, 128, 128);
     forward_sm90_e4m3(128, 96, 256);
     // Copies what tensor maps cannot describe.

@@ -41,10 +41,12 @@ pub(crate) fn params(
 }
 
 /// What `gemm_sm90` copies of A, B and C: of A and B the box of a step, 64 elements of each line; of C 64
-/// elements of a warp's rows, or no map where its rows do not start at multiples of 16 bytes.
+/// elements of a warp's rows, or no map where its rows do not start at multiples of 16 bytes. A store through a map writes
+/// whole chunks of 16 bytes, so that of C ends with the last one that its rows have all of.
 fn tensor_maps(problem: &GemmProblem, tile: &GemmTile, params: &GemmParams) -> [Option<TensorMap>; 3] {
     const LINE: u32 = 64;
     const WARP_ROWS: u32 = 16;
+    const CHUNK: usize = 8;
     let (matrices, _) = problem.row_major();
     let map = |address, layout: &MatrixLayout, lines| {
         let (inner, outer) = match layout.order {
@@ -58,11 +60,12 @@ fn tensor_maps(problem: &GemmProblem, tile: &GemmTile, params: &GemmParams) -> [
         )
     };
     let lines = |along_k: u32, block| if along_k == 1 { block } else { LINE };
-    let c_in_chunks = params.c.is_multiple_of(16) && params.ldc.is_multiple_of(8);
+    let c = MatrixLayout { columns: matrices.c.columns / CHUNK * CHUNK, ..matrices.c };
+    let c_in_chunks = params.c.is_multiple_of(16) && params.ldc.is_multiple_of(CHUNK as u32) && c.columns > 0;
     [
         Some(map(params.a, &matrices.a, lines(params.a_along_k, tile.block_m))),
         Some(map(params.b, &matrices.b, lines(params.b_along_k, tile.block_n))),
-        c_in_chunks.then(|| map(params.c, &matrices.c, WARP_ROWS)),
+        c_in_chunks.then(|| map(params.c, &c, WARP_ROWS)),
     ]
 }
 

@@ -134,6 +134,13 @@ pub enum Infeasible {
         /// What it must be a positive multiple of.
         of: u32,
     },
+    /// More keys than one sum of 8-bit products may have.
+    Summed {
+        /// The tile's.
+        block_n: u32,
+        /// Keys that a sum may have.
+        limit: u32,
+    },
     /// Rows of queries that the kernel has no warpgroups for.
     Rows {
         /// The tile's.
@@ -222,6 +229,9 @@ impl core::fmt::Display for Infeasible {
         match *self {
             Self::Multiple { what, value, of } => {
                 write!(f, "{what} is {value}; a positive multiple of {of} is needed")
+            }
+            Self::Summed { block_n, limit } => {
+                write!(f, "BLOCK_N is {block_n}; a sum of 8-bit products takes at most {limit} keys")
             }
             Self::Rows { block_m, available } => write!(f, "BLOCK_M is {block_m}; there is {available}"),
             Self::Blocks { blocks, limit } => {

@@ -14,7 +14,7 @@ const LINE: u32 = 128;
 pub struct Sm90Config {
     /// Query rows of a block (BLOCK_M), 128 or 192.
     pub block_m: u32,
-    /// Key rows of a step (BLOCK_N), a multiple of 16.
+    /// Key rows of a step (BLOCK_N), a multiple of 16; of 8-bit types at most [`Self::MAX_SUMMED`].
     pub block_n: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
     /// memory.
@@ -27,6 +27,9 @@ pub struct Sm90Config {
 impl Sm90Config {
     /// Bytes of a row of a tensor map's box: the span of the swizzle.
     pub const BOX_BYTES: u32 = LINE;
+
+    /// Most keys of a sum of 8-bit products: from zero, so many lose 0.2 % of a sum of one sign.
+    pub const MAX_SUMMED: u32 = 128;
 
     /// Rows of a warpgroup: of a box of Q.
     pub const WARPGROUP_ROWS: u32 = 64;
@@ -70,7 +73,13 @@ impl Sm90Config {
     /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
     /// themselves, and where 16-bit rows are long there is too little to exponentiate (FlashAttention-3).
     pub const fn takes_turns(&self) -> bool {
-        self.warpgroups() == 2 && (self.head_dim <= 128 || self.element_bytes == 1)
+        self.warpgroups() == 2 && self.head_dim <= 128 && self.element_bytes == 2
+    }
+
+    /// Columns of V whose sums over a block of 8-bit keys are held at once before they are added to O, in registers that held
+    /// scores. Three warpgroups have fewer of these, and keep the tensor cores busy with narrower products.
+    pub const fn part_columns(&self) -> u32 {
+        if self.warpgroups() == 2 { 128 } else { 64 }
     }
 
     /// Tiles of K, and of V, that shared memory holds at once: three where O can have memory of its own
@@ -185,11 +194,16 @@ impl Sm90Config {
         if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
     }
 
-    /// Registers that a thread needs for its parts of S, P and O.
+    /// Registers that a thread needs for its parts of S, P and O; those of S hold the parts of 8-bit sums too.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
         let p = self.block_n * self.element_bytes / 8;
-        (self.block_n / 2 + p + self.head_dim / 2) as u64
+        let part = if self.element_bytes == 1 && self.part_columns() > self.block_n {
+            self.part_columns()
+        } else {
+            self.block_n
+        };
+        (part / 2 + p + self.head_dim / 2) as u64
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.
@@ -211,6 +225,9 @@ impl Sm90Config {
         ]);
         if multiples.is_ok() && (self.block_m < 128 || self.block_m > 192) {
             return Err(Infeasible::Rows { block_m: self.block_m, available: "128, 192" });
+        }
+        if multiples.is_ok() && self.element_bytes == 1 && self.block_n > Self::MAX_SUMMED {
+            return Err(Infeasible::Summed { block_n: self.block_n, limit: Self::MAX_SUMMED });
         }
         multiples
     }
@@ -264,20 +281,29 @@ mod tests {
 
     #[test]
     fn of_8_bits_v_is_transposed_and_o_is_twice_as_large() {
-        let config = Sm90Config { block_m: 128, block_n: 224, head_dim: 128, element_bytes: 1 };
-        let (q, k, v, o) = (128 * 128, 224 * 128, 128 * 256, 128 * 256);
-        assert_eq!(config.shared_bytes(), q + 2 * (k + v) + o + 32 * (2 + 4) + 192);
-        assert_eq!((config.v_offset(), config.o_offset()), (q + 2 * k, q + 2 * (k + v)));
-        assert_eq!(config.accumulators(), 112 + 28 + 64);
-        assert!(config.own_output() && config.takes_turns());
-        let wide = Sm90Config { block_n: 160, head_dim: 256, ..config };
-        assert!(matches!(wide.check(1, &Limits::of(90)), Err(Infeasible::SharedMemory { .. })));
+        let config = Sm90Config { block_m: 192, block_n: 96, head_dim: 128, element_bytes: 1 };
+        let (q, k, v, o) = (192 * 128, 96 * 128, 128 * 128, 192 * 256);
+        assert_eq!(config.shared_bytes(), q + 3 * (k + v) + o + 32 * (3 + 6) + 192);
+        assert_eq!((config.v_offset(), config.o_offset()), (q + 3 * k, q + 3 * (k + v)));
+        assert!(config.own_output() && !config.takes_turns());
         assert_eq!(config.check(1, &Limits::of(90)), Ok(()));
-        let full = Sm90Config { block_n: 256, ..config };
-        assert!(matches!(full.check(1, &Limits::of(90)), Err(Infeasible::Registers { needed: 252, .. })));
+    }
+
+    #[test]
+    fn of_8_bits_scores_and_parts_of_o_share_registers() {
+        let config = Sm90Config { block_m: 192, block_n: 96, head_dim: 128, element_bytes: 1 };
+        assert_eq!((config.part_columns(), config.accumulators()), (64, 48 + 12 + 64));
+        let wide = Sm90Config { block_m: 128, head_dim: 256, ..config };
+        assert_eq!((wide.part_columns(), wide.accumulators()), (128, 64 + 12 + 128));
+        assert_eq!(wide.check(1, &Limits::of(90)), Ok(()));
+        let reason = |config: Sm90Config| config.check(1, &Limits::of(90)).expect_err("it is infeasible");
+        let full = Sm90Config { block_n: 128, ..config };
+        assert!(matches!(reason(full), Infeasible::Registers { needed: 172, limit: 160, .. }));
+        let long = Sm90Config { block_n: 160, ..config };
+        let text = "BLOCK_N is 160; a sum of 8-bit products takes at most 128 keys";
+        assert_eq!(reason(long).to_string(), text);
         let odd = Sm90Config { block_n: 80, ..config };
-        let reason = odd.check(1, &Limits::of(90)).expect_err("it is infeasible").to_string();
-        assert_eq!(reason, "BLOCK_N is 80; a positive multiple of 32 is needed");
+        assert_eq!(reason(odd).to_string(), "BLOCK_N is 80; a positive multiple of 32 is needed");
     }
 
     #[test]

@@ -26,6 +26,9 @@ const WARPGROUP: u32 = 128;
 const PRODUCER_REGISTERS: u32 = 40;
 const CONSUMER_REGISTERS: u32 = 232;
 
+/// Columns of C in a chunk of 16 bytes.
+const CHUNK: u32 = 8;
+
 /// Rows of C of a warp, and bytes of them in a buffer on their way out: one line each.
 const WARP_ROWS: u32 = 16;
 const OUT_BYTES: u32 = WARP_ROWS * 2 * LINE_ELEMENTS;
@@ -33,7 +36,8 @@ const OUT_BYTES: u32 = WARP_ROWS * 2 * LINE_ELEMENTS;
 /// C = A·B in tiles of `A::SPAN` rows and `B::SPAN` columns.
 ///
 /// `maps` is the address of the tensor maps of A and B, as [`load`] wants them, and of C, row-major with swizzled boxes of
-/// 16 rows by 64 columns; that one is not used where rows of C do not start at multiples of 16 bytes. `ACCUMULATORS` =
+/// 16 rows by 64 columns, up to the last column that is a multiple of eight; that one is not used where rows of C do not
+/// start at multiples of 16 bytes, or have fewer than eight columns. `ACCUMULATORS` =
 /// BLOCK_N / 2 is a thread's part of its warpgroup's rows; it is a parameter because array lengths cannot be
 /// computed from other ones.
 /// Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSm90Config::threads`] threads with
@@ -204,7 +208,7 @@ unsafe fn multiply<E: Format, A: Panel, B: Panel, const ACCUMULATORS: usize>(
 /// The way out of a warp's rows of C.
 struct Out<'a> {
     params: &'a GemmParams,
-    /// Address of the tensor map of C, or 0 where its rows do not start at multiples of 16 bytes.
+    /// Address of the tensor map of C, or 0 where it is not used.
     map: u64,
     /// Address of the warp's two buffers.
     buffers: u32,
@@ -214,7 +218,7 @@ impl<'a> Out<'a> {
     /// For this thread's warp, whose buffers stand among those at `buffers`.
     #[inline(always)]
     fn new(params: &'a GemmParams, maps: u64, buffers: u32) -> Self {
-        let in_chunks = (params.c | (2 * params.ldc as u64)).is_multiple_of(16);
+        let in_chunks = (params.c | (2 * params.ldc as u64)).is_multiple_of(16) && params.n >= CHUNK;
         Self {
             params,
             map: if in_chunks { maps + 2 * TensorMap::BYTES } else { 0 },
@@ -249,23 +253,26 @@ impl<'a> Out<'a> {
                 write::<E, ACCUMULATORS>(acc, line, buffer);
                 fence::proxy_async();
                 warp::sync();
-                if self.map == 0 {
-                    self.store_elements(buffer, m, n);
-                } else if lane == 0 {
+                // A tensor map would write whole chunks of 16 bytes, past the last column too.
+                let mapped = if self.map == 0 { 0 } else { self.params.n / CHUNK * CHUNK };
+                if lane == 0 && self.map != 0 {
                     tma::store_2d(self.map, buffer, [n as i32, m as i32]);
                     tma::commit_group();
+                }
+                if mapped < self.params.n && mapped < n + LINE_ELEMENTS {
+                    self.store_elements(buffer, m, n, mapped);
                 }
             }
             line += 1;
         }
     }
 
-    /// Stores what exists of the lines in `buffer` one element at a time.
+    /// Stores what exists of the lines in `buffer`, from column `first` of C on, one element at a time.
     ///
     /// # Safety
     /// As [`Self::store`]; the buffer is written, with a barrier between.
     #[inline(always)]
-    unsafe fn store_elements(&self, buffer: u32, m: u32, n: u32) {
+    unsafe fn store_elements(&self, buffer: u32, m: u32, n: u32, first: u32) {
         let lane = index::thread() % 32;
         let GemmParams { c, ldc, .. } = *self.params;
         let column = n + 2 * lane;
@@ -276,10 +283,10 @@ impl<'a> Out<'a> {
             // SAFETY: the caller's contract; what is stored exists, and belongs to this lane.
             unsafe {
                 let pair = shared::load_b32(chunk(buffer, row, lane / 4) + 4 * (lane % 4));
-                if column < self.params.n {
+                if column >= first && column < self.params.n {
                     global::store_b16(address, pair as u16);
                 }
-                if column + 1 < self.params.n {
+                if column + 1 >= first && column + 1 < self.params.n {
                     global::store_b16(address + 2, (pair >> 16) as u16);
                 }
             }

@@ -122,6 +122,18 @@ pub trait Accumulator {
     /// As [`Self::multiply_ss`]; [`fence`] has followed the last write of `a` too.
     unsafe fn multiply_rs<E: Format, const TRANS_B: bool>(&mut self, a: [u32; 4], b: u64, accumulate: bool);
 
+    /// Begins D = A·B as [`Self::multiply_ss`] without `accumulate`; no register is kept for what the accumulator held.
+    ///
+    /// # Safety
+    /// As [`Self::multiply_ss`].
+    unsafe fn begin_ss<E: Format>(&mut self, a: u64, b: u64);
+
+    /// As [`Self::begin_ss`], with A in registers.
+    ///
+    /// # Safety
+    /// As [`Self::multiply_rs`].
+    unsafe fn begin_rs<E: Format>(&mut self, a: [u32; 4], b: u64);
+
     /// Waits until at most the `PENDING` youngest groups of this warpgroup are not complete
     /// (`wgmma.wait_group.sync.aligned`). The accumulator of a group that is must be named by a call of its own.
     ///
@@ -169,6 +181,26 @@ macro_rules! product {
     };
 }
 
+/// As [`product`], of operands whose consecutive elements run along K, and without reading the accumulator.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! first_product {
+    ($element:ident, $transposed:literal, ($($operands:tt)*), $($arguments:tt)*) => {
+        match $element::STORAGE {
+            Storage::Bf16 => first_product!("k16.f32.bf16.bf16", $transposed; $($arguments)*, $($operands)*),
+            Storage::F16 => first_product!("k16.f32.f16.f16", $transposed; $($arguments)*, $($operands)*),
+            Storage::E4m3 => first_product!("k32.f32.e4m3.e4m3", ""; $($arguments)*, $($operands)*),
+        }
+    };
+    ($format:literal, $transposed:literal; $columns:literal, [$first:literal $($index:literal)*], $d:ident,
+     $a:literal, $($operands:tt)*) => {
+        asm!("{{", ".reg .pred accumulate;", "setp.ne.b32 accumulate, 0, 0;",
+            concat!("wgmma.mma_async.sync.aligned.m64n", $columns, $format,
+                " {{{", $first, "}" $(, ", {", $index, "}")*, "}}, ", $a, ", {b}, accumulate, 1, 1", $transposed, ";"),
+            "}}",
+            out(reg32) $d[$first], $(out(reg32) $d[$index],)* $($operands)*, options(nostack))
+    };
+}
+
 macro_rules! accumulator {
     ($columns:literal, [$($index:literal)*]) => {
         impl Accumulator for [f32; $columns / 2] {
@@ -210,6 +242,37 @@ macro_rules! accumulator {
                         }
                     }
                     _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate)) }
+                }
+            }
+
+            #[inline(always)]
+            #[track_caller]
+            unsafe fn begin_ss<E: Format>(&mut self, a: u64, b: u64) {
+                cfg_select! {
+                    target_arch = "nvptx64" => {
+                        // SAFETY: the caller's contract is the instruction's.
+                        unsafe {
+                            first_product!(E, ", 0, 0", (a = in(reg64) a, b = in(reg64) b), $columns, [$($index)*], self, "{a}")
+                        }
+                    }
+                    _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(false, false, false)) }
+                }
+            }
+
+            #[inline(always)]
+            #[track_caller]
+            unsafe fn begin_rs<E: Format>(&mut self, a: [u32; 4], b: u64) {
+                cfg_select! {
+                    target_arch = "nvptx64" => {
+                        // SAFETY: the caller's contract is the instruction's.
+                        unsafe {
+                            first_product!(E, ", 0",
+                                (a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                                b = in(reg64) b),
+                                $columns, [$($index)*], self, "{{{a0}, {a1}, {a2}, {a3}}}")
+                        }
+                    }
+                    _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, false, false)) }
                 }
             }
 

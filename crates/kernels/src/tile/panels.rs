@@ -83,7 +83,7 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
     /// from.
     #[inline(always)]
     pub fn from_row(self, row: u32) -> Self {
-        Self { address: self.address + row * LINE }
+        Self { address: self.address + Self::row(row) }
     }
 
     /// Address of a panel.
@@ -141,6 +141,12 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
     #[inline(always)]
     pub fn descriptor(self) -> Descriptor {
         Descriptor::of_boxes(self.address, Self::PANEL)
+    }
+
+    /// Bytes to row `row`, a multiple of eight.
+    #[inline(always)]
+    pub fn row(row: u32) -> u32 {
+        row * LINE
     }
 
     /// Bytes to the `step`-th 32 bytes of columns: K of a product with the tile's rows as rows of A or columns of

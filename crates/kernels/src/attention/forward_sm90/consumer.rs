@@ -1,13 +1,14 @@
 //! The warpgroups that multiply.
 
 mod classes;
+mod parts;
 mod products;
 
 use core::marker::PhantomData;
 
 use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
-use super::schedule::Schedule;
+use super::schedule::{self, Schedule};
 use super::{Pipeline, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
 use crate::config::Sm90Config;
 use crate::params::{AttentionParams, PersistentParams};
@@ -74,6 +75,14 @@ where
 {
     const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG;
     const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
+    /// Whether P·V is summed in two levels: the sums of 8-bit products.
+    const IN_PARTS: bool = BYTES == 1;
+
+    /// Whether this is its warp's first lane; found anew by each call where registers are few.
+    #[inline(always)]
+    fn leads_warp() -> bool {
+        if Self::IN_PARTS { index::thread_anew().is_multiple_of(32) } else { leads_warp() }
+    }
 
     #[inline(always)]
     fn leaves_through_queries(params: &PersistentParams) -> bool {
@@ -136,7 +145,7 @@ where
                     output::wait();
                     self.release_queries();
                 }
-                schedule.leave(leads_warp());
+                schedule.leave(Self::leads_warp());
             }
             output::wait_all();
         }
@@ -148,6 +157,14 @@ where
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn attend(&mut self, params: &PersistentParams, work: &WorkTile) -> [(f32, f32); 2] {
+        let reread;
+        let params = if Self::IN_PARTS {
+            // O and its parts leave no registers for what follows from the window in every tile alike.
+            reread = schedule::anew(params);
+            &reread
+        } else {
+            params
+        };
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
         let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
         let has_rows = has_rows::<BLOCK_M>(params, work);
@@ -177,12 +194,16 @@ where
                 } else {
                     self.multiply_blocks(params, &blocks, &seen);
                 }
-                self.values.wait();
-                wgmma::fence();
-                self.multiply_values();
+                if !Self::IN_PARTS {
+                    self.values.wait();
+                    wgmma::fence();
+                    self.multiply_values();
+                }
                 let finished = [self.finish(attention, 0), self.finish(attention, 1)];
-                self.o.wait_group::<0>();
-                self.values.leave(leads_warp());
+                if !Self::IN_PARTS {
+                    self.o.wait_group::<0>();
+                    self.values.leave(Self::leads_warp());
+                }
                 finished
             } else {
                 warp::sync(); // As in `pass_over`.
@@ -196,7 +217,7 @@ where
         }
     }
 
-    /// All blocks that the rows see, but for the last one's product with V.
+    /// All blocks that the rows see, but for the last one's product with V where it is not taken in parts.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -209,8 +230,11 @@ where
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            let mut block = seen.end - 1;
-            self.begin(params, blocks, seen, block == seen.begin);
+            let mut block = seen.end;
+            if !Self::IN_PARTS {
+                block -= 1;
+                self.begin(params, blocks, seen, block == seen.begin);
+            }
             while block > seen.begin && block > seen.whole_end {
                 block -= 1;
                 self.step::<true>(params, blocks, block, block == seen.begin);
@@ -271,6 +295,10 @@ where
         block: u32,
         last: bool,
     ) {
+        if Self::IN_PARTS {
+            // SAFETY: the caller's contract.
+            return unsafe { self.step_in_parts::<MASKED>(params, blocks, block, last) };
+        }
         // SAFETY: the caller's contract.
         unsafe {
             self.keys.wait();
@@ -289,7 +317,7 @@ where
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
             self.o.wait_group::<0>();
-            self.values.leave(leads_warp());
+            self.values.leave(Self::leads_warp());
             self.round();
             self.rescale(rescale);
         }
@@ -314,15 +342,18 @@ where
     unsafe fn pass_over(&mut self, blocks: u32) {
         let mut passed = 0;
         while passed < blocks {
+            if Self::IN_PARTS {
+                self.values = self.values_beside_keys();
+            }
             // SAFETY: the caller's contract.
             unsafe {
                 // A lane that still waits while another releases would miss the phase.
                 self.keys.wait();
                 warp::sync();
-                self.keys.leave(leads_warp());
+                self.keys.leave(Self::leads_warp());
                 self.values.wait();
                 warp::sync();
-                self.values.leave(leads_warp());
+                self.values.leave(Self::leads_warp());
             }
             passed += 1;
         }
@@ -336,7 +367,7 @@ where
     unsafe fn release_operands(&mut self, params: &PersistentParams, last: bool) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.keys.leave(leads_warp());
+            self.keys.leave(Self::leads_warp());
             if last && !Self::leaves_through_queries(params) {
                 self.release_queries();
             }
@@ -347,7 +378,7 @@ where
     /// As [`Self::run`], once nobody reads or writes the rows of Q in shared memory any more.
     #[inline(always)]
     unsafe fn release_queries(&mut self) {
-        if leads_warp() {
+        if Self::leads_warp() {
             // SAFETY: the caller's contract; one lane of each warp releases.
             unsafe { self.queries.release() };
         }

@@ -132,7 +132,7 @@ unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, cons
             if STAGED || panel + 1 == Rows::<HEAD_DIM>::COUNT {
                 fence::proxy_async();
                 warp::sync();
-                if leads_warp() {
+                if index::thread_anew().is_multiple_of(32) {
                     let mut written = if STAGED { panel } else { 0 };
                     while written <= panel {
                         Rows::<HEAD_DIM>::store_panel(address(written), map, written, at);

@@ -1,9 +1,9 @@
 //! What a warpgroup does with a stage of K or V: the products, and scores between them.
 
 use super::{Consumer, scale_rows};
+use crate::attention::forward_sm90::Rows;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
 use crate::attention::forward_sm90::operand::Operand;
-use crate::attention::forward_sm90::{Rows, Transposed};
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::warp;
@@ -53,39 +53,33 @@ where
             let a = q.behind(Rows::<HEAD_DIM, BYTES>::columns(step)).bits();
             let b = k.behind(Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
             // SAFETY: the caller's contract.
-            unsafe { self.s.multiply_ss::<E, false, false>(a, b, step > 0) };
+            unsafe {
+                if Self::IN_PARTS && step == 0 {
+                    self.s.begin_ss::<E>(a, b);
+                } else {
+                    self.s.multiply_ss::<E, false, false>(a, b, step > 0);
+                }
+            }
             step += 1;
         }
         // SAFETY: the caller's contract.
         unsafe { wgmma::commit_group() };
     }
 
-    /// Begins O += P·V with the stage of V at hand.
+    /// Begins O += P·V with the stage of 16-bit V at hand.
     ///
     /// # Safety
     /// As [`Self::run`]; it is there.
     #[inline(always)]
     pub(super) unsafe fn multiply_values(&mut self) {
         let [_, _, v] = self.operands;
-        let stage_bytes = if BYTES == 1 {
-            Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES
-        } else {
-            Panels::<BLOCK_N, HEAD_DIM>::BYTES
-        };
-        let v = v.behind(self.values.stage() * stage_bytes);
+        let v = v.behind(self.values.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES);
         let mut step = 0;
         while step < PAIRS / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
+            let b = v.behind(Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
             // SAFETY: the caller's contract.
-            unsafe {
-                if BYTES == 1 {
-                    let b = v.behind(Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
-                    self.o.multiply_rs::<E, false>(a, b, true);
-                } else {
-                    let b = v.behind(Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
-                    self.o.multiply_rs::<E, true>(a, b, true);
-                }
-            }
+            unsafe { self.o.multiply_rs::<E, true>(a, b, true) };
             step += 1;
         }
         // SAFETY: the caller's contract.
