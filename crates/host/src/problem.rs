@@ -174,7 +174,7 @@ impl Problem {
         }
         if let Some(slopes) = &options.alibi_slopes {
             let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
-            let (heads, all) = (q.heads, batch * q.heads);
+            let (heads, all) = (q.heads, batch.saturating_mul(q.heads));
             if slopes.len() != heads && slopes.len() != all {
                 return Err(Error::AlibiSlopes { len: slopes.len(), heads, all });
             }

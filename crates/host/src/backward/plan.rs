@@ -5,7 +5,7 @@ use std::fmt;
 use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
-use crate::plan::{built_for, checked_grid, join, tile_too_large, unsupported_dtype};
+use crate::plan::{built_for, check_heads, checked_grid, join, tile_too_large, unsupported_dtype};
 use crate::{BackendKind, Device, Error, Result, Step};
 
 /// A kernel that computes gradients; what a person can ask for by name.
@@ -96,6 +96,7 @@ pub fn plan_backward(
         let kernel = BackwardKernel::BackwardCpu;
         return Ok(BackwardPlan { kernel, steps: Vec::new(), workspace_bytes: 0, reasons });
     }
+    check_heads(problem.forward())?;
     let chosen = choose_kernel(problem, device, request)?;
     of_kernel(problem, device, request, chosen)
 }

@@ -46,8 +46,11 @@ pub(super) fn columns(layout: &TensorLayout) -> usize {
 
 /// A head of Q that starts otherwise than its head of K, if there is one: their columns do not meet.
 pub(super) fn apart(q: &TensorLayout, k: &TensorLayout) -> Option<String> {
-    (0..q.heads).find_map(|head| {
-        let kv_head = head * k.heads / q.heads;
+    let group = q.heads / k.heads;
+    // Starts repeat after eight heads, so eight groups, and eight heads of each, show all there is.
+    let mut pairs = (0..k.heads.min(CHUNK))
+        .flat_map(|kv_head| (0..group.min(CHUNK)).map(move |of_group| (kv_head * group + of_group, kv_head)));
+    pairs.find_map(|(head, kv_head)| {
         let (of_q, of_k) = (shift(q, head), shift(k, kv_head));
         (of_q != of_k).then(|| {
             format!("q's head {head} starts {of_q} elements behind a multiple of {CHUNK}, its head {kv_head} of k {of_k}")

@@ -211,6 +211,9 @@ pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Pla
             available: join(available.iter().map(|kernel| kernel.name())),
         });
     }
+    if device.backend != BackendKind::Cpu {
+        check_tiles(problem)?;
+    }
     let (kernel, mut why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device, request),
@@ -364,10 +367,23 @@ pub(crate) fn built_for(algorithm: Algorithm, dtype: DType) -> impl Iterator<Ite
     entries().filter(move |entry| entry.algorithm == algorithm && entry.dtype == dtype.name())
 }
 
+/// Refuses what no kernel's grid can hold, before the planner goes through heads or tiles: the largest tile
+/// needs the fewest blocks.
+fn check_tiles(problem: &Problem) -> Result<()> {
+    let tiled = |entry: &&Entry| Kernel::ALL.iter().any(|kernel| kernel.tiled() == Some(entry.algorithm));
+    let block_m = entries().filter(tiled).map(|entry| entry.tile.block_m as usize).max();
+    grid(problem, &[problem.seqlen_q().div_ceil(block_m.unwrap_or(1))]).map(|_| ())
+}
+
+/// Refuses a problem that has more heads than a grid has blocks: each launch has at least one for each head.
+pub(crate) fn check_heads(problem: &Problem) -> Result<()> {
+    grid(problem, &[]).map(|_| ())
+}
+
 /// `tiles` (their product) for each head of each sequence.
 fn grid(problem: &Problem, tiles: &[usize]) -> Result<u32> {
-    let heads = (problem.batch() * problem.heads()) as u128;
-    checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks * tiles as u128))
+    let heads = problem.batch() as u128 * problem.heads() as u128;
+    checked_grid(tiles.iter().fold(heads, |blocks, &tiles| blocks.saturating_mul(tiles as u128)))
 }
 
 pub(crate) fn checked_grid(blocks: u128) -> Result<u32> {

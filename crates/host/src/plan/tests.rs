@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Options, Sim, TensorLayout, Tensors};
+use crate::{BackwardProblem, BackwardRequest, Options, Sim, TensorLayout, Tensors, plan_backward};
 
 fn problem(dtype: DType, head_dim: usize) -> Problem {
     let layout = TensorLayout::bshd(1, 100, 2, head_dim);
@@ -44,6 +44,43 @@ fn more_tiles_than_a_grid_has_blocks_are_refused() {
         let is_grid = matches!(error, Error::GridTooLarge { blocks: 0x1_0000_0000, limit: MAX_GRID });
         assert!(is_grid, "{error}");
     }
+}
+
+/// Going through 2^41 heads, one by one, would take hours, and a list of them 8 TiB.
+#[test]
+fn more_heads_than_a_grid_has_blocks_are_refused_before_any_is_looked_at() {
+    let heads = 1 << 40;
+    let layout = TensorLayout::bshd(1, 2, heads, 8);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let offsets = [0, 1, 2];
+    let options = |causal| Options { causal, ..Options::default() };
+    let packed = |causal| Problem::varlen(tensors, DType::F16, options(causal), &offsets, &offsets).unwrap();
+    let dense = TensorLayout::bhsd(2, 1, heads, 9);
+    let dense = Tensors { q: dense, k: dense, v: dense, o: dense };
+    let dense = Problem::new(dense, DType::F16, Options::default()).unwrap();
+    for problem in [packed(false), packed(true), dense] {
+        let kernels = Kernel::of_backend(BackendKind::Cuda).iter().copied().map(Some);
+        for kernel in kernels.chain([None]) {
+            let request = Request { kernel, ..Request::default() };
+            let error = plan(&problem, &device(227 << 10), &request).unwrap_err().to_string();
+            assert_eq!(error, "the launch needs 2199023255552 blocks; the limit is 2147483647");
+        }
+        let backward = BackwardProblem::like(problem).unwrap();
+        let error = plan_backward(&backward, &device(227 << 10), &BackwardRequest::default()).unwrap_err();
+        assert_eq!(error.to_string(), "the launch needs 2199023255552 blocks; the limit is 2147483647");
+    }
+}
+
+#[test]
+fn a_packed_batch_of_so_many_tiles_that_orders_do_not_matter_is_not_dealt_out() {
+    let layout = TensorLayout::bshd(1, 3, 1 << 29, 8);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let offsets = [0, 1, 2, 3];
+    let problem = Problem::varlen(tensors, DType::F16, Options::default(), &offsets, &offsets).unwrap();
+    let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+    let planned = plan(&problem, &Device { multiprocessors: 132, ..device(227 << 10) }, &request).unwrap();
+    assert_eq!(planned.steps[0].grid, 132);
+    assert!(planned.reasons.iter().any(|reason| reason.contains("for 1610612736 tiles")), "{planned:?}");
 }
 
 #[test]

@@ -28,6 +28,14 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     // Without any tile there still is a launch.
     let blocks = all_tiles.min(multiprocessors as usize).max(1);
     let section = heads.min(cached_heads(problem));
+    let tried = TRIED_TILES / all_tiles.max(1) / 2;
+    if tried == 0 {
+        // So many tiles a block even each other out in any order.
+        let total = heads as f64 * sequences.iter().flatten().map(|&cost| cost as f64).sum::<f64>();
+        let order = TileOrder { section: section as u32, ..TileOrder::default() };
+        let cycles = total / blocks as f64;
+        return Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles };
+    }
     let rate = |order: TileOrder| {
         let mut shares = Shares::new(blocks, order, all_tiles);
         let mut index = 0;
@@ -38,11 +46,9 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
         (shares.longest() as f64, order)
     };
     let steps = (1..batch.max(2)).filter(|&step| gcd(step, batch) == 1);
-    let tried = TRIED_TILES / all_tiles.max(1) / 2;
     let order =
         |step| TileOrder { section: section as u32, sequence_step: step as u32, ..TileOrder::default() };
-    let in_turn: Vec<_> =
-        steps.take(tried.max(1)).flat_map(|step| back_and_forth(order(step), true)).collect();
+    let in_turn: Vec<_> = steps.take(tried).flat_map(|step| back_and_forth(order(step), true)).collect();
     let single = in_turn.iter().take(2 * tried / MAX_SINGLE_ROUNDS as usize);
     let single = single.flat_map(|&order| with_single_tiles(order, tile, all_tiles, blocks));
     let (cycles, order) = quicker(quickest(in_turn.iter().copied().map(rate)), quickest(single.map(rate)));
