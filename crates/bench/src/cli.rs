@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
 use crate::experiments::{
-    alignment, all, backward, causal, decode, doctor, dtypes, flash, fuzz, generations, layout, matmul, memory,
-    pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
+    alignment, all, backward, causal, decode, doctor, dtypes, flash, fuzz, generations, layout, matmul,
+    memory, pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
 };
 use crate::json::Destination;
 use crate::peer::Choice;

@@ -166,7 +166,9 @@ impl Team {
                 .iter()
                 .zip(machines)
                 .enumerate()
-                .map(|(index, (pool, machine))| scope.spawn(move || pool.install(|| machine.work(crew, index))))
+                .map(|(index, (pool, machine))| {
+                    scope.spawn(move || pool.install(|| machine.work(crew, index)))
+                })
                 .collect();
             let mut shown = 0;
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
@@ -241,7 +243,8 @@ fn gpu(session: &Session) -> Result<&Cuda> {
 /// The failure with the command lines that bring it back.
 fn record(found: &Found, args: &Args, kind: BackendKind) -> FailureRecord {
     let device = args.backend.device.map_or(String::new(), |ordinal| format!(" --device {ordinal}"));
-    let operation = args.operation.map_or(String::new(), |operation| format!(" --operation {}", operation.name()));
+    let operation =
+        args.operation.map_or(String::new(), |operation| format!(" --operation {}", operation.name()));
     FailureRecord {
         operation: found.operation.name(),
         what: found.failure.to_string(),
@@ -259,8 +262,12 @@ fn finish(
     (crew, failures): (&Crew, Vec<FailureRecord>),
 ) -> Result<bool> {
     let seconds = crew.seconds();
-    let problems: BTreeMap<_, _> =
-        Operation::ALL.map(Operation::name).into_iter().zip(crew.counts()).filter(|(_, count)| count.all() > 0).collect();
+    let problems: BTreeMap<_, _> = Operation::ALL
+        .map(Operation::name)
+        .into_iter()
+        .zip(crew.counts())
+        .filter(|(_, count)| count.all() > 0)
+        .collect();
     let sum = |part: fn(&Count) -> u64| problems.values().map(part).sum::<u64>();
     let runs = sum(Count::all);
     let of: Vec<_> = problems.iter().map(|(name, count)| format!("{} {name}", count.all())).collect();

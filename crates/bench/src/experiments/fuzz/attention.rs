@@ -152,8 +152,7 @@ pub(super) fn place_inputs<T: Element>(
     let slots = [place(q, case.q.offset), place(k, case.k.offset), place(v, case.v.offset)];
     let words = |image: &mut Image, len| image.reserve((len, 4), case.v.offset);
     let alibi_slopes = problem.alibi_slopes().map(|slopes| words(image, slopes.len()));
-    let cu_seqlens =
-        problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
+    let cu_seqlens = problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
     fill_inputs::<T>(image, case, problem, slots);
     if let (Some(slot), Some(slopes)) = (alibi_slopes, problem.alibi_slopes()) {
         image.put(slot, slopes.iter().map(|slope| slope.to_ne_bytes()));
@@ -169,7 +168,9 @@ fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Proble
     let Tensors { q, k, v, .. } = problem.tensors();
     image.fill();
     let mut draw = Draw::new(case.seed.0);
-    let (scores, values) = (Source::new(case.scores), Source::new(case.values));
+    // What dropout keeps grows, and stays in the range.
+    let factor = if case.values == Data::Huge { 1.0 - case.dropout } else { 1.0 };
+    let (scores, values) = (Source::new(case.scores), Source { data: case.values, factor });
     let queries = query_rows(problem, q).into_iter();
     scores.fill::<T>(image, slots[0], queries, q.head_dim, &mut draw);
     scores.fill::<T>(image, slots[1], key_rows(problem, k).into_iter(), k.head_dim, &mut draw);
@@ -178,18 +179,16 @@ fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Proble
 
 /// First elements of the rows of Q or O that are a sequence's.
 pub(super) fn query_rows(problem: &Problem, layout: &TensorLayout) -> Vec<usize> {
-    let of = |batch: usize, row| {
-        (0..layout.heads).map(move |head| problem.query_index(layout, batch, row, head))
-    };
+    let of =
+        |batch: usize, row| (0..layout.heads).map(move |head| problem.query_index(layout, batch, row, head));
     let rows = |batch| (0..problem.query_rows(batch).len()).flat_map(move |row| of(batch, row));
     (0..problem.batch()).flat_map(rows).collect()
 }
 
 /// The same of K or V.
 pub(super) fn key_rows(problem: &Problem, layout: &TensorLayout) -> Vec<usize> {
-    let of = |batch: usize, key| {
-        (0..layout.heads).map(move |head| problem.key_index(layout, batch, key, head))
-    };
+    let of =
+        |batch: usize, key| (0..layout.heads).map(move |head| problem.key_index(layout, batch, key, head));
     let rows = |batch| (0..problem.key_rows(batch).len()).flat_map(move |key| of(batch, key));
     (0..problem.batch()).flat_map(rows).collect()
 }

@@ -310,7 +310,9 @@ mod dtype_name {
     pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
-        found.ok_or_else(|| serde::de::Error::custom(format!("dtype is {name}; f32, f16, bf16 or e4m3 is needed")))
+        found.ok_or_else(|| {
+            serde::de::Error::custom(format!("dtype is {name}; f32, f16, bf16 or e4m3 is needed"))
+        })
     }
 }
 
@@ -405,7 +407,9 @@ mod tests {
 
     #[test]
     fn what_is_no_problem_is_refused_in_a_line() {
-        for text in ["", "{}", r#"{"forward":{"seq":-1}}"#, r#"{"forward":{"dtype":"f8"}}"#, r#"{"gemm":{"x":1}}"#] {
+        for text in
+            ["", "{}", r#"{"forward":{"seq":-1}}"#, r#"{"forward":{"dtype":"f8"}}"#, r#"{"gemm":{"x":1}}"#]
+        {
             let error = Case::parse(text).unwrap_err();
             assert!(!error.is_empty() && !error.contains('\n'), "{error}");
         }

@@ -223,13 +223,21 @@ mod tests {
             self.cpu.device()
         }
 
-        fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        fn forward<T: Element>(
+            &mut self,
+            call: &ForwardCall<'_>,
+            memory: &mut Memory,
+        ) -> Result<(), Failure> {
             self.cpu.forward::<T>(call, memory)?;
             self.harm::<T::Output>(memory, call.o);
             Ok(())
         }
 
-        fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        fn backward<T: Element>(
+            &mut self,
+            call: &BackwardCall<'_>,
+            memory: &mut Memory,
+        ) -> Result<(), Failure> {
             self.cpu.backward::<T>(call, memory)?;
             self.harm::<T>(memory, call.gradients[1]);
             Ok(())
@@ -257,7 +265,9 @@ mod tests {
         let found = crew.take_found().remove(0);
         // What is printed fails when it is read again.
         let again = Case::parse(&found.case.text()).unwrap();
-        assert!(matches!(bench.run(&again), Err(Stop::Failed(failure)) if failure.kind == found.failure.kind));
+        assert!(
+            matches!(bench.run(&again), Err(Stop::Failed(failure)) if failure.kind == found.failure.kind)
+        );
         found
     }
 

@@ -80,7 +80,8 @@ mod tests {
             Source::new(data).fill::<f16>(&mut image, slot, rows, 1499, &mut Draw::new(3));
             let values = image.values::<f16>(slot);
             assert!(values[1499].is_nan() && values[2999].is_nan());
-            let filled: Vec<_> = values[..1499].iter().chain(&values[1500..2999]).map(|x| x.to_f64()).collect();
+            let filled: Vec<_> =
+                values[..1499].iter().chain(&values[1500..2999]).map(|x| x.to_f64()).collect();
             assert!(filled.iter().all(|x| x.is_finite()));
             let mean = filled.iter().sum::<f64>() / filled.len() as f64;
             let largest = filled.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));

@@ -3,8 +3,8 @@
 use flash_attention::accuracy::Accuracy;
 use flash_attention::reference;
 use flash_attention::{
-    DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, Element, TensorLayout,
-    Tensors, plan_decode,
+    DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, Element, TensorLayout, Tensors,
+    plan_decode,
 };
 
 use super::attention::{check_outputs, query_rows, softmax_scale, worst};
@@ -189,7 +189,8 @@ fn fill_inputs<T: Element>(
     };
     let rows = |cache: &TensorLayout| -> Vec<usize> {
         let of = |batch| {
-            let keys = (0..problem.used(&lists_of, batch)).flat_map(|key| (0..cache.heads).map(move |head| (key, head)));
+            let keys = (0..problem.used(&lists_of, batch))
+                .flat_map(|key| (0..cache.heads).map(move |head| (key, head)));
             keys.map(|(key, head)| problem.row(cache, &lists_of, batch, key, head)).collect::<Vec<_>>()
         };
         (0..dense.batch()).flat_map(of).collect()

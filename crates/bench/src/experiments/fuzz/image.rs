@@ -136,7 +136,10 @@ impl Image {
         };
         let near = outputs.iter().min_by_key(distance);
         let place = near.map_or(String::new(), |output| output.place(at));
-        Err(Failure::new(Kind::Overwritten, format!("{overwritten} bytes outside of outputs were written, first {place}")))
+        Err(Failure::new(
+            Kind::Overwritten,
+            format!("{overwritten} bytes outside of outputs were written, first {place}"),
+        ))
     }
 }
 
@@ -180,7 +183,10 @@ impl Written {
         match before.max_by_key(|(first, _)| first) {
             Some((first, len)) => {
                 let past = element - (first + len) + 1;
-                format!("element {element} of {}, {past} past the row of {len} from element {first}", self.name)
+                format!(
+                    "element {element} of {}, {past} past the row of {len} from element {first}",
+                    self.name
+                )
             }
             None => format!("element {element} of {}, before its rows", self.name),
         }
@@ -224,7 +230,10 @@ fn is_canary(bytes: &[u8], canary: [u8; 2]) -> bool {
 
 /// Bytes as elements; a rest that fills none is left out.
 pub(super) fn elements<T: Element>(bytes: &[u8]) -> &[T] {
-    assert!(bytes.as_ptr().cast::<T>().is_aligned(), "`reserve` starts tensors at multiples of their element");
+    assert!(
+        bytes.as_ptr().cast::<T>().is_aligned(),
+        "`reserve` starts tensors at multiples of their element"
+    );
     // SAFETY: the bytes are aligned and live, and any of them are elements of each type that is one: f32, f16, bf16 and
     // e4m3.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
@@ -232,7 +241,10 @@ pub(super) fn elements<T: Element>(bytes: &[u8]) -> &[T] {
 
 /// As [`elements`], to be written.
 pub(super) fn elements_mut<T: Element>(bytes: &mut [u8]) -> &mut [T] {
-    assert!(bytes.as_ptr().cast::<T>().is_aligned(), "`reserve` starts tensors at multiples of their element");
+    assert!(
+        bytes.as_ptr().cast::<T>().is_aligned(),
+        "`reserve` starts tensors at multiples of their element"
+    );
     // SAFETY: as in `elements`, and the borrow is exclusive.
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
 }
@@ -278,7 +290,9 @@ mod tests {
             "2 bytes outside of outputs were written, first element 4 of o, 2 past the row of 3 from element 0"
         );
         let (mut image, o) = image_with(9, f16::ZERO);
-        assert!(image.check(std::slice::from_ref(&o)).unwrap_err().to_string().contains("element 9 of o, 2 past"));
+        assert!(
+            image.check(std::slice::from_ref(&o)).unwrap_err().to_string().contains("element 9 of o, 2 past")
+        );
         image.fill();
         image.bytes_mut()[o.slot.start - 2] = 0;
         assert!(image.check(&[o]).unwrap_err().to_string().ends_with("first 2 bytes before o"));

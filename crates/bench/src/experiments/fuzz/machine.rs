@@ -129,9 +129,7 @@ impl Machine for OnHost {
         let mut outputs = BackwardOutputs { dq, dk, dv };
         ran(match self {
             Self::Cpu(backend) => backend.backward(problem, plan, inputs, outputs),
-            Self::Sim(_) => {
-                Sim::new(call.schedule).backward(problem, plan, &inputs, &mut outputs).map(drop)
-            }
+            Self::Sim(_) => Sim::new(call.schedule).backward(problem, plan, &inputs, &mut outputs).map(drop),
         })
     }
 

@@ -55,9 +55,9 @@ pub(super) fn culprits(session: &Session, ordinal: usize, suspects: Vec<Found>) 
 fn fails_alone(session: &Session, ordinal: usize, case: &Case) -> Result<bool> {
     let program = std::env::current_exe().context("this program's path")?;
     let (ordinal, text) = (ordinal.to_string(), case.text());
-    let arguments =
-        ["fuzz", "--backend", session.kind().name(), "--device", &ordinal, "--problem", &text];
+    let arguments = ["fuzz", "--backend", session.kind().name(), "--device", &ordinal, "--problem", &text];
     let mut command = Command::new(program);
-    let status = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let status =
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     Ok(status.context("a process for one problem")?.code() == Some(1))
 }

@@ -109,7 +109,15 @@ fn less(value: &Value) -> Vec<Value> {
 
 /// Numbers below one that are likely to do as well.
 fn lower(number: u64) -> Vec<u64> {
-    let mut all = vec![0, 1, number / 8, number / 2, number - number / 4, number - number / 16, number.saturating_sub(1)];
+    let mut all = vec![
+        0,
+        1,
+        number / 8,
+        number / 2,
+        number - number / 4,
+        number - number / 16,
+        number.saturating_sub(1),
+    ];
     all.retain(|&lower| lower < number);
     all.dedup();
     all
@@ -126,7 +134,8 @@ mod tests {
 
     #[test]
     fn what_does_not_matter_goes_and_what_does_is_least() {
-        let case = Case::Gemm(Gemm { m: 300, n: 77, k: 1000, seed: Seed(5), realign: true, ..Gemm::default() });
+        let case =
+            Case::Gemm(Gemm { m: 300, n: 77, k: 1000, seed: Seed(5), realign: true, ..Gemm::default() });
         let (smallest, _) = shrink(&case, PATIENCE, |case| {
             let Case::Gemm(case) = case else { unreachable!("the operation stays") };
             case.n >= 33 && case.k > 4

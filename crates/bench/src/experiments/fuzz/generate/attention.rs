@@ -15,7 +15,8 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
     let is_e4m3 = draw.once_in(7);
     let dtype = if is_e4m3 { DType::E4m3 } else { result_dtype(draw) };
     let mut case = drawn(draw, dtype, size);
-    case.descale = (is_e4m3 && draw.once_in(2)).then(|| [0.5, 1.5, 3.0].map(|factor| factor * draw.pick(&[0.25, 1.0, 2.0])));
+    case.descale = (is_e4m3 && draw.once_in(2))
+        .then(|| [0.5, 1.5, 3.0].map(|factor| factor * draw.pick(&[0.25, 1.0, 2.0])));
     case.no_lse = draw.once_in(6);
     if is_e4m3 && backend != BackendKind::Cpu && !draw.once_in(12) {
         suit_hopper(draw, &mut case);
@@ -32,7 +33,8 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     let forward = drawn(draw, dtype, size.of_whole_heads());
     let (q, v) = (forward.head_dim, forward.head_dim_v.unwrap_or(forward.head_dim));
     let dout = place(draw, dtype, v, false);
-    let (dq, dk, dv) = (place(draw, dtype, q, true), place(draw, dtype, q, true), place(draw, dtype, v, true));
+    let (dq, dk, dv) =
+        (place(draw, dtype, q, true), place(draw, dtype, q, true), place(draw, dtype, v, true));
     let kernels = BackwardKernel::of_backend(backend);
     let run = if draw.once_in(3) { draw.pick(kernels).name() } else { "" };
     let unfit = run == BackwardKernel::BackwardSm80.name()
@@ -82,7 +84,8 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     case.causal = draw.once_in(3);
     if draw.once_in(5) {
         let most = case.kv_seq.max(4);
-        case.window = [0; 2].map(|_| if draw.once_in(3) { None } else { Some(draw.logarithmic(1, most) - 1) });
+        case.window =
+            [0; 2].map(|_| if draw.once_in(3) { None } else { Some(draw.logarithmic(1, most) - 1) });
     }
     case.scale = scale(draw);
     case.softcap = if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 };
@@ -100,7 +103,8 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
 
 fn shape(draw: &mut Draw, case: &mut Attention, size: Size) {
     let columns = case.head_dim + case.head_dim_v.unwrap_or(case.head_dim);
-    let (mut batch, mut kv_heads) = (draw.weighted(&[(4, 1), (3, 2), (1, 3)]), draw.weighted(&[(4, 1), (3, 2), (1, 5)]));
+    let (mut batch, mut kv_heads) =
+        (draw.weighted(&[(4, 1), (3, 2), (1, 3)]), draw.weighted(&[(4, 1), (3, 2), (1, 5)]));
     let mut group = draw.weighted(&[(5, 1), (2, 2), (1, 3), (1, 8)]);
     let (mut seq, mut kv_seq) = (length(draw, size.rows), length(draw, size.rows));
     if draw.once_in(4) {
@@ -120,7 +124,8 @@ fn shape(draw: &mut Draw, case: &mut Attention, size: Size) {
                 if index == first {
                     return [seq, kv_seq];
                 }
-                [seq, kv_seq].map(|most| if draw.once_in(4) { 0 } else { draw.logarithmic(1, most.div_ceil(2)) })
+                [seq, kv_seq]
+                    .map(|most| if draw.once_in(4) { 0 } else { draw.logarithmic(1, most.div_ceil(2)) })
             })
             .collect();
         case.tail = [0; 2].map(|_| if draw.once_in(2) { 0 } else { draw.between(1, 9) });
@@ -217,7 +222,9 @@ fn takes(kernel: Kernel, case: &Attention) -> bool {
         Kernel::ForwardSm90 => case.dtype != DType::F32,
         Kernel::ForwardSm80 => matches!(case.dtype, DType::F16 | DType::Bf16),
         Kernel::ForwardSimt => case.dtype != DType::E4m3,
-        Kernel::Standard => case.dtype != DType::E4m3 && case.sequences.iter().all(|lengths| lengths[1] < 4096),
+        Kernel::Standard => {
+            case.dtype != DType::E4m3 && case.sequences.iter().all(|lengths| lengths[1] < 4096)
+        }
         Kernel::ForwardCpu => true,
     };
     of_type && (case.dropout == 0.0 || kernel.drops_weights())

@@ -21,7 +21,8 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let (mut kv_heads, mut group) = (draw.pick(&[1, 1, 2, 3]), draw.pick(&[1, 1, 2, 4, 8, 13]));
     let mut seq = if draw.once_in(2) { 1 } else { draw.between(1, MAX_DECODE_SEQLEN_Q) };
     let mut keys = length(draw, size.rows);
-    let products = |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * head_dim;
+    let products =
+        |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * head_dim;
     let lengths = &mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut keys];
     shrink_to(lengths, size.products, products);
     shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * head_dim);
