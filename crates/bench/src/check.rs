@@ -80,7 +80,7 @@ impl<T: Element> Expected<T> {
 
 /// About `count` rows in the order of the tensor, or all if there are no more: half of them spread
 /// evenly with the corners, the rest where the seed says and where the mask begins and ends.
-fn sample(problem: &Problem, count: usize, seed: u64) -> Vec<Row> {
+pub(crate) fn sample(problem: &Problem, count: usize, seed: u64) -> Vec<Row> {
     let of_head: usize = (0..problem.batch()).map(|batch| problem.query_rows(batch).len()).sum();
     if of_head * problem.heads() <= count {
         return reference::all(problem);

@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use flash_attention::{BackendKind, DType, Kernel};
 
 use crate::experiments::{
-    alignment, all, backward, causal, decode, doctor, dtypes, flash, generations, layout, matmul, memory,
-    pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
+    alignment, all, backward, causal, decode, doctor, dtypes, flash, fuzz, generations, layout, matmul,
+    memory, pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
 };
 use crate::json::Destination;
 use crate::peer::Choice;
@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 /// The experiments that have a name.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
-    /// Every experiment below but verify, one document each in results/<device>
+    /// Every experiment below but fuzz and verify, one document each in results/<device>
     All(all::Args),
     /// head_dim 128 against 129, and the staircase of every head_dim
     Alignment(Box<alignment::Args>),
@@ -47,6 +47,8 @@ pub(crate) enum Experiment {
     Dtypes(dtypes::Args),
     /// Fused against unfused attention over the sequence length
     Flash(flash::Args),
+    /// Random problems in memory full of NaN against the f64 reference, and a line that replays each failure
+    Fuzz(fuzz::Args),
     /// Unfused attention and FlashAttention as version 1, 2 and 3 have it
     Generations(generations::Args),
     /// Tensors read through strides against copies to contiguous ones
@@ -237,7 +239,7 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=1e6).contains(&seconds) => Ok(seconds),
         Ok(_) => Err("0 to 1000000 seconds".to_owned()),

@@ -39,7 +39,7 @@ pub(crate) fn normal<T: Element>(seed: u64, tensor: u64, len: usize) -> Vec<T> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(tensor << 48 | chunk as u64);
         for pair in values.chunks_mut(2) {
-            let [first, second] = normal_pair(&mut rng);
+            let [first, second] = normal_pair(rng.next_u64());
             pair[0] = T::from_f32(first);
             if let Some(value) = pair.get_mut(1) {
                 *value = T::from_f32(second);
@@ -49,10 +49,9 @@ pub(crate) fn normal<T: Element>(seed: u64, tensor: u64, len: usize) -> Vec<T> {
     values
 }
 
-/// Two independent normal numbers (Box and Muller, 1958).
-fn normal_pair(rng: &mut ChaCha8Rng) -> [f32; 2] {
+/// Two independent normal numbers (Box and Muller, 1958) of a random word.
+pub(crate) fn normal_pair(bits: u64) -> [f32; 2] {
     const UNIT: f32 = 1.0 / (1 << 24) as f32;
-    let bits = rng.next_u64();
     // In (0, 1], so that the logarithm is finite.
     let radius = (-2.0 * ((bits >> 40) as f32 * UNIT + UNIT).ln()).sqrt();
     let angle = std::f32::consts::TAU * ((bits & 0xff_ffff) as f32 * UNIT);

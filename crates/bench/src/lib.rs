@@ -72,6 +72,7 @@ fn run(cli: &Cli, shared: &mut lab::Shared) -> anyhow::Result<bool> {
         Some(Experiment::Doctor(args)) => experiments::doctor::run(args, shared),
         Some(Experiment::Dtypes(args)) => experiments::dtypes::run(args, shared),
         Some(Experiment::Flash(args)) => experiments::flash::run(args, shared),
+        Some(Experiment::Fuzz(args)) => experiments::fuzz::run(args, shared),
         Some(Experiment::Generations(args)) => experiments::generations::run(args, shared),
         Some(Experiment::Layout(args)) => experiments::layout::run(args, shared),
         Some(Experiment::Matmul(args)) => experiments::matmul::run(args, shared),

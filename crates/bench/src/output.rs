@@ -53,6 +53,11 @@ impl Progress {
     pub(crate) fn advance(&self, steps: usize) {
         self.0.inc(steps as u64);
     }
+
+    /// Does something with the bar out of the way, such as printing a line.
+    pub(crate) fn suspend<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.suspend(work)
+    }
 }
 
 impl Drop for Progress {

@@ -15,8 +15,8 @@ use std::fmt;
 use crate::reference::{self, Reference, Row};
 use crate::{DType, Element, Problem};
 
-/// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one. Scores are sums in fp32 in any
-/// order, and exponentials and logarithms in hardware are good to two units in the last place.
+/// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one, beside those of partial sums.
+/// Exponentials and logarithms in hardware are good to two units in the last place.
 const LSE_ROUNDINGS: f64 = 8.0;
 
 /// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the
@@ -88,8 +88,8 @@ impl Accuracy {
     /// Judges a log-sum-exp, in the order of the reference's, made from scores kept in `scores`
     /// ([`Plan::score_dtype`](crate::Plan::score_dtype)).
     ///
-    /// Its bound is eight times [`Reference::lse_rounding`], and as much more as rounding the scores
-    /// to that type costs: a score that is off moves the lse by its weight's share of that.
+    /// Its bound is eight times [`Reference::lse_rounding`] and once [`Reference::lse_sums`], and as much more as rounding
+    /// the scores to that type costs: a score that is off moves the lse by its weight's share of that.
     ///
     /// # Panics
     /// When the two differ in length.
@@ -99,7 +99,12 @@ impl Accuracy {
             DType::F32 => 0.0,
             DType::F16 | DType::Bf16 | DType::E4m3 => scores.roundoff() / DType::F32.roundoff(),
         };
-        Self::new(&lse, &reference.lse, None, (LSE_ROUNDINGS + stored) * reference.lse_rounding)
+        Self::new(
+            &lse,
+            &reference.lse,
+            None,
+            (LSE_ROUNDINGS + stored) * reference.lse_rounding + reference.lse_sums,
+        )
     }
 
     fn new(result: &[f64], exact: &[f64], standard_error: Option<f64>, bound: f64) -> Self {
@@ -203,7 +208,7 @@ mod tests {
     use half::f16;
 
     fn reference(o: &[f64]) -> Reference {
-        Reference { o: o.to_vec(), lse: vec![1.0], output_rounding: 1e-7, lse_rounding: 1e-7 }
+        Reference { o: o.to_vec(), lse: vec![1.0], output_rounding: 1e-7, lse_rounding: 1e-7, lse_sums: 0.0 }
     }
 
     #[test]

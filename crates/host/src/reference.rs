@@ -26,12 +26,17 @@ pub struct Reference {
     pub o: Vec<f64>,
     /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq], or [H, total_q] of a packed batch.
     pub lse: Vec<f64>,
-    /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most:
-    /// to first order, 2⁻²⁴ · max Σⱼ pⱼ (aⱼ |vⱼ − o| + |vⱼ|), where aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
-    /// bounds the terms of score j. No computation in fp32 can promise less.
+    /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most: to first
+    /// order, 2⁻²⁴ · max Σⱼ (pⱼ ((aⱼ + bⱼ) |vⱼ − o| + |vⱼ|) + |oⱼ|). Here aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
+    /// are the terms of score j, bⱼ = |softmax_scale| · Σ |partial sums of q · kⱼ|, and oⱼ = Σᵢ≤ⱼ pᵢ vᵢ.
+    ///
+    /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes near that
+    /// where the terms are equal, so that each is rounded in the same direction. No computation in fp32 can promise less.
     pub output_rounding: f64,
-    /// The same for the lse: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
+    /// The same for the lse, without partial sums: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
     pub lse_rounding: f64,
+    /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ.
+    pub lse_sums: f64,
 }
 
 /// Unit roundoff of fp32.
@@ -99,6 +104,7 @@ pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Ro
     Reference {
         output_rounding: largest(|row| row.output_rounding),
         lse_rounding: largest(|row| row.lse_rounding),
+        lse_sums: largest(|row| row.lse_sums),
         lse: exact.iter().map(|row| row.lse).collect(),
         o: exact.into_iter().flat_map(|row| row.o).collect(),
     }
@@ -172,6 +178,14 @@ struct Exact {
     lse: f64,
     output_rounding: f64,
     lse_rounding: f64,
+    lse_sums: f64,
+}
+
+/// A score, the sum of its terms' magnitudes, and that of its partial sums'.
+struct Score {
+    score: f64,
+    terms: f64,
+    sums: f64,
 }
 
 /// One row in f64, in which fp32 products are exact.
@@ -183,44 +197,52 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let bias = |key: usize| {
         -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key)
     };
-    let (scores, terms): (Vec<_>, Vec<_>) = problem
-        .visible_keys(at.batch, at.row)
-        .zip(&inputs.k)
-        .map(|(key, k)| {
-            let products = || q.iter().zip(*k).map(|(q, k)| q * f64::from(k.to_f32()));
-            let score = capped(scale * products().sum::<f64>()) + bias(key);
-            (score, scale.abs() * products().map(f64::abs).sum::<f64>() + bias(key).abs())
-        })
-        .unzip();
+    let score = |key: usize, k: &[T]| {
+        let (mut sum, mut terms, mut sums) = (0.0, 0.0, 0.0);
+        for (q, k) in q.iter().zip(k) {
+            let product = q * f64::from(k.to_f32());
+            sum += product;
+            terms += product.abs();
+            sums += sum.abs();
+        }
+        let (bias, factor) = (bias(key), scale.abs());
+        Score { score: capped(scale * sum) + bias, terms: factor * terms + bias.abs(), sums: factor * sums }
+    };
+    let visible = problem.visible_keys(at.batch, at.row).zip(&inputs.k);
+    let scores: Vec<_> = visible.map(|(key, k)| score(key, k)).collect();
     let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
-        return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0 };
+        return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0, lse_sums: 0.0 };
     }
-    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
+    let max = scores.iter().map(|score| score.score).fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<_> = scores.iter().map(|score| (score.score - max).exp()).collect();
     let sum: f64 = weights.iter().sum();
     let lse = max + sum.ln();
     let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
     let kept: Vec<_> = inputs.kept.iter().map(|&kept| f64::from(kept)).collect();
     let v_descale = f64::from(problem.v_descale());
+    let mut moved = vec![0.0; o.len()];
     for ((weight, kept), v) in weights.iter().zip(&kept).zip(&inputs.v) {
-        for (o, v) in o.iter_mut().zip(*v) {
+        for ((o, moved), v) in o.iter_mut().zip(&mut moved).zip(*v) {
             *o += weight * kept * v_descale * f64::from(v.to_f32());
+            *moved += o.abs();
         }
     }
-    let mut moved = vec![0.0; o.len()];
-    for (((weight, kept), term), v) in weights.iter().zip(&kept).zip(&terms).zip(&inputs.v) {
+    for (((weight, kept), score), v) in weights.iter().zip(&kept).zip(&scores).zip(&inputs.v) {
         for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
             let v = kept * v_descale * f64::from(v.to_f32());
-            *moved += weight * (term * (v - o).abs() + v.abs());
+            *moved += weight * ((score.terms + score.sums) * (v - o).abs() + v.abs());
         }
     }
-    let term: f64 = weights.iter().zip(&terms).map(|(weight, term)| weight * term).sum();
+    let weighted = |part: fn(&Score) -> f64| -> f64 {
+        weights.iter().zip(&scores).map(|(weight, score)| weight * part(score)).sum()
+    };
     Exact {
         o,
         lse,
         output_rounding: ROUNDOFF * moved.into_iter().fold(0.0, f64::max),
-        lse_rounding: ROUNDOFF * (term + lse.abs() + 1.0),
+        lse_rounding: ROUNDOFF * (weighted(|score| score.terms) + lse.abs() + 1.0),
+        lse_sums: ROUNDOFF * weighted(|score| score.sums),
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod decode;
 pub(crate) mod doctor;
 pub(crate) mod dtypes;
 pub(crate) mod flash;
+pub(crate) mod fuzz;
 pub(crate) mod generations;
 pub(crate) mod layout;
 pub(crate) mod matmul;

@@ -91,6 +91,8 @@ struct HeadInputs<'a> {
     head: KvHead,
     /// Unit roundoff of the storage type.
     stored: f64,
+    /// Rounds to the storage type.
+    round: fn(f64) -> f64,
     /// [group·Sq] rows.
     q: Vec<Vec<f64>>,
     dout: Vec<Vec<f64>>,
@@ -107,6 +109,14 @@ struct RowPart<F> {
     /// dS before the factor softmax_scale.
     ds: Vec<F>,
     dq: Vec<F>,
+}
+
+/// How far delta, made from O as it is stored, moves dS of each key that a query row sees.
+struct OfStoredO {
+    /// If elements are off by a roundoff, each in any direction.
+    by_chance: Vec<f64>,
+    /// If elements are the exact ones, rounded.
+    by_rounding: Vec<f64>,
 }
 
 impl<'a> HeadInputs<'a> {
@@ -137,6 +147,7 @@ impl<'a> HeadInputs<'a> {
             problem,
             head,
             stored: T::DTYPE.roundoff(),
+            round: |exact| f64::from(T::from_f32(exact as f32).to_f32()),
             q: queries(&tensors.q, q),
             dout: queries(&backward.layouts().dout, dout),
             k: keys(&tensors.k, k),
@@ -167,7 +178,7 @@ impl<'a> HeadInputs<'a> {
         let keys: Vec<_> = (0..self.k.len())
             .into_par_iter()
             .map(|key| {
-                let mut dk: [_; 3] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim()]);
+                let mut dk: [_; 4] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim()]);
                 let mut dv: [_; 2] = std::array::from_fn(|_| vec![0.0; self.problem.head_dim_v()]);
                 for ((row, moved, stored), (q, dout)) in rows.iter().zip(self.q.iter().zip(&self.dout)) {
                     let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
@@ -177,11 +188,13 @@ impl<'a> HeadInputs<'a> {
                     add_magnitude(&mut dv[1], dout, moved.p[at]);
                     add(&mut dk[0], q, scale * row.ds[at]);
                     add_magnitude(&mut dk[1], q, scale * moved.ds[at]);
-                    add_square(&mut dk[2], q, scale * stored[at]);
+                    add_square(&mut dk[2], q, scale * stored.by_chance[at]);
+                    add(&mut dk[3], q, scale * stored.by_rounding[at]);
                 }
-                let [dk, mut dk_moved, stored] = dk;
-                // Rows are rounded independently of one another.
-                dk_moved.iter_mut().zip(stored).for_each(|(moved, square)| *moved += square.sqrt());
+                let [dk, mut dk_moved, by_chance, by_rounding] = dk;
+                // Errors that rows have by chance are independent. That of rounding is the same in rows that are alike.
+                let stored = by_chance.iter().zip(by_rounding).map(|(square, sum)| square.sqrt() + sum.abs());
+                dk_moved.iter_mut().zip(stored).for_each(|(moved, stored)| *moved += stored);
                 ([dk, dk_moved], dv)
             })
             .collect();
@@ -203,7 +216,7 @@ impl<'a> HeadInputs<'a> {
     }
 
     /// A query row in f64, how far roundings of 1 move its parts, and how far that of O moves its dS, in the same unit.
-    fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>, Vec<f64>) {
+    fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>, OfStoredO) {
         let problem = self.problem;
         let (head, row) = self.place(index);
         let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
@@ -237,7 +250,9 @@ impl<'a> HeadInputs<'a> {
             (0..p.len()).map(|j| p[j] * (terms[j] * (dp[j] - delta).abs() + dp_terms[j])).sum();
         let delta_stored =
             self.delta_stored(seen.clone().zip(p.iter().zip(&kept).map(|(p, kept)| p * kept)), dout);
-        let stored: Vec<_> = p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta_stored).collect();
+        let stored = delta_stored
+            .map(|delta| p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta).collect::<Vec<_>>());
+        let [by_chance, by_rounding] = stored;
         let mut part = RowPart { first: seen.start, p, ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
         let mut moved =
             RowPart { first: seen.start, p: Vec::new(), ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
@@ -257,18 +272,19 @@ impl<'a> HeadInputs<'a> {
         part.p.iter_mut().zip(kept).for_each(|(p, kept)| *p *= kept);
         // All keys of a row are moved by the same delta, and cancel in part.
         let mut together = vec![0.0; problem.head_dim()];
-        seen.zip(&stored).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
+        seen.zip(&by_chance).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
         add_magnitude(&mut moved.dq, &together, 1.0);
-        (part, moved, stored)
+        (part, moved, OfStoredO { by_chance, by_rounding })
     }
 
-    /// About how far rounding O's elements to the storage type, independently of one another, moves delta, in roundings to
-    /// fp32. `weights` are those of V's rows.
-    fn delta_stored(&self, weights: impl Iterator<Item = (usize, f64)>, dout: &[f64]) -> f64 {
+    /// About how far rounding O's elements to the storage type, independently of one another, moves delta, and how far
+    /// rounding the exact elements does; both in roundings to fp32. `weights` are those of V's rows.
+    fn delta_stored(&self, weights: impl Iterator<Item = (usize, f64)>, dout: &[f64]) -> [f64; 2] {
         let mut o = vec![0.0; dout.len()];
         weights.for_each(|(key, weight)| add(&mut o, &self.v[key], weight));
         let squares = o.iter().zip(dout).map(|(o, dout)| (o * dout).powi(2)).sum::<f64>();
-        self.stored / ROUNDOFF * squares.sqrt()
+        let rounded = o.iter().zip(dout).map(|(&o, dout)| ((self.round)(o) - o) * dout).sum::<f64>();
+        [self.stored / ROUNDOFF * squares.sqrt(), rounded / ROUNDOFF]
     }
 
     fn standard<T: Element>(&self) -> Gradients<T> {

@@ -10,6 +10,7 @@ mod copy;
 mod driver;
 mod gemm;
 mod graph;
+mod memory;
 mod modules;
 mod resident;
 mod tensor_map;
@@ -26,6 +27,7 @@ pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
 pub use gemm::{MmaPeak, ResidentGemm};
 pub use graph::Graph;
+pub use memory::DeviceMemory;
 pub use resident::{LaunchSpan, Resident};
 
 use crate::launch::{Addresses, params};

@@ -39,7 +39,7 @@ impl<T: Element> Expected<T> {
     /// When a buffer is shorter than its matrix.
     pub fn new(problem: &GemmProblem, (a, b): (&[T], &[T]), rows: Vec<usize>) -> Self {
         let computed: Vec<_> = rows.par_iter().map(|&row| row_of(problem, a, b, row)).collect();
-        let rounding = computed.iter().map(|row| row.terms).fold(0.0, f64::max);
+        let rounding = computed.iter().map(|row| row.moved).fold(0.0, f64::max);
         let (exact, standard): (Vec<_>, Vec<_>) =
             computed.into_iter().map(|row| (row.exact, row.standard)).unzip();
         let exact = Reference {
@@ -47,6 +47,7 @@ impl<T: Element> Expected<T> {
             lse: Vec::new(),
             output_rounding: ROUNDOFF * rounding,
             lse_rounding: 0.0,
+            lse_sums: 0.0,
         };
         Self { rows, exact, standard: standard.concat() }
     }
@@ -81,8 +82,9 @@ impl<T: Element> Expected<T> {
 struct Row<T> {
     exact: Vec<f64>,
     standard: Vec<T>,
-    /// Largest sum of the terms' absolute values: one relative rounding of each moves the sum by so much.
-    terms: f64,
+    /// Largest sum of the absolute values of an element's terms and partial sums: one relative rounding of each moves the
+    /// element by so much.
+    moved: f64,
 }
 
 fn row_of<T: Element>(problem: &GemmProblem, a: &[T], b: &[T], row: usize) -> Row<T> {
@@ -91,12 +93,12 @@ fn row_of<T: Element>(problem: &GemmProblem, a: &[T], b: &[T], row: usize) -> Ro
     let a: Vec<f32> = (0..problem.k()).map(|k| a[la.at(row, k)].to_f32()).collect();
     let mut sums = vec![(0.0_f64, 0.0_f32, 0.0_f64); problem.n()];
     let mut add = |k: usize, n: usize| {
-        let (exact, standard, terms) = &mut sums[n];
+        let (exact, standard, moved) = &mut sums[n];
         let (a, b) = (a[k], b[k * of_k + n * of_n].to_f32());
         let product = f64::from(a) * f64::from(b);
         *exact += product;
         *standard += a * b;
-        *terms += product.abs();
+        *moved += product.abs() + exact.abs();
     };
     // Along whichever way B's elements are neighbours; for each element of C, K runs upwards either way.
     if of_n == 1 {
@@ -107,7 +109,7 @@ fn row_of<T: Element>(problem: &GemmProblem, a: &[T], b: &[T], row: usize) -> Ro
     Row {
         exact: sums.iter().map(|sum| sum.0).collect(),
         standard: sums.iter().map(|sum| T::from_f32(sum.1)).collect(),
-        terms: sums.iter().map(|sum| sum.2).fold(0.0, f64::max),
+        moved: sums.iter().map(|sum| sum.2).fold(0.0, f64::max),
     }
 }
 

@@ -1,0 +1,309 @@
+//! Random problems, each in memory full of NaN, against the f64 reference.
+
+mod attention;
+mod backward;
+mod bench;
+mod case;
+mod crew;
+mod data;
+mod decode;
+mod draw;
+mod generate;
+mod image;
+mod machine;
+mod outcome;
+mod panics;
+mod place;
+mod product;
+mod replay;
+mod shrink;
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use flash_attention::cuda::Cuda;
+use flash_attention::{Backend, BackendKind, Sim};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use serde::Serialize;
+
+use self::bench::Bench;
+use self::case::{Case, Operation};
+use self::crew::{Count, Crew, Extent, Found};
+use self::generate::Scope;
+use self::machine::{OnGpu, OnHost};
+use self::outcome::Stop;
+use self::panics::Quiet;
+use crate::cli::{BackendArgs, ReportArgs, named, seconds};
+use crate::failure::usage;
+use crate::interrupt::{self, Interrupted};
+use crate::lab::Shared;
+use crate::output::Screen;
+use crate::record::Header;
+use crate::session::Session;
+
+/// Arguments of `fuzz`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Problems to run [default: 1000; with --seconds no limit]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: Option<u64>,
+    /// Seconds after which no problem is begun
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// The only operation to run [default: all]
+    #[arg(long, value_parser = named(&Operation::ALL, Operation::name))]
+    operation: Option<Operation>,
+    /// Run this problem alone, as a failure's line has it
+    #[arg(long, value_name = "JSON", value_parser = Case::parse, conflicts_with_all = ["runs", "seconds", "operation"])]
+    problem: Option<Case>,
+    #[command(flatten)]
+    backend: BackendArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Problems that run without a limit, and the least that is one.
+const RUNS: u64 = 1000;
+
+/// A kernel of a problem that may be run takes a thousandth of this.
+const ENDLESS: Duration = Duration::from_secs(60);
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    header: Header,
+    command: String,
+    /// By operation.
+    problems: BTreeMap<&'static str, Count>,
+    runs: u64,
+    seconds: f64,
+    runs_per_second: f64,
+    failures: Vec<FailureRecord>,
+    /// What the library refused, and how often.
+    refusals: BTreeMap<String, u64>,
+    /// Why there are fewer than asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<String>,
+    passed: bool,
+}
+
+#[derive(Clone, Serialize)]
+struct FailureRecord {
+    operation: &'static str,
+    what: String,
+    /// Runs it alone, made smaller.
+    replay: String,
+    /// Runs it alone, as it was drawn.
+    drawn: String,
+}
+
+/// Runs the experiment; false if a problem failed.
+pub(crate) fn run(args: &Args, shared: &Shared) -> Result<bool> {
+    let screen = args.report.open()?;
+    let session = Session::open(&args.backend)?;
+    interrupt::listen()?;
+    let _quiet = Quiet::begin();
+    if let Some(case) = &args.problem {
+        return replay::one(case, &session, &screen);
+    }
+    screen.line("fuzz: random problems in memory full of NaN, against the f64 reference")?;
+    session.header(&screen)?;
+    let time = args.seconds.map(Duration::from_secs_f64);
+    let runs = args.runs.unwrap_or(if time.is_some() { u64::MAX } else { RUNS });
+    let extent = Extent { seed: args.report.seed, runs, time };
+    let scope = Scope { backend: session.kind(), operation: args.operation };
+    let team = Team::of(&session)?;
+    let crew = Crew::new(scope, extent, team.pools.len());
+    let mut records = Vec::new();
+    let mut report = |found: Found| -> Result<()> {
+        let record = record(&found, args, session.kind());
+        let FailureRecord { operation, what, replay, .. } = &record;
+        screen.line(format!("FAIL {operation}: {what}; replay: {replay}"))?;
+        records.push(record);
+        Ok(())
+    };
+    let ordinal = args.backend.device.unwrap_or(0);
+    team.run(&crew, (&session, ordinal), &screen, &mut report)?;
+    finish(args, shared, &session, &screen, (&crew, records))
+}
+
+/// Threads by pool: parallel parts of a problem run on its pool, and none of another problem's do.
+struct Team {
+    pools: Vec<ThreadPool>,
+}
+
+impl Team {
+    /// A GPU and the simulator have as many problems at a time as there are cores; the CPU's kernels want several for each.
+    fn of(session: &Session) -> Result<Self> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (problems, threads) = match session.kind() {
+            BackendKind::Cuda | BackendKind::Sim => (cores, 1),
+            BackendKind::Cpu => (cores, 2),
+        };
+        let pool = |index| {
+            let builder = ThreadPoolBuilder::new().num_threads(threads);
+            builder.thread_name(move |thread| format!("fuzz {index}.{thread}")).build().context("threads")
+        };
+        Ok(Self { pools: (0..problems).map(pool).collect::<Result<_>>()? })
+    }
+
+    /// Lets all work, and reports failures as they come.
+    fn run(
+        &self,
+        crew: &Crew,
+        (session, ordinal): (&Session, usize),
+        screen: &Screen,
+        report: &mut dyn FnMut(Found) -> Result<()>,
+    ) -> Result<()> {
+        let machines: Vec<_> = self.pools.iter().map(|_| machine(session)).collect::<Result<_>>()?;
+        let progress = screen.progress(crew.length().unwrap_or(0), "fuzz");
+        let mut suspects = Vec::new();
+        thread::scope(|scope| {
+            let workers: Vec<_> = self
+                .pools
+                .iter()
+                .zip(machines)
+                .enumerate()
+                .map(|(index, (pool, machine))| {
+                    scope.spawn(move || pool.install(|| machine.work(crew, index)))
+                })
+                .collect();
+            let mut shown = 0;
+            while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                thread::sleep(Duration::from_millis(50));
+                let done = crew.done();
+                progress.advance((done - shown) as usize);
+                shown = done;
+                for found in crew.take_found() {
+                    if replay::took_the_device(session, &found) {
+                        suspects.push(found);
+                    } else {
+                        progress.suspend(|| report(found))?;
+                    }
+                }
+                if session.kind() == BackendKind::Cuda
+                    && let Some(found) = crew.endless(ENDLESS)
+                {
+                    // The thread waits for the driver for ever, and so would the end of this scope.
+                    progress.suspend(|| report(found))?;
+                    std::process::exit(1);
+                }
+            }
+            anyhow::Ok(())
+        })?;
+        drop(progress);
+        for found in crew.take_found() {
+            if replay::took_the_device(session, &found) {
+                suspects.push(found);
+            } else {
+                report(found)?;
+            }
+        }
+        replay::culprits(session, ordinal, suspects)?.into_iter().try_for_each(report)
+    }
+}
+
+/// A machine of a backend.
+enum AnyMachine {
+    Host(OnHost),
+    Gpu(Box<OnGpu>),
+}
+
+impl AnyMachine {
+    fn work(self, crew: &Crew, index: usize) {
+        match self {
+            Self::Host(machine) => crew.work(index, &mut Bench::new(machine)),
+            Self::Gpu(machine) => crew.work(index, &mut Bench::new(*machine)),
+        }
+    }
+
+    /// Runs one problem.
+    fn run(self, case: &Case) -> Result<(), Stop> {
+        match self {
+            Self::Host(machine) => Bench::new(machine).run(case),
+            Self::Gpu(machine) => Bench::new(*machine).run(case),
+        }
+    }
+}
+
+fn machine(session: &Session) -> Result<AnyMachine> {
+    Ok(match session.kind() {
+        BackendKind::Cpu => AnyMachine::Host(OnHost::Cpu(Backend::open(Some(BackendKind::Cpu))?)),
+        BackendKind::Sim => AnyMachine::Host(OnHost::Sim(Sim::new(0).device().clone())),
+        BackendKind::Cuda => AnyMachine::Gpu(Box::new(OnGpu::new(gpu(session)?)?)),
+    })
+}
+
+fn gpu(session: &Session) -> Result<&Cuda> {
+    session.backend.as_cuda().ok_or_else(|| usage("the backend is no GPU"))
+}
+
+/// The failure with the command lines that bring it back.
+fn record(found: &Found, args: &Args, kind: BackendKind) -> FailureRecord {
+    let device = args.backend.device.map_or(String::new(), |ordinal| format!(" --device {ordinal}"));
+    let operation =
+        args.operation.map_or(String::new(), |operation| format!(" --operation {}", operation.name()));
+    FailureRecord {
+        operation: found.operation.name(),
+        what: found.failure.to_string(),
+        replay: format!("fa-bench fuzz --backend {kind}{device} --problem '{}'", found.case.text()),
+        drawn: format!("fa-bench fuzz --backend {kind}{device}{operation} --seed {} --runs 1", found.name),
+    }
+}
+
+/// The last lines, the document, and whether all is well.
+fn finish(
+    args: &Args,
+    shared: &Shared,
+    session: &Session,
+    screen: &Screen,
+    (crew, failures): (&Crew, Vec<FailureRecord>),
+) -> Result<bool> {
+    let seconds = crew.seconds();
+    let problems: BTreeMap<_, _> = Operation::ALL
+        .map(Operation::name)
+        .into_iter()
+        .zip(crew.counts())
+        .filter(|(_, count)| count.all() > 0)
+        .collect();
+    let sum = |part: fn(&Count) -> u64| problems.values().map(part).sum::<u64>();
+    let runs = sum(Count::all);
+    let of: Vec<_> = problems.iter().map(|(name, count)| format!("{} {name}", count.all())).collect();
+    screen.line(format!(
+        "{runs} problems ({}) in {seconds:.1} s, {:.1} a second: {} right, {} refused, {} planned alone, {} failed",
+        of.join(", "),
+        runs as f64 / seconds,
+        sum(|count| count.passed),
+        sum(|count| count.refused),
+        sum(|count| count.planned),
+        failures.len(),
+    ))?;
+    let interrupted = interrupt::check();
+    let stopped = match (interrupted.is_err(), crew.length()) {
+        (true, _) => Some(Interrupted.to_string()),
+        (false, Some(length)) if runs < length as u64 && args.seconds.is_none() => {
+            Some(format!("it ended after {runs} of {length} problems, because too many failed"))
+        }
+        _ => None,
+    };
+    let passed = failures.is_empty();
+    let document = Document {
+        header: Header::new("fuzz", session, args.report.seed),
+        command: shared.command.clone(),
+        problems,
+        runs,
+        seconds,
+        runs_per_second: runs as f64 / seconds,
+        failures,
+        refusals: crew.refusals(),
+        stopped,
+        passed,
+    };
+    args.report.write(&document, screen)?;
+    if passed {
+        interrupted.with_context(|| format!("fuzz: {runs} problems ran"))?;
+    }
+    Ok(passed)
+}

@@ -1,0 +1,156 @@
+//! Backward problems, after a forward pass on the CPU.
+
+use fa_kernels::entries::entries;
+use flash_attention::{
+    BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest, DType, Device, Element, GradientLayouts,
+    Tensors, plan_backward,
+};
+
+use super::attention::{by_cpu, key_rows, lse_rows, named, place_inputs, query_rows};
+use super::bench::{Bench, judged, unsupported};
+use super::case::{Backward, Data, Operation};
+use super::data::{Source, huge};
+use super::draw::Draw;
+use super::image::{Slot, Written};
+use super::machine::{BackwardCall, Machine};
+use super::outcome::{Failure, Stop};
+use super::place::{Place, spoiled};
+
+/// Key/value heads whose gradients are compared with the reference.
+const CHECKED_HEADS: usize = 2;
+
+impl Backward {
+    fn problem(&self) -> flash_attention::Result<BackwardProblem> {
+        let forward = self.forward.problem()?;
+        let Tensors { q, k, v, o } = *forward.tensors();
+        let layout = |name, place: &Place, like: flash_attention::TensorLayout| {
+            let shape = [like.batch, like.seqlen, like.heads, like.head_dim];
+            spoiled(&self.forward.spoil, name, place.layout(shape))
+        };
+        let layouts = GradientLayouts {
+            dout: layout("dout", &self.dout, o),
+            dq: layout("dq", &self.dq, q),
+            dk: layout("dk", &self.dk, k),
+            dv: layout("dv", &self.dv, v),
+        };
+        BackwardProblem::new(forward, layouts)
+    }
+
+    fn planned(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
+        let is_entry = entries().any(|entry| entry.name == self.run);
+        let request = if is_entry {
+            BackwardRequest { kernel: None, entry: Some(self.run.clone()) }
+        } else {
+            use flash_attention::BackwardKernel as Kernel;
+            BackwardRequest { kernel: named(&self.run, &Kernel::ALL, Kernel::name)?, entry: None }
+        };
+        Ok(plan_backward(problem, device, &request)?)
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<impl Machine>, case: &Backward) -> Result<(), Stop> {
+    match case.forward.dtype {
+        DType::F32 => typed::<f32>(bench, case),
+        DType::F16 => typed::<half::f16>(bench, case),
+        DType::Bf16 => typed::<half::bf16>(bench, case),
+        DType::E4m3 => {
+            // The forward problem may be refused first, and says more.
+            case.problem()?;
+            Err(unsupported(Operation::Backward, DType::E4m3))
+        }
+    }
+}
+
+fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backward) -> Result<(), Stop> {
+    let problem = case.problem()?;
+    let plan = case.planned(&problem, bench.machine.device())?;
+    let forward = problem.forward();
+    let Tensors { q, k, v, o } = forward.tensors();
+    let GradientLayouts { dout, dq, dk, dv } = problem.layouts();
+    let spans = [q, k, v, o, dout, dq, dk, dv].map(|layout| layout.span());
+    let limits = bench.limits();
+    limits.check_memory(&spans, plan.workspace_bytes.saturating_mul(2))?;
+    limits.check_flops(problem.flops())?;
+    // The reference goes through whole heads.
+    limits.check_flops(32.0 * problem.flops() / problem.heads().len().max(1) as f64)?;
+
+    let memory = &mut bench.memory;
+    let size = size_of::<T>();
+    let o_slot = memory.inputs.reserve((o.span(), size), case.forward.o.offset);
+    let dout_slot = memory.inputs.reserve((dout.span(), size), case.dout.offset);
+    let lse_slot = memory.inputs.reserve((forward.lse_len(), 4), case.dout.offset);
+    let ([q_slot, k_slot, v_slot], extras) = place_inputs::<T>(memory, &case.forward, forward);
+    fill_upstream::<T>(bench, case, &problem, ([q_slot, k_slot, v_slot], [o_slot, dout_slot, lse_slot]))?;
+    let outputs = &mut bench.memory.outputs;
+    let gradients = [(dq, case.dq.offset), (dk, case.dk.offset), (dv, case.dv.offset)]
+        .map(|(layout, offset)| outputs.reserve((layout.span(), size), offset));
+    outputs.fill();
+    let call = BackwardCall {
+        problem: &problem,
+        plan: &plan,
+        inputs: [q_slot, k_slot, v_slot, o_slot, dout_slot, lse_slot],
+        extras,
+        gradients,
+        schedule: case.forward.schedule,
+    };
+    bench.machine.backward::<T>(&call, &mut bench.memory)?;
+    Ok(judge::<T>(bench, &problem, ([q_slot, k_slot, v_slot, dout_slot], gradients))?)
+}
+
+/// O and lse of the forward pass, and random dO.
+fn fill_upstream<T: Element<Output = T>>(
+    bench: &mut Bench<impl Machine>,
+    case: &Backward,
+    problem: &BackwardProblem,
+    (inputs, [o, dout, lse]): ([Slot; 3], [Slot; 3]),
+) -> Result<(), Failure> {
+    let forward = problem.forward();
+    let image = &mut bench.memory.inputs;
+    let [q, k, v] = inputs.map(|slot| image.values::<T>(slot));
+    let (o_values, lse_values) = by_cpu(forward, (q, k, v))?;
+    let layout = &forward.tensors().o;
+    let to = image.values_mut::<T>(o);
+    for first in query_rows(forward, layout) {
+        to[first..][..layout.head_dim].copy_from_slice(&o_values[first..][..layout.head_dim]);
+    }
+    let to = image.values_mut::<f32>(lse);
+    for (first, len) in lse_rows(forward) {
+        to[first..][..len].copy_from_slice(&lse_values[first..][..len]);
+    }
+    // Products of dO and V stay as large as others.
+    let factor = if case.forward.values == Data::Huge { 1.0 / huge(case.forward.dtype) } else { 1.0 };
+    let data = if case.forward.values == Data::MeanOne { Data::MeanOne } else { Data::Normal };
+    let layout = &problem.layouts().dout;
+    let rows = query_rows(forward, layout).into_iter();
+    let mut draw = Draw::new(!case.forward.seed.0);
+    Source { data, factor }.fill::<T>(image, dout, rows, layout.head_dim, &mut draw);
+    Ok(())
+}
+
+fn judge<T: Element>(
+    bench: &Bench<impl Machine>,
+    problem: &BackwardProblem,
+    (inputs, gradients): ([Slot; 4], [Slot; 3]),
+) -> Result<(), Failure> {
+    let forward = problem.forward();
+    let GradientLayouts { dq, dk, dv, .. } = problem.layouts();
+    let outputs = &bench.memory.outputs;
+    let rows = |firsts: Vec<usize>, len| firsts.into_iter().map(|first| (first, len)).collect();
+    let all = [
+        ("dq", gradients[0], rows(query_rows(forward, dq), dq.head_dim)),
+        ("dk", gradients[1], rows(key_rows(forward, dk), dk.head_dim)),
+        ("dv", gradients[2], rows(key_rows(forward, dv), dv.head_dim)),
+    ]
+    .map(|(name, slot, rows)| Written { name, slot, size: size_of::<T>(), rows });
+    outputs.check(&all)?;
+    all.iter().try_for_each(|gradient| gradient.check::<T>(outputs, false))?;
+    let heads = problem.sample(CHECKED_HEADS);
+    let expected = problem.expected(inputs.map(|slot| bench.memory.inputs.values::<T>(slot)), &heads);
+    // What is judged takes them to be written.
+    let [mut dq, mut dk, mut dv] = gradients.map(|slot| outputs.values::<T>(slot).to_vec());
+    let report = expected.judge(problem, &BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv });
+    for (name, accuracy) in ["dq", "dk", "dv"].into_iter().zip(report.all()) {
+        judged(name, &accuracy, String::new)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Decode problems, over contiguous and paged caches.
+
+use flash_attention::accuracy::Accuracy;
+use flash_attention::reference;
+use flash_attention::{
+    DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, Element, TensorLayout, Tensors,
+    plan_decode,
+};
+
+use super::attention::{check_outputs, query_rows, softmax_scale, worst};
+use super::bench::{Bench, judged, rows_to_check, unsupported};
+use super::case::{Decode, Operation};
+use super::data::Source;
+use super::draw::Draw;
+use super::image::Slot;
+use super::machine::{DecodeCall, Machine, Memory};
+use super::outcome::{Failure, Stop};
+use super::place::{Place, spoiled};
+use crate::check::sample;
+
+impl Decode {
+    /// Keys of the longest sequence.
+    fn longest(&self) -> usize {
+        self.used.iter().copied().max().unwrap_or(0)
+    }
+
+    fn is_paged(&self) -> bool {
+        self.page_size > 0
+    }
+
+    /// Pages of a sequence.
+    fn pages_of(&self, used: usize) -> usize {
+        used.div_ceil(self.page_size.max(1))
+    }
+
+    /// Entries of each sequence in the page table.
+    fn max_pages(&self) -> usize {
+        self.pages_of(self.longest()).max(1).saturating_add(self.spare_entries)
+    }
+
+    /// Keys that each sequence has room for.
+    fn room(&self) -> usize {
+        if self.is_paged() {
+            self.page_size.saturating_mul(self.max_pages())
+        } else {
+            self.longest().saturating_add(self.spare_keys)
+        }
+    }
+
+    /// Keys of a sequence; without lengths each has all that there is room for.
+    fn used(&self) -> Vec<usize> {
+        if self.full { vec![self.room(); self.used.len()] } else { self.used.clone() }
+    }
+
+    fn problem(&self) -> flash_attention::Result<DecodeProblem> {
+        let heads = self.kv_heads.saturating_mul(self.group);
+        let batch = self.used.len();
+        let layout = |name, place: &Place, shape| spoiled(&self.spoil, name, place.layout(shape));
+        let queries = [batch, self.seq, heads, self.head_dim];
+        let keys = if self.is_paged() {
+            let pages = self.used().into_iter().map(|used| self.pages_of(used));
+            let pages = pages.fold(self.spare_pages, usize::saturating_add).max(1);
+            [pages, self.page_size, self.kv_heads, self.head_dim]
+        } else {
+            [batch, self.room(), self.kv_heads, self.head_dim]
+        };
+        let tensors = Tensors {
+            q: layout("q", &self.q, queries),
+            k: layout("k", &self.k, keys),
+            v: layout("v", &self.v, keys),
+            o: layout("o", &self.o, queries),
+        };
+        let options = DecodeOptions {
+            causal: self.causal,
+            softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
+            max_pages: self.is_paged().then(|| self.max_pages()),
+        };
+        DecodeProblem::new(tensors, self.dtype, options)
+    }
+
+    /// The page table, whose entries behind those in use name no page.
+    fn page_table(&self, pages: usize, draw: &mut Draw) -> Vec<i32> {
+        let mut free: Vec<_> = (0..pages as i32).collect();
+        for index in (1..free.len()).rev() {
+            free.swap(index, draw.below(index + 1));
+        }
+        let mut table = Vec::new();
+        for used in self.used() {
+            let in_use = self.pages_of(used);
+            for index in 0..self.max_pages() {
+                let page = if index < in_use { free.pop() } else { None };
+                table.push(page.unwrap_or_else(|| draw.pick(&[-1, i32::MAX, i32::MIN, pages as i32])));
+            }
+        }
+        table
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), Stop> {
+    match case.dtype {
+        DType::F32 => typed::<f32>(bench, case),
+        DType::F16 => typed::<half::f16>(bench, case),
+        DType::Bf16 => typed::<half::bf16>(bench, case),
+        DType::E4m3 => {
+            case.problem()?;
+            Err(unsupported(Operation::Decode, DType::E4m3))
+        }
+    }
+}
+
+/// Lengths and page table, where the problem has them.
+struct Lists {
+    seqused_k: Option<Vec<i32>>,
+    page_table: Option<Vec<i32>>,
+}
+
+fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), Stop> {
+    let problem = case.problem()?;
+    let request = DecodeRequest {
+        num_splits: Some(case.splits).filter(|&splits| splits > 0),
+        entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),
+    };
+    let plan = plan_decode(&problem, bench.machine.device(), &request)?;
+    let dense = problem.dense();
+    let o = dense.tensors().o;
+    let entries = problem.max_pages().unwrap_or(0).saturating_mul(dense.batch());
+    let spans = [dense.tensors().q, *problem.k(), *problem.v(), o].map(|layout| layout.span());
+    let limits = bench.limits();
+    limits.check_memory(&spans, plan.workspace_bytes)?;
+    limits.check_memory(&[dense.lse_len(), entries], 0)?;
+    limits.check_flops(dense.flops())?;
+
+    let mut draw = Draw::new(case.seed.0);
+    let used = || case.used().into_iter().map(|used| used as i32).collect();
+    let lists = Lists {
+        seqused_k: (!case.full).then(used),
+        page_table: case.is_paged().then(|| case.page_table(problem.k().batch, &mut draw)),
+    };
+    let memory = &mut bench.memory;
+    let tensors =
+        [(dense.tensors().q, case.q.offset), (*problem.k(), case.k.offset), (*problem.v(), case.v.offset)];
+    let inputs =
+        tensors.map(|(layout, offset)| memory.inputs.reserve((layout.span(), size_of::<T>()), offset));
+    let mut words = |list: &Option<Vec<i32>>| {
+        let slot = list.as_ref().map(|list| memory.inputs.reserve((list.len(), 4), case.q.offset));
+        slot.unwrap_or(inputs[0])
+    };
+    let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
+    fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
+    let outputs = &mut memory.outputs;
+    let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
+    let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
+    outputs.fill();
+    let call = DecodeCall {
+        problem: &problem,
+        plan: &plan,
+        inputs,
+        seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
+        page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
+        o: o_slot,
+        lse: lse_slot,
+        schedule: case.schedule,
+    };
+    bench.machine.decode::<T>(&call, memory)?;
+    check_outputs::<T>(&memory.outputs, dense, o_slot, lse_slot)?;
+    Ok(judge::<T>(memory, &problem, &call, case.seed.0)?)
+}
+
+/// Q, and what sequences use of K and V: the rest of the last page, of other pages and of a sequence's room stays NaN.
+fn fill_inputs<T: Element>(
+    memory: &mut Memory,
+    case: &Decode,
+    problem: &DecodeProblem,
+    (lists, slots, words): (&Lists, [Slot; 3], [Slot; 2]),
+    draw: &mut Draw,
+) {
+    let image = &mut memory.inputs;
+    image.fill();
+    let dense = problem.dense();
+    let q = &dense.tensors().q;
+    let (scores, values) = (Source::new(case.scores), Source::new(case.values));
+    scores.fill::<T>(image, slots[0], query_rows(dense, q).into_iter(), q.head_dim, draw);
+    let lists_of = DecodeInputs::<T> {
+        q: &[],
+        k: &[],
+        v: &[],
+        seqused_k: lists.seqused_k.as_deref(),
+        page_table: lists.page_table.as_deref(),
+    };
+    let rows = |cache: &TensorLayout| -> Vec<usize> {
+        let of = |batch| {
+            let keys = (0..problem.used(&lists_of, batch))
+                .flat_map(|key| (0..cache.heads).map(move |head| (key, head)));
+            keys.map(|(key, head)| problem.row(cache, &lists_of, batch, key, head)).collect::<Vec<_>>()
+        };
+        (0..dense.batch()).flat_map(of).collect()
+    };
+    scores.fill::<T>(image, slots[1], rows(problem.k()).into_iter(), q.head_dim, draw);
+    values.fill::<T>(image, slots[2], rows(problem.v()).into_iter(), q.head_dim, draw);
+    for (list, slot) in [&lists.seqused_k, &lists.page_table].into_iter().zip(words) {
+        if let Some(list) = list {
+            image.put(slot, list.iter().map(|word| word.to_ne_bytes()));
+        }
+    }
+}
+
+fn judge<T: Element<Output = T>>(
+    memory: &Memory,
+    problem: &DecodeProblem,
+    call: &DecodeCall<'_>,
+    seed: u64,
+) -> Result<(), Failure> {
+    let dense = problem.dense();
+    let count = rows_to_check(2 * dense.seqlen_k() * dense.head_dim());
+    let rows = sample(dense, count, seed);
+    let [q, k, v] = call.inputs.map(|slot| memory.inputs.values::<T>(slot));
+    let inputs = DecodeInputs {
+        q,
+        k,
+        v,
+        seqused_k: call.seqused_k.map(|(list, _)| list),
+        page_table: call.page_table.map(|(list, _)| list),
+    };
+    let (exact, standard) = problem.reference(&inputs, &rows);
+    let found = reference::gather(dense, memory.outputs.values::<T>(call.o), &rows);
+    let accuracy = Accuracy::of_output(&found, &exact, &standard);
+    let columns = dense.head_dim();
+    judged("o", &accuracy, || worst(&found, &exact.o, |index| (rows[index / columns], index % columns)))?;
+    let Some(lse) = call.lse else { return Ok(()) };
+    let lse = memory.outputs.values::<f32>(lse);
+    let found: Vec<_> = rows.iter().map(|at| lse[dense.lse_index(at.batch, at.head, at.row)]).collect();
+    let accuracy = Accuracy::of_lse(&found, &exact, DType::F32);
+    judged("lse", &accuracy, || worst(&found, &exact.lse, |index| (rows[index], 0)))
+}

@@ -1,0 +1,231 @@
+//! Random forward and backward problems.
+
+use fa_kernels::entries::{Algorithm, Entry, entries};
+use flash_attention::{BackendKind, BackwardKernel, DType, Kernel};
+
+use super::super::case::{Alibi, Attention, Backward, Data};
+use super::super::draw::Draw;
+use super::super::place::Place;
+use super::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+
+/// Elements of 16 bytes of e4m3, at multiples of which `forward_sm90` takes rows.
+const CHUNK: usize = 16;
+
+pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Attention {
+    let is_e4m3 = draw.once_in(7);
+    let dtype = if is_e4m3 { DType::E4m3 } else { result_dtype(draw) };
+    let mut case = drawn(draw, dtype, size);
+    case.descale = (is_e4m3 && draw.once_in(2))
+        .then(|| [0.5, 1.5, 3.0].map(|factor| factor * draw.pick(&[0.25, 1.0, 2.0])));
+    case.no_lse = draw.once_in(6);
+    if is_e4m3 && backend != BackendKind::Cpu && !draw.once_in(12) {
+        suit_hopper(draw, &mut case);
+    }
+    case.run = run(draw, backend, &case);
+    if backend == BackendKind::Cpu && case.run == Kernel::ForwardCpu.name() {
+        case.block = [0; 2].map(|_| if draw.once_in(2) { 0 } else { draw.logarithmic(1, 300) });
+    }
+    case
+}
+
+pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Backward {
+    let dtype = result_dtype(draw);
+    let forward = drawn(draw, dtype, size.of_whole_heads());
+    let (q, v) = (forward.head_dim, forward.head_dim_v.unwrap_or(forward.head_dim));
+    let dout = place(draw, dtype, v, false);
+    let (dq, dk, dv) =
+        (place(draw, dtype, q, true), place(draw, dtype, q, true), place(draw, dtype, v, true));
+    let kernels = BackwardKernel::of_backend(backend);
+    let run = if draw.once_in(3) { draw.pick(kernels).name() } else { "" };
+    let unfit = run == BackwardKernel::BackwardSm80.name()
+        && (dtype == DType::F32 || q.max(v) > 128 || forward.dropout > 0.0 || changes_scores(&forward));
+    let mut run = if unfit { String::new() } else { run.to_owned() };
+    if run.is_empty() && backend != BackendKind::Cpu && draw.once_in(6) {
+        run = backward_entry(draw, &forward).unwrap_or_default();
+    }
+    Backward { forward, dout, dq, dk, dv, run }
+}
+
+fn changes_scores(case: &Attention) -> bool {
+    case.softcap > 0.0 || case.alibi != Alibi::Off || case.scale.is_some_and(|scale| scale <= 0.0)
+}
+
+/// An entry of `backward_simt`, or of `backward_sm80` where it takes the problem.
+fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
+    use Algorithm::{
+        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardQueries, BackwardQueriesDropout,
+        BackwardQueriesSm80,
+    };
+    let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
+    let algorithms = if case.dropout > 0.0 {
+        [BackwardKeysDropout, BackwardQueriesDropout]
+    } else if case.dtype == DType::F32 || widest > 128 || changes_scores(case) {
+        [BackwardKeys, BackwardQueries]
+    } else {
+        [BackwardKeysSm80, BackwardQueriesSm80]
+    };
+    let fits = |entry: &&Entry| algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest);
+    let all: Vec<_> = entries().filter(fits).collect();
+    (!all.is_empty()).then(|| draw.pick(&all).name.to_owned())
+}
+
+fn holds(entry: &Entry, dtype: DType, widest: usize) -> bool {
+    let columns = entry.tile.head_dim as usize;
+    // Tiles of twice the columns needed and more show nothing that others do not.
+    entry.dtype == dtype.name() && columns >= widest && columns <= (2 * widest).max(64)
+}
+
+/// What forward and backward problems have alike.
+fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
+    let head_dim = head_dim(draw);
+    let head_dim_v = draw.once_in(6).then(|| super::head_dim(draw));
+    let mut case = Attention { dtype, head_dim, head_dim_v, ..Attention::default() };
+    shape(draw, &mut case, size);
+    case.causal = draw.once_in(3);
+    if draw.once_in(5) {
+        let most = case.kv_seq.max(4);
+        case.window =
+            [0; 2].map(|_| if draw.once_in(3) { None } else { Some(draw.logarithmic(1, most) - 1) });
+    }
+    case.scale = scale(draw);
+    case.softcap = if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 };
+    if draw.once_in(9) {
+        case.alibi = draw.pick(&[Alibi::Heads, Alibi::All]);
+    }
+    case.dropout = if draw.once_in(12) { draw.pick(&[0.1, 0.5, 0.9]) } else { 0.0 };
+    case.scores = data(draw);
+    case.values = data(draw);
+    case.seed = seed(draw);
+    case.schedule = draw.below(64) as u64;
+    place_tensors(draw, &mut case, size);
+    case
+}
+
+fn shape(draw: &mut Draw, case: &mut Attention, size: Size) {
+    let columns = case.head_dim + case.head_dim_v.unwrap_or(case.head_dim);
+    let (mut batch, mut kv_heads) =
+        (draw.weighted(&[(4, 1), (3, 2), (1, 3)]), draw.weighted(&[(4, 1), (3, 2), (1, 5)]));
+    let mut group = draw.weighted(&[(5, 1), (2, 2), (1, 3), (1, 8)]);
+    let (mut seq, mut kv_seq) = (length(draw, size.rows), length(draw, size.rows));
+    if draw.once_in(4) {
+        kv_seq = seq;
+    }
+    let cost = |of: &[usize]| of[0] * of[1] * of[2] * size.tiles(of[3]) * size.tiles(of[4]) * columns;
+    shrink_to(&mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut kv_seq], size.products, cost);
+    let elements = |of: &[usize]| of[0] * of[1] * (of[2] * of[3]).max(of[4]) * columns;
+    shrink_to(&mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut kv_seq], size.elements, elements);
+    (case.kv_heads, case.group) = (kv_heads, group);
+    if draw.once_in(4) {
+        // One of the sequences has all the rows that there may be, others fewer or none.
+        let count = draw.between(1, 5);
+        let first = draw.below(count);
+        case.sequences = (0..count)
+            .map(|index| {
+                if index == first {
+                    return [seq, kv_seq];
+                }
+                [seq, kv_seq]
+                    .map(|most| if draw.once_in(4) { 0 } else { draw.logarithmic(1, most.div_ceil(2)) })
+            })
+            .collect();
+        case.tail = [0; 2].map(|_| if draw.once_in(2) { 0 } else { draw.between(1, 9) });
+        // Where it does not count.
+        (case.seq, case.kv_seq) = (1, 1);
+        return;
+    }
+    (case.batch, case.seq, case.kv_seq) = (batch, seq, kv_seq);
+}
+
+fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
+    let (head_dim, head_dim_v) = (case.head_dim, case.head_dim_v.unwrap_or(case.head_dim));
+    if draw.once_in(5) {
+        // All alike, as most callers have them.
+        let order = draw.below(2);
+        (case.q.order, case.k.order, case.v.order, case.o.order) = (order, order, order, order);
+    } else {
+        case.q = place(draw, case.dtype, head_dim, false);
+        case.k = place(draw, case.dtype, head_dim, false);
+        case.v = place(draw, case.dtype, head_dim_v, false);
+        case.o = place(draw, case.dtype.output(), head_dim_v, true);
+    }
+    // Gaps that make a tensor much longer than its elements would be most of the time that a problem takes.
+    let too_long = |layout: flash_attention::TensorLayout| layout.span() > 8 * size.elements;
+    let tensors = case.tensors();
+    for (layout, place) in [
+        (tensors.q, &mut case.q),
+        (tensors.k, &mut case.k),
+        (tensors.v, &mut case.v),
+        (tensors.o, &mut case.o),
+    ] {
+        if too_long(layout) {
+            place.gaps = [0; 3];
+        }
+    }
+}
+
+/// Makes a problem in e4m3 one that `forward_sm90` takes.
+fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
+    case.head_dim = case.head_dim.next_multiple_of(CHUNK);
+    case.head_dim_v = case.head_dim_v.map(|head_dim| head_dim.next_multiple_of(CHUNK));
+    (case.softcap, case.alibi, case.dropout) = (0.0, Alibi::Off, 0.0);
+    case.scale = case.scale.filter(|&scale| scale > 0.0);
+    if let Some([seq, kv_seq]) = case.sequences.iter().copied().max() {
+        (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
+        (case.sequences, case.tail) = (Vec::new(), [0; 2]);
+    }
+    for place in [&mut case.q, &mut case.k, &mut case.v] {
+        let Place { gaps, repeat, offset, .. } = place;
+        *gaps = gaps.map(|gap| gap.next_multiple_of(CHUNK));
+        *repeat = [false; 3];
+        *offset = offset.next_multiple_of(CHUNK);
+    }
+    if draw.once_in(2) {
+        case.values = Data::MeanOne;
+    }
+}
+
+/// A kernel or an entry that takes the problem; mostly the planner's choice.
+fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
+    let planner = draw.below(10) < 6;
+    let kernels: Vec<_> =
+        Kernel::of_backend(backend).iter().copied().filter(|&kernel| takes(kernel, case)).collect();
+    if planner || kernels.is_empty() {
+        return String::new();
+    }
+    if backend == BackendKind::Cpu || draw.once_in(2) {
+        return draw.pick(&kernels).name().to_owned();
+    }
+    let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
+    let modified = case.softcap > 0.0 || case.alibi != Alibi::Off;
+    let negative = case.scale.is_some_and(|scale| scale <= 0.0);
+    let fits = |entry: &&Entry| {
+        let of_scores = match entry.algorithm {
+            Algorithm::ForwardSm90 => !modified && !negative,
+            Algorithm::ForwardSm90ScoreMod => modified || negative,
+            Algorithm::ForwardSm80 => !modified,
+            Algorithm::ForwardSm80ScoreMod => modified,
+            Algorithm::ForwardSimt => case.dropout == 0.0,
+            Algorithm::ForwardSimtDropout => case.dropout > 0.0,
+            Algorithm::ForwardSm90RowClasses => !modified && !negative && case.sequences.is_empty(),
+            _ => false,
+        };
+        let tensor_cores = entry.algorithm.family() != "forward_simt";
+        of_scores && !(tensor_cores && case.dropout > 0.0) && holds(entry, case.dtype, widest)
+    };
+    let all: Vec<_> = entries().filter(fits).collect();
+    if all.is_empty() { String::new() } else { draw.pick(&all).name.to_owned() }
+}
+
+/// Whether a kernel takes what a problem asks for beside its shape.
+fn takes(kernel: Kernel, case: &Attention) -> bool {
+    let of_type = match kernel {
+        Kernel::ForwardSm90 => case.dtype != DType::F32,
+        Kernel::ForwardSm80 => matches!(case.dtype, DType::F16 | DType::Bf16),
+        Kernel::ForwardSimt => case.dtype != DType::E4m3,
+        Kernel::Standard => {
+            case.dtype != DType::E4m3 && case.sequences.iter().all(|lengths| lengths[1] < 4096)
+        }
+        Kernel::ForwardCpu => true,
+    };
+    of_type && (case.dropout == 0.0 || kernel.drops_weights())
+}

@@ -1,0 +1,91 @@
+//! Random decode problems.
+
+use fa_kernels::entries::{Algorithm, entries};
+use flash_attention::{BackendKind, MAX_DECODE_SEQLEN_Q};
+
+use super::super::case::Decode;
+use super::super::draw::Draw;
+use super::super::place::Place;
+use super::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+
+pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode {
+    // Kernels of GPUs have no fp32.
+    let dtype = match (backend, result_dtype(draw)) {
+        (BackendKind::Cuda | BackendKind::Sim, flash_attention::DType::F32) if !draw.once_in(8) => {
+            flash_attention::DType::F16
+        }
+        (_, dtype) => dtype,
+    };
+    let head_dim = head_dim(draw);
+    let mut batch = draw.between(1, 6);
+    let (mut kv_heads, mut group) = (draw.pick(&[1, 1, 2, 3]), draw.pick(&[1, 1, 2, 4, 8, 13]));
+    let mut seq = if draw.once_in(2) { 1 } else { draw.between(1, MAX_DECODE_SEQLEN_Q) };
+    let mut keys = length(draw, size.rows);
+    let products =
+        |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * head_dim;
+    let lengths = &mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut keys];
+    shrink_to(lengths, size.products, products);
+    shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * head_dim);
+    let longest = draw.below(batch);
+    let used = (0..batch)
+        .map(|index| match draw.below(5) {
+            _ if index == longest => keys,
+            0 => 0,
+            1 => keys,
+            _ => draw.logarithmic(1, keys),
+        })
+        .collect();
+    let page_size = if draw.once_in(2) { 0 } else { draw.pick(&[1, 3, 8, 16, 16, 64, 64, 100, 128, 256]) };
+    let q = place(draw, dtype, head_dim, false);
+    let mut cache = || {
+        let place = place(draw, dtype, head_dim, false);
+        // A cache that repeats its pages would have keys that are NaN in others' places.
+        Place { repeat: [false, false, place.repeat[2]], ..place }
+    };
+    let (k, v) = (cache(), cache());
+    let o = place(draw, dtype, head_dim, true);
+    let mut case = Decode {
+        dtype,
+        kv_heads,
+        group,
+        seq,
+        head_dim,
+        used,
+        full: draw.once_in(6),
+        spare_keys: draw.pick(&[0, 0, 1, 9, 70]),
+        page_size,
+        spare_pages: draw.below(4),
+        spare_entries: draw.pick(&[0, 0, 1, 5]),
+        q,
+        k,
+        v,
+        o,
+        causal: draw.once_in(2),
+        scale: scale(draw),
+        no_lse: draw.once_in(5),
+        scores: data(draw),
+        values: data(draw),
+        splits: 0,
+        entry: String::new(),
+        seed: seed(draw),
+        schedule: draw.below(64) as u64,
+        spoil: Vec::new(),
+    };
+    if backend != BackendKind::Cpu {
+        case.splits = if draw.once_in(3) { draw.logarithmic(1, 128) } else { 0 };
+        if backend == BackendKind::Sim {
+            // Each split is a launch's block.
+            case.splits = case.splits.min(6);
+        }
+        let mut named = entries()
+            .filter(|entry| entry.algorithm == Algorithm::Decode && entry.dtype == dtype.name())
+            .filter(|entry| entry.tile.head_dim as usize >= head_dim)
+            .map(|entry| entry.name)
+            .collect::<Vec<_>>();
+        named.truncate(12);
+        if !named.is_empty() && draw.once_in(4) {
+            case.entry = draw.pick(&named).to_owned();
+        }
+    }
+    case
+}

@@ -1,0 +1,315 @@
+//! What runs a planned problem over the tensors of two images.
+
+use flash_attention::cuda::{CUstream, Cuda, DeviceMemory};
+use flash_attention::gemm::{GemmAddresses, GemmPlan, GemmProblem};
+use flash_attention::{
+    Addresses, Backend, BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem,
+    DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Plan, Problem, Sim,
+};
+
+use super::image::{INPUT_CANARY, Image, OUTPUT_CANARY, Slot, elements_mut};
+use super::outcome::{Failure, Kind, ran};
+
+/// Inputs and outputs of a problem.
+pub(super) struct Memory {
+    pub(super) inputs: Image,
+    pub(super) outputs: Image,
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self { inputs: Image::new(INPUT_CANARY), outputs: Image::new(OUTPUT_CANARY) }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.inputs.clear();
+        self.outputs.clear();
+    }
+}
+
+/// A forward problem and where its tensors lie; `o` and `lse` among the outputs.
+pub(super) struct ForwardCall<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) plan: &'a Plan,
+    /// Q, K and V.
+    pub(super) inputs: [Slot; 3],
+    pub(super) extras: Extras,
+    pub(super) o: Slot,
+    pub(super) lse: Option<Slot>,
+    pub(super) schedule: u64,
+}
+
+/// What a problem has beside its tensors.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Extras {
+    pub(super) alibi_slopes: Option<Slot>,
+    pub(super) cu_seqlens: Option<[Slot; 2]>,
+}
+
+/// A backward problem and where its tensors lie.
+pub(super) struct BackwardCall<'a> {
+    pub(super) problem: &'a BackwardProblem,
+    pub(super) plan: &'a BackwardPlan,
+    /// Q, K, V, O, dO and lse.
+    pub(super) inputs: [Slot; 6],
+    pub(super) extras: Extras,
+    /// dQ, dK and dV.
+    pub(super) gradients: [Slot; 3],
+    pub(super) schedule: u64,
+}
+
+/// A decode problem and where its tensors lie.
+pub(super) struct DecodeCall<'a> {
+    pub(super) problem: &'a DecodeProblem,
+    pub(super) plan: &'a DecodePlan,
+    /// Q, K and V.
+    pub(super) inputs: [Slot; 3],
+    pub(super) seqused_k: Option<(&'a [i32], Slot)>,
+    pub(super) page_table: Option<(&'a [i32], Slot)>,
+    pub(super) o: Slot,
+    pub(super) lse: Option<Slot>,
+    pub(super) schedule: u64,
+}
+
+/// A matrix multiplication and where its matrices lie.
+pub(super) struct GemmCall<'a> {
+    pub(super) problem: &'a GemmProblem,
+    pub(super) plan: &'a GemmPlan,
+    /// A and B.
+    pub(super) inputs: [Slot; 2],
+    pub(super) c: Slot,
+    pub(super) schedule: u64,
+}
+
+/// Runs problems, one at a time.
+pub(super) trait Machine {
+    fn device(&self) -> &Device;
+
+    fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure>;
+
+    fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure>;
+
+    fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure>;
+
+    fn gemm<T: Element>(&mut self, call: &GemmCall<'_>, memory: &mut Memory) -> Result<(), Failure>;
+}
+
+/// The CPU and the simulator, which read and write the images themselves.
+pub(super) enum OnHost {
+    Cpu(Backend),
+    Sim(Device),
+}
+
+impl Machine for OnHost {
+    fn device(&self) -> &Device {
+        match self {
+            Self::Cpu(backend) => backend.device(),
+            Self::Sim(device) => device,
+        }
+    }
+
+    fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let Memory { inputs, outputs } = memory;
+        let ForwardCall { problem, plan, .. } = call;
+        let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
+        let (o, lse) = output_and_lse(outputs, call.o, call.lse);
+        let o = elements_mut::<T::Output>(o);
+        ran(match self {
+            Self::Cpu(backend) => backend.forward(problem, plan, (q, k, v), o, lse),
+            Self::Sim(_) => Sim::new(call.schedule).forward(problem, plan, (q, k, v), o, lse).map(drop),
+        })
+    }
+
+    fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let Memory { inputs, outputs } = memory;
+        let BackwardCall { problem, plan, .. } = call;
+        let [q, k, v, o, dout] = [0, 1, 2, 3, 4].map(|index| inputs.values::<T>(call.inputs[index]));
+        let inputs = BackwardInputs { q, k, v, o, lse: inputs.values::<f32>(call.inputs[5]), dout };
+        let [dq, dk, dv] = outputs.split(call.gradients).map(elements_mut::<T>);
+        let mut outputs = BackwardOutputs { dq, dk, dv };
+        ran(match self {
+            Self::Cpu(backend) => backend.backward(problem, plan, inputs, outputs),
+            Self::Sim(_) => Sim::new(call.schedule).backward(problem, plan, &inputs, &mut outputs).map(drop),
+        })
+    }
+
+    fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let Memory { inputs, outputs } = memory;
+        let DecodeCall { problem, plan, .. } = call;
+        let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
+        let list = |of: Option<(_, Slot)>| of.map(|(values, _)| values);
+        let inputs =
+            DecodeInputs { q, k, v, seqused_k: list(call.seqused_k), page_table: list(call.page_table) };
+        let (o, lse) = output_and_lse(outputs, call.o, call.lse);
+        let o = elements_mut::<T::Output>(o);
+        ran(match self {
+            Self::Cpu(backend) => backend.decode(problem, plan, inputs, o, lse),
+            Self::Sim(_) => Sim::new(call.schedule).decode(problem, plan, &inputs, o, lse).map(drop),
+        })
+    }
+
+    fn gemm<T: Element>(&mut self, call: &GemmCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let Memory { inputs, outputs } = memory;
+        let GemmCall { problem, plan, .. } = call;
+        let [a, b] = call.inputs.map(|slot| inputs.values::<T>(slot));
+        let c = outputs.values_mut::<T>(call.c);
+        ran(match self {
+            Self::Cpu(backend) => backend.gemm(problem, plan, (a, b), c),
+            Self::Sim(_) => Sim::new(call.schedule).gemm(problem, plan, (a, b), c).map(drop),
+        })
+    }
+}
+
+fn output_and_lse(outputs: &mut Image, o: Slot, lse: Option<Slot>) -> (&mut [u8], Option<&mut [f32]>) {
+    if let Some(lse) = lse {
+        let [o, lse] = outputs.split([o, lse]);
+        return (o, Some(elements_mut(lse)));
+    }
+    let [o] = outputs.split([o]);
+    (o, None)
+}
+
+/// A GPU, with memory and a stream of this machine's own.
+pub(super) struct OnGpu {
+    cuda: Cuda,
+    memory: DeviceMemory,
+    /// The inputs as they are after the run.
+    after: Vec<u8>,
+}
+
+/// Where the images and the workspace begin on the device.
+#[derive(Clone, Copy)]
+struct Places {
+    inputs: u64,
+    outputs: u64,
+    workspace: u64,
+}
+
+impl Places {
+    const fn input(self, slot: Slot) -> u64 {
+        self.inputs + slot.start as u64
+    }
+
+    const fn output(self, slot: Slot) -> u64 {
+        self.outputs + slot.start as u64
+    }
+}
+
+/// Bytes of canary behind the workspace.
+const BEHIND: usize = 256;
+
+impl OnGpu {
+    pub(super) fn new(cuda: &Cuda) -> flash_attention::Result<Self> {
+        Ok(Self { cuda: cuda.clone(), memory: cuda.device_memory(4 << 20)?, after: Vec::new() })
+    }
+
+    /// Copies the images to the device, enqueues, waits, and copies the outputs back.
+    fn run(
+        &mut self,
+        memory: &mut Memory,
+        workspace_bytes: u64,
+        enqueue: impl FnOnce(&Cuda, Places, CUstream) -> flash_attention::Result<()>,
+    ) -> Result<(), Failure> {
+        let Memory { inputs, outputs } = memory;
+        let outputs_at = inputs.len();
+        let workspace_at = outputs_at + outputs.len();
+        let end = workspace_at + workspace_bytes as usize;
+        let all = end + BEHIND;
+        if self.memory.bytes() < all {
+            self.memory = ran(self.cuda.device_memory(all.next_power_of_two()))?;
+        }
+        let device = &mut self.memory;
+        let at = |offset: usize| device.address() + offset as u64;
+        let places = Places { inputs: at(0), outputs: at(outputs_at), workspace: at(workspace_at) };
+        ran(device.write(0, inputs.bytes()))?;
+        ran(device.write(outputs_at, outputs.bytes()))?;
+        ran(device.fill(workspace_at, all - workspace_at, 0xff))?;
+        ran(enqueue(&self.cuda, places, device.stream()))?;
+        ran(device.read(outputs_at, outputs.bytes_mut()))?;
+        self.after.resize(inputs.len(), 0);
+        ran(device.read(0, &mut self.after))?;
+        if self.after != inputs.bytes() {
+            let byte = self.after.iter().zip(inputs.bytes()).position(|(after, before)| after != before);
+            let what = format!("byte {} of the inputs was written", byte.unwrap_or_default());
+            return Err(Failure::new(Kind::InputChanged, what));
+        }
+        let mut behind = [0; BEHIND];
+        ran(device.read(end, &mut behind))?;
+        if let Some(byte) = behind.iter().position(|&byte| byte != 0xff) {
+            let what = format!("byte {byte} behind the workspace of {workspace_bytes} bytes was written");
+            return Err(Failure::new(Kind::Overwritten, what));
+        }
+        Ok(())
+    }
+}
+
+impl Extras {
+    fn addresses(&self, places: Places) -> (Option<u64>, Option<(u64, u64)>) {
+        let cu_seqlens = self.cu_seqlens.map(|[q, k]| (places.input(q), places.input(k)));
+        (self.alibi_slopes.map(|slopes| places.input(slopes)), cu_seqlens)
+    }
+}
+
+impl Machine for OnGpu {
+    fn device(&self) -> &Device {
+        self.cuda.device()
+    }
+
+    fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let ForwardCall { problem, plan, .. } = call;
+        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+            let [q, k, v] = call.inputs.map(|slot| places.input(slot));
+            let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
+            let (o, lse) = (places.output(call.o), call.lse.map(|lse| places.output(lse)));
+            let workspace = places.workspace;
+            let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
+            // SAFETY: the plan is the problem's, whose views lie in places that were reserved for them, aligned to
+            // their elements; `run` waits for the stream before anything else touches the memory.
+            unsafe { cuda.forward(problem, plan, &addresses, stream) }
+        })
+    }
+
+    fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let BackwardCall { problem, plan, .. } = call;
+        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+            let [q, k, v, o, dout, lse] = call.inputs.map(|slot| places.input(slot));
+            let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
+            let workspace = places.workspace;
+            let forward = Addresses { q, k, v, o, lse: Some(lse), workspace, alibi_slopes, cu_seqlens };
+            let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
+            let addresses = BackwardAddresses { forward, dout, dq, dk, dv };
+            // SAFETY: as in `forward`.
+            unsafe { cuda.backward(problem, plan, &addresses, stream) }
+        })
+    }
+
+    fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let DecodeCall { problem, plan, .. } = call;
+        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+            let [q, k, v] = call.inputs.map(|slot| places.input(slot));
+            let list = |of: Option<(_, Slot)>| of.map(|(_, slot)| places.input(slot));
+            let addresses = DecodeAddresses {
+                q,
+                k,
+                v,
+                o: places.output(call.o),
+                lse: call.lse.map(|lse| places.output(lse)),
+                seqused_k: list(call.seqused_k),
+                page_table: list(call.page_table),
+                workspace: places.workspace,
+            };
+            // SAFETY: as in `forward`; the page table's entries in use were drawn from the pages that there are.
+            unsafe { cuda.decode(problem, plan, &addresses, stream) }
+        })
+    }
+
+    fn gemm<T: Element>(&mut self, call: &GemmCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
+        let GemmCall { problem, plan, .. } = call;
+        self.run(memory, 0, |cuda, places, stream| {
+            let [a, b] = call.inputs.map(|slot| places.input(slot));
+            let addresses = GemmAddresses { a, b, c: places.output(call.c) };
+            // SAFETY: as in `forward`.
+            unsafe { cuda.gemm(problem, plan, &addresses, stream) }
+        })
+    }
+}
