@@ -6,7 +6,7 @@ use flash_attention::{BackendKind, DType, Kernel};
 
 use crate::experiments::{
     alignment, all, backward, causal, decode, doctor, dtypes, flash, fuzz, generations, layout, matmul,
-    memory, pitfalls, profile, roofline, scaling, single, tiles, traffic, verify,
+    memory, pitfalls, profile, roofline, scaling, single, sums, tiles, traffic, verify,
 };
 use crate::json::Destination;
 use crate::peer::Choice;
@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 /// The experiments that have a name.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
-    /// Every experiment below but fuzz and verify, one document each in results/<device>
+    /// Every experiment below but fuzz, sums and verify, one document each in results/<device>
     All(all::Args),
     /// head_dim 128 against 129, and the staircase of every head_dim
     Alignment(Box<alignment::Args>),
@@ -65,6 +65,8 @@ pub(crate) enum Experiment {
     Roofline(roofline::Args),
     /// How cost grows with the sequence length, with the fitted exponent
     Scaling(scaling::Args),
+    /// Whether long sums are right: V of ones and around 1 over many keys
+    Sums(sums::Args),
     /// Every built tile that takes the problem
     Tiles(tiles::Args),
     /// Bytes through device memory, counted by the simulator and by the hardware

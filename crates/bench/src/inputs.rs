@@ -26,6 +26,14 @@ impl<T: Element> Inputs<T> {
         }
     }
 
+    /// As [`Self::random`], with elements of V from N(`mean`, `deviation`²).
+    pub(crate) fn around(problem: &Problem, seed: u64, mean: f32, deviation: f32) -> Self {
+        let tensors = problem.tensors();
+        let mut v = normal::<f32>(seed, 2, tensors.v.span());
+        v.par_iter_mut().for_each(|value| *value = mean + deviation * *value);
+        Self { v: v.into_iter().map(T::from_f32).collect(), ..Self::random(problem, seed) }
+    }
+
     /// The three tensors, as the library takes them.
     pub(crate) fn tensors(&self) -> (&[T], &[T], &[T]) {
         (&self.q, &self.k, &self.v)

@@ -83,6 +83,7 @@ fn run(cli: &Cli, shared: &mut lab::Shared) -> anyhow::Result<bool> {
         Some(Experiment::Scaling(args)) => experiments::scaling::run(args, shared),
         Some(Experiment::Tiles(args)) => experiments::tiles::run(args, shared),
         Some(Experiment::Traffic(args)) => experiments::traffic::run(args, shared),
+        Some(Experiment::Sums(args)) => experiments::sums::run(args),
         Some(Experiment::Verify(args)) => experiments::verify::run(args),
     }
 }

@@ -4,9 +4,11 @@
 //! views reach and the mask leaves visible. They run over all cores; for problems too large to do in
 //! full, [`sample`] picks the rows.
 
+mod e4m3;
+
 use rayon::prelude::*;
 
-use crate::{Element, Problem};
+use crate::{DType, Element, Problem};
 
 /// One query row of one head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +34,12 @@ pub struct Reference {
     ///
     /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes near that
     /// where the terms are equal, so that each is rounded in the same direction. No computation in fp32 can promise less.
+    ///
+    /// Of e4m3 also what rounding P to it and sums of its products may lose (`reference/e4m3.rs`).
     pub output_rounding: f64,
     /// The same for the lse, without partial sums: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
     pub lse_rounding: f64,
-    /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ.
+    /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ, and what sums of products of e4m3 may lose.
     pub lse_sums: f64,
 }
 
@@ -120,8 +124,8 @@ pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec
 
 /// The plain computation of the given rows, [rows, Dv]: products accumulate in fp32, and scores, weights and
 /// output are each rounded to the storage type, as an unfused implementation stores them. It is the
-/// baseline (`out_pt`) of FlashAttention's test rule. Of e4m3 that is the type of the weights, which a factor of 2⁸ keeps from
-/// vanishing; scores and output have O's type, as in FlashAttention-3's tests.
+/// baseline (`out_pt`) of FlashAttention's test rule. Of e4m3 that is the type of the weights alone, before their sum divides
+/// them, with a factor of 2⁸; scores stay in fp32, and the output has O's type.
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
@@ -181,11 +185,13 @@ struct Exact {
     lse_sums: f64,
 }
 
-/// A score, the sum of its terms' magnitudes, and that of its partial sums'.
+/// A score, with the sum of its terms' magnitudes, and that of its partial sums'.
 struct Score {
     score: f64,
     terms: f64,
     sums: f64,
+    /// What tensor cores may lose of it.
+    cut: f64,
 }
 
 /// One row in f64, in which fp32 products are exact.
@@ -197,16 +203,19 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let bias = |key: usize| {
         -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key)
     };
+    let is_e4m3 = T::DTYPE == DType::E4m3;
     let score = |key: usize, k: &[T]| {
         let (mut sum, mut terms, mut sums) = (0.0, 0.0, 0.0);
-        for (q, k) in q.iter().zip(k) {
-            let product = q * f64::from(k.to_f32());
+        let products: Vec<_> = q.iter().zip(k).map(|(q, k)| q * f64::from(k.to_f32())).collect();
+        for product in &products {
             sum += product;
             terms += product.abs();
             sums += sum.abs();
         }
         let (bias, factor) = (bias(key), scale.abs());
-        Score { score: capped(scale * sum) + bias, terms: factor * terms + bias.abs(), sums: factor * sums }
+        let cut = if is_e4m3 { factor * e4m3::cut(&products) } else { 0.0 };
+        let score = capped(scale * sum) + bias;
+        Score { score, terms: factor * terms + bias.abs(), sums: factor * sums, cut }
     };
     let visible = problem.visible_keys(at.batch, at.row).zip(&inputs.k);
     let scores: Vec<_> = visible.map(|(key, k)| score(key, k)).collect();
@@ -231,7 +240,16 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     for (((weight, kept), score), v) in weights.iter().zip(&kept).zip(&scores).zip(&inputs.v) {
         for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
             let v = kept * v_descale * f64::from(v.to_f32());
-            *moved += weight * ((score.terms + score.sums) * (v - o).abs() + v.abs());
+            let of_score = score.terms + score.sums + score.cut / ROUNDOFF;
+            *moved += weight * (of_score * (v - o).abs() + v.abs());
+        }
+    }
+    if is_e4m3 {
+        let largest = weights.iter().copied().fold(0.0, f64::max);
+        for (column, moved) in moved.iter_mut().enumerate() {
+            let terms = weights.iter().zip(&inputs.v);
+            let terms = terms.map(|(&weight, v)| (weight, v_descale * f64::from(v[column].to_f32())));
+            *moved += e4m3::moved(terms, largest) / ROUNDOFF;
         }
     }
     let weighted = |part: fn(&Score) -> f64| -> f64 {
@@ -242,7 +260,7 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
         lse,
         output_rounding: ROUNDOFF * moved.into_iter().fold(0.0, f64::max),
         lse_rounding: ROUNDOFF * (weighted(|score| score.terms) + lse.abs() + 1.0),
-        lse_sums: ROUNDOFF * weighted(|score| score.sums),
+        lse_sums: ROUNDOFF * weighted(|score| score.sums) + weighted(|score| score.cut),
     }
 }
 
@@ -252,6 +270,8 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let stored = |value: f32| T::Output::from_f32(value).to_f32();
     let scale = T::DTYPE.weight_scale();
     let stored_weight = |value: f32| T::from_f32(scale * value).to_f32() / scale;
+    // As FlashAttention does: divided first, the weights of long rows would vanish.
+    let divides_last = T::DTYPE == DType::E4m3;
     let softcap = problem.softcap();
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let slope = problem.alibi_slope(at.batch, at.head);
@@ -260,10 +280,9 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
         .zip(&inputs.k)
         .map(|(key, k)| {
             let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            stored(
-                capped(problem.softmax_scale() * product)
-                    - slope * problem.distance(at.batch, at.row, key) as f32,
-            )
+            let score = capped(problem.softmax_scale() * product)
+                - slope * problem.distance(at.batch, at.row, key) as f32;
+            if divides_last { score } else { stored(score) }
         })
         .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -271,7 +290,8 @@ fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Ro
     let sum: f32 = weights.iter().sum();
     let mut o = vec![0.0_f32; problem.head_dim_v()];
     for ((weight, kept), v) in weights.iter().zip(&inputs.kept).zip(&inputs.v) {
-        let weight = stored_weight(stored_weight(weight / sum) * kept);
+        let weight = if divides_last { stored_weight(*weight) / sum } else { stored_weight(weight / sum) };
+        let weight = if *kept == 1.0 { weight } else { stored_weight(weight * kept) };
         for (o, v) in o.iter_mut().zip(*v) {
             *o += weight * v.to_f32();
         }

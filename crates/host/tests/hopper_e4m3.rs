@@ -25,8 +25,8 @@ fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> R
     let ran = sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
-    // The simulator adds products in fp32.
-    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
+    let scores = plan.score_dtype(&problem);
+    let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), scores, &rows);
     prop_assert!(report.passed(), "{report}");
     prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
     prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
@@ -176,5 +176,5 @@ fn the_plan_says_what_the_copy_of_v_costs() {
     assert_eq!(plan.workspace_bytes, 2 * 3 * 64 * 128);
     let reasons = plan.reasons.join("; ");
     assert!(reasons.contains("before it, v transposed") && reasons.contains("49152 bytes"), "{reasons}");
-    assert_eq!(plan.score_dtype(&case.problem()), DType::F16);
+    assert_eq!(plan.score_dtype(&case.problem()), DType::F32);
 }

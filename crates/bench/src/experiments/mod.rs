@@ -18,6 +18,7 @@ pub(crate) mod profile;
 pub(crate) mod roofline;
 pub(crate) mod scaling;
 pub(crate) mod single;
+pub(crate) mod sums;
 pub(crate) mod tiles;
 pub(crate) mod traffic;
 pub(crate) mod verify;

@@ -180,13 +180,7 @@ impl Plan {
 
     /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they
     /// pass through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
-    ///
-    /// Hopper's tensor cores add 8-bit products with about 14 digits (DeepSeek-V3, arXiv:2412.19437, section 3.3.2), each of
-    /// several times: as if scores were kept in fp16, with 11.
     pub fn score_dtype(&self, problem: &Problem) -> DType {
-        if problem.dtype() == DType::E4m3 && !self.steps.is_empty() {
-            return DType::F16;
-        }
         let stored = self.steps.iter().any(|step| step.entry.algorithm == Algorithm::StandardScores);
         if stored { problem.dtype() } else { DType::F32 }
     }

@@ -1,6 +1,6 @@
 //! How O and lse leave.
 
-use super::consumer::{leads_warp, scale_rows, warpgroup};
+use super::consumer::{scale_rows, warpgroup};
 use super::schedule::Schedule;
 use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
 use crate::config::Sm90Config;

@@ -1,0 +1,162 @@
+//! Whether O is what it should be where sums are long: V of ones, and V around 1 and 0, over many keys.
+
+use anyhow::Result;
+use flash_attention::{BackendKind, DType, Element, Problem, Request};
+use serde::Serialize;
+
+use crate::check::Expected;
+use crate::cli::{BackendArgs, ReportArgs, named};
+use crate::inputs::Inputs;
+use crate::measure::{judged, with_element};
+use crate::problem::{Layout, Shape};
+use crate::record::Header;
+use crate::session::Session;
+use crate::table::table;
+
+/// Rows that are compared with the f64 reference.
+const CHECKED_ROWS: usize = 32;
+
+/// How far the mean of O may be from 1 where V is 1. Single elements of short rows are further off: weights are rounded.
+const ONES_BOUND: f64 = 1.0 / 256.0;
+
+/// Arguments of `sums`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Sequence lengths [default: 4096,16384,65536,131072; cpu: 1024,4096; sim: 256]
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    seq: Vec<u32>,
+    /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
+    #[arg(long, value_name = "COLUMNS,…", value_delimiter = ',', default_values_t = [64_usize, 128, 256])]
+    dim: Vec<usize>,
+    /// Storage type of Q, K and V
+    #[arg(long, default_value = "e4m3", value_parser = named(&DType::ALL, DType::name))]
+    dtype: DType,
+    #[command(flatten)]
+    backend: BackendArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// What V is filled with; Q and K are normal.
+#[derive(Clone, Copy)]
+struct Values {
+    name: &'static str,
+    mean: f32,
+    deviation: f32,
+}
+
+const VALUES: [Values; 3] = [
+    Values { name: "1", mean: 1.0, deviation: 0.0 },
+    Values { name: "around 1", mean: 1.0, deviation: 1.0 },
+    Values { name: "around 0", mean: 0.0, deviation: 1.0 },
+];
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    header: Header,
+    dtype: &'static str,
+    rows: Vec<RowRecord>,
+    passed: bool,
+}
+
+#[derive(Serialize)]
+struct RowRecord {
+    values: &'static str,
+    head_dim: usize,
+    seq: usize,
+    causal: bool,
+    /// Over all of O.
+    mean: f64,
+    least: f64,
+    largest: f64,
+    /// Over the rows that were compared with the reference.
+    max_error: f64,
+    bound: f64,
+    passed: bool,
+}
+
+/// Runs the experiment; false if a result is wrong.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let screen = args.report.open()?;
+    let session = Session::open(&args.backend)?;
+    session.header(&screen)?;
+    let seqs = match session.kind() {
+        _ if !args.seq.is_empty() => args.seq.clone(),
+        BackendKind::Cuda => vec![4096, 16384, 65536, 131_072],
+        BackendKind::Cpu => vec![1024, 4096],
+        BackendKind::Sim => vec![256],
+    };
+    let mut rows = Vec::new();
+    for &head_dim in &args.dim {
+        for &seq in &seqs {
+            for causal in [false, true] {
+                let shape = Shape {
+                    batch: 1,
+                    heads: 1,
+                    seq: seq as usize,
+                    head_dim,
+                    dtype: args.dtype,
+                    causal,
+                };
+                let problem = shape.problem(Layout::Bshd)?;
+                for values in VALUES {
+                    rows.push(with_element!(args.dtype, measured(&session, &problem, values, args))?);
+                }
+            }
+        }
+    }
+    let cells = rows.iter().map(|row| {
+        let mask = if row.causal { "causal" } else { "full" };
+        vec![
+            format!("V {}, D={} S={} {mask}", row.values, row.head_dim, row.seq),
+            format!("{:.5}", row.mean),
+            format!("{:.5} - {:.5}", row.least, row.largest),
+            format!("{:.2e}", row.max_error),
+            format!("{:.2e}", row.bound),
+            if row.passed { "pass" } else { "FAIL" }.to_owned(),
+        ]
+    });
+    let titles = ["case", "mean of O", "least - largest", "max error", "bound", "check"];
+    screen.line(table(&titles, cells.collect()))?;
+    let passed = rows.iter().all(|row| row.passed);
+    let header = Header::new("sums", &session, args.report.seed);
+    args.report.write(&Document { header, dtype: args.dtype.name(), rows, passed }, &screen)?;
+    Ok(passed)
+}
+
+/// One problem, run and judged.
+fn measured<T: Element>(
+    session: &Session,
+    problem: &Problem,
+    values: Values,
+    args: &Args,
+) -> Result<RowRecord> {
+    session.check_tensors(problem)?;
+    let seed = args.report.seed;
+    let inputs = Inputs::<T>::around(problem, seed, values.mean, values.deviation);
+    let expected = Expected::new(problem, &inputs, CHECKED_ROWS, seed);
+    let plan = session.backend.plan(problem, &Request::default())?;
+    session.check_workspace(problem, &plan)?;
+    let prepared = session.backend.prepare(problem, &plan, inputs.tensors())?;
+    let (mut mean, mut least, mut largest) = (0.0, f64::INFINITY, f64::NEG_INFINITY);
+    let (_, verdict) = judged(prepared, |o, lse| {
+        for value in o.iter().map(|value| f64::from(value.to_f32())) {
+            (mean, least, largest) = (mean + value / o.len() as f64, least.min(value), largest.max(value));
+        }
+        expected.judge(problem, plan.score_dtype(problem), o, lse)
+    })?;
+    let is_one = values.deviation > 0.0 || (mean - 1.0).abs() <= ONES_BOUND;
+    Ok(RowRecord {
+        values: values.name,
+        head_dim: problem.head_dim(),
+        seq: problem.seqlen_k(),
+        causal: problem.window().1 == Some(0),
+        mean,
+        least,
+        largest,
+        max_error: verdict.output.max_error,
+        bound: verdict.output.bound,
+        passed: verdict.passed() && is_one,
+    })
+}
