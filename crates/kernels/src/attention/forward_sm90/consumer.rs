@@ -231,7 +231,9 @@ where
         // SAFETY: the caller's contract.
         unsafe {
             let mut block = seen.end;
-            if !Self::IN_PARTS {
+            if Self::IN_PARTS {
+                self.take_turn();
+            } else {
                 block -= 1;
                 self.begin(params, blocks, seen, block == seen.begin);
             }
@@ -246,6 +248,9 @@ where
             while block > seen.begin {
                 block -= 1;
                 self.step::<true>(params, blocks, block, block == seen.begin);
+            }
+            if Self::IN_PARTS {
+                self.pass_turn();
             }
         }
     }
