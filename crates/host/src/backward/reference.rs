@@ -184,10 +184,13 @@ impl<'a> HeadInputs<'a> {
                     let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
                         continue;
                     };
-                    add(&mut dv[0], dout, row.p[at]);
-                    add_magnitude(&mut dv[1], dout, moved.p[at]);
-                    add(&mut dk[0], q, scale * row.ds[at]);
-                    add_magnitude(&mut dk[1], q, scale * moved.ds[at]);
+                    let ([sum, dv_moved], [dk_sum, dk_moved, ..]) = (&mut dv, &mut dk);
+                    add(sum, dout, row.p[at]);
+                    add_magnitude(dv_moved, dout, moved.p[at]);
+                    add_partial_sum(dv_moved, sum);
+                    add(dk_sum, q, scale * row.ds[at]);
+                    add_magnitude(dk_moved, q, scale * moved.ds[at]);
+                    add_partial_sum(dk_moved, dk_sum);
                     add_square(&mut dk[2], q, scale * stored.by_chance[at]);
                     add(&mut dk[3], q, scale * stored.by_rounding[at]);
                 }
@@ -271,6 +274,7 @@ impl<'a> HeadInputs<'a> {
                 + p * distance.abs() * bending;
             add(&mut part.dq, &self.k[key], scale * ds);
             add_magnitude(&mut moved.dq, &self.k[key], scale * (ds_moved + ds.abs()));
+            add_partial_sum(&mut moved.dq, &part.dq);
             part.ds.push(ds);
             moved.p.push(kept[j] * p * (relative + 1.0));
             moved.ds.push(ds_moved + ds.abs());
@@ -396,6 +400,11 @@ fn partial_sums(a: &[f64], b: &[f64]) -> f64 {
 
 fn add(sum: &mut [f64], values: &[f64], factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
+}
+
+/// Counts one rounding of each element of a sum that is under way.
+fn add_partial_sum(moved: &mut [f64], sum: &[f64]) {
+    moved.iter_mut().zip(sum).for_each(|(moved, sum)| *moved += sum.abs() / accuracy::GRADIENT_ROUNDINGS);
 }
 
 fn add_magnitude(sum: &mut [f64], values: &[f64], factor: f64) {
