@@ -37,6 +37,27 @@ fn a_time_ends_it() {
 }
 
 #[test]
+#[cfg(unix)]
+fn ctrl_c_ends_it_and_it_says_what_ran() {
+    let mut child = common::command(&words("fuzz --backend cpu --seconds 100"));
+    let child =
+        child.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let (text, error) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(text.lines().last().unwrap().contains(" problems ("), "{text}");
+    assert!(
+        error.starts_with("error: fuzz: ") && error.contains("problems ran: interrupted by Ctrl-C"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
 fn a_problem_can_be_run_alone() {
     let run = |problem: &str| fa_bench(&["fuzz", "--backend", "cpu", "--problem", problem]);
     let output = run(r#"{"forward":{"dtype":"f16","seq":5,"head_dim":63,"o":{"gaps":[9,0,0]}}}"#);

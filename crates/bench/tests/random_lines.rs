@@ -10,6 +10,7 @@ use clap::{Arg, Command};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};
+use rayon::prelude::*;
 
 /// Values that are wrong for most arguments, and right for some.
 const VALUES: [&str; 34] = [
@@ -139,8 +140,8 @@ fn no_line_makes_the_program_panic_and_refusals_are_one_line() {
     let command = fa_bench::command();
     let folder = tempfile::tempdir().unwrap();
     let mut runner = TestRunner::deterministic();
-    let mut checked = 0;
-    while checked < 40 {
+    let mut lines = Vec::new();
+    while lines.len() < 32 {
         let mut words = line(&command, &plans().new_tree(&mut runner).unwrap().current());
         // What the parser refuses was tried above. `all` writes reports for minutes.
         let is_all = words.get(1).is_some_and(|word| word == "all");
@@ -148,9 +149,10 @@ fn no_line_makes_the_program_panic_and_refusals_are_one_line() {
             continue;
         }
         if !words.iter().any(|word| word == "--backend") {
-            words.extend(["--backend".to_owned(), ["cpu", "sim"][checked % 2].to_owned()]);
+            words.extend(["--backend".to_owned(), ["cpu", "sim"][lines.len() % 2].to_owned()]);
         }
-        check(&words, folder.path());
-        checked += 1;
+        lines.push(words);
     }
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(8).build().unwrap();
+    threads.install(|| lines.par_iter().for_each(|words| check(words, folder.path())));
 }

@@ -17,6 +17,7 @@ mod place;
 mod product;
 mod replay;
 mod shrink;
+mod start;
 
 use std::collections::BTreeMap;
 use std::thread;

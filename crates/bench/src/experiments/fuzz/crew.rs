@@ -185,12 +185,15 @@ impl Crew {
 fn smallest(bench: &mut Bench<impl Machine>, found: Found) -> Found {
     let kind = found.failure.kind;
     let mut last = found.failure.clone();
-    let (case, _) = shrink(&found.case, PATIENCE, |case| match bench.run(case) {
-        Err(Stop::Failed(failure)) if failure.kind == kind => {
-            last = failure;
-            true
+    let (case, _) = shrink(&found.case, PATIENCE, |case| {
+        let result = if interrupt::check().is_ok() { bench.run(case) } else { Ok(()) };
+        match result {
+            Err(Stop::Failed(failure)) if failure.kind == kind => {
+                last = failure;
+                true
+            }
+            _ => false,
         }
-        _ => false,
     });
     Found { case, failure: last, ..found }
 }

@@ -7,7 +7,7 @@ mod spoil;
 
 use flash_attention::{BackendKind, DType};
 
-use super::case::{Attention, Backward, Case, Data, Decode, Gemm, Operation, Seed};
+use super::case::{Case, Data, Operation, Seed};
 use super::draw::Draw;
 use super::place::Place;
 
@@ -35,27 +35,7 @@ pub(super) fn case(name: u64, scope: Scope) -> Case {
         Operation::Decode => Case::Decode(decode::draw(&mut draw, scope.backend, size)),
         Operation::Gemm => Case::Gemm(product::draw(&mut draw, scope.backend, size)),
     };
-    let case = if scope.backend == BackendKind::Sim { from_whole_words(case) } else { case };
     if draw.once_in(SPOILED) { spoil::spoil(case, &mut draw) } else { case }
-}
-
-/// Has inputs start at words of 4 bytes. Kernels read whole words, so also what lies before a tensor in its first one,
-/// which the simulator takes for a read out of bounds.
-fn from_whole_words(mut case: Case) -> Case {
-    fn even<const N: usize>(dtype: DType, offsets: [&mut usize; N]) {
-        let word = 4 / dtype.bytes();
-        offsets.into_iter().for_each(|offset| *offset = offset.next_multiple_of(word));
-    }
-    match &mut case {
-        Case::Forward(Attention { dtype, q, k, v, .. }) | Case::Decode(Decode { dtype, q, k, v, .. }) => {
-            even(*dtype, [q, k, v].map(|place| &mut place.offset));
-        }
-        Case::Backward(Backward { forward: Attention { dtype, q, k, v, o, .. }, dout, .. }) => {
-            even(*dtype, [q, k, v, o, dout].map(|place| &mut place.offset));
-        }
-        Case::Gemm(Gemm { dtype, a, b, .. }) => even(*dtype, [a, b].map(|place| &mut place.offset)),
-    }
-    case
 }
 
 /// How much a problem may take.
