@@ -51,7 +51,7 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// The parser's message without its blank lines and usage text: one line.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+pub fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let said = text.lines().map(str::trim).filter(|line| !line.is_empty());
     said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))

@@ -30,10 +30,15 @@ mod timer;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use cli::{Cli, Experiment};
 pub use experiments::all::EXPERIMENTS;
+
+/// The command line of `fa-bench`: its experiments and their arguments.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// The program `fa-bench`.
 pub fn main() -> ExitCode {

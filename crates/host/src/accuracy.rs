@@ -22,7 +22,7 @@ const LSE_ROUNDINGS: f64 = 8.0;
 /// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the
 /// difference of two sums, which in fp32 and any order are each off by a few roundings of their terms, while
 /// the plain computation's are now and then equal by luck.
-const GRADIENT_ROUNDINGS: f64 = 4.0;
+pub(crate) const GRADIENT_ROUNDINGS: f64 = 4.0;
 
 /// How far a result is from the reference, and how far it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]

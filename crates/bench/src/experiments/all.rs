@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
 
-use crate::cli::{BackendArgs, Cli, named};
+use crate::cli::{BackendArgs, Cli, named, seconds};
 use crate::failure;
 use crate::interrupt::Interrupted;
 use crate::lab::Shared;
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ORDINAL")]
     device: Option<usize>,
     /// Seconds per kernel after which no run is begun, once the least number of runs is there
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     budget: f64,
     /// Names the random inputs
     #[arg(long, default_value_t = 0)]

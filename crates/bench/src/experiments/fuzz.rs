@@ -17,6 +17,7 @@ mod place;
 mod product;
 mod replay;
 mod shrink;
+mod start;
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -39,7 +40,7 @@ use crate::cli::{BackendArgs, ReportArgs, named, seconds};
 use crate::failure::usage;
 use crate::interrupt::{self, Interrupted};
 use crate::lab::Shared;
-use crate::output::Screen;
+use crate::output::{Progress, Screen};
 use crate::record::Header;
 use crate::session::Session;
 
@@ -64,10 +65,10 @@ pub(crate) struct Args {
     report: ReportArgs,
 }
 
-/// Problems that run without a limit, and the least that is one.
+/// Problems of a run without a limit.
 const RUNS: u64 = 1000;
 
-/// A kernel of a problem that may be run takes a thousandth of this.
+/// What no problem takes; kernels take milliseconds.
 const ENDLESS: Duration = Duration::from_secs(60);
 
 #[derive(Serialize)]
@@ -158,51 +159,59 @@ impl Team {
         report: &mut dyn FnMut(Found) -> Result<()>,
     ) -> Result<()> {
         let machines: Vec<_> = self.pools.iter().map(|_| machine(session)).collect::<Result<_>>()?;
-        let progress = screen.progress(crew.length().unwrap_or(0), "fuzz");
+        let progress = screen.progress(crew.length(), "fuzz");
         let mut suspects = Vec::new();
+        let mut note = |found: Found| {
+            if replay::took_the_device(session, &found) {
+                suspects.push(found);
+                return Ok(());
+            }
+            progress.suspend(|| report(found))
+        };
         thread::scope(|scope| {
-            let workers: Vec<_> = self
-                .pools
-                .iter()
-                .zip(machines)
-                .enumerate()
+            let pools = self.pools.iter().zip(machines).enumerate();
+            let workers: Vec<_> = pools
                 .map(|(index, (pool, machine))| {
                     scope.spawn(move || pool.install(|| machine.work(crew, index)))
                 })
                 .collect();
-            let mut shown = 0;
-            while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-                thread::sleep(Duration::from_millis(50));
-                let done = crew.done();
-                progress.advance((done - shown) as usize);
-                shown = done;
-                for found in crew.take_found() {
-                    if replay::took_the_device(session, &found) {
-                        suspects.push(found);
-                    } else {
-                        progress.suspend(|| report(found))?;
-                    }
-                }
-                if session.kind() == BackendKind::Cuda
-                    && let Some(found) = crew.endless(ENDLESS)
-                {
-                    // The thread waits for the driver for ever, and so would the end of this scope.
-                    progress.suspend(|| report(found))?;
-                    std::process::exit(1);
-                }
-            }
-            anyhow::Ok(())
+            let watched = watch(crew, session.kind(), &progress, &mut note, || {
+                workers.iter().all(thread::ScopedJoinHandle::is_finished)
+            });
+            // Where the report cannot be printed, nobody waits for more of it.
+            crew.end();
+            watched
         })?;
+        crew.take_found().into_iter().try_for_each(note)?;
         drop(progress);
-        for found in crew.take_found() {
-            if replay::took_the_device(session, &found) {
-                suspects.push(found);
-            } else {
-                report(found)?;
-            }
-        }
         replay::culprits(session, ordinal, suspects)?.into_iter().try_for_each(report)
     }
+}
+
+/// Notes failures and progress until all is done.
+fn watch(
+    crew: &Crew,
+    kind: BackendKind,
+    progress: &Progress,
+    note: &mut dyn FnMut(Found) -> Result<()>,
+    is_over: impl Fn() -> bool,
+) -> Result<()> {
+    let mut shown = 0;
+    while !is_over() {
+        thread::sleep(Duration::from_millis(20));
+        let steps = crew.progress();
+        progress.advance(steps - shown);
+        shown = steps;
+        crew.take_found().into_iter().try_for_each(&mut *note)?;
+        if kind == BackendKind::Cuda
+            && let Some(found) = crew.endless(ENDLESS)
+        {
+            note(found)?;
+            // The thread waits for the driver for ever, and so would whoever waits for the thread.
+            std::process::exit(1);
+        }
+    }
+    Ok(())
 }
 
 /// A machine of a backend.
@@ -281,12 +290,10 @@ fn finish(
         failures.len(),
     ))?;
     let interrupted = interrupt::check();
-    let stopped = match (interrupted.is_err(), crew.length()) {
-        (true, _) => Some(Interrupted.to_string()),
-        (false, Some(length)) if runs < length as u64 && args.seconds.is_none() => {
-            Some(format!("it ended after {runs} of {length} problems, because too many failed"))
-        }
-        _ => None,
+    let stopped = if interrupted.is_err() {
+        Some(Interrupted.to_string())
+    } else {
+        crew.gave_up().then(|| format!("it ended after {runs} problems, because too many failed"))
     };
     let passed = failures.is_empty();
     let document = Document {

@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use super::BackwardProblem;
-use crate::{Element, Problem, TensorLayout};
+use crate::{Element, Problem, TensorLayout, accuracy};
 
 /// A key/value head of a sequence, with the query heads that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,10 +184,13 @@ impl<'a> HeadInputs<'a> {
                     let Some(at) = key.checked_sub(row.first).filter(|&at| at < row.p.len()) else {
                         continue;
                     };
-                    add(&mut dv[0], dout, row.p[at]);
-                    add_magnitude(&mut dv[1], dout, moved.p[at]);
-                    add(&mut dk[0], q, scale * row.ds[at]);
-                    add_magnitude(&mut dk[1], q, scale * moved.ds[at]);
+                    let ([sum, dv_moved], [dk_sum, dk_moved, ..]) = (&mut dv, &mut dk);
+                    add(sum, dout, row.p[at]);
+                    add_magnitude(dv_moved, dout, moved.p[at]);
+                    add_partial_sum(dv_moved, sum);
+                    add(dk_sum, q, scale * row.ds[at]);
+                    add_magnitude(dk_moved, q, scale * moved.ds[at]);
+                    add_partial_sum(dk_moved, dk_sum);
                     add_square(&mut dk[2], q, scale * stored.by_chance[at]);
                     add(&mut dk[3], q, scale * stored.by_rounding[at]);
                 }
@@ -229,7 +232,10 @@ impl<'a> HeadInputs<'a> {
             let (product, bias) = (scale * dot(q, &self.k[key]), self.bias(head, row, key));
             let bent = if softcap == 0.0 { 0.0 } else { (product / softcap).tanh() };
             scores.push(if softcap == 0.0 { product } else { softcap * bent } + bias);
-            terms.push(scale.abs() * dot_of_magnitudes(q, &self.k[key]) + bias.abs());
+            // Each partial sum is rounded once.
+            let products = dot_of_magnitudes(q, &self.k[key])
+                + partial_sums(q, &self.k[key]) / accuracy::GRADIENT_ROUNDINGS;
+            terms.push(scale.abs() * products + bias.abs());
             slopes.push(1.0 - bent * bent);
         }
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -239,11 +245,14 @@ impl<'a> HeadInputs<'a> {
         let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
             seen.clone().zip(&kept).map(|(key, kept)| kept * product(dout, &self.v[key])).collect()
         };
-        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these
-        // have one sign; what dP and delta share of their terms does not cancel.
+        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these have one
+        // sign, and by one of each partial sum where they are equal; what dP and delta share does not cancel.
         let sum = ((problem.head_dim_v() as f64).sqrt() / 3.0).max(1.0);
         let dp: Vec<_> = of_keys(dot);
-        let dp_terms: Vec<_> = of_keys(dot_of_magnitudes).iter().map(|terms| sum * terms).collect();
+        let dp_sums = of_keys(partial_sums);
+        let dp_terms = of_keys(dot_of_magnitudes).into_iter().zip(dp_sums);
+        let dp_terms: Vec<_> =
+            dp_terms.map(|(terms, sums)| (sum * terms).max(sums / accuracy::GRADIENT_ROUNDINGS)).collect();
         let delta = dot(&p, &dp);
         let lse_moved = dot(&p, &terms) + lse.abs() + 1.0;
         let delta_moved: f64 =
@@ -265,6 +274,7 @@ impl<'a> HeadInputs<'a> {
                 + p * distance.abs() * bending;
             add(&mut part.dq, &self.k[key], scale * ds);
             add_magnitude(&mut moved.dq, &self.k[key], scale * (ds_moved + ds.abs()));
+            add_partial_sum(&mut moved.dq, &part.dq);
             part.ds.push(ds);
             moved.p.push(kept[j] * p * (relative + 1.0));
             moved.ds.push(ds_moved + ds.abs());
@@ -378,8 +388,23 @@ fn dot_of_magnitudes(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
 }
 
+/// Sum of the magnitudes of the partial sums of a·b: what one rounding of each of them moves the last one by, at most.
+fn partial_sums(a: &[f64], b: &[f64]) -> f64 {
+    let mut sum = 0.0_f64;
+    let partial = |(a, b): (&f64, &f64)| {
+        sum += a * b;
+        sum.abs()
+    };
+    a.iter().zip(b).map(partial).sum()
+}
+
 fn add(sum: &mut [f64], values: &[f64], factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
+}
+
+/// Counts one rounding of each element of a sum that is under way.
+fn add_partial_sum(moved: &mut [f64], sum: &[f64]) {
+    moved.iter_mut().zip(sum).for_each(|(moved, sum)| *moved += sum.abs() / accuracy::GRADIENT_ROUNDINGS);
 }
 
 fn add_magnitude(sum: &mut [f64], values: &[f64], factor: f64) {

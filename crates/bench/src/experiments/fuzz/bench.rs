@@ -8,6 +8,7 @@ use flash_attention::{BackendKind, Error};
 use super::case::{Case, Operation};
 use super::machine::{Machine, Memory};
 use super::outcome::{Failure, Kind, Stop};
+use super::start::suited;
 use super::{attention, backward, decode, product};
 
 /// A machine and the memory that its problems lie in, one after another.
@@ -67,7 +68,8 @@ impl<M: Machine> Bench<M> {
     /// Why it did not come to a right end.
     pub(super) fn run(&mut self, case: &Case) -> Result<(), Stop> {
         self.memory.clear();
-        let run = AssertUnwindSafe(|| match case {
+        let case = suited(case.clone(), self.machine.device().backend);
+        let run = AssertUnwindSafe(|| match &case {
             Case::Forward(case) => attention::run(self, case),
             Case::Backward(case) => backward::run(self, case),
             Case::Decode(case) => decode::run(self, case),

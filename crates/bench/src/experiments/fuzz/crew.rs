@@ -1,6 +1,6 @@
 //! Threads that draw, run and judge problems, each on a machine of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,9 +62,15 @@ pub(super) struct Crew {
     extent: Extent,
     begin: Instant,
     next: AtomicU64,
+    /// Because of failures.
     stop: AtomicBool,
+    /// Because nobody listens.
+    over: AtomicBool,
     counts: Mutex<[Count; Operation::ALL.len()]>,
+    /// Not taken yet.
     found: Mutex<Vec<Found>>,
+    /// All of them, taken or not.
+    failures: AtomicUsize,
     /// What each thread is at, and since when.
     under_way: Vec<Mutex<Option<(Case, u64, Instant)>>>,
     /// Refusals that were not asked for, each once.
@@ -83,8 +89,10 @@ impl Crew {
             begin: Instant::now(),
             next: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             counts: Mutex::default(),
             found: Mutex::default(),
+            failures: AtomicUsize::new(0),
             under_way: (0..threads).map(|_| Mutex::default()).collect(),
             refusals: Mutex::default(),
         }
@@ -108,7 +116,7 @@ impl Crew {
 
     fn is_over(&self) -> bool {
         let is_late = self.extent.time.is_some_and(|time| self.begin.elapsed() >= time);
-        is_late || self.stop.load(Relaxed) || interrupt::check().is_err()
+        is_late || self.stop.load(Relaxed) || self.over.load(Relaxed) || interrupt::check().is_err()
     }
 
     /// Counts a result, and makes a failure smaller first.
@@ -132,9 +140,8 @@ impl Crew {
                     return;
                 }
                 let found = smallest(bench, Found { case, failure, name, operation });
-                let mut all = lock(&self.found);
-                all.push(found);
-                if all.len() >= MOST_FAILURES {
+                lock(&self.found).push(found);
+                if self.failures.fetch_add(1, Relaxed) + 1 >= MOST_FAILURES {
                     self.stop.store(true, Relaxed);
                 }
             }
@@ -142,7 +149,7 @@ impl Crew {
     }
 
     /// Problems that have come to an end.
-    pub(super) fn done(&self) -> u64 {
+    fn done(&self) -> u64 {
         lock(&self.counts).iter().map(Count::all).sum()
     }
 
@@ -171,9 +178,27 @@ impl Crew {
         })
     }
 
-    /// Problems in all, where there is a limit.
-    pub(super) fn length(&self) -> Option<usize> {
-        (self.extent.runs < u64::MAX).then_some(self.extent.runs as usize)
+    /// Steps of the whole run: problems, or seconds where there is no limit to problems.
+    pub(super) fn length(&self) -> usize {
+        match self.extent {
+            Extent { runs: u64::MAX, time, .. } => time.map_or(0, |time| time.as_secs() as usize),
+            Extent { runs, .. } => runs as usize,
+        }
+    }
+
+    /// Those that are done.
+    pub(super) fn progress(&self) -> usize {
+        if self.extent.runs == u64::MAX { self.seconds() as usize } else { self.done() as usize }
+    }
+
+    /// Has no problem begin any more.
+    pub(super) fn end(&self) {
+        self.over.store(true, Relaxed);
+    }
+
+    /// Whether it ended because of its failures.
+    pub(super) fn gave_up(&self) -> bool {
+        self.stop.load(Relaxed)
     }
 
     pub(super) fn seconds(&self) -> f64 {
@@ -185,12 +210,15 @@ impl Crew {
 fn smallest(bench: &mut Bench<impl Machine>, found: Found) -> Found {
     let kind = found.failure.kind;
     let mut last = found.failure.clone();
-    let (case, _) = shrink(&found.case, PATIENCE, |case| match bench.run(case) {
-        Err(Stop::Failed(failure)) if failure.kind == kind => {
-            last = failure;
-            true
+    let (case, _) = shrink(&found.case, PATIENCE, |case| {
+        let result = if interrupt::check().is_ok() { bench.run(case) } else { Ok(()) };
+        match result {
+            Err(Stop::Failed(failure)) if failure.kind == kind => {
+                last = failure;
+                true
+            }
+            _ => false,
         }
-        _ => false,
     });
     Found { case, failure: last, ..found }
 }

@@ -51,7 +51,8 @@ impl Image {
     /// A place for `elements` elements of `size` bytes, so many elements behind a multiple of 256 bytes.
     pub(super) fn reserve(&mut self, (elements, size): (usize, usize), offset: usize) -> Slot {
         // Behind a multiple of 256, the margin keeps the distance that the offset says.
-        let start = self.len.next_multiple_of(ALIGNMENT) + ALIGNMENT + (offset * size) % ALIGNMENT;
+        let start =
+            self.len.next_multiple_of(ALIGNMENT) + ALIGNMENT + (offset % ALIGNMENT * size) % ALIGNMENT;
         let slot = Slot { start, bytes: elements * size };
         self.len = (start + slot.bytes + MARGIN).next_multiple_of(ALIGNMENT);
         slot
