@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{DriverError, result, sys};
 use fa_kernels::entries::Entry;
@@ -17,7 +17,7 @@ const LOG_BYTES: usize = 16 << 10;
 /// Functions by entry name. Modules stay loaded as long as the process's primary context.
 #[derive(Default)]
 pub(super) struct Modules {
-    functions: Mutex<HashMap<&'static str, Function>>,
+    functions: Mutex<HashMap<&'static str, Arc<Mutex<Option<Function>>>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -29,20 +29,27 @@ unsafe impl Send for Function {}
 impl Modules {
     /// The entry's function, loaded into the current context if it is not yet.
     pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<sys::CUfunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(entry.name) {
+        let place = self.place(entry.name);
+        // Other threads wait for this entry alone while the driver compiles it.
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = *place {
             return Ok(function.0);
         }
         let function = function(entry, shipped(entry.name)?)?;
-        functions.insert(entry.name, Function(function));
+        *place = Some(Function(function));
         Ok(function)
+    }
+
+    /// Where an entry's function stands once it is loaded.
+    fn place(&self, entry: &'static str) -> Arc<Mutex<Option<Function>>> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(functions.entry(entry).or_default())
     }
 
     /// Loads `ptx` as the entry's, in place of what was loaded under its name.
     pub(super) fn load(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
         let function = function(entry, compile(entry.name, ptx)?)?;
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        functions.insert(entry.name, Function(function));
+        *self.place(entry.name).lock().unwrap_or_else(PoisonError::into_inner) = Some(Function(function));
         Ok(())
     }
 }

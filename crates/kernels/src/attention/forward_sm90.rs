@@ -39,8 +39,7 @@ const WARPS: u32 = WARPGROUP / 32;
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: Sm90Config) -> u32 {
-    let turns = if config.element_bytes == 1 { 9 } else { 7 };
-    2 + if config.takes_turns() { turns } else { 0 } + if config.own_output() { 0 } else { 1 }
+    2 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
 /// As [`barriers`], with `ROW_CLASSES`.

@@ -58,7 +58,7 @@ impl Size {
         match backend {
             BackendKind::Cuda => {
                 let rows = if long { 8192 } else { 2048 };
-                Self { rows, products: 1 << 30, tile: 1, elements: 1 << 19 }
+                Self { rows, products: if long { 1 << 28 } else { 1 << 25 }, tile: 1, elements: 1 << 18 }
             }
             BackendKind::Cpu => {
                 let rows = if long { 8192 } else { 2048 };

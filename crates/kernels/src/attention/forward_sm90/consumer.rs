@@ -231,9 +231,7 @@ where
         // SAFETY: the caller's contract.
         unsafe {
             let mut block = seen.end;
-            if Self::IN_PARTS {
-                self.take_turn();
-            } else {
+            if !Self::IN_PARTS {
                 block -= 1;
                 self.begin(params, blocks, seen, block == seen.begin);
             }
@@ -248,9 +246,6 @@ where
             while block > seen.begin {
                 block -= 1;
                 self.step::<true>(params, blocks, block, block == seen.begin);
-            }
-            if Self::IN_PARTS {
-                self.pass_turn();
             }
         }
     }

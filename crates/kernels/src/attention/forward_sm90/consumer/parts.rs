@@ -30,8 +30,7 @@ where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
 {
-    /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's `last`. Where two
-    /// warpgroups take turns, it begins and ends in this one's, and leaves the other one's to what it does with scores.
+    /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's `last`.
     ///
     /// Scores and parts of O are never held at once, so that they share registers; the other warpgroups multiply meanwhile.
     ///
@@ -51,7 +50,6 @@ where
             self.keys.wait();
             wgmma::fence();
             self.multiply_keys();
-            self.pass_turn();
             self.s.wait_group::<0>();
             self.release_operands(params, last);
             if MASKED {
@@ -59,7 +57,6 @@ where
             }
             let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
             self.round();
-            self.take_turn();
             self.add_values(rescale);
             self.values.leave(Self::leads_warp());
         }
