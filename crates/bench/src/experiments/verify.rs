@@ -5,6 +5,7 @@ mod backward;
 mod cases;
 mod cover;
 mod decode;
+mod large;
 mod products;
 mod repeat;
 mod targets;
@@ -118,11 +119,15 @@ struct WithCases<T> {
 
 /// Those of `targets` that are `selected`, with their cases. A target's cases are the same whichever others are
 /// selected, so that what fails among all of them can be run by itself.
-fn with_cases<T: Takes>(args: &Args, sizes: Sizes, targets: Vec<T>, selected: impl Fn(&T) -> bool) -> Vec<WithCases<T>> {
+fn with_cases<T: Takes>(
+    args: &Args,
+    sizes: Sizes,
+    targets: Vec<T>,
+    selected: impl Fn(&T) -> bool,
+) -> Vec<WithCases<T>> {
     let targets = if args.families { of_each_family(targets) } else { targets };
     let families: Vec<String> = targets.iter().filter(|target| selected(target)).map(Takes::family).collect();
-    let targets: Vec<T> =
-        targets.into_iter().filter(|target| families.contains(&target.family())).collect();
+    let targets: Vec<T> = targets.into_iter().filter(|target| families.contains(&target.family())).collect();
     let cases = cases(sizes, &targets);
     let with_cases = targets.into_iter().zip(cases).map(|(target, cases)| WithCases { target, cases });
     with_cases.filter(|of| selected(&of.target)).collect()
@@ -133,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());
-    let Chosen { attention, decode, backward, products, skipped } = chosen(&session, args, sizes)?;
+    let Chosen { attention, decode, backward, products, mut skipped } = chosen(&session, args, sizes)?;
     session.header(&screen)?;
     let of_attention = attention.iter().map(|of| of.target.names.len()).sum::<usize>();
     let count = of_attention + decode.len() + backward.len() + products.len();
@@ -162,6 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         runs += record.runs;
         entries.push(record);
     }
+    runs += large::verify(&session, args, &screen, &mut entries, &mut skipped)?;
     for SkippedRecord { entry, reason } in &skipped {
         screen.line(format!("skip {entry}: {reason}"))?;
     }
@@ -195,8 +201,9 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
         let kernel = args.kernel.is_none_or(|kernel| kernel.is_of(target.request.kernel));
         kernel && target.names.iter().any(|name| named(name))
     });
-    let of_backward =
-        with_cases(args, sizes, backward::targets(kind), |target| args.kernel.is_none() && named(&target.name));
+    let of_backward = with_cases(args, sizes, backward::targets(kind), |target| {
+        args.kernel.is_none() && named(&target.name)
+    });
     let of_decode = decode::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
     let of_products = match args.kernel {
         None => products::targets(kind, None),
@@ -234,7 +241,7 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
     }
     let Chosen { attention, decode, backward, products, skipped } = &chosen;
     let nothing = attention.is_empty() && decode.is_empty() && backward.is_empty() && products.is_empty();
-    if nothing && skipped.is_empty() {
+    if nothing && skipped.is_empty() && !large::any_selected(session, args)? {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));
     }

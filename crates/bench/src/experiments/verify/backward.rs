@@ -49,7 +49,8 @@ impl Target {
 impl Takes for Target {
     fn family(&self) -> String {
         let bytes = self.dtype.bytes();
-        self.entry.map_or(format!("of {bytes} bytes"), |entry| format!("{:?} of {bytes} bytes", entry.algorithm))
+        self.entry
+            .map_or(format!("of {bytes} bytes"), |entry| format!("{:?} of {bytes} bytes", entry.algorithm))
     }
 
     fn tile(&self) -> String {
@@ -141,9 +142,9 @@ fn verify_group<T: Element<Output = T>>(
         .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for WithCases { target, cases } in group {
-        let taken = trials.iter().filter(|trial| {
-            cases.contains(&trial.case) && target.takes(trial.gradients.problem.forward())
-        });
+        let taken = trials
+            .iter()
+            .filter(|trial| cases.contains(&trial.case) && target.takes(trial.gradients.problem.forward()));
         let subjects: Vec<_> = taken.map(|trial| OnTarget { trial, target }).collect();
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();

@@ -254,10 +254,7 @@ mod tests {
         for (mask, layout) in
             [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
         {
-            assert!(
-                meets(&|case| (case.features, case.layout) == (mask, layout)),
-                "{mask:?} {layout:?}"
-            );
+            assert!(meets(&|case| (case.features, case.layout) == (mask, layout)), "{mask:?} {layout:?}");
         }
         assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "a window");
         assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "a window");

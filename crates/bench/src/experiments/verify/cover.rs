@@ -42,9 +42,7 @@ pub(super) fn choose(subjects: &[Subject], candidates: &[Candidate]) -> Vec<Vec<
         let mut found = false;
         for ((subject, traits), chosen) in subjects.iter().zip(&of_subjects).zip(&mut chosen) {
             let gain = |index: usize| {
-                pairs(traits, &of_candidates[index])
-                    .filter(|(a, b)| missing[a * numbers.count + b])
-                    .count()
+                pairs(traits, &of_candidates[index]).filter(|(a, b)| missing[a * numbers.count + b]).count()
             };
             let taken = (0..candidates.len()).filter(|&index| subject.takes[index]);
             let best = taken

@@ -21,8 +21,14 @@ const MASKS: [Features; 5] = [
 const SCORES: [(f32, bool); 4] = [(0.0, false), (15.0, false), (0.0, true), (0.5, true)];
 
 /// (batch, key/value heads, query heads of each, packed).
-const HEADS: [(usize, usize, usize, bool); 6] =
-    [(1, 1, 1, false), (1, 1, 2, false), (1, 2, 1, false), (2, 1, 1, false), (4, 1, 1, true), (4, 1, 2, true)];
+const HEADS: [(usize, usize, usize, bool); 6] = [
+    (1, 1, 1, false),
+    (1, 1, 2, false),
+    (1, 2, 1, false),
+    (2, 1, 1, false),
+    (4, 1, 1, true),
+    (4, 1, 2, true),
+];
 
 const DROPOUT: [f32; 2] = [0.0, 0.3];
 
