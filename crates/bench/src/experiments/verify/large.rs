@@ -145,7 +145,7 @@ fn forward<T: Element>(
     if let Err(error) = fits(session, &large.problem, &large.request) {
         return skip(large.name, error, skipped);
     }
-    let inputs = Inputs::random(problem, args.report.seed);
+    let inputs = Inputs::<T>::random(problem, args.report.seed);
     let expected = Expected::new(problem, &inputs, CHECKED_ROWS, args.report.seed);
     let subject = OnLarge { large, inputs, expected };
     run(session, args, (large.name, T::DTYPE), &subject, screen, records, skipped)
