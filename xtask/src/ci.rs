@@ -1,4 +1,4 @@
-//! `cargo xtask ci`.
+//! `cargo xtask test` and `cargo xtask ci`.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -8,41 +8,89 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use fa_ptx_builder::Workspace;
 
-/// Everything that must pass before a change goes in; stops at the first failure, with its exit code.
+/// Unit, property and command-line tests, and every kernel in the simulator: what to run after a change.
+#[derive(Args)]
+pub(crate) struct Test {}
+
+/// What must pass beside `test` before a change goes in; stops at the first failure, with its exit code.
 #[derive(Args)]
 pub(crate) struct Ci {}
 
-/// The steps, as arguments of cargo.
-const STEPS: [&[&str]; 6] = [
-    &["fmt", "--all", "--check"],
-    &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-    &["test", "--workspace"],
-    // Every kernel entry in the simulator, each case under eight thread schedules.
-    &["run", "-p", "fa-bench", "--", "verify", "--backend", "sim"],
-    &["xtask", "bench", "tune", "--check"],
-    &["xtask", "kernels", "--check", "--install"],
+/// A program and its arguments.
+enum Step {
+    Cargo(&'static [&'static str]),
+    /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again, with
+    /// the features of that one package.
+    FaBench(&'static [&'static str]),
+}
+use Step::{Cargo, FaBench};
+
+const TEST: [Step; 2] = [
+    Cargo(&["test", "--workspace"]),
+    // An entry of each kernel: the covering array of its cases, in two thread schedules.
+    FaBench(&["verify", "--backend", "sim", "--families", "--schedules", "2"]),
 ];
+
+const CI: [Step; 7] = [
+    Cargo(&["fmt", "--all", "--check"]),
+    Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    Cargo(&["doc", "--workspace", "--no-deps"]),
+    Cargo(&["build", "--workspace", "--bins"]),
+    // Every kernel entry in the simulator, each case under eight thread schedules.
+    FaBench(&["verify", "--backend", "sim"]),
+    // FUZZ: a bounded share of random problems on cpu and sim goes here, as two steps.
+    Cargo(&["xtask", "bench", "tune", "--check"]),
+    Cargo(&["xtask", "kernels", "--check", "--install"]),
+];
+
+impl Test {
+    pub(crate) fn run(&self, workspace: &Workspace) -> Result<ExitCode> {
+        run(workspace, &TEST)
+    }
+}
 
 impl Ci {
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<ExitCode> {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        for step in STEPS {
-            let command = format!("cargo {}", step.join(" "));
-            println!("== {command}");
-            let start = Instant::now();
-            let status = Command::new(&cargo)
-                .args(step)
-                .current_dir(workspace.root())
-                .status()
-                .with_context(|| format!("cannot run `{command}`"))?;
-            let seconds = start.elapsed().as_secs_f64();
-            if !status.success() {
-                println!("== {command}: failed after {seconds:.1} s");
-                return Ok(code(status.code()));
-            }
-            println!("== {command}: passed in {seconds:.1} s");
+        run(workspace, &CI)
+    }
+}
+
+/// Runs steps until one fails, and gives its exit code.
+fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
+    let start = Instant::now();
+    for step in steps {
+        let (mut command, text) = step.command()?;
+        println!("== {text}");
+        let start = Instant::now();
+        let status = command.current_dir(workspace.root()).env("RUSTDOCFLAGS", "-D warnings").status();
+        let status = status.with_context(|| format!("cannot run `{text}`"))?;
+        let seconds = start.elapsed().as_secs_f64();
+        if !status.success() {
+            println!("== {text}: failed after {seconds:.1} s");
+            return Ok(code(status.code()));
         }
-        Ok(ExitCode::SUCCESS)
+        println!("== {text}: passed in {seconds:.1} s");
+    }
+    println!("== all {} steps passed in {:.1} s", steps.len(), start.elapsed().as_secs_f64());
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Step {
+    /// The command, and how it reads.
+    fn command(&self) -> Result<(Command, String)> {
+        let (program, name, arguments) = match self {
+            Self::Cargo(arguments) => {
+                (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), "cargo", arguments)
+            }
+            Self::FaBench(arguments) => {
+                let this = env::current_exe().context("this program does not know where it is")?;
+                let program = this.with_file_name(format!("fa-bench{}", env::consts::EXE_SUFFIX));
+                (program.into_os_string(), "fa-bench", arguments)
+            }
+        };
+        let mut command = Command::new(program);
+        command.args(*arguments);
+        Ok((command, format!("{name} {}", arguments.join(" "))))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use fa_ptx_builder::archive::{self, Shipped};
+use fa_ptx_builder::pipeline::Rebuilt;
 use fa_ptx_builder::toolchain;
 use fa_ptx_builder::{Workspace, check, pipeline, source, spec};
 
@@ -17,11 +18,14 @@ pub(crate) struct Kernels {
     /// With --check: first put the toolchain of the manifest in place, where that can be done.
     #[arg(long, requires = "check")]
     install: bool,
+    /// Have ptxas assemble every entry, those too whose PTX is the committed one.
+    #[arg(long)]
+    all: bool,
 }
 
 impl Kernels {
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<()> {
-        if self.check { self.check(workspace) } else { build(workspace) }
+        if self.check { self.check(workspace) } else { self.build(workspace) }
     }
 
     fn check(&self, workspace: &Workspace) -> Result<()> {
@@ -43,53 +47,57 @@ impl Kernels {
         {
             println!("no toolchain could be installed: {error:#}");
         }
-        compare(workspace, &committed)
+        self.compare(workspace, &committed)
     }
-}
 
-/// Rebuilds with the manifest's compiler, where it is at hand, and compares byte for byte.
-fn compare(workspace: &Workspace, committed: &Shipped) -> Result<()> {
-    let wanted = &committed.manifest.compiler;
-    let found = toolchain::search(&workspace.device())?;
-    let chosen = match found.choose(Some(&committed.manifest)) {
-        Ok(chosen) if chosen.compiler.version == *wanted => chosen,
-        Ok(chosen) => {
-            println!(
-                "not rebuilt: the manifest's compiler is {wanted}, and here is {}",
-                chosen.compiler.version
-            );
-            return Ok(());
+    /// Rebuilds with the manifest's compiler, where it is at hand, and compares byte for byte.
+    fn compare(&self, workspace: &Workspace, committed: &Shipped) -> Result<()> {
+        let wanted = &committed.manifest.compiler;
+        let found = toolchain::search(&workspace.device())?;
+        let chosen = match found.choose(Some(&committed.manifest)) {
+            Ok(chosen) if chosen.compiler.version == *wanted => chosen,
+            Ok(chosen) => {
+                println!(
+                    "not rebuilt: the manifest's compiler is {wanted}, and here is {}",
+                    chosen.compiler.version
+                );
+                return Ok(());
+            }
+            Err(error) => {
+                println!("not rebuilt: {error:#}");
+                return Ok(());
+            }
+        };
+        let known = (!self.all).then_some(committed);
+        let Rebuilt { shipped: rebuilt, assembled } =
+            pipeline::build(workspace, &chosen, &spec::listed(), known)?;
+        refuse("the committed PTX is not what the sources give", &check::differences(committed, &rebuilt))?;
+        if rebuilt.manifest.ptxas != committed.manifest.ptxas {
+            println!("the figures were not compared: the manifest's ptxas is {}", committed.manifest.ptxas);
         }
-        Err(error) => {
-            println!("not rebuilt: {error:#}");
-            return Ok(());
-        }
-    };
-    let rebuilt = pipeline::build(workspace, &chosen, &spec::listed())?;
-    refuse("the committed PTX is not what the sources give", &check::differences(committed, &rebuilt))?;
-    if rebuilt.manifest.ptxas != committed.manifest.ptxas {
-        println!("the figures were not compared: the manifest's ptxas is {}", committed.manifest.ptxas);
+        println!("rebuilt with {wanted}, {assembled} entries assembled: every byte is the same");
+        Ok(())
     }
-    println!("rebuilt with {wanted}: every byte is the same");
-    Ok(())
-}
 
-fn build(workspace: &Workspace) -> Result<()> {
-    let start = Instant::now();
-    let manifest = archive::read_manifest(&workspace.shipped()).ok();
-    let chosen = toolchain::search(&workspace.device())?.choose(manifest.as_ref())?;
-    println!("building with {} and ptxas {}", chosen.compiler.version, chosen.ptxas.version);
-    let shipped = pipeline::build(workspace, &chosen, &spec::listed())?;
-    let bytes = archive::write(&workspace.shipped(), &shipped)?;
-    let text: usize = shipped.texts.values().map(String::len).sum();
-    println!(
-        "{} entries, {} KiB of PTX in {} KiB of archives, {:.1} s",
-        shipped.manifest.entries.len(),
-        text / 1024,
-        bytes.div_ceil(1024),
-        start.elapsed().as_secs_f64(),
-    );
-    Ok(())
+    fn build(&self, workspace: &Workspace) -> Result<()> {
+        let start = Instant::now();
+        let committed = archive::read(&workspace.shipped()).ok();
+        let manifest = committed.as_ref().map(|committed| &committed.manifest);
+        let chosen = toolchain::search(&workspace.device())?.choose(manifest)?;
+        println!("building with {} and ptxas {}", chosen.compiler.version, chosen.ptxas.version);
+        let known = committed.as_ref().filter(|_| !self.all);
+        let Rebuilt { shipped, assembled } = pipeline::build(workspace, &chosen, &spec::listed(), known)?;
+        let bytes = archive::write(&workspace.shipped(), &shipped)?;
+        let text: usize = shipped.texts.values().map(String::len).sum();
+        println!(
+            "{} entries ({assembled} assembled), {} KiB of PTX in {} KiB of archives, {:.1} s",
+            shipped.manifest.entries.len(),
+            text / 1024,
+            bytes.div_ceil(1024),
+            start.elapsed().as_secs_f64(),
+        );
+        Ok(())
+    }
 }
 
 /// Fails with one line for each problem.

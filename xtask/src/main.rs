@@ -1,6 +1,6 @@
 //! Project tasks, as in `cargo xtask kernels`.
 //!
-//! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `ci` ends with the code of
+//! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `test` and `ci` end with the code of
 //! the step that failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -31,6 +31,7 @@ enum Task {
     Kernels(kernels::Kernels),
     Bench(bench::Bench),
     Report(report::Report),
+    Test(ci::Test),
     Ci(ci::Ci),
 }
 
@@ -55,6 +56,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             }
         }),
         Task::Report(task) => task.run().map(|()| ExitCode::SUCCESS),
+        Task::Test(task) => task.run(&workspace),
         Task::Ci(task) => task.run(&workspace),
     }
 }

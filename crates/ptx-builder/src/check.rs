@@ -149,7 +149,7 @@ fn text(shipped: &Shipped, row: &ShippedEntry, spec: &EntrySpec) -> Vec<String> 
 }
 
 /// What is wrong with an entry's cubin: its bytes must be those that the manifest hashes.
-fn cubin(shipped: &Shipped, row: &ShippedEntry) -> Option<String> {
+pub(crate) fn cubin(shipped: &Shipped, row: &ShippedEntry) -> Option<String> {
     let cubin = row.cubin.as_ref()?;
     let place = cubin.offset..cubin.offset.checked_add(cubin.length)?;
     let bytes = shipped.cubins.get(&row.family).and_then(|archive| archive.get(place));

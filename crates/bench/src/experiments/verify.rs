@@ -3,7 +3,9 @@
 mod args;
 mod backward;
 mod cases;
+mod cover;
 mod decode;
+mod large;
 mod products;
 mod repeat;
 mod targets;
@@ -28,7 +30,7 @@ use crate::session::Session;
 use crate::table::judgement;
 pub(crate) use args::Args;
 use args::{AnyKernel, Sizes};
-use cases::{Case, cases};
+use cases::{Case, Takes, cases, of_each_family};
 use products::verify as verify_product;
 use repeat::repeated;
 use targets::{Target, refusal, targets};
@@ -73,6 +75,7 @@ struct SkippedRecord {
 
 /// A case made concrete for a storage type and a range of head_dims.
 struct Trial<T: Element> {
+    case: Case,
     problem: Problem,
     inputs: Inputs<T>,
     expected: Expected<T>,
@@ -101,36 +104,58 @@ trait Subject: Sync {
 /// What the arguments select and the device can run.
 #[derive(Default)]
 struct Chosen {
-    attention: Vec<Target>,
+    attention: Vec<WithCases<Target>>,
     decode: Vec<&'static Entry>,
-    backward: Vec<backward::Target>,
+    backward: Vec<WithCases<backward::Target>>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
+}
+
+/// A target and the cases that it runs on.
+struct WithCases<T> {
+    target: T,
+    cases: Vec<Case>,
+}
+
+/// Those of `targets` that are `selected`, with their cases. A target's cases are the same whichever others are
+/// selected, so that what fails among all of them can be run by itself.
+fn with_cases<T: Takes>(
+    args: &Args,
+    sizes: Sizes,
+    targets: Vec<T>,
+    selected: impl Fn(&T) -> bool,
+) -> Vec<WithCases<T>> {
+    let targets = if args.families { of_each_family(targets) } else { targets };
+    let families: Vec<String> = targets.iter().filter(|target| selected(target)).map(Takes::family).collect();
+    let targets: Vec<T> = targets.into_iter().filter(|target| families.contains(&target.family())).collect();
+    let cases = cases(sizes, &targets);
+    let with_cases = targets.into_iter().zip(cases).map(|(target, cases)| WithCases { target, cases });
+    with_cases.filter(|of| selected(&of.target)).collect()
 }
 
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
-    let Chosen { attention, decode, backward, products, skipped } = chosen(&session, args)?;
     let sizes = args.sizes(session.kind());
-    let cases = cases(sizes);
+    let Chosen { attention, decode, backward, products, mut skipped } = chosen(&session, args, sizes)?;
     session.header(&screen)?;
-    let count = names(&attention).count() + decode.len() + backward.len() + products.len();
+    let of_attention = attention.iter().map(|of| of.target.names.len()).sum::<usize>();
+    let count = of_attention + decode.len() + backward.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
     };
-    let (of_decode, of_products) = (decode::cases(sizes).len(), products::shapes(sizes).count());
-    screen.line(format!(
-        "{count} entries, each on those of {} cases that it takes (decode: {of_decode}, products: {of_products}){schedules}",
-        cases.len()
-    ))?;
+    let chosen = match sizes {
+        Sizes::Small => "on cases that have all pairs of shape, mask, layout, heads and tile",
+        Sizes::Full => "on all cases that it takes",
+    };
+    screen.line(format!("{count} entries, each {chosen}{schedules}"))?;
     let start = Instant::now();
     let mut entries = Vec::new();
     let mut runs = 0;
     for group in groups(attention) {
-        let records = with_element!(group[0].dtype, verify(&session, args, &group, &cases, &screen))?;
+        let records = with_element!(group[0].target.dtype, verify(&session, args, &group, &screen))?;
         runs += records.iter().map(|of_target| of_target[0].runs).sum::<usize>();
         entries.extend(records.into_iter().flatten());
     }
@@ -142,6 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         runs += record.runs;
         entries.push(record);
     }
+    runs += large::verify(&session, args, &screen, &mut entries, &mut skipped)?;
     for SkippedRecord { entry, reason } in &skipped {
         screen.line(format!("skip {entry}: {reason}"))?;
     }
@@ -159,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 /// What the arguments select and the device can run, and the entries that it cannot.
-fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
+fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
     let available: Vec<_> = AnyKernel::of_backend(session.kind()).collect();
     if let Some(kernel) = args.kernel.filter(|kernel| !available.contains(&kernel.name())) {
         return Err(Error::KernelNotOnBackend {
@@ -169,21 +195,29 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
         }
         .into());
     }
-    let (of_attention, of_products) = match args.kernel {
-        None => (targets(session.kind(), None), products::targets(session.kind(), None)),
-        Some(AnyKernel::Attention(kernel)) => (targets(session.kind(), Some(kernel)), Vec::new()),
-        Some(AnyKernel::Gemm(kernel)) => (Vec::new(), products::targets(session.kind(), Some(kernel))),
-    };
-    let of_decode = decode::targets(session.kind()).filter(|_| args.kernel.is_none());
+    let kind = session.kind();
     let named = |name: &str| args.entry.as_ref().is_none_or(|text| name.contains(text));
-    let of_backward = backward::targets(session.kind()).into_iter().filter(|_| args.kernel.is_none());
+    let of_attention = with_cases(args, sizes, targets(kind, None), |target| {
+        let kernel = args.kernel.is_none_or(|kernel| kernel.is_of(target.request.kernel));
+        kernel && target.names.iter().any(|name| named(name))
+    });
+    let of_backward = with_cases(args, sizes, backward::targets(kind), |target| {
+        args.kernel.is_none() && named(&target.name)
+    });
+    let of_decode = decode::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
+    let of_products = match args.kernel {
+        None => products::targets(kind, None),
+        Some(AnyKernel::Gemm(kernel)) => products::targets(kind, Some(kernel)),
+        Some(AnyKernel::Attention(_)) => Vec::new(),
+    };
+    let of_products = if args.families { products::of_each_family(of_products) } else { of_products };
     let mut chosen = Chosen::default();
     // The limits of GPUs are no limits of the CPU's kernels, which have no entries.
-    for target in of_attention.into_iter().filter(|target| target.names.iter().any(|name| named(name))) {
-        match target.refused_by(session.device()) {
-            None => chosen.attention.push(target),
+    for of in of_attention {
+        match of.target.refused_by(session.device()) {
+            None => chosen.attention.push(of),
             Some(reason) => chosen.skipped.extend(
-                target.names.into_iter().map(|entry| SkippedRecord { entry, reason: reason.clone() }),
+                of.target.names.into_iter().map(|entry| SkippedRecord { entry, reason: reason.clone() }),
             ),
         }
     }
@@ -193,10 +227,10 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
         }
     }
-    for target in of_backward.filter(|target| named(&target.name)) {
-        match target.entry.and_then(|entry| refusal(entry, session.device())) {
-            None => chosen.backward.push(target),
-            Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
+    for of in of_backward {
+        match of.target.entry.and_then(|entry| refusal(entry, session.device())) {
+            None => chosen.backward.push(of),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: of.target.name, reason }),
         }
     }
     for target in of_products.into_iter().filter(|target| named(&target.name)) {
@@ -207,7 +241,7 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
     }
     let Chosen { attention, decode, backward, products, skipped } = &chosen;
     let nothing = attention.is_empty() && decode.is_empty() && backward.is_empty() && products.is_empty();
-    if nothing && skipped.is_empty() {
+    if nothing && skipped.is_empty() && !large::any_selected(session, args)? {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));
     }
@@ -215,41 +249,45 @@ fn chosen(session: &Session, args: &Args) -> Result<Chosen> {
 }
 
 /// Targets that share inputs and references: of one storage type and with the same head_dims.
-fn groups(targets: Vec<Target>) -> Vec<Vec<Target>> {
-    let mut groups: Vec<Vec<Target>> = Vec::new();
-    for target in targets {
-        let same = |group: &&mut Vec<Target>| {
-            (group[0].dtype, &group[0].head_dims, group[0].step)
-                == (target.dtype, &target.head_dims, target.step)
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(target),
-            None => groups.push(vec![target]),
+fn groups(targets: Vec<WithCases<Target>>) -> Vec<Vec<WithCases<Target>>> {
+    let mut groups: Vec<Vec<WithCases<Target>>> = Vec::new();
+    for of in targets {
+        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims.clone(), of.target.step);
+        match groups.iter_mut().find(|group| shares(&group[0]) == shares(&of)) {
+            Some(group) => group.push(of),
+            None => groups.push(vec![of]),
         }
     }
     groups
 }
 
-fn names(targets: &[Target]) -> impl Iterator<Item = &String> {
-    targets.iter().flat_map(|target| &target.names)
+/// The cases of a group, each once.
+fn distinct<'a, T: 'a>(group: impl IntoIterator<Item = &'a WithCases<T>>) -> Vec<Case> {
+    let mut distinct: Vec<Case> = Vec::new();
+    for case in group.into_iter().flat_map(|of| &of.cases) {
+        if !distinct.contains(case) {
+            distinct.push(*case);
+        }
+    }
+    distinct
 }
 
 /// Verifies the targets of a group, printing a line for each entry as soon as it is known.
 fn verify<T: Element>(
     session: &Session,
     args: &Args,
-    group: &[Target],
-    cases: &[Case],
+    group: &[WithCases<Target>],
     screen: &Screen,
 ) -> Result<Vec<Vec<EntryRecord>>> {
-    let seeds = (args.report.seed..).zip(cases);
-    let trials: Vec<Trial<T>> =
-        seeds.map(|(seed, case)| Trial::new(case, &group[0], seed)).collect::<Result<_>>()?;
+    let trials: Vec<Trial<T>> = distinct(group)
+        .into_iter()
+        .map(|case| Trial::new(case, &group[0].target, args.report.seed + case.index as u64))
+        .collect::<Result<_>>()?;
     let mut records = Vec::new();
-    for target in group {
+    for WithCases { target, cases } in group {
         let subjects: Vec<_> = trials
             .iter()
-            .filter(|trial| target.takes(&trial.problem))
+            .filter(|trial| cases.contains(&trial.case) && target.takes(&trial.problem))
             .map(|trial| OnTarget { trial, target })
             .collect();
         let outcomes = outcomes(session, args, &subjects)?;
@@ -264,12 +302,12 @@ fn verify<T: Element>(
 }
 
 impl<T: Element> Trial<T> {
-    fn new(case: &Case, target: &Target, seed: u64) -> Result<Self> {
+    fn new(case: Case, target: &Target, seed: u64) -> Result<Self> {
         let problem = case.problem(T::DTYPE, &target.head_dims, target.step)?;
         let inputs = Inputs::random(&problem, seed);
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
         let name = describe(&problem, case.layout());
-        Ok(Self { problem, inputs, expected, name })
+        Ok(Self { case, problem, inputs, expected, name })
     }
 }
 

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Only the simulator's small cases, on any backend: for tools under which a kernel is slow
     #[arg(long)]
     small: bool,
+    /// Only one entry of each kernel and storage size: all kernels in little time
+    #[arg(long)]
+    pub(super) families: bool,
     #[command(flatten)]
     pub(super) backend: BackendArgs,
     #[command(flatten)]
@@ -71,6 +74,11 @@ impl AnyKernel {
         }
         all
     };
+
+    /// Whether it is this kernel of attention.
+    pub(super) fn is_of(self, kernel: Option<Kernel>) -> bool {
+        matches!(self, Self::Attention(attention) if Some(attention) == kernel)
+    }
 
     pub(super) const fn name(self) -> &'static str {
         match self {

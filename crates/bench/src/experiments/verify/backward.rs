@@ -10,10 +10,12 @@ use flash_attention::{
     Problem, cpu,
 };
 
-use super::cases::cases;
+use super::cases::Takes;
 use super::repeat::Repeatable;
-use super::targets::bucket;
-use super::{Args, Case, Effort, EntryRecord, Subject, outcomes, print, record, repeated};
+use super::targets::{block, bucket};
+use super::{
+    Args, Case, Effort, EntryRecord, Subject, WithCases, distinct, outcomes, print, record, repeated,
+};
 use crate::check::Verdict;
 use crate::gradients::Gradients;
 use crate::inputs::Inputs;
@@ -31,18 +33,6 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Whether the planner comes to it for `problem`, whose head_dim is one of its own.
-    fn takes(&self, problem: &Problem) -> bool {
-        self.entry.is_none_or(|entry| match entry.algorithm {
-            Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
-            Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
-            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
-                !problem.changes_scores() && problem.dropout().is_none()
-            }
-            _ => true,
-        })
-    }
-
     /// The request that makes the planner come to it.
     fn request(&self) -> BackwardRequest {
         let kernel = self.entry.and_then(|entry| match entry.algorithm {
@@ -54,11 +44,45 @@ impl Target {
         });
         BackwardRequest { kernel, entry: self.entry.map(|entry| entry.name.to_owned()) }
     }
+}
 
-    /// The head_dims for which the planner comes to it.
+impl Takes for Target {
+    fn family(&self) -> String {
+        let bytes = self.dtype.bytes();
+        self.entry
+            .map_or(format!("of {bytes} bytes"), |entry| format!("{:?} of {bytes} bytes", entry.algorithm))
+    }
+
+    fn tile(&self) -> String {
+        self.name.replace(self.dtype.name(), "")
+    }
+
+    fn block(&self) -> (usize, usize) {
+        self.entry.map_or((64, 64), block)
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     fn head_dims(&self) -> RangeInclusive<usize> {
         let any = 1..=MAX_HEAD_DIM;
         self.entry.filter(|entry| entry.tile.head_dim <= MAX_HEAD_DIM as u32).map_or(any, bucket)
+    }
+
+    fn step(&self) -> usize {
+        1
+    }
+
+    fn takes(&self, problem: &Problem) -> bool {
+        self.entry.is_none_or(|entry| match entry.algorithm {
+            Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
+            Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
+            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
+                !problem.changes_scores() && problem.dropout().is_none()
+            }
+            _ => true,
+        })
     }
 }
 
@@ -82,23 +106,22 @@ pub(super) fn targets(backend: BackendKind) -> Vec<Target> {
 pub(super) fn verify(
     session: &Session,
     args: &Args,
-    targets: &[Target],
+    targets: &[WithCases<Target>],
     screen: &Screen,
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
-    let mut groups: Vec<Vec<&Target>> = Vec::new();
-    for target in targets {
-        let same = |group: &&mut Vec<&Target>| {
-            (group[0].dtype, group[0].head_dims()) == (target.dtype, target.head_dims())
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(target),
-            None => groups.push(vec![target]),
+    let mut groups: Vec<Vec<&WithCases<Target>>> = Vec::new();
+    for of in targets {
+        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims());
+        match groups.iter_mut().find(|group| shares(group[0]) == shares(of)) {
+            Some(group) => group.push(of),
+            None => groups.push(vec![of]),
         }
     }
     let mut runs = 0;
     for group in groups {
-        runs += with_output_element!(group[0].dtype, verify_group(session, args, &group, screen, records))?;
+        let dtype = group[0].target.dtype;
+        runs += with_output_element!(dtype, verify_group(session, args, &group, screen, records))?;
     }
     Ok(runs)
 }
@@ -107,18 +130,21 @@ pub(super) fn verify(
 fn verify_group<T: Element<Output = T>>(
     session: &Session,
     args: &Args,
-    group: &[&Target],
+    group: &[&WithCases<Target>],
     screen: &Screen,
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
-    let head_dims = group[0].head_dims();
-    let cases = cases(args.sizes(session.kind()));
-    let seeds = (args.report.seed..).zip(cases.iter().filter(|case| !case.is_long()));
-    let trials: Vec<Trial<T>> =
-        seeds.map(|(seed, case)| Trial::new(case, &head_dims, seed)).collect::<Result<_>>()?;
+    let head_dims = group[0].target.head_dims();
+    let trials: Vec<Trial<T>> = distinct(group.iter().copied())
+        .into_iter()
+        .filter(|case| !case.is_long())
+        .map(|case| Trial::new(case, &head_dims, args.report.seed + case.index as u64))
+        .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
-    for target in group {
-        let taken = trials.iter().filter(|trial| target.takes(trial.gradients.problem.forward()));
+    for WithCases { target, cases } in group {
+        let taken = trials
+            .iter()
+            .filter(|trial| cases.contains(&trial.case) && target.takes(trial.gradients.problem.forward()));
         let subjects: Vec<_> = taken.map(|trial| OnTarget { trial, target }).collect();
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();
@@ -131,6 +157,7 @@ fn verify_group<T: Element<Output = T>>(
 
 /// A case made concrete; O and lse are those of the CPU's forward pass.
 struct Trial<T> {
+    case: Case,
     gradients: Gradients<T>,
     inputs: Inputs<T>,
     expected: ExpectedGradients<T>,
@@ -138,7 +165,7 @@ struct Trial<T> {
 }
 
 impl<T: Element<Output = T>> Trial<T> {
-    fn new(case: &Case, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Self> {
+    fn new(case: Case, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Self> {
         let forward = case.problem(T::DTYPE, head_dims, 1)?;
         let inputs = Inputs::random(&forward, seed);
         let (q, k, v) = inputs.tensors();
@@ -148,7 +175,7 @@ impl<T: Element<Output = T>> Trial<T> {
         let name = format!("gradients of {}", describe(&forward, case.layout()));
         let gradients = Gradients::new(forward, (o, lse), seed)?;
         let expected = gradients.expected(&inputs);
-        Ok(Self { gradients, inputs, expected, name })
+        Ok(Self { case, gradients, inputs, expected, name })
     }
 }
 

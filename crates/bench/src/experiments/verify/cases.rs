@@ -5,12 +5,16 @@ use std::ops::RangeInclusive;
 
 use flash_attention::{DType, Descale, Dropout, Options, Problem, Result, Tensors};
 
+mod small;
+
 use super::Sizes;
 use crate::problem::{Layout, alibi_slopes};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Case {
+    /// Its number, from which the seed of its inputs follows.
+    pub(super) index: usize,
     batch: usize,
     seq: usize,
     kv_seq: usize,
@@ -104,68 +108,76 @@ const FEATURES: [(usize, usize, Features, usize); 14] = [
     (113, 203, Features { dropout: 0.5, packed: true, alibi: true, ..PLAIN }, 1),
 ];
 
-/// For the simulator, (Sq, Sk, features, group): few tiles, yet more than one in either direction.
-const SMALL_CASES: [(usize, usize, Features, usize); 20] = [
-    (1, 1, PLAIN, 1),
-    (37, 1, CAUSAL, 2),
-    (3, 70, PLAIN, 2),
-    (70, 37, CAUSAL, 1),
-    (33, 65, CAUSAL, 2),
-    // Multiples of eight rows, which can be read class by class.
-    (40, 72, PLAIN, 1),
-    (3, 70, CAUSAL, 1),
-    (72, 40, PLAIN, 1),
-    (70, 135, CAUSAL, 2),
-    (136, 72, PLAIN, 2),
-    (135, 135, Features { window: (Some(10), None), ..CAUSAL }, 1),
-    (20, 130, window(60, 20), 1),
-    (37, 70, Features { softcap: 15.0, ..CAUSAL }, 1),
-    (33, 65, Features { softcap: 0.5, alibi: true, narrow: Narrow::Q, ..window(20, 5) }, 1),
-    (37, 70, Features { packed: true, alibi: true, ..CAUSAL }, 2),
-    (70, 37, Features { packed: true, ..CAUSAL }, 1),
-    (33, 65, Features { narrow: Narrow::V, ..CAUSAL }, 1),
-    (3, 70, Features { narrow: Narrow::Q, ..PLAIN }, 1),
-    (70, 37, Features { dropout: 0.1, ..CAUSAL }, 2),
-    (33, 65, Features { dropout: 0.5, packed: true, softcap: 5.0, ..PLAIN }, 1),
-];
-
 /// Pairs of query and key beyond which a case is long.
 const LONG: usize = 1 << 21;
 
-/// The cases of a size.
-pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
+/// What cases are chosen for and run on: an entry, or a kernel of the CPU.
+pub(super) trait Takes: Sync {
+    /// Those of one family run the same source with other constants.
+    fn family(&self) -> String;
+
+    /// The constants, but for the storage type, in words.
+    fn tile(&self) -> String;
+
+    /// Rows and keys of a block.
+    fn block(&self) -> (usize, usize);
+
+    fn dtype(&self) -> DType;
+
+    fn head_dims(&self) -> RangeInclusive<usize>;
+
+    /// What head_dims are multiples of.
+    fn step(&self) -> usize;
+
+    /// Whether the planner comes to it for `problem`, whose head_dim is one of its own.
+    fn takes(&self, problem: &Problem) -> bool;
+}
+
+/// The cases of each target.
+pub(super) fn cases<T: Takes>(sizes: Sizes, targets: &[T]) -> Vec<Vec<Case>> {
+    match sizes {
+        Sizes::Small => small::cases(targets),
+        Sizes::Full => vec![full(); targets.len()],
+    }
+}
+
+/// The least of a family in work, but with more columns than one row of 128 bytes has, where there is such a one.
+pub(super) fn of_each_family<T: Takes>(targets: Vec<T>) -> Vec<T> {
+    let work = |target: &T| {
+        let ((block_m, block_n), columns) = (target.block(), *target.head_dims().end());
+        (columns <= 128 / target.dtype().bytes(), block_m * block_n * columns)
+    };
+    let mut chosen: Vec<T> = Vec::new();
+    for target in targets {
+        match chosen.iter_mut().find(|other| other.family() == target.family()) {
+            None => chosen.push(target),
+            Some(other) if work(&target) < work(other) => *other = target,
+            Some(_) => {}
+        }
+    }
+    chosen
+}
+
+/// The cases for devices, of many tiles too.
+fn full() -> Vec<Case> {
     let layout = |index: usize| Layout::ALL[index % 2];
     // Three widths and an even number of everything else: in turn, each meets each.
     let width = |index: usize| [Width::Smallest, Width::Odd, Width::Largest][index % 3];
-    match sizes {
-        Sizes::Small => SMALL_CASES
-            .into_iter()
-            .enumerate()
-            .map(|(index, (seq, kv_seq, features, group))| {
-                let (layout, width) = (layout(index), width(index));
-                let batch = if features.packed { 4 } else { 1 };
-                Case { batch, seq, kv_seq, features, kv_heads: 1, group, layout, width }
-            })
-            .collect(),
-        Sizes::Full => {
-            let variants = [(PLAIN, 1), (PLAIN, 2), (CAUSAL, 1), (CAUSAL, 2)];
-            let of_pair =
-                |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
-            let all = PAIRS.into_iter().flat_map(of_pair).chain(FEATURES).enumerate();
-            all.map(|(index, (seq, kv_seq, features, group))| {
-                let batch = if features.packed {
-                    5
-                } else if seq * kv_seq > LONG {
-                    1
-                } else {
-                    2
-                };
-                let (layout, width) = (layout(index / 4 + index), width(index));
-                Case { batch, seq, kv_seq, features, kv_heads: 2, group, layout, width }
-            })
-            .collect()
-        }
-    }
+    let variants = [(PLAIN, 1), (PLAIN, 2), (CAUSAL, 1), (CAUSAL, 2)];
+    let of_pair = |(seq, kv_seq)| variants.map(move |(features, group)| (seq, kv_seq, features, group));
+    let all = PAIRS.into_iter().flat_map(of_pair).chain(FEATURES).enumerate();
+    all.map(|(index, (seq, kv_seq, features, group))| {
+        let batch = if features.packed {
+            5
+        } else if seq * kv_seq > LONG {
+            1
+        } else {
+            2
+        };
+        let (layout, width) = (layout(index / 4 + index), width(index));
+        Case { index, batch, seq, kv_seq, features, kv_heads: 2, group, layout, width }
+    })
+    .collect()
 }
 
 impl Case {
@@ -233,34 +245,29 @@ mod tests {
     }
 
     #[test]
-    fn every_size_meets_every_feature() {
-        for sizes in [Sizes::Small, Sizes::Full] {
-            let cases = cases(sizes);
-            let meets = |feature: &dyn Fn(&Case) -> bool| cases.iter().any(feature);
-            let causal = |case: &Case| case.features.causal;
-            assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "{sizes:?}: rows that see no key");
-            assert!(meets(&|case| causal(case) && case.seq < case.kv_seq));
-            for (mask, layout) in
-                [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
-            {
-                assert!(
-                    meets(&|case| (case.features, case.layout) == (mask, layout)),
-                    "{sizes:?} {mask:?} {layout:?}"
-                );
-            }
-            assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "{sizes:?}: a window");
-            assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "{sizes:?}: a window");
-            assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "{sizes:?}: a softcap");
-            assert!(meets(&|case| case.features.alibi && causal(case)), "{sizes:?}: ALiBi");
-            assert!(meets(&|case| case.features.packed && causal(case)), "{sizes:?}: a packed batch");
-            assert!(meets(&|case| case.features.dropout > 0.0 && causal(case)), "{sizes:?}: dropout");
-            for narrow in [Narrow::Q, Narrow::V] {
-                assert!(meets(&|case| case.features.narrow == narrow), "{sizes:?}: {narrow:?}");
-            }
-            for width in [Width::Smallest, Width::Odd, Width::Largest] {
-                assert!(meets(&|case| case.width == width && causal(case)), "{sizes:?} {width:?}");
-                assert!(meets(&|case| case.width == width && case.group == 2), "{sizes:?} {width:?}");
-            }
+    fn full_sizes_meet_every_feature() {
+        let cases = full();
+        let meets = |feature: &dyn Fn(&Case) -> bool| cases.iter().any(feature);
+        let causal = |case: &Case| case.features.causal;
+        assert!(meets(&|case| causal(case) && case.seq > case.kv_seq), "rows that see no key");
+        assert!(meets(&|case| causal(case) && case.seq < case.kv_seq));
+        for (mask, layout) in
+            [PLAIN, CAUSAL].into_iter().flat_map(|mask| Layout::ALL.map(|layout| (mask, layout)))
+        {
+            assert!(meets(&|case| (case.features, case.layout) == (mask, layout)), "{mask:?} {layout:?}");
+        }
+        assert!(meets(&|case| case.features.window.0.is_some() && causal(case)), "a window");
+        assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "a window");
+        assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "a softcap");
+        assert!(meets(&|case| case.features.alibi && causal(case)), "ALiBi");
+        assert!(meets(&|case| case.features.packed && causal(case)), "a packed batch");
+        assert!(meets(&|case| case.features.dropout > 0.0 && causal(case)), "dropout");
+        for narrow in [Narrow::Q, Narrow::V] {
+            assert!(meets(&|case| case.features.narrow == narrow), "{narrow:?}");
+        }
+        for width in [Width::Smallest, Width::Odd, Width::Largest] {
+            assert!(meets(&|case| case.width == width && causal(case)), "{width:?}");
+            assert!(meets(&|case| case.width == width && case.group == 2), "{width:?}");
         }
     }
 }

@@ -79,9 +79,16 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     queries.enumerate().flat_map(of_queries).collect()
 }
 
-/// The decode entries of a backend.
-pub(super) fn targets(backend: BackendKind) -> impl Iterator<Item = &'static Entry> {
-    entries().filter(move |entry| backend != BackendKind::Cpu && entry.algorithm.family() == "decode")
+/// The decode entries of a backend, or the least one of each algorithm.
+pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
+    let all = entries().filter(|entry| backend != BackendKind::Cpu && entry.algorithm.family() == "decode");
+    let mut chosen: Vec<&'static Entry> = Vec::new();
+    for entry in all {
+        if !families || chosen.iter().all(|other| other.algorithm != entry.algorithm) {
+            chosen.push(entry);
+        }
+    }
+    chosen
 }
 
 /// Verifies the targets, adds their records, and returns the number of runs.

@@ -48,6 +48,21 @@ pub(super) fn targets(backend: BackendKind, kernel: Option<GemmKernel>) -> Vec<T
         .collect()
 }
 
+/// The first target of each kernel, storage size, and kind of operands.
+pub(super) fn of_each_family(targets: Vec<Target>) -> Vec<Target> {
+    let family = |target: &Target| {
+        let entry = target.entry.map(|entry| (entry.algorithm, entry.tile.along_k, entry.tile.aligned));
+        (entry, target.dtype.bytes())
+    };
+    let mut chosen: Vec<Target> = Vec::new();
+    for target in targets {
+        if chosen.iter().all(|other| family(other) != family(&target)) {
+            chosen.push(target);
+        }
+    }
+    chosen
+}
+
 fn of_entry(entry: &'static GemmEntry) -> Option<Target> {
     let kernel = match entry.algorithm {
         GemmAlgorithm::GemmSimt => GemmKernel::GemmSimt,

@@ -7,6 +7,8 @@ use flash_attention::{
     Backend, BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Problem, Request, plan_entry,
 };
 
+use super::cases::Takes;
+
 /// Entries that run together, or a kernel of the CPU with one tile.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
@@ -22,8 +24,60 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether the planner comes to these entries for `problem`, whose head_dim is one of theirs.
-    pub(crate) fn takes(&self, problem: &Problem) -> bool {
+    /// The plan of `problem` that launches these entries. Rows are read by classes where the planner estimates that to be quicker than
+    /// copying them; here they are wherever they can be.
+    pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
+        match self.entries[..] {
+            [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
+                plan_entry(problem, backend.device(), entry)
+            }
+            _ => backend.plan(problem, &self.request),
+        }
+    }
+
+    /// The first of this target's entries that a plan does not launch.
+    pub(crate) fn missing_from(&self, plan: &Plan) -> Option<&'static str> {
+        let launched = |entry: &&Entry| plan.steps.iter().any(|step| std::ptr::eq(step.entry, *entry));
+        self.entries.iter().find(|entry| !launched(entry)).map(|entry| entry.name)
+    }
+
+    /// Why `device` cannot run the entries, if it cannot.
+    pub(crate) fn refused_by(&self, device: &Device) -> Option<String> {
+        self.entries.iter().find_map(|entry| refusal(entry, device))
+    }
+}
+
+impl Takes for Target {
+    fn family(&self) -> String {
+        let bytes = self.dtype.bytes();
+        match self.entries[..] {
+            [] => format!("{:?} of {bytes} bytes", self.request.kernel),
+            [entry, ..] => format!("{:?} of {bytes} bytes", entry.algorithm),
+        }
+    }
+
+    fn tile(&self) -> String {
+        self.names[0].replace(self.dtype.name(), "")
+    }
+
+    fn block(&self) -> (usize, usize) {
+        let blocks = self.entries.iter().map(|entry| block(entry));
+        blocks.max().or(self.request.block_m.zip(self.request.block_n)).unwrap_or((64, 64))
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn head_dims(&self) -> RangeInclusive<usize> {
+        self.head_dims.clone()
+    }
+
+    fn step(&self) -> usize {
+        self.step
+    }
+
+    fn takes(&self, problem: &Problem) -> bool {
         let kernel = self.request.kernel;
         if problem.dropout().is_some() && kernel.is_some_and(|kernel| !kernel.drops_weights()) {
             return false;
@@ -46,28 +100,12 @@ impl Target {
             _ => true,
         })
     }
+}
 
-    /// The plan of `problem` that launches these entries. Rows are read by classes where the planner estimates that to be quicker than
-    /// copying them; here they are wherever they can be.
-    pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
-        match self.entries[..] {
-            [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
-                plan_entry(problem, backend.device(), entry)
-            }
-            _ => backend.plan(problem, &self.request),
-        }
-    }
-
-    /// The first of this target's entries that a plan does not launch.
-    pub(crate) fn missing_from(&self, plan: &Plan) -> Option<&'static str> {
-        let launched = |entry: &&Entry| plan.steps.iter().any(|step| std::ptr::eq(step.entry, *entry));
-        self.entries.iter().find(|entry| !launched(entry)).map(|entry| entry.name)
-    }
-
-    /// Why `device` cannot run the entries, if it cannot.
-    pub(crate) fn refused_by(&self, device: &Device) -> Option<String> {
-        self.entries.iter().find_map(|entry| refusal(entry, device))
-    }
+/// Rows and keys of an entry's block; a whole block of 64 where it has none of a dimension.
+pub(crate) fn block(entry: &Entry) -> (usize, usize) {
+    let extent = |extent: u32| if extent == 0 { 64 } else { extent as usize };
+    (extent(entry.tile.block_m), extent(entry.tile.block_n))
 }
 
 /// Why `device` cannot run `entry`, if it cannot.
@@ -208,7 +246,7 @@ mod tests {
     fn every_entry_has_a_target() {
         let mut named: Vec<_> =
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
-        named.extend(decode::targets(BackendKind::Sim).map(|entry| entry.name.to_owned()));
+        named.extend(decode::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
         named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
         named.sort();
