@@ -110,10 +110,22 @@ pub enum Error {
         value: f32,
     },
     /// The softcap is negative or not a number that scores can be divided by.
-    #[error("softcap is {value}; 0 (off) or a positive number is needed")]
+    #[error("softcap is {value}; 0 (off) or a positive number of at most {limit:e} is needed")]
     Softcap {
         /// The softcap asked for.
         value: f32,
+        /// The largest possible.
+        limit: f32,
+    },
+    /// Scores divided by the softcap would be 0 to a GPU, or infinite.
+    #[error(
+        "softcap is {value}; softmax_scale = {scale:e} divided by it is outside of fp32's normal numbers"
+    )]
+    SoftcapRatio {
+        /// The softcap asked for.
+        value: f32,
+        /// The scale.
+        scale: f32,
     },
     /// The probability of dropout is not one, or drops everything.
     #[error("dropout probability is {value}; 0 to below 1 is needed")]

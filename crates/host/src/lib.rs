@@ -63,5 +63,5 @@ pub use error::{Error, Result};
 pub use launch::Addresses;
 pub use layout::TensorLayout;
 pub use plan::{Kernel, Plan, Request, Step, plan, plan_entry};
-pub use problem::{Descale, MAX_HEAD_DIM, MAX_SEQLEN, Options, Problem, Tensors};
+pub use problem::{Descale, MAX_HEAD_DIM, MAX_SEQLEN, MAX_SOFTCAP, Options, Problem, Tensors};
 pub use sim::{Sim, Traffic};

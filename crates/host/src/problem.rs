@@ -14,6 +14,9 @@ pub const MAX_HEAD_DIM: usize = 256;
 /// The longest sequence: row indices and their differences stay inside 32 bits with room for a tile.
 pub const MAX_SEQLEN: usize = 1 << 30;
 
+/// The largest softcap. A GPU takes scores below 2⁻¹²⁶ softcaps for 0, which is no more than 2⁻²⁶ then.
+pub const MAX_SOFTCAP: f32 = 1e30;
+
 /// Shapes and strides of the four tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensors {
@@ -87,7 +90,8 @@ impl Problem {
     /// # Errors
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, when `softmax_scale` is not finite, and when `softcap` is neither 0 nor positive,
+    /// the output overlaps itself, when `softmax_scale` is not finite, when `softcap` is neither 0 nor positive and at most
+    /// [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number,
     /// when `alibi_slopes` are not [H] or [B, H] finite numbers, when the probability of dropout is not 0 to below 1, and when
     /// factors of `descale` are not positive, or of tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
@@ -167,11 +171,7 @@ impl Problem {
             return Err(Error::SoftmaxScale { value: softmax_scale });
         }
         let softcap = options.softcap;
-        // A subnormal one is 0 to a GPU, and would divide by it.
-        if softcap != 0.0 && !(softcap.is_normal() && softcap > 0.0 && (softmax_scale / softcap).is_finite())
-        {
-            return Err(Error::Softcap { value: softcap });
-        }
+        check_softcap(softcap, softmax_scale)?;
         if let Some(slopes) = &options.alibi_slopes {
             let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
             let (heads, all) = (q.heads, batch.saturating_mul(q.heads));
@@ -374,6 +374,21 @@ impl Problem {
         }
         Ok(())
     }
+}
+
+/// Checks that scores can be divided by a softcap, and multiplied by it again.
+fn check_softcap(value: f32, scale: f32) -> Result<()> {
+    if value == 0.0 {
+        return Ok(());
+    }
+    // A subnormal one is 0 to a GPU, and would divide by it.
+    if !(value.is_normal() && (0.0..=MAX_SOFTCAP).contains(&value)) {
+        return Err(Error::Softcap { value, limit: MAX_SOFTCAP });
+    }
+    if scale != 0.0 && !(scale / value).is_normal() {
+        return Err(Error::SoftcapRatio { value, scale });
+    }
+    Ok(())
 }
 
 /// The factors that `descale` gives tensors of type `dtype`.

@@ -37,11 +37,18 @@ fn a_softcap_is_off_or_positive() {
         let problem = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap();
         assert_eq!((problem.softcap(), problem.changes_scores()), (softcap, softcap != 0.0));
     }
-    for softcap in [-1.0, 1e-40, f32::INFINITY, f32::NAN] {
+    for softcap in [-1.0, 1e-40, 2e30, f32::INFINITY, f32::NAN] {
         let options = Options { softcap, ..Options::default() };
         let error = Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options).unwrap_err().to_string();
-        assert!(error.ends_with("; 0 (off) or a positive number is needed"), "{error}");
+        assert!(error.ends_with("; 0 (off) or a positive number of at most 1e30 is needed"), "{error}");
     }
+    let options = |softcap, scale| Options { softcap, softmax_scale: Some(scale), ..Options::default() };
+    let problem = |softcap, scale| Problem::new(tensors(8, 8, 4, 4, 8), DType::F16, options(softcap, scale));
+    assert!(problem(1e30, 0.0).is_ok() && problem(1e30, 1e-7).is_ok());
+    assert_eq!(
+        problem(1e10, 1e-30).unwrap_err().to_string(),
+        "softcap is 10000000000; softmax_scale = 1e-30 divided by it is outside of fp32's normal numbers"
+    );
 }
 
 #[test]

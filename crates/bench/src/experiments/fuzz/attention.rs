@@ -98,6 +98,14 @@ pub(super) fn softmax_scale(scale: Option<f32>, data: Data, dtype: DType, head_d
     Some(scale.unwrap_or(1.0 / (head_dim as f32).sqrt()) / (magnitude * magnitude))
 }
 
+/// Whether scores and outputs stay small enough to be judged: whoever asks for more gets infinity by right.
+pub(super) fn check_range(problem: &Problem, data: Data) -> Result<(), Stop> {
+    const LARGEST: f32 = 1e6;
+    let magnitude = if data == Data::Huge { huge(problem.dtype()) } else { 1.0 };
+    let score = problem.softmax_scale().abs() * problem.head_dim() as f32 * magnitude * magnitude;
+    if score > LARGEST || problem.v_descale() > LARGEST { Err(Stop::Large) } else { Ok(()) }
+}
+
 /// The plan that a kernel or entry and a tile ask for.
 fn planned(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
     if let Some(entry) = entries().find(|entry| entry.name == case.run) {
@@ -128,6 +136,7 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Attention) -> Resul
     let spans = [q.span(), k.span(), v.span(), o.span(), problem.lse_len()];
     bench.limits().check_memory(&spans, plan.workspace_bytes)?;
     bench.limits().check_flops(problem.flops())?;
+    check_range(&problem, case.scores)?;
     let (inputs, extras) = place_inputs::<T>(&mut bench.memory, case, &problem);
     let outputs = &mut bench.memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T::Output>()), case.o.offset);

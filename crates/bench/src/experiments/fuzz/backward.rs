@@ -6,7 +6,7 @@ use flash_attention::{
     Tensors, plan_backward,
 };
 
-use super::attention::{by_cpu, key_rows, lse_rows, named, place_inputs, query_rows};
+use super::attention::{by_cpu, check_range, key_rows, lse_rows, named, place_inputs, query_rows};
 use super::bench::{Bench, judged, unsupported};
 use super::case::{Backward, Data, Operation};
 use super::data::{Source, huge};
@@ -73,6 +73,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backwar
     limits.check_flops(problem.flops())?;
     // The reference goes through whole heads.
     limits.check_flops(32.0 * problem.flops() / problem.heads().len().max(1) as f64)?;
+    check_range(forward, case.forward.scores)?;
 
     let memory = &mut bench.memory;
     let size = size_of::<T>();

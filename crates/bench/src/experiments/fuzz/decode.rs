@@ -7,7 +7,7 @@ use flash_attention::{
     plan_decode,
 };
 
-use super::attention::{check_outputs, query_rows, softmax_scale, worst};
+use super::attention::{check_outputs, check_range, query_rows, softmax_scale, worst};
 use super::bench::{Bench, judged, rows_to_check, unsupported};
 use super::case::{Decode, Operation};
 use super::data::Source;
@@ -129,6 +129,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     limits.check_memory(&spans, plan.workspace_bytes)?;
     limits.check_memory(&[dense.lse_len(), entries], 0)?;
     limits.check_flops(dense.flops())?;
+    check_range(dense, case.scores)?;
 
     let mut draw = Draw::new(case.seed.0);
     let used = || case.used().into_iter().map(|used| used as i32).collect();

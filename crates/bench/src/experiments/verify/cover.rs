@@ -110,30 +110,21 @@ pub(super) fn uncovered(
     candidates: &[Candidate],
     chosen: &[Vec<usize>],
 ) -> Vec<[(usize, usize); 2]> {
-    use std::collections::BTreeSet;
+    use std::collections::HashSet;
+
     // Written without `Numbers` and `pairs`, which it judges.
-    let met = |subject: &Subject, candidate: &Candidate| {
-        let all = [&subject.traits[..], &candidate.values[..]].concat();
-        let mut pairs = Vec::new();
-        for a in 0..all.len() {
-            for b in a + 1..all.len() {
-                pairs.push([(a, all[a]), (b, all[b])]);
-            }
+    let meet = |subject: &Subject, candidate: &Candidate, met: &mut HashSet<[(usize, usize); 2]>| {
+        let all = subject.traits.iter().chain(&candidate.values).copied().enumerate();
+        for (at, a) in all.clone().enumerate() {
+            met.extend(all.clone().skip(at + 1).map(|b| [a, b]));
         }
-        pairs
     };
-    let possible: BTreeSet<_> = subjects
-        .iter()
-        .flat_map(|subject| {
-            let taken = candidates.iter().zip(&subject.takes).filter(|(_, takes)| **takes);
-            taken.flat_map(move |(candidate, _)| met(subject, candidate))
-        })
-        .collect();
-    let there: BTreeSet<_> = subjects
-        .iter()
-        .zip(chosen)
-        .flat_map(|(subject, chosen)| chosen.iter().flat_map(|&index| met(subject, &candidates[index])))
-        .collect();
+    let (mut possible, mut there) = (HashSet::new(), HashSet::new());
+    for (subject, chosen) in subjects.iter().zip(chosen) {
+        let taken = candidates.iter().zip(&subject.takes).filter(|(_, takes)| **takes);
+        taken.for_each(|(candidate, _)| meet(subject, candidate, &mut possible));
+        chosen.iter().for_each(|&index| meet(subject, &candidates[index], &mut there));
+    }
     possible.difference(&there).copied().collect()
 }
 
