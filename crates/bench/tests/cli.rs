@@ -216,7 +216,10 @@ fn bad_shapes_name_argument_value_and_limit() {
         ("--seq 8 --dim 64 --kv-heads 3", "kv_heads is 3, which does not divide heads = 8"),
         ("--seq 2000000000 --dim 64", "q: seqlen is 2000000000; the limit is 1073741824"),
         ("--seq 9999999999999999999 --dim 64", "exceeds the address space"),
-        ("--seq 64 --dim 64 --softmax-scale nan", "softmax_scale is NaN; a finite number is needed"),
+        (
+            "--seq 64 --dim 64 --softmax-scale nan",
+            "softmax_scale is NaN; a number of at most 1.8446744e19 in magnitude is needed",
+        ),
         ("--dim 64", "--seq is missing"),
         (
             "--cu-seqlens-q 0,5,4 --dim 64",

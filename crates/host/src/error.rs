@@ -103,11 +103,13 @@ pub enum Error {
         /// Elements that the view spans.
         needed: usize,
     },
-    /// The scale is not a finite number.
-    #[error("softmax_scale is {value}; a finite number is needed")]
+    /// The scale is not a number that scores can be multiplied by.
+    #[error("softmax_scale is {value}; a number of at most {limit:e} in magnitude is needed")]
     SoftmaxScale {
-        /// The scale asked for.
+        /// The scale asked for, with the factors of Q and K.
         value: f32,
+        /// The largest possible.
+        limit: f32,
     },
     /// The softcap is negative or not a number that scores can be divided by.
     #[error("softcap is {value}; 0 (off) or a positive number of at most {limit:e} is needed")]
@@ -134,12 +136,14 @@ pub enum Error {
         value: f32,
     },
     /// A tensor's factor is not a positive number.
-    #[error("descale of {tensor} is {value}; a positive number is needed")]
+    #[error("descale of {tensor} is {value}; a positive number of at most {limit:e} is needed")]
     Descale {
         /// The tensor.
         tensor: &'static str,
         /// Its factor.
         value: f32,
+        /// The largest possible.
+        limit: f32,
     },
     /// Factors for a type whose range needs none.
     #[error("descale is for e4m3, not {dtype}")]

@@ -17,7 +17,7 @@ use crate::plan::{
     whole_tiles,
 };
 use crate::tensor_map::TensorMap;
-use crate::{DType, Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
+use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -249,10 +249,9 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
     })
 }
 
-/// No dropout; entries of 8 bits find V's factor in the place of that on weights that are kept.
+/// No dropout: all weights are kept as they are. Entries of 8 bits find V's factor, elsewhere 1, in the place of that on weights.
 fn no_dropout(problem: &Problem) -> params::Dropout {
-    let scale = if problem.dtype() == DType::E4m3 { problem.v_descale() } else { 0.0 };
-    params::Dropout { scale, ..params::Dropout::default() }
+    params::Dropout { scale: problem.v_descale(), ..params::Dropout::default() }
 }
 
 /// A view's strides, as kernels take them.
@@ -280,7 +279,7 @@ fn side(size: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kernel, Options, Request, Sim, Tensors, plan};
+    use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
 
     #[test]
     fn copies_need_a_workspace() {

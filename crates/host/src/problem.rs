@@ -17,6 +17,9 @@ pub const MAX_SEQLEN: usize = 1 << 30;
 /// The largest softcap. A GPU takes scores below 2⁻¹²⁶ softcaps for 0, which is no more than 2⁻²⁶ then.
 pub const MAX_SOFTCAP: f32 = 1e30;
 
+/// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within fp32.
+const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
+
 /// Shapes and strides of the four tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensors {
@@ -90,10 +93,10 @@ impl Problem {
     /// # Errors
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, when `softmax_scale` is not finite, when `softcap` is neither 0 nor positive and at most
+    /// the output overlaps itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at most
     /// [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number,
     /// when `alibi_slopes` are not [H] or [B, H] finite numbers, when the probability of dropout is not 0 to below 1, and when
-    /// factors of `descale` are not positive, or of tensors that are not in e4m3.
+    /// factors of `descale` are not positive and up to 2⁶⁴, or of tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None)
     }
@@ -162,13 +165,13 @@ impl Problem {
         }
         o.check_disjoint("o")?;
         let softmax_scale = options.softmax_scale.unwrap_or(1.0 / (q.head_dim as f32).sqrt());
-        if !softmax_scale.is_finite() {
-            return Err(Error::SoftmaxScale { value: softmax_scale });
+        if softmax_scale.is_nan() || softmax_scale.abs() > MAX_SCALE {
+            return Err(Error::SoftmaxScale { value: softmax_scale, limit: MAX_SCALE });
         }
         let Descale { q: q_descale, k: k_descale, v: v_descale } = descale(dtype, options.descale)?;
         let softmax_scale = softmax_scale * (q_descale * k_descale);
-        if !softmax_scale.is_finite() {
-            return Err(Error::SoftmaxScale { value: softmax_scale });
+        if softmax_scale.is_nan() || softmax_scale.abs() > MAX_SCALE {
+            return Err(Error::SoftmaxScale { value: softmax_scale, limit: MAX_SCALE });
         }
         let softcap = options.softcap;
         check_softcap(softcap, softmax_scale)?;
@@ -399,8 +402,8 @@ fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
     }
     for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
         // A subnormal one is 0 to a GPU.
-        if !(value.is_normal() && value > 0.0) {
-            return Err(Error::Descale { tensor, value });
+        if !(value.is_normal() && (0.0..=MAX_SCALE).contains(&value)) {
+            return Err(Error::Descale { tensor, value, limit: MAX_SCALE });
         }
     }
     Ok(factors)

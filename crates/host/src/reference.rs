@@ -22,7 +22,7 @@ pub struct Row {
 }
 
 /// Attention in f64, of all rows or some.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Reference {
     /// Output, [rows, Dv]; with all rows, contiguous [B, Sq, H, Dv], or [total_q, H, Dv] of a packed batch.
     pub o: Vec<f64>,
@@ -35,8 +35,12 @@ pub struct Reference {
     /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes near that
     /// where the terms are equal, so that each is rounded in the same direction. No computation in fp32 can promise less.
     ///
-    /// Of e4m3 also what rounding P to it and sums of its products may lose (`reference/e4m3.rs`).
+    /// Of e4m3 also what sums of its products may lose (`reference/e4m3.rs`).
     pub output_rounding: f64,
+    /// How far rounding each weight to the storage type, by chance and independently of the others, and then O to its own moves
+    /// an element, at most: u · (√Σⱼ (pⱼ vⱼ)² + |o|). A plain computation is now and then free of both, where a row sees
+    /// one key. A kernel whose running maximum lags behind rounds that key's weight too. 0 for fp32.
+    pub weight_rounding: f64,
     /// The same for the lse, without partial sums: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
     pub lse_rounding: f64,
     /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ, and what sums of products of e4m3 may lose.
@@ -107,6 +111,7 @@ pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Ro
     let largest = |part: fn(&Exact) -> f64| exact.iter().map(part).fold(0.0, f64::max);
     Reference {
         output_rounding: largest(|row| row.output_rounding),
+        weight_rounding: largest(|row| row.weight_rounding),
         lse_rounding: largest(|row| row.lse_rounding),
         lse_sums: largest(|row| row.lse_sums),
         lse: exact.iter().map(|row| row.lse).collect(),
@@ -177,10 +182,12 @@ impl<'a, T: Element> Inputs<'a, T> {
     }
 }
 
+#[derive(Default)]
 struct Exact {
     o: Vec<f64>,
     lse: f64,
     output_rounding: f64,
+    weight_rounding: f64,
     lse_rounding: f64,
     lse_sums: f64,
 }
@@ -221,7 +228,7 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let scores: Vec<_> = visible.map(|(key, k)| score(key, k)).collect();
     let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
-        return Exact { o, lse: f64::NEG_INFINITY, output_rounding: 0.0, lse_rounding: 0.0, lse_sums: 0.0 };
+        return Exact { o, lse: f64::NEG_INFINITY, ..Exact::default() };
     }
     let max = scores.iter().map(|score| score.score).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<_> = scores.iter().map(|score| (score.score - max).exp()).collect();
@@ -231,6 +238,7 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let kept: Vec<_> = inputs.kept.iter().map(|&kept| f64::from(kept)).collect();
     let v_descale = f64::from(problem.v_descale());
     let mut moved = vec![0.0; o.len()];
+    let mut squares = vec![0.0; o.len()];
     for ((weight, kept), v) in weights.iter().zip(&kept).zip(&inputs.v) {
         for ((o, moved), v) in o.iter_mut().zip(&mut moved).zip(*v) {
             *o += weight * kept * v_descale * f64::from(v.to_f32());
@@ -238,20 +246,32 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
         }
     }
     for (((weight, kept), score), v) in weights.iter().zip(&kept).zip(&scores).zip(&inputs.v) {
-        for ((moved, o), v) in moved.iter_mut().zip(&o).zip(*v) {
+        for (((moved, square), o), v) in moved.iter_mut().zip(&mut squares).zip(&o).zip(*v) {
             let v = kept * v_descale * f64::from(v.to_f32());
             let of_score = score.terms + score.sums + score.cut / ROUNDOFF;
             *moved += weight * (of_score * (v - o).abs() + v.abs());
+            *square += (weight * v).powi(2);
         }
     }
     if is_e4m3 {
         let largest = weights.iter().copied().fold(0.0, f64::max);
-        for (column, moved) in moved.iter_mut().enumerate() {
-            let terms = weights.iter().zip(&inputs.v);
-            let terms = terms.map(|(&weight, v)| (weight, v_descale * f64::from(v[column].to_f32())));
-            *moved += e4m3::moved(terms, largest) / ROUNDOFF;
+        // m follows every larger score, so that the largest weight is exact.
+        squares = vec![0.0; o.len()];
+        for (weight, v) in weights.iter().zip(&inputs.v) {
+            for ((moved, square), v) in moved.iter_mut().zip(&mut squares).zip(*v) {
+                let term = weight * v_descale * f64::from(v.to_f32()).abs();
+                *moved += e4m3::SUMMED * term / ROUNDOFF;
+                *square += if *weight < largest { term * term } else { 0.0 };
+            }
         }
     }
+    let of_weight = |(square, o): (&f64, &f64)| {
+        T::DTYPE.roundoff() * square.sqrt() + T::Output::DTYPE.roundoff() * o.abs()
+    };
+    let weight_rounding = match T::DTYPE {
+        DType::F32 => 0.0,
+        _ => squares.iter().zip(&o).map(of_weight).fold(0.0, f64::max),
+    };
     let weighted = |part: fn(&Score) -> f64| -> f64 {
         weights.iter().zip(&scores).map(|(weight, score)| weight * part(score)).sum()
     };
@@ -259,6 +279,7 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
         o,
         lse,
         output_rounding: ROUNDOFF * moved.into_iter().fold(0.0, f64::max),
+        weight_rounding,
         lse_rounding: ROUNDOFF * (weighted(|score| score.terms) + lse.abs() + 1.0),
         lse_sums: ROUNDOFF * weighted(|score| score.sums) + weighted(|score| score.cut),
     }

@@ -157,8 +157,14 @@ fn factors_are_positive_and_for_e4m3_alone() {
         let descale = Some(Descale { q: 1.0, k, v: 1.0 });
         Problem::new(tensors, dtype, Options { descale, ..Options::default() }).unwrap_err().to_string()
     };
-    assert_eq!(refused(DType::E4m3, 0.0), "descale of k is 0; a positive number is needed");
-    assert_eq!(refused(DType::E4m3, f32::NAN), "descale of k is NaN; a positive number is needed");
+    assert_eq!(
+        refused(DType::E4m3, 0.0),
+        "descale of k is 0; a positive number of at most 1.8446744e19 is needed"
+    );
+    assert_eq!(
+        refused(DType::E4m3, f32::NAN),
+        "descale of k is NaN; a positive number of at most 1.8446744e19 is needed"
+    );
     assert_eq!(refused(DType::F16, 1.0), "descale is for e4m3, not f16");
 }
 

@@ -6,6 +6,7 @@ use flash_attention::{
     reference,
 };
 use half::f16;
+use half::vec::HalfBitsVecExt as _;
 
 /// Small distinct values, so that a wrong index shows.
 fn values(len: usize, seed: usize) -> Vec<f32> {
@@ -205,7 +206,8 @@ fn tensors_of_more_than_two_to_the_31_elements() {
     assert!(far.span() > 1 << 31);
     let near = TensorLayout::bshd(1, rows, 1, head_dim);
     // Zeroed pages cost no memory until they are touched, and only the rows are.
-    let mut tensor: Vec<f16> = bytemuck::zeroed_vec(far.span());
+    let zeros = |count| -> Vec<f16> { bytemuck::zeroed_vec::<u16>(count).reinterpret_into() };
+    let mut tensor = zeros(far.span());
     let small: Vec<_> = values(near.span(), 5).into_iter().map(f16::from_f32).collect();
     for row in 0..rows {
         tensor[far.row(0, row, 0)..][..head_dim].copy_from_slice(&small[near.row(0, row, 0)..][..head_dim]);
@@ -217,7 +219,7 @@ fn tensors_of_more_than_two_to_the_31_elements() {
             let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
             let plan =
                 backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
-            let mut o: Vec<f16> = bytemuck::zeroed_vec(layout.span());
+            let mut o = zeros(layout.span());
             backend.forward(&problem, &plan, (values, values, values), &mut o, None).unwrap();
             (0..rows).flat_map(|row| o[layout.row(0, row, 0)..][..head_dim].to_vec()).collect::<Vec<_>>()
         };

@@ -22,9 +22,6 @@ const MAX_BLOCK: u32 = 1024;
 /// Most blocks of a one-dimensional grid: 2^31 − 1.
 const MAX_GRID: u32 = i32::MAX as u32;
 
-/// Bits of a word.
-const WORD: usize = u64::BITS as usize;
-
 /// What [`launch`] runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
@@ -53,8 +50,8 @@ pub struct Buffer {
     pub bytes: u64,
     /// What the kernel may do with it.
     pub access: BufferAccess,
-    /// One bit for each byte that may be written, where not all of them may.
-    pub(crate) reached: Option<Arc<[u64]>>,
+    /// The bytes that may be written, where not all of them may: in ascending order, apart from one another.
+    pub(crate) reached: Option<Arc<[Range<u64>]>>,
 }
 
 impl Buffer {
@@ -85,30 +82,31 @@ impl Buffer {
     /// # Panics
     /// When a range ends past the buffer.
     pub fn reaching(self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
-        let mut reached = vec![0_u64; (self.bytes as usize).div_ceil(WORD)];
-        for Range { start, end } in ranges {
-            assert!(
-                end as u64 <= self.bytes,
-                "bytes {start}..{end} of `{}`, which has {}",
-                self.name,
-                self.bytes
-            );
-            let mut at = start;
-            while at < end {
-                let (word, first) = (at / WORD, at % WORD);
-                let count = (WORD - first).min(end - at);
-                reached[word] |= (u64::MAX >> (WORD - count)) << first;
-                at += count;
+        let mut ranges: Vec<_> =
+            ranges.into_iter().map(|range| range.start as u64..range.end as u64).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, range| {
+            let joins = next.start <= range.end;
+            if joins {
+                range.end = range.end.max(next.end);
             }
-        }
-        Self { reached: Some(reached.into()), ..self }
+            joins
+        });
+        let end = ranges.last().map_or(0, |range| range.end);
+        assert!(end <= self.bytes, "bytes to {end} of `{}`, which has {}", self.name, self.bytes);
+        Self { reached: Some(ranges.into()), ..self }
     }
 
     /// The first of some bytes of it that may not be written.
     pub(crate) fn first_unreached(&self, address: u64, bytes: u64) -> Option<u64> {
         let reached = self.reached.as_ref()?;
         let first = address - self.address;
-        (first..first + bytes).find(|&at| reached[at as usize / WORD] >> (at as usize % WORD) & 1 == 0)
+        let range = reached.get(reached.partition_point(|range| range.end <= first));
+        match range.filter(|range| range.start <= first) {
+            // Ranges that touch are one.
+            Some(range) => (range.end < first + bytes).then_some(range.end),
+            None => Some(first),
+        }
     }
 }
 

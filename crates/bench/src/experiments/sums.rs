@@ -91,14 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     for &head_dim in &args.dim {
         for &seq in &seqs {
             for causal in [false, true] {
-                let shape = Shape {
-                    batch: 1,
-                    heads: 1,
-                    seq: seq as usize,
-                    head_dim,
-                    dtype: args.dtype,
-                    causal,
-                };
+                let shape =
+                    Shape { batch: 1, heads: 1, seq: seq as usize, head_dim, dtype: args.dtype, causal };
                 let problem = shape.problem(Layout::Bshd)?;
                 for values in VALUES {
                     rows.push(with_element!(args.dtype, measured(&session, &problem, values, args))?);

@@ -33,6 +33,7 @@ impl DecodeProblem {
             output_rounding: largest(|row| row.output_rounding),
             lse_rounding: largest(|row| row.lse_rounding),
             lse_sums: largest(|row| row.lse_sums),
+            weight_rounding: largest(|row| row.weight_rounding),
             o: of_rows.iter().flat_map(|(row, _)| row.o.iter().copied()).collect(),
             lse: of_rows.iter().flat_map(|(row, _)| row.lse.iter().copied()).collect(),
         };
@@ -59,7 +60,7 @@ impl DecodeProblem {
         let Ok(problem) = Problem::new(tensors, dense.dtype(), options) else {
             // The one way in which a valid problem's row is none: it sees no key.
             let (o, lse) = (vec![0.0; head_dim], vec![f64::NEG_INFINITY]);
-            let empty = Reference { o, lse, output_rounding: 0.0, lse_rounding: 0.0, lse_sums: 0.0 };
+            let empty = Reference { o, lse, ..Reference::default() };
             return (empty, vec![T::Output::from_f32(0.0); head_dim]);
         };
         let q = &inputs.q[dense.tensors().q.row(at.batch, at.row, at.head)..][..head_dim];

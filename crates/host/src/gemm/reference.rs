@@ -42,13 +42,8 @@ impl<T: Element> Expected<T> {
         let rounding = computed.iter().map(|row| row.moved).fold(0.0, f64::max);
         let (exact, standard): (Vec<_>, Vec<_>) =
             computed.into_iter().map(|row| (row.exact, row.standard)).unzip();
-        let exact = Reference {
-            o: exact.concat(),
-            lse: Vec::new(),
-            output_rounding: ROUNDOFF * rounding,
-            lse_rounding: 0.0,
-            lse_sums: 0.0,
-        };
+        let exact =
+            Reference { o: exact.concat(), output_rounding: ROUNDOFF * rounding, ..Reference::default() };
         Self { rows, exact, standard: standard.concat() }
     }
 
