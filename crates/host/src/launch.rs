@@ -256,10 +256,12 @@ fn no_dropout(problem: &Problem) -> params::Dropout {
 
 /// A view's strides, as kernels take them.
 pub(crate) fn strides(layout: &TensorLayout) -> Strides {
+    // The stride of an axis of one index may be anything. Kernels multiply it by indices of rows that they then leave out.
+    let step = |len, stride| if len > 1 { stride as u64 } else { 0 };
     Strides {
-        batch: layout.stride_batch as u64,
-        row: layout.stride_seq as u64,
-        head: layout.stride_head as u64,
+        batch: step(layout.batch, layout.stride_batch),
+        row: step(layout.seqlen, layout.stride_seq),
+        head: step(layout.heads, layout.stride_head),
     }
 }
 
@@ -280,6 +282,12 @@ fn side(size: Option<usize>) -> u32 {
 mod tests {
     use super::*;
     use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
+
+    #[test]
+    fn an_axis_of_one_index_has_no_stride() {
+        let layout = TensorLayout::strided([1, 1, 2, 8], [usize::MAX, 1 << 60, 8, 1]);
+        assert_eq!(strides(&layout), Strides { batch: 0, row: 0, head: 8 });
+    }
 
     #[test]
     fn copies_need_a_workspace() {
