@@ -31,14 +31,16 @@ const TEST: [Step; 2] = [
     FaBench(&["verify", "--backend", "sim", "--families", "--schedules", "2"]),
 ];
 
-const CI: [Step; 7] = [
+const CI: [Step; 9] = [
     Cargo(&["fmt", "--all", "--check"]),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
     // Every kernel entry in the simulator, each case under eight thread schedules.
     FaBench(&["verify", "--backend", "sim"]),
-    // FUZZ: a bounded share of random problems on cpu and sim goes here, as two steps.
+    // A bounded share of random problems, the same ones each time.
+    FaBench(&["fuzz", "--backend", "cpu", "--runs", "2000", "--seed", "1"]),
+    FaBench(&["fuzz", "--backend", "sim", "--runs", "300", "--seed", "1"]),
     Cargo(&["xtask", "bench", "tune", "--check"]),
     Cargo(&["xtask", "kernels", "--check", "--install"]),
 ];

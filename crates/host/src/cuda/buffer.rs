@@ -57,11 +57,14 @@ impl Buffer {
         check("cuMemsetD8Async", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
     }
 
-    /// Copies host values to the start of the buffer, which is at least as long.
-    pub(super) fn write<T: Copy>(&self, values: &[T]) -> Result<()> {
+    /// Copies host values to the start of the buffer, which is at least as long, before what comes next on `stream`.
+    ///
+    /// `cuMemcpyHtoD` would return once small values are staged, and no stream but the default one would wait for the rest of
+    /// the way (CUDA driver API, "API synchronization behavior").
+    pub(super) fn write<T: Copy>(&self, values: &[T], stream: sys::CUstream) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
-        // SAFETY: the allocation is live and long enough.
-        check("cuMemcpyHtoD", unsafe { result::memcpy_htod_sync(self.address, values) })
+        // SAFETY: the allocation is live and long enough. The driver has read pageable host memory when the call returns.
+        check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(self.address, values, stream) })
     }
 
     /// Copies the start of the buffer, which is at least as long, to host values.

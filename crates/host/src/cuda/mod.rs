@@ -108,7 +108,7 @@ impl Cuda {
     /// Device memory with a copy of `values`.
     fn buffer_of<T: Copy>(&self, what: &'static str, values: &[T]) -> Result<Buffer> {
         let buffer = self.buffer(what, size_of_val(values))?;
-        buffer.write(values)?;
+        buffer.write(values, self.stream())?;
         Ok(buffer)
     }
 
