@@ -48,7 +48,7 @@ pub(crate) enum Experiment {
     /// Fused against unfused attention over the sequence length
     Flash(flash::Args),
     /// Random problems in memory full of NaN against the f64 reference, and a line that replays each failure
-    Fuzz(fuzz::Args),
+    Fuzz(Box<fuzz::Args>),
     /// Unfused attention and FlashAttention as version 1, 2 and 3 have it
     Generations(generations::Args),
     /// Tensors read through strides against copies to contiguous ones

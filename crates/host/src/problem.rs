@@ -46,7 +46,7 @@ pub struct Options {
     pub window: (Option<usize>, Option<usize>),
     /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
     pub softcap: f32,
-    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes [H] or [B, H], contiguous. The scaled scores of
+    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled scores of
     /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1 when absent.
@@ -95,7 +95,7 @@ impl Problem {
     /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
     /// the output overlaps itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at most
     /// [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number,
-    /// when `alibi_slopes` are not [H] or [B, H] finite numbers, when the probability of dropout is not 0 to below 1, and when
+    /// when `alibi_slopes` are not `[H]` or `[B, H]` finite numbers, when the probability of dropout is not 0 to below 1, and when
     /// factors of `descale` are not positive and up to 2⁶⁴, or of tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None)
@@ -247,7 +247,7 @@ impl Problem {
         self.dropout.as_ref()
     }
 
-    /// Slopes of ALiBi, [H] or [B, H].
+    /// Slopes of ALiBi, `[H]` or `[B, H]`.
     pub fn alibi_slopes(&self) -> Option<&[f32]> {
         self.alibi_slopes.as_deref()
     }

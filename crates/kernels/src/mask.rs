@@ -111,7 +111,7 @@ impl TileMask {
 
     /// Sets the scores of keys that their row does not see to −∞, of a block from `place` on, which is `keys` before the
     /// end of what the tile sees. `row` and `key` say which row of the tile and which key of the block a thread's
-    /// score [i][j] belongs to, and rise by constants.
+    /// score `[i][j]` belongs to, and rise by constants.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
         params: &AttentionParams,

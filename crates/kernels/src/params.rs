@@ -98,7 +98,7 @@ pub struct AttentionParams {
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to, softcap·tanh(s / softcap); 0 for none.
     pub softcap: f32,
-    /// ALiBi slopes, fp32 [H] or [B, H]; 0 for none.
+    /// ALiBi slopes, fp32 `[H]` or `[B, H]`; 0 for none.
     pub alibi_slopes: u64,
     /// Slopes from one sequence to the next: H, or 0 where all have the same.
     pub alibi_batch_stride: u64,

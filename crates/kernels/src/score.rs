@@ -34,7 +34,7 @@ impl ScoreMod {
     }
 
     /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its
-    /// score [i][j] belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the tile's
+    /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the tile's
     /// first row lies to the right of the block's first, modulo 2^32.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
@@ -69,7 +69,7 @@ impl ScoreMod {
     }
 
     /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of score
-    /// [0][0] lies to the right of its own, modulo 2^32, and `step` how much further that of score [i][j].
+    /// `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score `[i][j]`.
     #[inline(always)]
     pub fn add_bias<const ROWS: usize, const COLS: usize>(
         self,

@@ -4,8 +4,8 @@ use crate::ptx::{math, warp};
 
 /// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
-/// m is of unscaled scores and the same in all lanes, the max or up to 2^[`GROWTH`](Self::GROWTH) less; l is this lane's part of the sum, reduced
-/// over the lanes once at the end. P and l have a factor 2^[`P_EXPONENT`](Self::P_EXPONENT), which cancels.
+/// m is of unscaled scores and the same in all lanes, the max or up to 2^`GROWTH` less; l is this lane's part of the sum, reduced
+/// over the lanes once at the end. P and l have a factor 2^`P_EXPONENT`, which cancels.
 ///
 /// `P_BYTES` is the size of what P is rounded to: 1 for e4m3.
 pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, const P_BYTES: u32 = 2> {

@@ -66,7 +66,7 @@ fn is_alone(target: &str) -> bool {
     target.ends_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// The architectures to assemble an entry for: its target, and [`MEASURED`] where that runs its PTX.
+/// The architectures to assemble an entry for: its target, and `MEASURED` where that runs its PTX.
 pub fn architectures(target: &str) -> Vec<String> {
     let number =
         target.strip_prefix("sm_").filter(|_| !is_alone(target)).and_then(|number| number.parse().ok());

@@ -18,7 +18,7 @@ pub struct DecodeAddresses {
     pub o: u64,
     /// Log-sum-exp, fp32 [B, H, Sq] contiguous; `None` where it is not wanted.
     pub lse: Option<u64>,
-    /// Keys of each sequence, int32 [B]; `None` where all have Sk.
+    /// Keys of each sequence, int32 `[B]`; `None` where all have Sk.
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,

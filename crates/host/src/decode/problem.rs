@@ -66,7 +66,7 @@ pub struct DecodeInputs<'a, T> {
     pub k: &'a [T],
     /// Values.
     pub v: &'a [T],
-    /// Keys of each sequence, [B], 0 to Sk; `None` where all have Sk. What lies behind them is not read, or
+    /// Keys of each sequence, `[B]`, 0 to Sk; `None` where all have Sk. What lies behind them is not read, or
     /// read and not used: it may be NaN.
     pub seqused_k: Option<&'a [i32]>,
     /// Pages of each sequence, [B, max_pages]; `None` where K and V are contiguous. Entries behind

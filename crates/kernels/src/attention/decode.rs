@@ -1,5 +1,5 @@
 //! Attention of few queries against a long K/V cache: Flash-Decoding (split K/V; Dao et al. 2023,
-//! https://crfm.stanford.edu/2023/10/12/flashdecoding.html) on tensor cores.
+//! <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>) on tensor cores.
 //!
 //! The work is bound by the bytes of K and V, so each is read once: the query heads that share a
 //! key/value head are, with the rows of the sequence, the rows of one tile. Each sequence's keys are

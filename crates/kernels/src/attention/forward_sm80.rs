@@ -18,7 +18,7 @@ use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_colu
 use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 
-/// Barriers of [`attend`], which stands there once for each way of copying; the build fails when the PTX has another number.
+/// Barriers of `attend`, which stands there once for each way of copying; the build fails when the PTX has another number.
 pub const fn barriers(config: MmaConfig) -> u32 {
     if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 }
 }

@@ -14,7 +14,7 @@ use crate::tile::mma_block::{Cursor, Feeder, Operand, Panel};
 use crate::tile::simt::GlobalTile;
 use crate::tile::warp_tile::WarpTile;
 
-/// Barriers in the source below, one for each instance of [`step`]; the build fails when the PTX has another
+/// Barriers in the source below, one for each instance of `step`; the build fails when the PTX has another
 /// number.
 pub const BARRIERS: u32 = 4;
 

@@ -23,7 +23,7 @@ pub struct DecodeParams {
     pub o: u64,
     /// fp32 [B, H, Sq] contiguous, or 0 where it is not wanted.
     pub lse: u64,
-    /// Keys of each sequence, int32 [B], or 0 where all have `seqlen_k`; more count as `seqlen_k`.
+    /// Keys of each sequence, int32 `[B]`, or 0 where all have `seqlen_k`; more count as `seqlen_k`.
     pub seqused_k: u64,
     /// Pages of each sequence, int32 [B, `max_pages`], or 0 where K and V are contiguous. What lies
     /// behind the pages that hold a sequence's keys is not read.

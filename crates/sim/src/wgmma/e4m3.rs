@@ -79,11 +79,13 @@ mod tests {
     const MEASURED: &str = include_str!("e4m3_h200.txt");
 
     fn bytes(text: &str) -> [u8; DEPTH] {
-        std::array::from_fn(|index| u8::from_str_radix(&text[2 * index..2 * index + 2], 16).unwrap())
+        std::array::from_fn(|index| {
+            u8::from_str_radix(&text[2 * index..2 * index + 2], 16).expect("hexadecimal")
+        })
     }
 
     fn float(text: &str) -> f32 {
-        f32::from_bits(u32::from_str_radix(text, 16).unwrap())
+        f32::from_bits(u32::from_str_radix(text, 16).expect("hexadecimal"))
     }
 
     #[test]

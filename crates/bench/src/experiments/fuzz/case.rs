@@ -12,6 +12,7 @@ use super::place::{MatrixPlace, Place, Spoil};
 /// One problem of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "a thread holds one, and takes it apart by its variants")]
 pub(super) enum Case {
     Forward(Attention),
     Backward(Backward),
