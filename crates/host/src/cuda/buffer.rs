@@ -7,6 +7,10 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use super::driver::check;
 use crate::{Error, Result};
 
+/// Bytes that the end of an allocation is rounded up to, NaN behind what was written: compute-sanitizer takes the copy of a part
+/// of the last chunk (`cp.async` with fewer source bytes) for one of all of it.
+const CHUNK: usize = 16;
+
 /// A plain allocation of device memory.
 pub(super) struct Buffer {
     context: Arc<CudaContext>,
@@ -26,10 +30,9 @@ impl Buffer {
         bytes: usize,
     ) -> Result<Self> {
         check("cuCtxSetCurrent", context.bind_to_thread())?;
-        // The driver refuses a size of 0. Whole chunks of 16 bytes, because compute-sanitizer takes the copy of a part of
-        // the last one (`cp.async` with fewer source bytes) for one of all of it.
+        // The driver refuses a size of 0.
         // SAFETY: a context is current.
-        let allocated = unsafe { result::malloc_sync(bytes.max(1).next_multiple_of(16)) };
+        let allocated = unsafe { result::malloc_sync(bytes.max(1).next_multiple_of(CHUNK)) };
         if let Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) = allocated {
             let (free, _) = check("cuMemGetInfo", context.mem_get_info())?;
             return Err(Error::OutOfMemory {
@@ -63,8 +66,16 @@ impl Buffer {
     /// the way (CUDA driver API, "API synchronization behavior").
     pub(super) fn write<T: Copy>(&self, values: &[T], stream: sys::CUstream) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
+        let end = size_of_val(values);
         // SAFETY: the allocation is live and long enough. The driver has read pageable host memory when the call returns.
-        check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(self.address, values, stream) })
+        check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(self.address, values, stream) })?;
+        let rest = end.next_multiple_of(CHUNK) - end;
+        if rest == 0 {
+            return Ok(());
+        }
+        // SAFETY: the allocation has whole chunks.
+        let filled = unsafe { result::memset_d8_async(self.address + end as u64, 0xff, rest, stream) };
+        check("cuMemsetD8Async", filled)
     }
 
     /// Copies the start of the buffer, which is at least as long, to host values.
