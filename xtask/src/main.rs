@@ -7,6 +7,7 @@
 mod bench;
 mod ci;
 mod kernels;
+mod mutants;
 mod report;
 mod toolchain;
 
@@ -29,6 +30,7 @@ struct Arguments {
 enum Task {
     Toolchain(toolchain::Toolchain),
     Kernels(kernels::Kernels),
+    Mutants(mutants::Mutants),
     Bench(bench::Bench),
     Report(report::Report),
     Test(ci::Test),
@@ -57,6 +59,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         }),
         Task::Report(task) => task.run().map(|()| ExitCode::SUCCESS),
         Task::Test(task) => task.run(&workspace),
+        Task::Mutants(task) => task.run(&workspace),
         Task::Ci(task) => task.run(&workspace),
     }
 }

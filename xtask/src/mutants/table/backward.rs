@@ -1,0 +1,117 @@
+//! The backward pass.
+
+use super::{Family, defect, nth};
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        file: "crates/kernels/src/attention/gradient.rs",
+        entries: "backward",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "delta_forgotten",
+                "dS lacks delta",
+                "dp * kept - stats[query(i, j).1].delta",
+                "dp * kept",
+            ),
+            defect(
+                "backward_dropout",
+                "the factor on weights that are kept is forgotten",
+                "if keeps { params.dropout.scale } else { 0.0 }",
+                "if keeps { 1.0 } else { 0.0 }",
+            ),
+            defect("backward_lse", "lse is not brought to base 2", "lse * LOG2_E", "lse"),
+            defect(
+                "backward_softcap",
+                "the derivative of softcap is forgotten",
+                "for_each(ds, |distance, i, j| distance * ScoreMod::slope(params, p[i][j]));",
+                "",
+            ),
+            defect(
+                "backward_corner",
+                "ALiBi counts from one key further",
+                "work.queries.len + place.key",
+                "work.queries.len + place.key + 1",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_delta.rs",
+        entries: "backward",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "delta_column",
+                "delta lacks the last column",
+                "column < attention.head_dim_v",
+                "column + 1 < attention.head_dim_v",
+            ),
+            defect(
+                "delta_row",
+                "delta of a block's last rows is left out",
+                "i < BLOCK_M",
+                "i < BLOCK_M - THREADS / 32",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_simt.rs",
+        entries: "backward_keys_f",
+        tests: &["backward"],
+        defects: &[
+            nth("dk_scale", "dK lacks softmax_scale", 1, "attention.softmax_scale", "1.0"),
+            defect(
+                "backward_group",
+                "the last of the heads that share keys is left out",
+                "head < attention.group",
+                "head < attention.group.max(2) - 1",
+            ),
+            nth(
+                "backward_barrier",
+                "Q and dO are overwritten while they are still read",
+                1,
+                "barrier::sync(0, THREADS);",
+                "",
+            ),
+            defect(
+                "backward_warp",
+                "dS overwrites P before dV has read it",
+                "simt::multiply_accumulate(&mut dv, shared.product, shared.step[1], lane, rows);\n                warp::sync();",
+                "simt::multiply_accumulate(&mut dv, shared.product, shared.step[1], lane, rows);",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_sm80.rs",
+        entries: "sm80_",
+        tests: &["backward"],
+        defects: &[
+            nth(
+                "backward_sm80_wait",
+                "Q and dO are read before their copies have landed",
+                1,
+                "cp_async::wait_group::<1>();",
+                "cp_async::wait_group::<2>();",
+            ),
+            nth(
+                "backward_sm80_barrier",
+                "a stage is filled while it is still read",
+                1,
+                "barrier::sync(0, THREADS);",
+                "",
+            ),
+            defect(
+                "backward_sm80_stage",
+                "the two stages do not change places",
+                "(member, first_row, stage) = (next_member, next_row, 1 - stage);",
+                "(member, first_row, stage) = (next_member, next_row, stage);",
+            ),
+            defect(
+                "backward_sm80_rows",
+                "rows past the last are stored",
+                "row < tile.rows && column < tile.columns",
+                "column < tile.columns",
+            ),
+        ],
+    },
+];

@@ -1,0 +1,121 @@
+//! `decode`, `combine` and the K/V cache.
+
+use super::{Family, defect, nth};
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        file: "crates/kernels/src/attention/decode.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "decode_wait",
+                "a warp reads keys before its copies have landed",
+                "cp_async::wait_group::<AHEAD>();",
+                "",
+            ),
+            nth("decode_sync", "a stage is filled while other lanes still read it", 2, "warp::sync();", ""),
+            nth(
+                "decode_barrier",
+                "results are merged before all warps have written them",
+                2,
+                "barrier::sync(0, config.threads());",
+                "",
+            ),
+            defect(
+                "decode_mask",
+                "the mask begins one block too late",
+                "first_key + WARP_KEYS > unmasked.min(keys.end)",
+                "first_key > unmasked.min(keys.end)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode/work.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "decode_head",
+                "query heads of a group are those of every group",
+                "self.kv_head * params.group + packed % params.group",
+                "self.kv_head + packed % params.group * (params.heads / params.group)",
+            ),
+            defect(
+                "decode_causal",
+                "each row sees one key too few",
+                "packed / params.group + 1 + used",
+                "packed / params.group + used",
+            ),
+            defect(
+                "decode_split",
+                "the first longer splits shift nothing",
+                "self.split * least + self.split.min(longer)",
+                "self.split * least",
+            ),
+            defect(
+                "decode_used",
+                "all of the cache counts as used",
+                "(used.max(0) as u32).min(params.seqlen_k)",
+                "params.seqlen_k",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode/merge.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[defect(
+            "merge_share",
+            "shares of the warps are not divided by their sum",
+            "shares[warp] *= inverse_sum;",
+            "",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/combine.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "combine_base",
+                "weights of splits are powers of 2",
+                "(lse - self.shift) * LOG2_E",
+                "lse - self.shift",
+            ),
+            nth(
+                "combine_last",
+                "the last split has no part in the sum",
+                1,
+                "split < params.num_splits",
+                "split + 1 < params.num_splits",
+            ),
+            defect(
+                "combine_many",
+                "splits past the first sixteen are left out",
+                "first < params.num_splits",
+                "first < params.num_splits.min(LOADS_IN_FLIGHT as u32)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/tile/kv_cache.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "page_entry",
+                "the last key of a page is looked up in the next one",
+                "(key / self.params.page_size, key % self.params.page_size)",
+                "((key + 1) / self.params.page_size, key % self.params.page_size)",
+            ),
+            defect(
+                "page_tail",
+                "one key past the last is looked up and read",
+                "first + lane_row(i) < end",
+                "first + lane_row(i) <= end",
+            ),
+            defect("cache_columns", "columns past head_dim are read", "(2 * left).min(CHUNK)", "CHUNK"),
+        ],
+    },
+];

@@ -1,0 +1,284 @@
+//! `forward_sm90` and what runs before it.
+
+use super::{Family, defect, nth};
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        file: "crates/kernels/src/tile/ring.rs",
+        entries: "sm90",
+        tests: &["hopper", "gemm"],
+        defects: &[
+            defect("ring_empty", "a stage is filled before all have left it", "self.wait_empty();", ""),
+            defect("ring_phase", "the phase that is waited for stays the same", "self.parity ^= 1;", ""),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/consumer.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "hopper_e4m3"],
+        defects: &[
+            nth(
+                "wgmma_fence",
+                "the fence before the first products of a tile is left out",
+                1,
+                "wgmma::fence();",
+                "",
+            ),
+            defect(
+                "wgmma_wait",
+                "the wait for the first scores of a tile is left out",
+                "self.s.wait_group::<0>();",
+                "",
+            ),
+            defect(
+                "wgmma_wait_step",
+                "of two groups of products one too many is let run",
+                "self.s.wait_group::<1>();",
+                "self.s.wait_group::<2>();",
+            ),
+            defect(
+                "values_early",
+                "a stage of V is left before its products are over",
+                "self.o.wait_group::<0>();\n            self.values.leave(Self::leads_warp());\n            self.round();",
+                "self.values.leave(Self::leads_warp()); self.o.wait_group::<0>(); self.round();",
+            ),
+            defect("hopper_rescale", "O is not brought to the new maximum", "self.rescale(rescale);", ""),
+            defect(
+                "pass_over",
+                "blocks that a warpgroup sees nothing of are not left",
+                "self.pass_over(seen.begin);",
+                "",
+            ),
+            defect("turn", "two warpgroups do not wait for their turns", "self.take_turn();", ""),
+            defect(
+                "v_descale",
+                "the factor of 8-bit V is forgotten",
+                "if BYTES == 1 { factor * params.dropout.scale } else { factor }",
+                "factor",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/consumer/products.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "hopper_e4m3"],
+        defects: &[
+            defect("hopper_accumulate", "scores are added to those of the block before", "step > 0", "true"),
+            defect(
+                "score_mod_place",
+                "ALiBi counts from one key further",
+                "blocks.mask.place(BLOCK_M, blocks.first_key(block))",
+                "blocks.mask.place(BLOCK_M, blocks.first_key(block) + 1)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/consumer/classes.rs",
+        entries: "row_classes",
+        tests: &["hopper"],
+        defects: &[
+            defect(
+                "class_tail",
+                "the mask of a class is one column short",
+                "8 * (j as u32 / 4) + j as u32 % 2 >= keys",
+                "8 * (j as u32 / 4) + j as u32 % 2 > keys",
+            ),
+            defect(
+                "class_move",
+                "the column that comes in from the left of O is another lane's",
+                "if first { before[row] } else { other }",
+                "other",
+            ),
+            nth(
+                "class_fence",
+                "Q is multiplied before its moved columns are seen by the products",
+                1,
+                "fence::proxy_async();",
+                "",
+            ),
+            nth(
+                "class_barrier",
+                "Q's columns move while other warps still multiply them",
+                1,
+                "barrier::sync(output::FIRST_BARRIER + warpgroup(), WARPGROUP);",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/amend.rs",
+        entries: "forward_sm90",
+        tests: &["varlen", "hopper"],
+        defects: &[
+            nth(
+                "amend_fence",
+                "cleared rows of V are not fenced for the products",
+                1,
+                "fence::proxy_async();",
+                "",
+            ),
+            defect(
+                "amend_rows",
+                "rows past the end of a packed sequence are not cleared in V",
+                "pipeline.v().stage(values.stage()).clear_from_row(rows);",
+                "",
+            ),
+            defect("amend_row", "one row too few of them is cleared", "rows < BLOCK_N", "rows + 1 < BLOCK_N"),
+            defect(
+                "amend_columns",
+                "columns of the head before are not cleared in Q and K",
+                "tile.clear_before_column(head.shift)",
+                "()",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/key_blocks.rs",
+        entries: "forward_sm90",
+        tests: &["hopper"],
+        defects: &[
+            defect(
+                "whole_end",
+                "a block that the first row sees in part counts as whole",
+                "from_start(first.end) / BLOCK_N",
+                "from_start(first.end).div_ceil(BLOCK_N)",
+            ),
+            defect(
+                "first_block",
+                "the first block that a row sees is left out",
+                "from_start(first.first) / BLOCK_N",
+                "from_start(first.first).div_ceil(BLOCK_N)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/producer.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "varlen"],
+        defects: &[
+            defect(
+                "key_block",
+                "every second block of keys is the one before",
+                "at(place.row + block * BLOCK_N)",
+                "at(place.row + (block & !1) * BLOCK_N)",
+            ),
+            defect(
+                "q_row",
+                "Q of a packed sequence begins with the batch's first row",
+                "work.queries.first + first_row::<BLOCK_M>(params, work.tile)",
+                "first_row::<BLOCK_M>(params, work.tile)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/schedule.rs",
+        entries: "forward_sm90",
+        tests: &["hopper"],
+        defects: &[defect(
+            "slot_phase",
+            "which of the two slots is at hand is confused",
+            "self.slots + SLOT * self.ring.stage()",
+            "self.slots + SLOT * (1 - self.ring.stage())",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/output.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "varlen"],
+        defects: &[
+            defect(
+                "output_fence",
+                "O's rows are not fenced for the copies that take them",
+                "fence::proxy_async();",
+                "",
+            ),
+            defect(
+                "output_cut",
+                "a packed sequence's last rows leave by a box, over the next one's",
+                "rows_left < lane.warp_row + WARP_ROWS",
+                "false",
+            ),
+            defect(
+                "output_read",
+                "a panel is written again while its box still leaves",
+                "tma::wait_group_read::<1>();",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/tile/panel_store.rs",
+        entries: "forward_sm90",
+        tests: &["hopper"],
+        defects: &[
+            defect(
+                "panel_granule",
+                "the last chunk of a row is stored whole",
+                "(self.end - self.end % CHUNK).max(first)",
+                "self.end.next_multiple_of(CHUNK).max(first)",
+            ),
+            defect(
+                "panel_fence",
+                "rows are not fenced for the copies that take them",
+                "fence::proxy_async();",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/operand.rs",
+        entries: "e4m3",
+        tests: &["hopper_e4m3"],
+        defects: &[defect(
+            "e4m3_order",
+            "two keys change places in P",
+            "convert::pack_e4m3x4([p(first), p(first + 1), p(first + 4), p(first + 5)])",
+            "convert::pack_e4m3x4([p(first), p(first + 4), p(first + 1), p(first + 5)])",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/transpose.rs",
+        entries: "transpose",
+        tests: &["hopper_e4m3"],
+        defects: &[
+            defect(
+                "transpose_order",
+                "two keys change places in V",
+                "a | b << 8 | c << 16 | d << 24",
+                "a | c << 8 | b << 16 | d << 24",
+            ),
+            defect(
+                "transpose_tail",
+                "one row past the last key is read",
+                "key + (i as u32) < tensor.rows",
+                "key + (i as u32) <= tensor.rows",
+            ),
+            defect(
+                "transpose_head",
+                "the second head lands where the first one does",
+                "(batch as u64 * tensor.heads as u64 + head as u64) * tensor.columns as u64",
+                "(batch as u64 * tensor.heads as u64) * tensor.columns as u64",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/pack.rs",
+        entries: "pack",
+        tests: &["hopper"],
+        defects: &[
+            defect(
+                "pack_shift",
+                "a row that starts in the middle of a word is not shifted",
+                "address & 2 != 0",
+                "false",
+            ),
+            defect("pack_tail", "a column past the last is kept", "0xffff", "!0"),
+            defect(
+                "pack_edge",
+                "the last element of a tensor is not copied",
+                "column + 1 < self.columns",
+                "column + 2 < self.columns",
+            ),
+        ],
+    },
+];
