@@ -212,6 +212,17 @@ fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
     }
 }
 
+/// More splits than a thread merges at once, than a warp has lanes, and than there are blocks of keys.
+#[test]
+fn many_splits_are_merged() {
+    for num_splits in [17, 33, 128] {
+        let case = Case { shape: [1, 1, 1, 2, 64], seqlen_k: 2200, ..grouped(num_splits, None) };
+        if let Err(error) = run::<f16>(&case, 3) {
+            panic!("{num_splits} splits: {error}");
+        }
+    }
+}
+
 #[test]
 fn each_key_is_read_once_whatever_the_heads_and_splits() {
     let sim = Sim::new(1);
