@@ -227,6 +227,30 @@ fn tensors_of_more_than_two_to_the_31_elements() {
     }
 }
 
+/// Scores that grow by more from block to block than the maximum may lag behind: all that was summed has to be rescaled.
+#[test]
+fn what_was_summed_is_rescaled_where_the_maximum_grows() {
+    let (keys, head_dim) = (300, 64);
+    let (q, kv) = (TensorLayout::bshd(1, 70, 1, head_dim), TensorLayout::bshd(1, keys, 1, head_dim));
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    let options = Options { softmax_scale: Some(1.0), ..Options::default() };
+    let problem = Problem::new(tensors, DType::F16, options).unwrap();
+    let queries = vec![f16::from_f32(0.5); q.span()];
+    // The score of key j is j / 8: from one block of 64 keys to the next the weights grow by e^8.
+    let ramp: Vec<_> = (0..kv.span()).map(|at| f16::from_f32((at / head_dim) as f32 / 256.0)).collect();
+    let v = halves(kv.span(), 3);
+    let rows = reference::all(&problem);
+    for kernel in KERNELS {
+        let backend = Backend::simulator(5);
+        let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
+        let (mut o, mut lse) = (vec![f16::ZERO; q.span()], vec![0.0; problem.lse_len()]);
+        backend.forward(&problem, &plan, (&queries, &ramp, &v), &mut o, Some(&mut lse)).unwrap();
+        let scores = plan.score_dtype(&problem);
+        let report = accuracy::check(&problem, (&queries, &ramp, &v), &o, Some(&lse), scores, &rows);
+        assert!(report.passed(), "{kernel}: {report}");
+    }
+}
+
 /// A rescaling factor that should be 1 and is off by a rounding shows only after many blocks.
 #[test]
 fn errors_do_not_grow_with_the_number_of_blocks() {
