@@ -25,11 +25,7 @@ enum Step {
 }
 use Step::{Cargo, FaBench};
 
-const TEST: [Step; 2] = [
-    Cargo(&["test", "--workspace"]),
-    // An entry of each kernel: the covering array of its cases, in two thread schedules.
-    FaBench(&["verify", "--backend", "sim", "--families", "--schedules", "2"]),
-];
+const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
 const CI: [Step; 9] = [
     Cargo(&["fmt", "--all", "--check"]),

@@ -94,7 +94,7 @@ fn markdown(records: &Records) -> String {
     let mut text = format!(
         "# Who catches a defect\n\n\
          `cargo xtask mutants` puts these defects into kernels and planner, one at a time, and asks first the parts of\n\
-         `cargo xtask test` (its tests, then `verify --families`), and then those of `cargo xtask ci` (`verify` of the\n\
+         `cargo xtask test` (its tests, `verify --families` among them), and then those of `cargo xtask ci` (`verify` of the\n\
          entries that have the defect, and random problems). The first that fails is named, with what it says. Of {all} defects `test` catches\n\
          {quick}, `ci` another {ci}, and nobody {}.\n",
         all - quick - ci

@@ -4,6 +4,8 @@
 //! small part of all products.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 /// A combination: one value of each dimension.
 #[derive(Clone, Debug)]
@@ -37,23 +39,36 @@ pub(super) fn choose(subjects: &[Subject], candidates: &[Candidate]) -> Vec<Vec<
             pairs(traits, values).for_each(|(a, b)| missing[a * numbers.count + b] = true);
         }
     }
+    // What a candidate would add only falls as others are taken: a heap by what it once was needs few of them
+    // counted again (Minoux 1978, accelerated greedy).
+    let gain = |traits: &[usize], index: usize, missing: &[bool]| {
+        pairs(traits, &of_candidates[index]).filter(|(a, b)| missing[a * numbers.count + b]).count()
+    };
+    let of_subject = |(subject, traits): (&Subject, &Vec<usize>)| -> BinaryHeap<_> {
+        let taken = (0..candidates.len()).filter(|&index| subject.takes[index]);
+        taken
+            .map(|index| (gain(traits, index, &missing), Reverse(candidates[index].cost), Reverse(index)))
+            .collect()
+    };
+    let mut heaps: Vec<_> = subjects.iter().zip(&of_subjects).map(of_subject).collect();
     let mut chosen = vec![Vec::new(); subjects.len()];
     loop {
         let mut found = false;
-        for ((subject, traits), chosen) in subjects.iter().zip(&of_subjects).zip(&mut chosen) {
-            let gain = |index: usize| {
-                pairs(traits, &of_candidates[index]).filter(|(a, b)| missing[a * numbers.count + b]).count()
-            };
-            let taken = (0..candidates.len()).filter(|&index| subject.takes[index]);
-            let best = taken
-                .map(|index| (gain(index), Reverse(candidates[index].cost), Reverse(index)))
-                .max()
-                .filter(|(gain, ..)| *gain > 0);
-            if let Some((_, _, Reverse(index))) = best {
-                pairs(traits, &of_candidates[index])
-                    .for_each(|(a, b)| missing[a * numbers.count + b] = false);
-                chosen.push(index);
-                found = true;
+        for ((heap, traits), chosen) in heaps.iter_mut().zip(&of_subjects).zip(&mut chosen) {
+            while let Some(mut best) = heap.peek_mut() {
+                let (once, _, Reverse(index)) = *best;
+                let now = gain(traits, index, &missing);
+                if now == 0 {
+                    PeekMut::pop(best);
+                } else if now < once {
+                    best.0 = now;
+                } else {
+                    pairs(traits, &of_candidates[index])
+                        .for_each(|(a, b)| missing[a * numbers.count + b] = false);
+                    chosen.push(index);
+                    found = true;
+                    break;
+                }
             }
         }
         if !found {
@@ -113,17 +128,33 @@ pub(super) fn uncovered(
     use std::collections::HashSet;
 
     // Written without `Numbers` and `pairs`, which it judges.
-    let meet = |subject: &Subject, candidate: &Candidate, met: &mut HashSet<[(usize, usize); 2]>| {
-        let all = subject.traits.iter().chain(&candidate.values).copied().enumerate();
-        for (at, a) in all.clone().enumerate() {
-            met.extend(all.clone().skip(at + 1).map(|b| [a, b]));
+    let pairs = |all: &[(usize, usize)], met: &mut HashSet<[(usize, usize); 2]>| {
+        for (at, a) in all.iter().enumerate() {
+            met.extend(all[at + 1..].iter().map(|b| [*a, *b]));
         }
     };
     let (mut possible, mut there) = (HashSet::new(), HashSet::new());
+    let mut taken_by_any = vec![false; candidates.len()];
     for (subject, chosen) in subjects.iter().zip(chosen) {
-        let taken = candidates.iter().zip(&subject.takes).filter(|(_, takes)| **takes);
-        taken.for_each(|(candidate, _)| meet(subject, candidate, &mut possible));
-        chosen.iter().for_each(|&index| meet(subject, &candidates[index], &mut there));
+        let traits: Vec<_> = subject.traits.iter().copied().enumerate().collect();
+        let values = |candidate: &Candidate| -> Vec<(usize, usize)> {
+            candidate.values.iter().enumerate().map(|(at, value)| (traits.len() + at, *value)).collect()
+        };
+        for &index in chosen {
+            pairs(&[traits.clone(), values(&candidates[index])].concat(), &mut there);
+        }
+        let taken = || candidates.iter().zip(&subject.takes).filter(|(_, takes)| **takes);
+        let seen: HashSet<_> = taken().flat_map(|(candidate, _)| values(candidate)).collect();
+        possible.extend(traits.iter().flat_map(|a| seen.iter().map(|b| [*a, *b])));
+        if !seen.is_empty() {
+            pairs(&traits, &mut possible);
+        }
+        for ((candidate, takes), any) in candidates.iter().zip(&subject.takes).zip(&mut taken_by_any) {
+            if *takes && !*any {
+                pairs(&values(candidate), &mut possible);
+                *any = true;
+            }
+        }
     }
     possible.difference(&there).copied().collect()
 }
