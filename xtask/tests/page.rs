@@ -1,6 +1,7 @@
 //! report.html in a real browser: at the widths of a phone and of a desk, light and dark.
 //!
-//! Where there is no Chromium the test says so on stderr and checks nothing; `CHROMIUM` names one that is not on the PATH.
+//! Where there is no Chromium the test says so on stderr and checks nothing; `CHROMIUM` names one that is not
+//! on the PATH.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

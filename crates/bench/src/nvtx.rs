@@ -1,8 +1,9 @@
 //! NVTX ranges: names on the time line of Nsight Systems, or of whatever else listens.
 //!
-//! A tool that wants ranges names a library in `NVTX_INJECTION64_PATH`. Whoever has ranges loads it and gives it a function
-//! that hands out tables of places, into which the tool writes its functions (NVTX 3: `nvtxDetail/nvtxTypes.h` and
-//! `nvtxInit.h`). Crates for this compile NVIDIA's C headers, so that a build would need a C compiler and libclang.
+//! A tool that wants ranges names a library in `NVTX_INJECTION64_PATH`. Whoever has ranges loads it and gives
+//! it a function that hands out tables of places, into which the tool writes its functions (NVTX 3:
+//! `nvtxDetail/nvtxTypes.h` and `nvtxInit.h`). Crates for this compile NVIDIA's C headers, so that a build
+//! would need a C compiler and libclang.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;

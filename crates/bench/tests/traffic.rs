@@ -10,8 +10,8 @@ use std::path::Path;
 use common::{command, figure, row, stdout, words};
 use serde_json::Value;
 
-/// How a script reads the profiler's arguments: its log is $log, its kernels are $kernels, how many $count, and what it is
-/// to run "$@".
+/// How a script reads the profiler's arguments: its log is $log, its kernels are $kernels, how many $count,
+/// and what it is to run "$@".
 const ARGUMENTS: &str = r#"#!/bin/sh
 while [ -z "$log" ]; do
   case "$1" in

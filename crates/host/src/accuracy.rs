@@ -73,8 +73,8 @@ impl Accuracy {
         Self::beside(found, exact, standard, (factor, 0.0, GRADIENT_ROUNDINGS * rounding))
     }
 
-    /// At most `factor` times the plain computation's error and what storing costs twice, or `by_chance` where both are
-    /// lucky, and `rounding`.
+    /// At most `factor` times the plain computation's error and what storing costs twice, or `by_chance`
+    /// where both are lucky, and `rounding`.
     fn beside<T: Element>(
         found: &[T],
         exact: &[f64],
@@ -91,8 +91,9 @@ impl Accuracy {
     /// Judges a log-sum-exp, in the order of the reference's, made from scores kept in `scores`
     /// ([`Plan::score_dtype`](crate::Plan::score_dtype)).
     ///
-    /// Its bound is eight times [`Reference::lse_rounding`] and once [`Reference::lse_sums`], and as much more as rounding
-    /// the scores to that type costs: a score that is off moves the lse by its weight's share of that.
+    /// Its bound is eight times [`Reference::lse_rounding`] and once [`Reference::lse_sums`], and as much
+    /// more as rounding the scores to that type costs: a score that is off moves the lse by its weight's
+    /// share of that.
     ///
     /// # Panics
     /// When the two differ in length.

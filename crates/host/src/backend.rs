@@ -327,8 +327,8 @@ impl<T: Element> Prepared<'_, T> {
         Ok(start.elapsed())
     }
 
-    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no graphs, on the CPU
-    /// and in the simulator.
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no
+    /// graphs, on the CPU and in the simulator.
     ///
     /// # Errors
     /// As [`Self::time`].
@@ -339,8 +339,8 @@ impl<T: Element> Prepared<'_, T> {
         }
     }
 
-    /// Runs `count` times and returns the time that the host spends on enqueueing them, without the wait for them; `None`
-    /// where there is no queue, on the CPU and in the simulator.
+    /// Runs `count` times and returns the time that the host spends on enqueueing them, without the wait for
+    /// them; `None` where there is no queue, on the CPU and in the simulator.
     ///
     /// # Errors
     /// As [`Self::time`].

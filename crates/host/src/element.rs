@@ -14,8 +14,8 @@ pub enum DType {
     F16,
     /// bfloat16: the upper half of an fp32.
     Bf16,
-    /// OCP 8-bit floating point E4M3 (Micikevicius et al. 2022, arXiv:2209.05433): 4 bits of exponent with bias 7, 3 of
-    /// mantissa, up to 448, no infinities. A type of Q, K and V alone.
+    /// OCP 8-bit floating point E4M3 (Micikevicius et al. 2022, arXiv:2209.05433): 4 bits of exponent with
+    /// bias 7, 3 of mantissa, up to 448, no infinities. A type of Q, K and V alone.
     E4m3,
 }
 
@@ -45,8 +45,8 @@ impl DType {
         }
     }
 
-    /// Storage type of O where this is that of Q, K and V: the same, but bf16 for e4m3, as FlashAttention-3 has it. It keeps a
-    /// bit more than P's four, and V's descale factor may take O out of fp16's range.
+    /// Storage type of O where this is that of Q, K and V: the same, but bf16 for e4m3, as FlashAttention-3
+    /// has it. It keeps a bit more than P's four, and V's descale factor may take O out of fp16's range.
     pub const fn output(self) -> Self {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => self,
@@ -66,8 +66,8 @@ impl DType {
         Err(Error::UnsupportedDType { kernel, dtype: self, available })
     }
 
-    /// What weights of at most 1 are multiplied by before they are rounded to this type, a power of two: e4m3 has nothing
-    /// between 0 and 2⁻⁹, and room above 1.
+    /// What weights of at most 1 are multiplied by before they are rounded to this type, a power of two: e4m3
+    /// has nothing between 0 and 2⁻⁹, and room above 1.
     pub(crate) const fn weight_scale(self) -> f32 {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1.0,

@@ -34,7 +34,8 @@ pub struct Addresses {
     pub o: u64,
     /// Log-sum-exp, fp32 [B, H, Sq] contiguous, [H, total_q] of a packed batch; `None` where it is not wanted.
     pub lse: Option<u64>,
-    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where that is 0.
+    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
+    /// that is 0.
     pub workspace: u64,
     /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
     pub alibi_slopes: Option<u64>,
@@ -100,7 +101,8 @@ fn persistent_params(
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let v_margin = margin(v, &v_read, head_dim);
     let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
-    // V's shift moves the columns of O. A store through a map writes whole chunks of 16 bytes, past the ends of rows too.
+    // V's shift moves the columns of O. A store through a map writes whole chunks of 16 bytes, past the ends
+    // of rows too.
     let o_by_rows = by_classes
         || !problem.head_dim_v().is_multiple_of(CHUNK as usize)
         || !addresses.o.is_multiple_of(16)
@@ -249,14 +251,16 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
     })
 }
 
-/// No dropout: all weights are kept as they are. Entries of 8 bits find V's factor, elsewhere 1, in the place of that on weights.
+/// No dropout: all weights are kept as they are. Entries of 8 bits find V's factor, elsewhere 1, in the place
+/// of that on weights.
 fn no_dropout(problem: &Problem) -> params::Dropout {
     params::Dropout { scale: problem.v_descale(), ..params::Dropout::default() }
 }
 
 /// A view's strides, as kernels take them.
 pub(crate) fn strides(layout: &TensorLayout) -> Strides {
-    // The stride of an axis of one index may be anything. Kernels multiply it by indices of rows that they then leave out.
+    // The stride of an axis of one index may be anything. Kernels multiply it by indices of rows that they
+    // then leave out.
     let step = |len, stride| if len > 1 { stride as u64 } else { 0 };
     Strides {
         batch: step(layout.batch, layout.stride_batch),

@@ -49,14 +49,15 @@ pub struct Options {
     /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled scores of
     /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
-    /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1 when absent.
+    /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
+    /// when absent.
     pub descale: Option<Descale>,
     /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels do.
     pub dropout: Option<Dropout>,
 }
 
-/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`, `k_descale` and
-/// `v_descale` of FlashAttention-3, one for each tensor).
+/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`,
+/// `k_descale` and `v_descale` of FlashAttention-3, one for each tensor).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descale {
     /// Of Q.
@@ -91,11 +92,11 @@ impl Problem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too
-    /// large, or not contiguous in its last dimension, when kv_heads does not divide heads, when
-    /// the output overlaps itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at most
-    /// [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number,
-    /// when `alibi_slopes` are not `[H]` or `[B, H]` finite numbers, when the probability of dropout is not 0 to below 1, and when
+    /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too large, or
+    /// not contiguous in its last dimension, when kv_heads does not divide heads, when the output overlaps
+    /// itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at
+    /// most [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number, when `alibi_slopes` are
+    /// not `[H]` or `[B, H]` finite numbers, when the probability of dropout is not 0 to below 1, and when
     /// factors of `descale` are not positive and up to 2⁶⁴, or of tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None)

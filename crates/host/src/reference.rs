@@ -32,14 +32,16 @@ pub struct Reference {
     /// order, 2⁻²⁴ · max Σⱼ (pⱼ ((aⱼ + bⱼ) |vⱼ − o| + |vⱼ|) + |oⱼ|). Here aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
     /// are the terms of score j, bⱼ = |softmax_scale| · Σ |partial sums of q · kⱼ|, and oⱼ = Σᵢ≤ⱼ pᵢ vᵢ.
     ///
-    /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes near that
-    /// where the terms are equal, so that each is rounded in the same direction. No computation in fp32 can promise less.
+    /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes
+    /// near that where the terms are equal, so that each is rounded in the same direction. No computation in
+    /// fp32 can promise less.
     ///
     /// Of e4m3 also what sums of its products may lose (`reference/e4m3.rs`).
     pub output_rounding: f64,
-    /// How far rounding each weight to the storage type, by chance and independently of the others, and then O to its own moves
-    /// an element, at most: u · (√Σⱼ (pⱼ vⱼ)² + |o|). A plain computation is now and then free of both, where a row sees
-    /// one key. A kernel whose running maximum lags behind rounds that key's weight too. 0 for fp32.
+    /// How far rounding each weight to the storage type, by chance and independently of the others, and then
+    /// O to its own moves an element, at most: u · (√Σⱼ (pⱼ vⱼ)² + |o|). A plain computation is now and then
+    /// free of both, where a row sees one key. A kernel whose running maximum lags behind rounds that key's
+    /// weight too. 0 for fp32.
     pub weight_rounding: f64,
     /// The same for the lse, without partial sums: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
     pub lse_rounding: f64,
@@ -128,9 +130,9 @@ pub fn standard<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Vec
 }
 
 /// The plain computation of the given rows, [rows, Dv]: products accumulate in fp32, and scores, weights and
-/// output are each rounded to the storage type, as an unfused implementation stores them. It is the
-/// baseline (`out_pt`) of FlashAttention's test rule. Of e4m3 that is the type of the weights alone, before their sum divides
-/// them, with a factor of 2⁸; scores stay in fp32, and the output has O's type.
+/// output are each rounded to the storage type, as an unfused implementation stores them. It is the baseline
+/// (`out_pt`) of FlashAttention's test rule. Of e4m3 that is the type of the weights alone, before their sum
+/// divides them, with a factor of 2⁸; scores stay in fp32, and the output has O's type.
 ///
 /// # Panics
 /// When a buffer is shorter than its view.

@@ -16,8 +16,8 @@ pub(crate) struct Dimension {
     pub(crate) boxed: u32,
 }
 
-/// The map of a tensor at `address`, a multiple of 16, of elements of so many bytes, the innermost dimension first. Boxes are
-/// swizzled over 128 bytes.
+/// The map of a tensor at `address`, a multiple of 16, of elements of so many bytes, the innermost dimension
+/// first. Boxes are swizzled over 128 bytes.
 pub(crate) fn swizzled<const RANK: usize>(
     (address, element_bytes): (u64, u32),
     dimensions: [Dimension; RANK],

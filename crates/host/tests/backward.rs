@@ -98,8 +98,8 @@ fn check_any(case: &Case, backend: &Backend, kernel: Option<BackwardKernel>) -> 
     }
 }
 
-/// Where a single row sees more than one key, the plain computation is now and then exact by luck, and delta is not: it is made
-/// from O as stored.
+/// Where a single row sees more than one key, the plain computation is now and then exact by luck, and delta
+/// is not: it is made from O as stored.
 #[test]
 fn few_rows_are_not_held_to_the_luck_of_the_plain_computation() {
     let case = Case {

@@ -182,7 +182,8 @@ fn q_k_and_v_may_lie_anywhere() {
     }
 }
 
-/// Heads behind one another in a row, of which each starts at another distance from a multiple of 16 bytes, in 8 schedules.
+/// Heads behind one another in a row, of which each starts at another distance from a multiple of 16 bytes,
+/// in 8 schedules.
 #[test]
 fn heads_may_start_anywhere() {
     for (index, (head_dim, head_dim_v)) in
@@ -206,7 +207,8 @@ fn heads_may_start_anywhere() {
     }
 }
 
-/// Heads that are of one to eight classes by where they start, more and fewer of them than classes, and NaN between them.
+/// Heads that are of one to eight classes by where they start, more and fewer of them than classes, and NaN
+/// between them.
 #[test]
 fn heads_of_every_class_keep_out_what_is_between_them() {
     for (index, ([heads, group], [head_dim, head_dim_v], gap)) in [
@@ -262,8 +264,9 @@ fn run_classes(case: &Case, o_offset: usize, multiprocessors: u32, columns: u32,
     }
 }
 
-/// Rows of which each starts at another distance from a multiple of 16 bytes than the one before, read class by class where they
-/// are, in 8 schedules: two, four and eight classes, of which the last block is full or not, and NaN between the rows.
+/// Rows of which each starts at another distance from a multiple of 16 bytes than the one before, read class
+/// by class where they are, in 8 schedules: two, four and eight classes, of which the last block is full or
+/// not, and NaN between the rows.
 #[test]
 fn rows_of_every_class_are_read_where_they_are() {
     for (index, ([seqlen_q, seqlen_k], [heads, group], [head_dim, head_dim_v], order)) in [

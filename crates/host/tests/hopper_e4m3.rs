@@ -80,7 +80,8 @@ fn every_tile_matches_the_reference() {
     }
 }
 
-/// With V = 1, O is 1 up to P's rounding, which many keys even out: nothing is lost where tensor cores cut what they add.
+/// With V = 1, O is 1 up to P's rounding, which many keys even out: nothing is lost where tensor cores cut
+/// what they add.
 #[test]
 fn sums_over_many_keys_lose_nothing() {
     let case = Case {

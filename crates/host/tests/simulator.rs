@@ -29,15 +29,16 @@ fn problem(q: TensorLayout, kv: TensorLayout, causal: bool) -> Problem {
 fn every_barrier_of_the_source_is_reached() {
     let sim = Sim::new(1);
     for kernel in KERNELS {
-        // Rows at multiples of 16 bytes, at one distance from them, and anywhere: forward_sm80 has a loop for each, and
-        // each has its own barrier.
+        // Rows at multiples of 16 bytes, at one distance from them, and anywhere: forward_sm80 has a loop for
+        // each, and each has its own barrier.
         for (heads, head_dim) in [(2, 40), (8, 41), (2, 41)] {
             let loops = if kernel == Kernel::ForwardSm80 { 3 } else { 1 };
             let layout = TensorLayout::bshd(1, 70, heads, head_dim);
             let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
             let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
             let inputs = [1, 2, 3].map(|seed| halves(layout.span(), seed));
-            // Of forward_sm90 a tile whose warpgroups take no turns: they would in three loops, by one line of the source.
+            // Of forward_sm90 a tile whose warpgroups take no turns: they would in three loops, by one line
+            // of the source.
             let block_m = (kernel == Kernel::ForwardSm90).then_some(192);
             let request = Request { kernel: Some(kernel), block_m, ..Request::default() };
             let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
@@ -162,8 +163,8 @@ fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
     }
 }
 
-/// Rows of [B, S, H, D] with an odd head_dim and eight heads start at one distance from a multiple of 16 bytes in each head, and
-/// are copied with their neighbours' elements before them.
+/// Rows of [B, S, H, D] with an odd head_dim and eight heads start at one distance from a multiple of 16
+/// bytes in each head, and are copied with their neighbours' elements before them.
 #[test]
 fn a_head_of_nan_does_not_leak_into_its_neighbours() {
     let (rows, heads, head_dim) = (37, 8, 33);
@@ -227,7 +228,8 @@ fn tensors_of_more_than_two_to_the_31_elements() {
     }
 }
 
-/// Scores that grow by more from block to block than the maximum may lag behind: all that was summed has to be rescaled.
+/// Scores that grow by more from block to block than the maximum may lag behind: all that was summed has to
+/// be rescaled.
 #[test]
 fn what_was_summed_is_rescaled_where_the_maximum_grows() {
     let (keys, head_dim) = (300, 64);

@@ -112,8 +112,8 @@ proptest! {
     }
 }
 
-/// Two blocks of `forward_sm90` go through the tiles of many sequences, whole ones and cut ones, in 8 schedules, and leave the last
-/// to blocks of their own; heads start at multiples of 16 bytes and elsewhere.
+/// Two blocks of `forward_sm90` go through the tiles of many sequences, whole ones and cut ones, in 8
+/// schedules, and leave the last to blocks of their own; heads start at multiples of 16 bytes and elsewhere.
 #[test]
 fn blocks_go_through_tiles_of_many_sequences() {
     let mut grids = Vec::new();

@@ -1,5 +1,5 @@
-//! The files that ship: a zstd archive of each family's PTX, and of its cubins where it has some, the manifest, and the
-//! lists of archives that the kernels crate includes.
+//! The files that ship: a zstd archive of each family's PTX, and of its cubins where it has some, the
+//! manifest, and the lists of archives that the kernels crate includes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

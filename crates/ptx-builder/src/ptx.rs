@@ -94,9 +94,9 @@ impl Module {
         Ok(())
     }
 
-    /// An entry as a module of its own: the header, the declarations that it names, and the entry
-    /// with its launch bounds and the alignment of its parameter. Labels lose their function's number, so that the text does not
-    /// depend on the other entries of this module.
+    /// An entry as a module of its own: the header, the declarations that it names, and the entry with its
+    /// launch bounds and the alignment of its parameter. Labels lose their function's number, so that the
+    /// text does not depend on the other entries of this module.
     pub fn standalone(&self, entry: &Entry, spec: &EntrySpec) -> String {
         let mut text = format!(
             ".version {}\n.target {}\n.address_size {}\n",

@@ -44,9 +44,9 @@ impl Barriers {
     }
 }
 
-/// Waits at barrier `barrier` (0 to 15) until `threads` threads have arrived there, and orders
-/// their shared-memory accesses before it against those after it. Threads that [`arrive`] count too. Threads that do not take
-/// part are not ordered.
+/// Waits at barrier `barrier` (0 to 15) until `threads` threads have arrived there, and orders their
+/// shared-memory accesses before it against those after it. Threads that [`arrive`] count too. Threads that
+/// do not take part are not ordered.
 ///
 /// `threads` is a multiple of 32, at most the block's size, and the same for all who meet. The
 /// 32 lanes of a warp arrive together, from one source location, as `.aligned` asks. A warp with

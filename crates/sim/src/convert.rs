@@ -29,8 +29,8 @@ pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
     pack(round(low), round(high))
 }
 
-/// Four fp32 to e4m3, to nearest even, the first in the lowest byte (two `cvt.rn.satfinite.e4m3x2.f32`): what is too large,
-/// or infinite, becomes the largest, 448, and each NaN the canonical 0x7f.
+/// Four fp32 to e4m3, to nearest even, the first in the lowest byte (two `cvt.rn.satfinite.e4m3x2.f32`): what
+/// is too large, or infinite, becomes the largest, 448, and each NaN the canonical 0x7f.
 #[inline]
 pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
     let round = |x: f32| if x.is_nan() { 0x7f } else { F8E4M3::from_f32(x).to_bits() };

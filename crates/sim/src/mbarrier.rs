@@ -12,8 +12,9 @@
 //! the one that initialised a barrier has to be ordered after that by something else, a block barrier for
 //! example, and TMA has to be by a [`fence_init`] or a [`fence::proxy_async`](crate::fence::proxy_async) too.
 //!
-//! Everything else that the bytes of a live barrier are used for is [`Error::Mbarrier`](crate::Error::Mbarrier), and so is a phase
-//! that passes a waiting thread by: try_wait in a loop, as on the device, may miss it.
+//! Everything else that the bytes of a live barrier are used for is
+//! [`Error::Mbarrier`](crate::Error::Mbarrier), and so is a phase that passes a waiting thread by: try_wait
+//! in a loop, as on the device, may miss it.
 
 mod phases;
 

@@ -70,7 +70,8 @@ pub enum Operation {
         /// Groups that may be under way after it.
         pending: u32,
     },
-    /// [`setmaxnreg::decrease`](crate::setmaxnreg::decrease) or [`setmaxnreg::increase`](crate::setmaxnreg::increase).
+    /// [`setmaxnreg::decrease`](crate::setmaxnreg::decrease) or
+    /// [`setmaxnreg::increase`](crate::setmaxnreg::increase).
     SetRegisters {
         /// Registers of a thread.
         registers: u32,

@@ -1,11 +1,12 @@
-//! Copies of boxes of a tensor between global and shared memory (PTX ISA, `cp.async.bulk.tensor` in tile mode,
-//! `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`), and of consecutive bytes to global memory (`cp.async.bulk`).
+//! Copies of boxes of a tensor between global and shared memory (PTX ISA, `cp.async.bulk.tensor` in tile
+//! mode, `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`), and of consecutive bytes to global memory
+//! (`cp.async.bulk`).
 //!
 //! One thread issues a copy, and the async proxy carries it out at times that the schedule draws, whole or in
 //! pieces. Coordinates are in elements, may be negative or past the end, and what of the box is outside the
-//! tensor reads as zeros and is not written. In dimension 0 a coordinate is a multiple of 16 bytes, and of a store
-//! not below 0. A store writes whole granules of 16 bytes: where a row of the tensor ends within one, the rest of it is
-//! written too (seen on an H200), which is somebody else's memory.
+//! tensor reads as zeros and is not written. In dimension 0 a coordinate is a multiple of 16 bytes, and of a
+//! store not below 0. A store writes whole granules of 16 bytes: where a row of the tensor ends within one,
+//! the rest of it is written too (seen on an H200), which is somebody else's memory.
 //!
 //! A [`load`] counts all bytes of its box on an mbarrier, inside the tensor or not. It writes from its issue
 //! until its phase of the mbarrier is complete: who has not waited for that, or come after one who has, does not
@@ -13,8 +14,9 @@
 //!
 //! A [`store`] reads shared memory from its issue until its thread's [`wait_group_read`] or [`wait_group`]
 //! covers its group, and nobody overwrites the bytes meanwhile. Bytes written by ordinary stores need a
-//! [`fence::proxy_async`](crate::fence::proxy_async) before the synchronisation. A thread that returns with a store
-//! that it has not waited for is [`Error::TransferNotAwaited`](crate::Error::TransferNotAwaited): shared memory ends with the block.
+//! [`fence::proxy_async`](crate::fence::proxy_async) before the synchronisation. A thread that returns with a
+//! store that it has not waited for is [`Error::TransferNotAwaited`](crate::Error::TransferNotAwaited):
+//! shared memory ends with the block.
 
 mod map;
 mod transfer;
@@ -81,8 +83,9 @@ pub unsafe fn store<const N: usize>(map: u64, shared: u32, coordinates: [i32; N]
     }
 }
 
-/// Copies `bytes` consecutive bytes at `shared` to global memory (`cp.async.bulk.global.shared::cta.bulk_group`): as [`store`], of
-/// addresses and a number of bytes that are multiples of 16, here at most 2,048.
+/// Copies `bytes` consecutive bytes at `shared` to global memory
+/// (`cp.async.bulk.global.shared::cta.bulk_group`): as [`store`], of addresses and a number of bytes that are
+/// multiples of 16, here at most 2,048.
 ///
 /// # Safety
 /// As for [`store`].

@@ -53,7 +53,8 @@ pub fn shuffle_xor(bits: u32, lane_mask: u32) -> u32 {
     meet(Operation::ShuffleXor, [bits, lane_mask], Location::caller())[0]
 }
 
-/// The `bits` of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`); of `lane` the low 5 bits count.
+/// The `bits` of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`); of `lane` the low 5
+/// bits count.
 ///
 /// # Panics
 /// Outside a kernel.

@@ -1,15 +1,15 @@
-//! Asynchronous matrix multiply-accumulate of a warpgroup: D (64 × N) = A (64 × K) · B (K × N) + D, A and B of
-//! 16-bit elements and K = 16, or of 8-bit ones and K = 32, D of fp32, N a multiple of 8 up to 256 (PTX ISA, "Asynchronous Warpgroup Level Matrix
-//! Multiply-Accumulate Operation using wgmma.mma_async").
+//! Asynchronous matrix multiply-accumulate of a warpgroup: D (64 × N) = A (64 × K) · B (K × N) + D, A and B
+//! of 16-bit elements and K = 16, or of 8-bit ones and K = 32, D of fp32, N a multiple of 8 up to 256 (PTX
+//! ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation using wgmma.mma_async").
 //!
 //! A warpgroup is four warps, the first a multiple of four. All of its threads issue the same products, with the
 //! same descriptors, in the same order and groups; they need not do so at the same time. Warp w of the four
 //! holds rows 16w to 16w + 15 of D, and of A where that is in registers.
 //!
-//! A product reads its operands in shared memory from its issue until the [`wait_group`] that covers the group
-//! which [`commit_group`] has closed over it. Meanwhile nobody writes them. All threads of the warpgroup come
-//! after whoever wrote them: after the wait for a TMA load, or after a [`fence::proxy_async`](crate::fence::proxy_async)
-//! of the writer and a synchronisation.
+//! A product reads its operands in shared memory from its issue until the [`wait_group`] that covers the
+//! group which [`commit_group`] has closed over it. Meanwhile nobody writes them. All threads of the
+//! warpgroup come after whoever wrote them: after the wait for a TMA load, or after a
+//! [`fence::proxy_async`](crate::fence::proxy_async) of the writer and a synchronisation.
 //!
 //! An accumulator under way holds a signalling NaN that names its product. The `wait_group` that covers the
 //! product and is given the accumulator replaces it with the sums; a wait that covers it but names another
@@ -17,13 +17,14 @@
 //! NaN of it, which the next operation that is given the accumulator reports. So does the end of the thread
 //! report an accumulator that no wait was given or that was overwritten.
 //!
-//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`wgmma/e4m3.rs` has the rule). Those of
-//! 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in ascending k, to nearest even. An H200 aligns the
-//! 16 products and the accumulator to the largest exponent, cuts each toward zero 25 bits below that, and the sum to
-//! fp32 toward zero; that is not modelled, and differs in the last bit of each step.
+//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`wgmma/e4m3.rs` has
+//! the rule). Those of 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in ascending
+//! k, to nearest even. An H200 aligns the 16 products and the accumulator to the largest exponent, cuts each
+//! toward zero 25 bits below that, and the sum to fp32 toward zero; that is not modelled, and differs in the
+//! last bit of each step.
 //!
-//! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in shared memory and in
-//! registers alike.
+//! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in
+//! shared memory and in registers alike.
 
 mod descriptor;
 mod e4m3;

@@ -139,8 +139,8 @@ fn wide_product_at(row: usize, column: usize) -> f32 {
     (0..2 * K).map(|k| a_at(row, k) * b_at(column, k)).sum::<i32>() as f32
 }
 
-/// This thread's registers of A (PTX ISA, "wgmma .m64nNk32 register fragment layout for matrix A"): four neighbours along K
-/// in each.
+/// This thread's registers of A (PTX ISA, "wgmma .m64nNk32 register fragment layout for matrix A"): four
+/// neighbours along K in each.
 fn e4m3_registers() -> [u32; 4] {
     let thread = index::thread() as usize;
     std::array::from_fn(|register| {

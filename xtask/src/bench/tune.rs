@@ -142,8 +142,8 @@ fn listed((name, min_blocks): &Tile) -> Option<&'static Entry> {
     entries().find(|entry| entry.name == *name && entry.min_blocks == *min_blocks)
 }
 
-/// Whether the planner chooses among a sweep's tiles by an estimate for the problem at hand, and not by an order: those
-/// whose blocks stay on their multiprocessors.
+/// Whether the planner chooses among a sweep's tiles by an estimate for the problem at hand, and not by an
+/// order: those whose blocks stay on their multiprocessors.
 fn is_estimated(sweep: &Sweep) -> bool {
     let mut built = sweep.document.rows.iter().filter_map(|row| listed(&(row.entry.clone(), row.min_blocks)));
     built.any(|entry| entry.algorithm.is_persistent())

@@ -114,8 +114,8 @@ impl Judge {
         command
     }
 
-    /// Runs with the defect of this number, 0 for none, until something fails or what should take `usual` takes five times
-    /// as long.
+    /// Runs with the defect of this number, 0 for none, until something fails or what should take `usual`
+    /// takes five times as long.
     ///
     /// # Errors
     /// When the program cannot be run.

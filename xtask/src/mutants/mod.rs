@@ -144,8 +144,9 @@ impl Court {
         Ok(None)
     }
 
-    /// Who is likely to catch a defect of a family, in this order: tests that take no time, `verify` of a few entries, tests
-    /// that are about it; and who else could: the other tests, `verify` of all entries, and random problems.
+    /// Who is likely to catch a defect of a family, in this order: tests that take no time, `verify` of a few
+    /// entries, tests that are about it; and who else could: the other tests, `verify` of all entries, and
+    /// random problems.
     fn judges(&self, family: &Family, likely: bool) -> Vec<Judge> {
         let (at_once, later): (Vec<_>, Vec<_>) =
             self.tests.iter().cloned().partition(|test| self.usual[&test.name] <= AT_ONCE);

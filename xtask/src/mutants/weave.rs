@@ -1,4 +1,5 @@
-//! Weaving defects into source text: each becomes an arm of an `if` beside what it replaces, chosen when the program runs.
+//! Weaving defects into source text: each becomes an arm of an `if` beside what it replaces, chosen when the
+//! program runs.
 
 use std::collections::BTreeMap;
 

@@ -136,7 +136,8 @@ struct Team {
 }
 
 impl Team {
-    /// A GPU and the simulator have as many problems at a time as there are cores; the CPU's kernels want several for each.
+    /// A GPU and the simulator have as many problems at a time as there are cores; the CPU's kernels want
+    /// several for each.
     fn of(session: &Session) -> Result<Self> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (problems, threads) = match session.kind() {

@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// Adds a row for the four copies, with what a call between them takes over one that reads through strides, whose row is
-/// the one before the contiguous call's.
+/// Adds a row for the four copies, with what a call between them takes over one that reads through strides,
+/// whose row is the one before the contiguous call's.
 fn copies(lab: &mut Lab, problem: &Problem, name: &str, strided: usize) -> Result<()> {
     let times = with_element!(problem.dtype(), time_copies(lab, problem))?;
     let kernel = lab.rows()[strided + 1].median().zip(lab.rows()[strided].median());

@@ -138,7 +138,8 @@ fn plans(session: &Session, args: &Args, problem: &GemmProblem) -> Result<Vec<Ge
             .backend
             .plan_gemm(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() })
         {
-            // A kernel that the type or the device lacks, or that does not take the matrices, is not one of this problem's.
+            // A kernel that the type or the device lacks, or that does not take the matrices, is not one of
+            // this problem's.
             Err(
                 Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. } | Error::UnfitKernel { .. },
             ) => {}

@@ -107,8 +107,8 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     first_call::<T>(lab, args, &base, &problem, &subject)
 }
 
-/// What a launch costs beside the kernel: one call between two events, the share of one among many, and in a graph that is
-/// replayed.
+/// What a launch costs beside the kernel: one call between two events, the share of one among many, and in a
+/// graph that is replayed.
 fn launch_overhead<T: Element>(lab: &mut Lab, base: &Row, one: &mut Prepared<'_, T>) -> Result<()> {
     let alone = lab.time_alone("one call", &mut Each(|| Ok(one.time()?)))?;
     let mut share = Each(|| Ok(one.time_runs(MANY)? / MANY as u32));
@@ -126,8 +126,8 @@ fn launch_overhead<T: Element>(lab: &mut Lab, base: &Row, one: &mut Prepared<'_,
 /// The case of [`host_time`].
 const HOST_TIME: &str = "the host's time";
 
-/// What the host spends on a call, where heads start at multiples of 16 bytes, and where they do not: then forward_sm90 takes up
-/// to eight tensor maps of each tensor in place of one.
+/// What the host spends on a call, where heads start at multiples of 16 bytes, and where they do not: then
+/// forward_sm90 takes up to eight tensor maps of each tensor in place of one.
 fn host_time<T: Element>(lab: &mut Lab, shape: Shape) -> Result<()> {
     const ALIGNED: usize = 128;
     let session = std::rc::Rc::clone(&lab.session);

@@ -131,8 +131,9 @@ fn arguments(plan: &Plan, name: &str, device: &Device) -> Value {
     })
 }
 
-/// Of the threads that a multiprocessor has room for, how many its blocks fill (CUDA C++ Programming Guide, technical
-/// specifications: 65,536 registers, given to a warp in 256s, and 2,048 threads, 1,536 on sm_86 and sm_89, 1,024 on sm_75).
+/// Of the threads that a multiprocessor has room for, how many its blocks fill (CUDA C++ Programming Guide,
+/// technical specifications: 65,536 registers, given to a warp in 256s, and 2,048 threads, 1,536 on sm_86 and
+/// sm_89, 1,024 on sm_75).
 fn occupancy(threads: u32, registers: u32, shared_bytes: u32, device: &Device) -> f64 {
     let room = match device.compute_capability {
         75 => 1024,

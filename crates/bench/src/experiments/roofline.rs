@@ -1,5 +1,5 @@
-//! Every kernel under the roof that bandwidth and arithmetic set (Williams, Waterman, Patterson 2009), both measured in
-//! the same run.
+//! Every kernel under the roof that bandwidth and arithmetic set (Williams, Waterman, Patterson 2009), both
+//! measured in the same run.
 
 use anyhow::Result;
 use flash_attention::{DType, DecodeRequest, Element, Error, Kernel};
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let others: Vec<_> = others.map(|&kernel| lab.contender(&case.problem, Some(kernel))).collect();
             let contenders: Vec<_> = std::iter::once(first).chain(others).collect();
             let bytes = |contender: &Contender<flash_attention::Plan>| {
-                // Scores are written, read, written as weights, and read again; copies for tensor maps are written and read.
+                // Scores are written, read, written as weights, and read again; copies for tensor maps are
+                // written and read.
                 let passes = contender.plan.as_ref().map_or(0, |plan| match plan.kernel {
                     Kernel::Standard => 4 * plan.workspace_bytes,
                     _ => 2 * plan.workspace_bytes,

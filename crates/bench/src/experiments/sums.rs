@@ -16,7 +16,8 @@ use crate::table::table;
 /// Rows that are compared with the f64 reference.
 const CHECKED_ROWS: usize = 32;
 
-/// How far the mean of O may be from 1 where V is 1. Single elements of short rows are further off: weights are rounded.
+/// How far the mean of O may be from 1 where V is 1. Single elements of short rows are further off: weights
+/// are rounded.
 const ONES_BOUND: f64 = 1.0 / 256.0;
 
 /// Arguments of `sums`.

@@ -1,5 +1,5 @@
-//! Bytes that go through device memory, fused and unfused: counted by the simulator, which sees every access, and beside
-//! that by the hardware, where a profiler may read its counters.
+//! Bytes that go through device memory, fused and unfused: counted by the simulator, which sees every access,
+//! and beside that by the hardware, where a profiler may read its counters.
 
 mod counters;
 

@@ -52,8 +52,8 @@ impl Lab {
         Ok(bandwidth)
     }
 
-    /// FLOP/s of `mma.sync` with no memory in the way, and a row that says so; `None` where the device or the storage type
-    /// has no such instruction.
+    /// FLOP/s of `mma.sync` with no memory in the way, and a row that says so; `None` where the device or the
+    /// storage type has no such instruction.
     ///
     /// # Errors
     /// When the device fails, or Ctrl-C is pressed.
@@ -77,9 +77,9 @@ impl Lab {
         Ok(Some(reached))
     }
 
-    /// FLOP/s of the fastest product of matrices of a storage type, and rows that say so: `mma.sync` with no memory in the way,
-    /// and C = A·B by the planner's kernel. `None` but on a GPU: attention on the CPU is faster than `gemm_cpu`, which
-    /// therefore bounds nothing. Nor is there a product of 8-bit matrices.
+    /// FLOP/s of the fastest product of matrices of a storage type, and rows that say so: `mma.sync` with no
+    /// memory in the way, and C = A·B by the planner's kernel. `None` but on a GPU: attention on the CPU is
+    /// faster than `gemm_cpu`, which therefore bounds nothing. Nor is there a product of 8-bit matrices.
     ///
     /// # Errors
     /// When the device fails, or Ctrl-C is pressed.

@@ -93,9 +93,9 @@ impl Lab {
         vec![self.contender(problem, None), self.contender(problem, Some(Kernel::Standard))]
     }
 
-    /// Runs kernels on a problem: each is checked, then all and the peer's are timed in turns. Rows of the library's
-    /// kernels come first, in the order given; the first is what the peer's are compared with, and the baseline's time
-    /// is what the speedups are of.
+    /// Runs kernels on a problem: each is checked, then all and the peer's are timed in turns. Rows of the
+    /// library's kernels come first, in the order given; the first is what the peer's are compared with, and
+    /// the baseline's time is what the speedups are of.
     ///
     /// # Errors
     /// When the device or a kernel fails, or Ctrl-C is pressed.

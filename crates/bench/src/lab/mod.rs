@@ -88,8 +88,8 @@ pub(crate) struct Lab {
     destination: Option<Destination>,
 }
 
-/// Runs an experiment: its header, then what `measure` does, then the table and the document of all rows that there are,
-/// also where `measure` ends early. False if a result is wrong.
+/// Runs an experiment: its header, then what `measure` does, then the table and the document of all rows that
+/// there are, also where `measure` ends early. False if a result is wrong.
 pub(crate) fn run(
     recipe: &Recipe,
     args: &LabArgs,

@@ -106,8 +106,8 @@ impl Lane<'_, '_> {
     }
 }
 
-/// Warms up and times all of `timed` in turns; what fails has its error, and the others go on. Ctrl-C ends it with what was
-/// timed so far, which may be no run at all: the caller asks [`interrupt::check`].
+/// Warms up and times all of `timed` in turns; what fails has its error, and the others go on. Ctrl-C ends it
+/// with what was timed so far, which may be no run at all: the caller asks [`interrupt::check`].
 pub(crate) fn interleave<'b>(
     effort: &Effort,
     timed: Vec<&mut (dyn Timed + 'b)>,

@@ -1,5 +1,5 @@
-//! Heat maps of tiles: panels of BLOCK_M by BLOCK_N, coloured by TFLOP/s. A sweep has a panel for each head_dim, and in it
-//! the best warps and blocks of each tile.
+//! Heat maps of tiles: panels of BLOCK_M by BLOCK_N, coloured by TFLOP/s. A sweep has a panel for each
+//! head_dim, and in it the best warps and blocks of each tile.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -196,7 +196,8 @@ fn of_kernel(
     Ok(plan)
 }
 
-/// The entry asked for, or of the smallest HEAD_DIM that is enough the first that fits: the list has the fastest first.
+/// The entry asked for, or of the smallest HEAD_DIM that is enough the first that fits: the list has the
+/// fastest first.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,

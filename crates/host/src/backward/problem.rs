@@ -124,8 +124,8 @@ impl BackwardProblem {
         &self.layouts
     }
 
-    /// Multiplications and additions of the five matrix products, by FlashAttention's convention 2.5 times the forward
-    /// pass's; a kernel that recomputes more does not count it.
+    /// Multiplications and additions of the five matrix products, by FlashAttention's convention 2.5 times
+    /// the forward pass's; a kernel that recomputes more does not count it.
     pub fn flops(&self) -> f64 {
         2.5 * self.forward.flops()
     }

@@ -37,9 +37,9 @@ impl<T> Gradients<T> {
     }
 }
 
-/// Gradients in f64, and how far one relative rounding to fp32 of each intermediate moves an element of dQ, dK and dV, at
-/// most and to first order; and beside that, about how far rounding O to the storage type does, which delta is made from.
-/// No computation in fp32 from a stored O can promise less.
+/// Gradients in f64, and how far one relative rounding to fp32 of each intermediate moves an element of dQ,
+/// dK and dV, at most and to first order; and beside that, about how far rounding O to the storage type does,
+/// which delta is made from. No computation in fp32 from a stored O can promise less.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exact {
     pub(crate) gradients: Gradients<f64>,
@@ -72,9 +72,9 @@ impl BackwardProblem {
         all
     }
 
-    /// The plain computation of these heads' gradients: products accumulate in fp32, and P, dP, dS and the gradients, of
-    /// each query head before they are summed over a group, are rounded to the storage type, as an unfused
-    /// implementation stores them.
+    /// The plain computation of these heads' gradients: products accumulate in fp32, and P, dP, dS and the
+    /// gradients, of each query head before they are summed over a group, are rounded to the storage type, as
+    /// an unfused implementation stores them.
     ///
     /// # Panics
     /// When a buffer is shorter than its view.
@@ -195,7 +195,8 @@ impl<'a> HeadInputs<'a> {
                     add(&mut dk[3], q, scale * stored.by_rounding[at]);
                 }
                 let [dk, mut dk_moved, by_chance, by_rounding] = dk;
-                // Errors that rows have by chance are independent. That of rounding is the same in rows that are alike.
+                // Errors that rows have by chance are independent. That of rounding is the same in rows that
+                // are alike.
                 let stored = by_chance.iter().zip(by_rounding).map(|(square, sum)| square.sqrt() + sum.abs());
                 dk_moved.iter_mut().zip(stored).for_each(|(moved, stored)| *moved += stored);
                 ([dk, dk_moved], dv)
@@ -218,7 +219,8 @@ impl<'a> HeadInputs<'a> {
         exact
     }
 
-    /// A query row in f64, how far roundings of 1 move its parts, and how far that of O moves its dS, in the same unit.
+    /// A query row in f64, how far roundings of 1 move its parts, and how far that of O moves its dS, in the
+    /// same unit.
     fn exact_row(&self, index: usize) -> (RowPart<f64>, RowPart<f64>, OfStoredO) {
         let problem = self.problem;
         let (head, row) = self.place(index);
@@ -287,8 +289,9 @@ impl<'a> HeadInputs<'a> {
         (part, moved, OfStoredO { by_chance, by_rounding })
     }
 
-    /// About how far rounding O's elements to the storage type, independently of one another, moves delta, and how far
-    /// rounding the exact elements does; both in roundings to fp32. `weights` are those of V's rows.
+    /// About how far rounding O's elements to the storage type, independently of one another, moves delta,
+    /// and how far rounding the exact elements does; both in roundings to fp32. `weights` are those of V's
+    /// rows.
     fn delta_stored(&self, weights: impl Iterator<Item = (usize, f64)>, dout: &[f64]) -> [f64; 2] {
         let mut o = vec![0.0; dout.len()];
         weights.for_each(|(key, weight)| add(&mut o, &self.v[key], weight));
@@ -388,7 +391,8 @@ fn dot_of_magnitudes(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
 }
 
-/// Sum of the magnitudes of the partial sums of a·b: what one rounding of each of them moves the last one by, at most.
+/// Sum of the magnitudes of the partial sums of a·b: what one rounding of each of them moves the last one by,
+/// at most.
 fn partial_sums(a: &[f64], b: &[f64]) -> f64 {
     let mut sum = 0.0_f64;
     let partial = |(a, b): (&f64, &f64)| {

@@ -1,4 +1,5 @@
-//! The backward pass of FlashAttention-2 (arXiv:2307.08691, Algorithm 2): P and dS by recomputation, a tile at a time.
+//! The backward pass of FlashAttention-2 (arXiv:2307.08691, Algorithm 2): P and dS by recomputation, a tile
+//! at a time.
 //!
 //! Two kinds of tasks, each with rows of its own across the lanes: keys, which go over the queries that see
 //! them and give dK and dV, and queries, which go over their keys and give dQ. Scores and dO·Vᵀ are computed
@@ -83,8 +84,8 @@ pub fn backward<T: Element>(
 fn row_stats<T: Element>(problem: &BackwardProblem, inputs: &BackwardInputs<'_, T>, to: *mut f32) {
     let forward = problem.forward();
     let rows = forward.lse_len();
-    // SAFETY: the caller's buffer has twice as many elements, and nobody else has its address yet; it holds nothing that
-    // must not be overwritten, and every bit pattern is a number.
+    // SAFETY: the caller's buffer has twice as many elements, and nobody else has its address yet; it holds
+    // nothing that must not be overwritten, and every bit pattern is a number.
     let (shifts, deltas) = unsafe {
         to.write_bytes(0, 2 * rows);
         std::slice::from_raw_parts_mut(to, 2 * rows).split_at_mut(rows)

@@ -145,8 +145,8 @@ impl<T: Element> ResidentBackward<T> {
     }
 
     fn enqueue(&self) -> Result<()> {
-        // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the stream's work because
-        // reading and dropping them synchronises.
+        // SAFETY: the buffers are this object's own and as long as the views reach; it outlives the stream's
+        // work because reading and dropping them synchronises.
         unsafe { self.cuda.backward(&self.problem, &self.plan, &self.addresses, self.cuda.stream()) }
     }
 
@@ -158,7 +158,8 @@ impl<T: Element> ResidentBackward<T> {
         self.clock.time(|_| self.enqueue())
     }
 
-    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of the last.
+    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of
+    /// the last.
     ///
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.

@@ -7,8 +7,8 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use super::driver::check;
 use crate::{Error, Result};
 
-/// Bytes that the end of an allocation is rounded up to, NaN behind what was written: compute-sanitizer takes the copy of a part
-/// of the last chunk (`cp.async` with fewer source bytes) for one of all of it.
+/// Bytes that the end of an allocation is rounded up to, NaN behind what was written: compute-sanitizer takes
+/// the copy of a part of the last chunk (`cp.async` with fewer source bytes) for one of all of it.
 const CHUNK: usize = 16;
 
 /// A plain allocation of device memory.
@@ -62,12 +62,13 @@ impl Buffer {
 
     /// Copies host values to the start of the buffer, which is at least as long, before what comes next on `stream`.
     ///
-    /// `cuMemcpyHtoD` would return once small values are staged, and no stream but the default one would wait for the rest of
-    /// the way (CUDA driver API, "API synchronization behavior").
+    /// `cuMemcpyHtoD` would return once small values are staged, and no stream but the default one would wait
+    /// for the rest of the way (CUDA driver API, "API synchronization behavior").
     pub(super) fn write<T: Copy>(&self, values: &[T], stream: sys::CUstream) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
         let end = size_of_val(values);
-        // SAFETY: the allocation is live and long enough. The driver has read pageable host memory when the call returns.
+        // SAFETY: the allocation is live and long enough. The driver has read pageable host memory when the
+        // call returns.
         check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(self.address, values, stream) })?;
         let rest = end.next_multiple_of(CHUNK) - end;
         if rest == 0 {

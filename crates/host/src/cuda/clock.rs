@@ -33,8 +33,8 @@ impl Clock {
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
     }
 
-    /// The time of one replay of a graph that holds `count` times what `enqueue` puts on the backend's stream; waits for
-    /// it.
+    /// The time of one replay of a graph that holds `count` times what `enqueue` puts on the backend's
+    /// stream; waits for it.
     ///
     /// # Safety
     /// As [`Cuda::capture`], until this returns, and where it fails until the stream is done.
@@ -50,8 +50,8 @@ impl Clock {
         self.time(|_| graph.launch())
     }
 
-    /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of its number
-    /// on the backend's stream. Waits for all of them.
+    /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of
+    /// its number on the backend's stream. Waits for all of them.
     pub(super) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = |_| check("cuEventCreate", self.cuda.context.new_event(flags));

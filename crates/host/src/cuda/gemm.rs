@@ -124,7 +124,8 @@ impl<T: Element> ResidentGemm<T> {
         self.clock.time(|_| self.enqueue())
     }
 
-    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of the last.
+    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of
+    /// the last.
     ///
     /// # Errors
     /// When the driver refuses a launch, or the kernel faults.

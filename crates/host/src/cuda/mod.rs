@@ -148,8 +148,8 @@ impl Cuda {
 
     /// Enqueues a plan's launches on `stream` and returns; O and lse are there once the stream gets so far.
     ///
-    /// Allocates nothing on the device and synchronises nothing; after [`Self::load`] it can be recorded in a CUDA graph
-    /// ([`Self::capture`]).
+    /// Allocates nothing on the device and synchronises nothing; after [`Self::load`] it can be recorded in a
+    /// CUDA graph ([`Self::capture`]).
     ///
     /// # Errors
     /// When an address that the problem needs was left out, and when the driver refuses a kernel or a launch.

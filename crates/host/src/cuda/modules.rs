@@ -1,5 +1,5 @@
-//! Loaded kernels: each entry is a module of its own, compiled by the driver when first used, or loaded as the cubin that
-//! ships with it.
+//! Loaded kernels: each entry is a module of its own, compiled by the driver when first used, or loaded as
+//! the cubin that ships with it.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -54,8 +54,8 @@ impl Modules {
     }
 }
 
-/// What ships of an entry: its cubin, where it has one that the driver takes, else its PTX. Only an entry that runs on
-/// one architecture alone has a cubin, and no plan launches it on another.
+/// What ships of an entry: its cubin, where it has one that the driver takes, else its PTX. Only an entry
+/// that runs on one architecture alone has a cubin, and no plan launches it on another.
 fn shipped(entry: &str) -> Result<sys::CUmodule> {
     if let Some(cubin) = crate::shipped::cubin(entry)? {
         // SAFETY: the image is a whole cubin, of a length that its headers say.

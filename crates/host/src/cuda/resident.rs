@@ -159,7 +159,8 @@ impl<T: Element> Resident<T> {
         }
     }
 
-    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of the last.
+    /// Runs `count` times behind one another, and returns the time from the start of the first to the end of
+    /// the last.
     ///
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.
@@ -167,11 +168,11 @@ impl<T: Element> Resident<T> {
         self.clock.time(|_| (0..count).try_for_each(|_| self.enqueue()))
     }
 
-    /// The time that the host spends on `count` calls of [`Cuda::forward`] or [`Cuda::decode`] behind one another, on a stream
-    /// that is idle at first; waits for their launches afterwards.
+    /// The time that the host spends on `count` calls of [`Cuda::forward`] or [`Cuda::decode`] behind one
+    /// another, on a stream that is idle at first; waits for their launches afterwards.
     ///
-    /// The driver lets a stream fall about a thousand launches behind; with more, the host waits for the device, and that
-    /// counts too.
+    /// The driver lets a stream fall about a thousand launches behind; with more, the host waits for the
+    /// device, and that counts too.
     ///
     /// # Errors
     /// When the driver refuses a launch, or a kernel faults.
@@ -184,8 +185,8 @@ impl<T: Element> Resident<T> {
         wait().map(|()| spent)
     }
 
-    /// Records `count` runs in a CUDA graph, replays it, and returns the time from the start of the first run to the end
-    /// of the last.
+    /// Records `count` runs in a CUDA graph, replays it, and returns the time from the start of the first run
+    /// to the end of the last.
     ///
     /// # Errors
     /// When the driver refuses to record a launch, or a kernel faults.

@@ -15,12 +15,12 @@ use crate::{Error, Result};
 /// The first driver that makes tensor maps, as 1000·major + 10·minor.
 const CUDA_12: i32 = 12_000;
 
-/// Maps that are kept at most, of less than 300 bytes each. A call of forward_sm90 takes up to 25, so that about forty shapes in
-/// turns find theirs.
+/// Maps that are kept at most, of less than 300 bytes each. A call of forward_sm90 takes up to 25, so that
+/// about forty shapes in turns find theirs.
 const KEPT: NonZero<usize> = NonZero::new(1024).unwrap();
 
-/// Encoded maps by all that they describe but the address, which is another in each call, and which the driver replaces in
-/// less time than it takes to encode a map.
+/// Encoded maps by all that they describe but the address, which is another in each call, and which the
+/// driver replaces in less time than it takes to encode a map.
 pub(super) struct TensorMaps {
     kept: Mutex<LruCache<TensorMap, tma::TensorMap>>,
 }
@@ -76,8 +76,8 @@ fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
         _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
     };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
-    // SAFETY: the map is written to a place of its own; the arrays have as many elements as the rank says, at least, and
-    // the address is only written down.
+    // SAFETY: the map is written to a place of its own; the arrays have as many elements as the rank says, at
+    // least, and the address is only written down.
     let result = unsafe {
         sys::cuTensorMapEncodeTiled(
             &raw mut encoded,
@@ -101,8 +101,8 @@ fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
 /// A kept map with another address; the driver refuses one that is no multiple of 16.
 fn replace_address(kept: &tma::TensorMap, address: u64) -> Result<tma::TensorMap> {
     let mut map = sys::CUtensorMap { opaque: kept.0 };
-    // SAFETY: `encode` made the map, so this driver has the function; the map is in a place of its own, and the address is
-    // only written down.
+    // SAFETY: `encode` made the map, so this driver has the function; the map is in a place of its own, and
+    // the address is only written down.
     let result = unsafe { sys::cuTensorMapReplaceAddress(&raw mut map, address as *mut c_void) };
     driver::check("cuTensorMapReplaceAddress", result.result())?;
     Ok(tma::TensorMap(map.opaque))

@@ -17,8 +17,8 @@ const LEAST_BLOCKS: usize = 4;
 /// gain 2 % on an H200.
 const GOOD_ENOUGH: f64 = 0.99;
 
-/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V on an H200
-/// as fast as 256 halves do, and leave nothing to merge.
+/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
+/// on an H200 as fast as 256 halves do, and leave nothing to merge.
 const BUSY: f64 = 0.8;
 
 /// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability 8.0

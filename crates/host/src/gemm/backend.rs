@@ -131,8 +131,8 @@ impl<T: Element> PreparedGemm<'_, T> {
         (0..count).map(|_| self.time()).sum()
     }
 
-    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no graphs, on the CPU
-    /// and in the simulator.
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no
+    /// graphs, on the CPU and in the simulator.
     ///
     /// # Errors
     /// As [`Self::time`].

@@ -41,8 +41,8 @@ pub(crate) fn params(
 }
 
 /// What `gemm_sm90` copies of A, B and C: of A and B the box of a step, 64 elements of each line; of C 64
-/// elements of a warp's rows, or no map where its rows do not start at multiples of 16 bytes. A store through a map writes
-/// whole chunks of 16 bytes, so that of C ends with the last one that its rows have all of.
+/// elements of a warp's rows, or no map where its rows do not start at multiples of 16 bytes. A store through
+/// a map writes whole chunks of 16 bytes, so that of C ends with the last one that its rows have all of.
 fn tensor_maps(problem: &GemmProblem, tile: &GemmTile, params: &GemmParams) -> [Option<TensorMap>; 3] {
     const LINE: u32 = 64;
     const WARP_ROWS: u32 = 16;

@@ -77,8 +77,8 @@ impl<T: Element> Expected<T> {
 struct Row<T> {
     exact: Vec<f64>,
     standard: Vec<T>,
-    /// Largest sum of the absolute values of an element's terms and partial sums: one relative rounding of each moves the
-    /// element by so much.
+    /// Largest sum of the absolute values of an element's terms and partial sums: one relative rounding of
+    /// each moves the element by so much.
     moved: f64,
 }
 

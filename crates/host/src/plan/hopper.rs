@@ -159,7 +159,8 @@ const WORTH_SINGLE_TILES: f64 = 0.01;
 /// The most short tiles of a head: three times two are as many rows as twice three.
 const MAX_SHORT_TILES: u32 = 8;
 
-/// How a tile would run: the blocks that take tiles in turn, the order, and about how many cycles until the last block ends.
+/// How a tile would run: the blocks that take tiles in turn, the order, and about how many cycles until the
+/// last block ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     pub(super) tiles: u32,
@@ -253,8 +254,8 @@ fn back_and_forth(order: TileOrder, may_differ: bool) -> impl Iterator<Item = Ti
     both.map(move |back_and_forth| TileOrder { back_and_forth, ..order })
 }
 
-/// The order with the tiles of some last rounds as a block each, of so many tiles and blocks that take the others in turn. Not
-/// where a block has two warpgroups: with HEAD_DIM 256 an H200 took longer then.
+/// The order with the tiles of some last rounds as a block each, of so many tiles and blocks that take the
+/// others in turn. Not where a block has two warpgroups: with HEAD_DIM 256 an H200 took longer then.
 fn with_single_tiles(
     order: TileOrder,
     tile: &Tile,
@@ -319,8 +320,8 @@ impl Costs {
     }
 }
 
-/// The costs of so many tiles of so many rows from the first one on, in the order that they are taken in, in a sequence
-/// of so many queries and keys.
+/// The costs of so many tiles of so many rows from the first one on, in the order that they are taken in, in
+/// a sequence of so many queries and keys.
 fn costs(
     problem: &Problem,
     tile: &Tile,
@@ -339,9 +340,9 @@ fn costs(
 /// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last product and
 /// way out.
 ///
-/// Fitted to an H200: a step costs 240 cycles, and each of its scores two multiply-adds for each column at some 1,024
-/// a cycle, or, where columns are few, its exponential and what goes with it; half as much again where it is masked, as
-/// one block of keys at each end is.
+/// Fitted to an H200: a step costs 240 cycles, and each of its scores two multiply-adds for each column at
+/// some 1,024 a cycle, or, where columns are few, its exponential and what goes with it; half as much again
+/// where it is masked, as one block of keys at each end is.
 fn cost(
     problem: &Problem,
     tile: &Tile,

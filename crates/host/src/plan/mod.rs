@@ -78,8 +78,8 @@ impl Kernel {
         self == Self::ForwardSm90 && !Packed::of(problem).is_empty()
     }
 
-    /// Whether this kernel can read the rows of Q, K and V where they are, class by class, though they lie no multiple of 16 bytes
-    /// apart. It does so in place of copying them where that is estimated to be quicker.
+    /// Whether this kernel can read the rows of Q, K and V where they are, class by class, though they lie no
+    /// multiple of 16 bytes apart. It does so in place of copying them where that is estimated to be quicker.
     pub fn takes_row_classes(self, problem: &Problem) -> bool {
         self == Self::ForwardSm90
             && !problem.changes_scores()

@@ -9,10 +9,12 @@ use super::tile::built_for_head_dim;
 use super::{Request, built_for, pack};
 use crate::{Device, Problem, TensorLayout, Tensors};
 
-/// Cycles for each of a tile's columns in which Q and O move by one column, or the rows of Q are aligned (fitted to an H200).
+/// Cycles for each of a tile's columns in which Q and O move by one column, or the rows of Q are aligned
+/// (fitted to an H200).
 const MOVE_CYCLES: f64 = 11.0;
 
-/// What a step takes longer, as a part of it: rows start in the middle of sectors, and foreign columns are cleared (H200).
+/// What a step takes longer, as a part of it: rows start in the middle of sectors, and foreign columns are
+/// cleared (H200).
 const SLOWER: f64 = 0.07;
 
 /// The classes of the problem's rows.
@@ -74,8 +76,8 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     Schedule { cycles: plain.cycles + f64::from(rounds) * more, ..plain }
 }
 
-/// The entries with row classes, where they take the problem with a tile that is as asked, and are estimated to be done sooner than
-/// those of `algorithm`, which copy its rows.
+/// The entries with row classes, where they take the problem with a tile that is as asked, and are estimated
+/// to be done sooner than those of `algorithm`, which copy its rows.
 pub(super) fn instead_of(
     problem: &Problem,
     device: &Device,
@@ -97,8 +99,8 @@ fn cycles(problem: &Problem, device: &Device, request: &Request) -> Option<f64> 
     as_asked.map(|entry| schedule(problem, &entry.tile, device.multiprocessors).cycles).min_by(f64::total_cmp)
 }
 
-/// Why `forward_sm90` over classes of rows would be no faster than `forward_sm80`, if so: as where rows are copied, that is
-/// counted on to take twice as long as `forward_sm90` over aligned rows.
+/// Why `forward_sm90` over classes of rows would be no faster than `forward_sm80`, if so: as where rows are
+/// copied, that is counted on to take twice as long as `forward_sm90` over aligned rows.
 pub(super) fn dissuasion(problem: &Problem, device: &Device) -> Option<String> {
     let aligned = pack::attention_cycles(problem, device, Algorithm::ForwardSm90);
     let times = cycles(problem, device, &Request::default())? / aligned.max(1.0);

@@ -1,9 +1,10 @@
 //! What sums of 8-bit products may lose.
 //!
-//! Hopper's tensor cores cut each addend of a sum of 32 products, the sum so far among them, at 13 bits below the largest, and
-//! the sum at 13 bits after its first (`fa_sim::wgmma`). Of Q·Kᵀ, a sum over head_dim ≤ 256 from zero, that is at most
-//! head_dim · 2⁻¹³ of the largest product or partial sum, and of normal Q and K some 2⁻¹¹ of Σ |q · k|. Of P·V, summed from
-//! zero over at most 128 keys and in fp32 beyond, it is at most [`SUMMED`] of Σ p |v|.
+//! Hopper's tensor cores cut each addend of a sum of 32 products, the sum so far among them, at 13 bits below
+//! the largest, and the sum at 13 bits after its first (`fa_sim::wgmma`). Of Q·Kᵀ, a sum over head_dim ≤ 256
+//! from zero, that is at most head_dim · 2⁻¹³ of the largest product or partial sum, and of normal Q and K
+//! some 2⁻¹¹ of Σ |q · k|. Of P·V, summed from zero over at most 128 keys and in fp32 beyond, it is at most
+//! [`SUMMED`] of Σ p |v|.
 
 /// Products that are aligned together.
 const GROUP: usize = 32;

@@ -1,10 +1,11 @@
 //! Sums of products of e4m3 as Hopper's tensor cores make them, bit for bit.
 //!
-//! The rule was found on an H200 from 300,000 sums of random operands, all of which it gives: the 32 products and the
-//! accumulator are aligned to the largest exponent among them, where a product's is the sum of its operands' (its
-//! significand stays between 1 and 4); each is cut toward zero at 13 bits below that; they are added without error; and the
-//! sum is cut toward zero to 13 bits after its first. So what an accumulator does not change by 2^−13 is lost: n equal products
-//! added one instruction after the other lose about n/32 · 2^−10.5 of their sum, and 128 from zero 0.2 %.
+//! The rule was found on an H200 from 300,000 sums of random operands, all of which it gives: the 32 products
+//! and the accumulator are aligned to the largest exponent among them, where a product's is the sum of its
+//! operands' (its significand stays between 1 and 4); each is cut toward zero at 13 bits below that; they are
+//! added without error; and the sum is cut toward zero to 13 bits after its first. So what an accumulator
+//! does not change by 2^−13 is lost: n equal products added one instruction after the other lose about n/32 ·
+//! 2^−10.5 of their sum, and 128 from zero 0.2 %.
 
 /// Products of a sum.
 pub(super) const DEPTH: usize = 32;

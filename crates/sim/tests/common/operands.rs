@@ -93,7 +93,8 @@ impl Layout {
             | kind << 62
     }
 
-    /// All threads write the operand of 8-bit elements, `rows` of M or N, as bytes: element (`row`, `k`) is byte k of the row.
+    /// All threads write the operand of 8-bit elements, `rows` of M or N, as bytes: element (`row`, `k`) is
+    /// byte k of the row.
     pub(crate) fn write_e4m3(&self, rows: usize, value: fn(usize, usize) -> i32) {
         for index in (index::thread() as usize..rows * 2 * K).step_by(128) {
             let (row, k) = (index / (2 * K), index % (2 * K));

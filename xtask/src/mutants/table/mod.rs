@@ -1,7 +1,8 @@
 //! The defects, as data.
 //!
-//! A defect is one that somebody could make: each was chosen because it changes what a kernel or the planner does, and none
-//! because a check of ours is known to find it. Those of `history` were made once, and found from outside.
+//! A defect is one that somebody could make: each was chosen because it changes what a kernel or the planner
+//! does, and none because a check of ours is known to find it. Those of `history` were made once, and found
+//! from outside.
 
 mod attention;
 mod backward;

@@ -35,7 +35,8 @@ impl Limits {
         }
     }
 
-    /// Whether tensors of so many elements, of at most 4 bytes each, beside a workspace of so many bytes, are few enough.
+    /// Whether tensors of so many elements, of at most 4 bytes each, beside a workspace of so many bytes, are
+    /// few enough.
     ///
     /// # Errors
     /// [`Stop::Large`].

@@ -1,7 +1,7 @@
 //! A problem as plain data: what a failure line prints, what is made smaller, and what replays it.
 //!
-//! Strides follow from gaps, so that a smaller size or gap leaves a valid problem. Every field has the simplest value as
-//! its default, and only what differs from that is written.
+//! Strides follow from gaps, so that a smaller size or gap leaves a valid problem. Every field has the
+//! simplest value as its default, and only what differs from that is written.
 
 use flash_attention::DType;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,8 @@ pub(super) struct Attention {
     pub(super) head_dim: usize,
     /// As `head_dim` where absent.
     pub(super) head_dim_v: Option<usize>,
-    /// Rows of queries and keys of each sequence of a packed batch; `batch`, `seq` and `kv_seq` count if there are none.
+    /// Rows of queries and keys of each sequence of a packed batch; `batch`, `seq` and `kv_seq` count if
+    /// there are none.
     pub(super) sequences: Vec<[usize; 2]>,
     /// Rows of queries and keys behind the last sequence of a packed batch.
     pub(super) tail: [usize; 2],

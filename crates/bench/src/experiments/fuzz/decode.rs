@@ -167,7 +167,8 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     Ok(judge::<T>(memory, &problem, &call, case.seed.0)?)
 }
 
-/// Q, and what sequences use of K and V: the rest of the last page, of other pages and of a sequence's room stays NaN.
+/// Q, and what sequences use of K and V: the rest of the last page, of other pages and of a sequence's room
+/// stays NaN.
 fn fill_inputs<T: Element>(
     memory: &mut Memory,
     case: &Decode,

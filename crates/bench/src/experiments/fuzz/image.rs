@@ -1,7 +1,7 @@
 //! Memory in which tensors lie with canaries before, between and behind them: NaN in every storage type.
 //!
-//! One image has all inputs of a problem and another all outputs. A GPU gets copies of both at addresses that are as far
-//! from multiples of 256 bytes.
+//! One image has all inputs of a problem and another all outputs. A GPU gets copies of both at addresses that
+//! are as far from multiples of 256 bytes.
 
 use std::ops::Range;
 
@@ -235,8 +235,8 @@ pub(super) fn elements<T: Element>(bytes: &[u8]) -> &[T] {
         bytes.as_ptr().cast::<T>().is_aligned(),
         "`reserve` starts tensors at multiples of their element"
     );
-    // SAFETY: the bytes are aligned and live, and any of them are elements of each type that is one: f32, f16, bf16 and
-    // e4m3.
+    // SAFETY: the bytes are aligned and live, and any of them are elements of each type that is one: f32,
+    // f16, bf16 and e4m3.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }
 

@@ -1,4 +1,5 @@
-//! Where a tensor or matrix lies: gaps, order of the axes, repeated axes, and how far its first element is from 256 bytes.
+//! Where a tensor or matrix lies: gaps, order of the axes, repeated axes, and how far its first element is
+//! from 256 bytes.
 
 use flash_attention::TensorLayout;
 use flash_attention::gemm::{MatrixLayout, Order};

@@ -1,7 +1,7 @@
 //! Makes a failing problem smaller while it fails.
 //!
-//! It knows nothing of problems: it leaves out fields, which then have their defaults, drops elements of lists, and lowers
-//! numbers in the problem's document, and asks whether what remains still fails.
+//! It knows nothing of problems: it leaves out fields, which then have their defaults, drops elements of
+//! lists, and lowers numbers in the problem's document, and asks whether what remains still fails.
 
 use std::time::{Duration, Instant};
 

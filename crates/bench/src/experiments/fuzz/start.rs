@@ -7,8 +7,8 @@ use super::case::{Attention, Backward, Case, Decode, Gemm};
 /// Bytes that inputs in e4m3 start at multiples of, for the tensor maps of `forward_sm90`.
 const MAPPED: usize = 16;
 
-/// Bytes of a word. Kernels read whole ones, so also what lies before a tensor in its first, which the simulator takes for
-/// a read out of bounds.
+/// Bytes of a word. Kernels read whole ones, so also what lies before a tensor in its first, which the
+/// simulator takes for a read out of bounds.
 const WORD: usize = 4;
 
 /// The problem with inputs that start where the backend takes them, up to 15 bytes earlier.

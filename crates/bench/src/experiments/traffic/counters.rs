@@ -33,7 +33,8 @@ struct Line {
     value: String,
 }
 
-/// Counts what `fa-bench` with these arguments moves in the first launch of each of `entries`; or why that cannot be known.
+/// Counts what `fa-bench` with these arguments moves in the first launch of each of `entries`; or why that
+/// cannot be known.
 ///
 /// # Errors
 /// When there is no place for a file.

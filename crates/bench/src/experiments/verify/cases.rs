@@ -85,8 +85,8 @@ impl Width {
     }
 }
 
-/// (Sq, Sk): those of FlashAttention's own tests that fill no tile, one that fills many, and multiples of eight rows, which can be
-/// read class by class.
+/// (Sq, Sk): those of FlashAttention's own tests that fill no tile, one that fills many, and multiples of
+/// eight rows, which can be read class by class.
 const PAIRS: [(usize, usize); 8] =
     [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224), (1000, 2040), (112, 200)];
 

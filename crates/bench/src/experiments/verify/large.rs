@@ -1,5 +1,5 @@
-//! What only a GPU has the time and the memory for, one problem of each: last tiles that the hardware deals out, a page
-//! for each key of a long cache, and tensors of more than 2^31 elements.
+//! What only a GPU has the time and the memory for, one problem of each: last tiles that the hardware deals
+//! out, a page for each key of a long cache, and tensors of more than 2^31 elements.
 
 use anyhow::Result;
 use flash_attention::{

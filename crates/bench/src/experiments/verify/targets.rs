@@ -24,8 +24,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The plan of `problem` that launches these entries. Rows are read by classes where the planner estimates that to be quicker than
-    /// copying them; here they are wherever they can be.
+    /// The plan of `problem` that launches these entries. Rows are read by classes where the planner
+    /// estimates that to be quicker than copying them; here they are wherever they can be.
     pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
         match self.entries[..] {
             [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
