@@ -79,11 +79,16 @@ pub(super) fn choose(subjects: &[Subject], candidates: &[Candidate]) -> Vec<Vec<
 
 /// All pairs of what a subject and a candidate have together.
 fn pairs<'a>(traits: &'a [usize], values: &'a [usize]) -> impl Iterator<Item = (usize, usize)> {
-    let all = move |index: usize| {
-        traits.get(index).or_else(|| values.get(index - traits.len())).copied().unwrap_or_default()
+    let behind = |all: &'a [usize], at: usize| all[at + 1..].iter().copied();
+    let of_trait = move |(at, a): (usize, &usize)| {
+        let a = *a;
+        behind(traits, at).chain(values.iter().copied()).map(move |b| (a, b))
     };
-    let count = traits.len() + values.len();
-    (0..count).flat_map(move |a| (a + 1..count).map(move |b| (all(a), all(b))))
+    let of_value = move |(at, a): (usize, &usize)| {
+        let a = *a;
+        behind(values, at).map(move |b| (a, b))
+    };
+    traits.iter().enumerate().flat_map(of_trait).chain(values.iter().enumerate().flat_map(of_value))
 }
 
 /// A number for each value of each dimension, those of the subjects first.
