@@ -60,6 +60,13 @@ impl<T: Element> Expected<T> {
         Self { rows, exact, standard }
     }
 
+    /// Mean of O, which is contiguous, less the reference.
+    pub(crate) fn mean_error(&self, problem: &Problem, o: &[T::Output]) -> f64 {
+        let found = reference::gather(problem, o, &self.rows);
+        let errors = found.iter().zip(&self.exact.o).map(|(found, exact)| f64::from(found.to_f32()) - exact);
+        errors.sum::<f64>() / found.len() as f64
+    }
+
     /// Judges O, which is contiguous, and lse, made from scores kept in `scores`.
     pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T::Output], lse: &[f32]) -> Verdict {
         let lse_of_rows: Vec<_> =
