@@ -19,8 +19,8 @@ pub(crate) struct Ci {}
 /// A program and its arguments.
 enum Step {
     Cargo(&'static [&'static str]),
-    /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again, with
-    /// the features of that one package.
+    /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again,
+    /// with the features of that one package.
     FaBench(&'static [&'static str]),
 }
 use Step::{Cargo, FaBench};

@@ -1,7 +1,7 @@
 //! Project tasks, as in `cargo xtask kernels`.
 //!
-//! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `test` and `ci` end with the code of
-//! the step that failed.
+//! Exit code 0: done. 1: a task failed, said in one line. 2: wrong usage. `test` and `ci` end with the code
+//! of the step that failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;

@@ -73,7 +73,8 @@ fn measured(browser: &str, folder: &Path, page: &str) -> Vec<Value> {
     measured
 }
 
-/// How much lighter the lighter of two colours is (WCAG 2.2, contrast ratio); they are written `rgb(r, g, b)`.
+/// How much lighter the lighter of two colours is (WCAG 2.2, contrast ratio); they are written `rgb(r, g,
+/// b)`.
 fn contrast(one: &str, other: &str) -> f64 {
     let luminance = |colour: &str| {
         let inner = colour.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')')).unwrap();

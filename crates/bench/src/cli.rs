@@ -35,7 +35,8 @@ pub(crate) enum Experiment {
     All(all::Args),
     /// head_dim 128 against 129, and the staircase of every head_dim
     Alignment(Box<alignment::Args>),
-    /// Forward and backward pass by recomputation: speed, error of the gradients, memory beside what P would take
+    /// Forward and backward pass by recomputation: speed, error of the gradients, memory beside what P would
+    /// take
     Backward(backward::Args),
     /// What a causal mask costs
     Causal(causal::Args),

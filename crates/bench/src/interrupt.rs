@@ -1,4 +1,5 @@
-//! Ctrl-C: the first ends the experiment between two runs and keeps what was measured, the second ends the program.
+//! Ctrl-C: the first ends the experiment between two runs and keeps what was measured, the second ends the
+//! program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -18,7 +18,8 @@ const INJECTION: &str = "NVTX_INJECTION64_PATH";
 /// Its entry point, which takes [`export_table`] and returns 0 where it does not want to listen.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtx2\0";
 
-/// Functions of each module, the unused number 0 among them: none, core, CUDA, OpenCL, CUDA runtime, domains, locks.
+/// Functions of each module, the unused number 0 among them: none, core, CUDA, OpenCL, CUDA runtime, domains,
+/// locks.
 const SIZES: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const LARGEST: usize = 16;
 

@@ -1,5 +1,5 @@
-//! `--peer torch`: a process that speaks the protocol, one that has no PyTorch, and the program's own script over a
-//! module that stands in for PyTorch.
+//! `--peer torch`: a process that speaks the protocol, one that has no PyTorch, and the program's own script
+//! over a module that stands in for PyTorch.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -15,8 +15,8 @@ use std::fmt;
 use crate::reference::{self, Reference, Row};
 use crate::{DType, Element, Problem};
 
-/// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one, beside those of partial sums.
-/// Exponentials and logarithms in hardware are good to two units in the last place.
+/// Roundings to fp32 that a kernel's log-sum-exp may be away from the exact one, beside those of partial
+/// sums. Exponentials and logarithms in hardware are good to two units in the last place.
 const LSE_ROUNDINGS: f64 = 8.0;
 
 /// Roundings to fp32 of each intermediate that a kernel's gradient may be away from the exact one. dS is the

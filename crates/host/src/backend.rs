@@ -119,8 +119,8 @@ impl Backend {
         Ok(State::Host { driver, call: Box::new(call), o, lse, extra_bytes: 0 })
     }
 
-    /// A copy of `bytes` bytes within the device's memory, where it has one of its own: `None` on the CPU and in
-    /// the simulator.
+    /// A copy of `bytes` bytes within the device's memory, where it has one of its own: `None` on the CPU and
+    /// in the simulator.
     ///
     /// # Errors
     /// When the memory cannot be had.

@@ -32,15 +32,16 @@ pub struct Addresses {
     pub v: u64,
     /// Output.
     pub o: u64,
-    /// Log-sum-exp, fp32 [B, H, Sq] contiguous, [H, total_q] of a packed batch; `None` where it is not wanted.
+    /// Log-sum-exp, fp32 [B, H, Sq] contiguous, [H, total_q] of a packed batch; `None` where it is not
+    /// wanted.
     pub lse: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
     /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
     pub alibi_slopes: Option<u64>,
-    /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed where the
-    /// problem has them.
+    /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed
+    /// where the problem has them.
     pub cu_seqlens: Option<(u64, u64)>,
 }
 
@@ -55,7 +56,8 @@ impl Addresses {
     }
 }
 
-/// The parameters that a launch takes; its tensor maps, where it has some, in the form that `encode` gives them.
+/// The parameters that a launch takes; its tensor maps, where it has some, in the form that `encode` gives
+/// them.
 ///
 /// # Errors
 /// When an address that the problem needs was left out, and where `encode` fails.

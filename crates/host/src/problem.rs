@@ -17,7 +17,8 @@ pub const MAX_SEQLEN: usize = 1 << 30;
 /// The largest softcap. A GPU takes scores below 2⁻¹²⁶ softcaps for 0, which is no more than 2⁻²⁶ then.
 pub const MAX_SOFTCAP: f32 = 1e30;
 
-/// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within fp32.
+/// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within
+/// fp32.
 const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
 
 /// Shapes and strides of the four tensors.
@@ -46,13 +47,14 @@ pub struct Options {
     pub window: (Option<usize>, Option<usize>),
     /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
     pub softcap: f32,
-    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled scores of
-    /// query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
+    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled
+    /// scores of query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
     /// when absent.
     pub descale: Option<Descale>,
-    /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels do.
+    /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels
+    /// do.
     pub dropout: Option<Dropout>,
 }
 
@@ -109,7 +111,8 @@ impl Problem {
     /// A sequence may have no queries, or no keys. Rows of O and `lse` past the last sequence are left alone.
     ///
     /// # Errors
-    /// As [`Self::new`], and when Q has a batch axis, or offsets do not start at 0, decrease, or pass the total.
+    /// As [`Self::new`], and when Q has a batch axis, or offsets do not start at 0, decrease, or pass the
+    /// total.
     pub fn varlen(
         tensors: Tensors,
         dtype: DType,
@@ -269,7 +272,8 @@ impl Problem {
         self.sequences.as_ref().map_or(self.tensors.q.batch, |sequences| sequences.batch())
     }
 
-    /// First row of each sequence and of what follows the last, [B + 1], of queries and of keys, in a packed batch.
+    /// First row of each sequence and of what follows the last, [B + 1], of queries and of keys, in a packed
+    /// batch.
     pub fn cu_seqlens(&self) -> Option<(&[u32], &[u32])> {
         self.sequences.as_ref().map(|sequences| (sequences.q.offsets(), sequences.k.offsets()))
     }

@@ -28,9 +28,10 @@ pub struct Reference {
     pub o: Vec<f64>,
     /// Log-sum-exp, natural: [rows]; with all rows, [B, H, Sq], or [H, total_q] of a packed batch.
     pub lse: Vec<f64>,
-    /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most: to first
-    /// order, 2⁻²⁴ · max Σⱼ (pⱼ ((aⱼ + bⱼ) |vⱼ − o| + |vⱼ|) + |oⱼ|). Here aⱼ = |softmax_scale| · Σ |q · kⱼ| + |bias|
-    /// are the terms of score j, bⱼ = |softmax_scale| · Σ |partial sums of q · kⱼ|, and oⱼ = Σᵢ≤ⱼ pᵢ vᵢ.
+    /// How far one relative rounding to fp32 of each intermediate moves an element of the output, at most: to
+    /// first order, 2⁻²⁴ · max Σⱼ (pⱼ ((aⱼ + bⱼ) |vⱼ − o| + |vⱼ|) + |oⱼ|). Here aⱼ = |softmax_scale| · Σ |q ·
+    /// kⱼ| + |bias| are the terms of score j, bⱼ = |softmax_scale| · Σ |partial sums of q · kⱼ|, and oⱼ =
+    /// Σᵢ≤ⱼ pᵢ vᵢ.
     ///
     /// A sum's error is at most the sum of its partial sums' roundings (Higham 2002, section 3.3), and comes
     /// near that where the terms are equal, so that each is rounded in the same direction. No computation in
@@ -45,7 +46,8 @@ pub struct Reference {
     pub weight_rounding: f64,
     /// The same for the lse, without partial sums: 2⁻²⁴ · max (Σⱼ pⱼ aⱼ + |lse| + 1).
     pub lse_rounding: f64,
-    /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ, and what sums of products of e4m3 may lose.
+    /// And of the scores' partial sums alone: 2⁻²⁴ · max Σⱼ pⱼ bⱼ, and what sums of products of e4m3 may
+    /// lose.
     pub lse_sums: f64,
 }
 

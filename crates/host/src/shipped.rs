@@ -44,8 +44,8 @@ pub fn ptx(name: &str) -> Result<String> {
         .ok_or_else(|| broken(format!("{name} lies outside its archive {}", entry.family)))
 }
 
-/// An entry's machine code, an image of its own that a driver for its architecture can load; `None` for an entry that
-/// runs on several architectures, of which there is PTX alone.
+/// An entry's machine code, an image of its own that a driver for its architecture can load; `None` for an
+/// entry that runs on several architectures, of which there is PTX alone.
 ///
 /// # Errors
 /// As [`ptx`].

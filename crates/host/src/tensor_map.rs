@@ -1,5 +1,5 @@
-//! Tensor maps as data: what a kernel's copies see of a tensor. Each backend encodes them in its own form, by value
-//! with every launch.
+//! Tensor maps as data: what a kernel's copies see of a tensor. Each backend encodes them in its own form, by
+//! value with every launch.
 
 pub(crate) use fa_sim::tma::TensorMap;
 
@@ -10,7 +10,8 @@ use fa_sim::tma::Swizzle;
 pub(crate) struct Dimension {
     /// Its length in elements.
     pub(crate) length: usize,
-    /// Elements from one index to the next; a multiple of 16 bytes, but for the innermost dimension, where it is 1.
+    /// Elements from one index to the next; a multiple of 16 bytes, but for the innermost dimension, where it
+    /// is 1.
     pub(crate) stride: usize,
     /// Elements of it in a box.
     pub(crate) boxed: u32,

@@ -1,4 +1,5 @@
-//! The backward pass in the simulator and on the CPU against the f64 reference, under FlashAttention's accuracy rule.
+//! The backward pass in the simulator and on the CPU against the f64 reference, under FlashAttention's
+//! accuracy rule.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
@@ -124,7 +125,8 @@ proptest! {
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSimt))?;
     }
 
-    /// What tensor cores take: 16-bit types, nothing done to scores but a positive factor, and head_dim 128 at most.
+    /// What tensor cores take: 16-bit types, nothing done to scores but a positive factor, and head_dim 128
+    /// at most.
     #[test]
     fn tensor_cores_match_the_reference(
         case in case(&AWKWARD, 150),

@@ -120,7 +120,8 @@ fn blocks_go_through_several_tiles() {
     assert!(grids.contains(&2) && grids.iter().any(|&grid| grid > 2), "{grids:?}");
 }
 
-/// O at every distance from a multiple of 16 bytes, with rows that are at the same and at others, in 8 schedules.
+/// O at every distance from a multiple of 16 bytes, with rows that are at the same and at others, in 8
+/// schedules.
 #[test]
 fn o_may_lie_anywhere() {
     // Rows leave in two halves, all together, and in two halves through Q's memory.
@@ -144,8 +145,8 @@ fn o_may_lie_anywhere() {
     }
 }
 
-/// Q, K and V where no tensor map describes them, alone and together: at odd strides, wider and narrower than whole
-/// sectors, at any distance from a multiple of 16 bytes, and with rows that heads share.
+/// Q, K and V where no tensor map describes them, alone and together: at odd strides, wider and narrower than
+/// whole sectors, at any distance from a multiple of 16 bytes, and with rows that heads share.
 #[test]
 fn q_k_and_v_may_lie_anywhere() {
     let odd = [

@@ -109,7 +109,8 @@ fn a_window_reads_no_block_outside_of_it() {
     assert_eq!(keys_read((Some(64), None)), 256 + 256 + 192 + 128);
 }
 
-/// The second tile of queries sees its first key at an odd row, where rows of an odd head_dim start differently.
+/// The second tile of queries sees its first key at an odd row, where rows of an odd head_dim start
+/// differently.
 #[test]
 fn a_window_may_begin_at_any_row() {
     let layout = TensorLayout::bhsd(1, 200, 1, 33);

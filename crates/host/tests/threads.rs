@@ -1,4 +1,5 @@
-//! One handle used by many threads at a time, each with shapes of its own, and on a GPU with a stream of its own.
+//! One handle used by many threads at a time, each with shapes of its own, and on a GPU with a stream of its
+//! own.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;

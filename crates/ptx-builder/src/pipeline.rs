@@ -43,8 +43,9 @@ pub struct Rebuilt {
 
 /// Builds everything in the list; writes nothing but working files under the checkout's `target`.
 ///
-/// Every entry is compiled. ptxas gives the same figures and machine code for the same text, so an entry whose text
-/// is that of `known`, of the same ptxas, keeps what stands there. Without `known` ptxas assembles every entry.
+/// Every entry is compiled. ptxas gives the same figures and machine code for the same text, so an entry
+/// whose text is that of `known`, of the same ptxas, keeps what stands there. Without `known` ptxas assembles
+/// every entry.
 ///
 /// # Errors
 /// When the sources do not compile, ptxas rejects an entry, or a gate does: then one line for each
@@ -94,8 +95,8 @@ pub fn build(
     Ok(Rebuilt { shipped: Shipped { manifest, texts, cubins }, assembled: changed.len() })
 }
 
-/// What stands in `known` of an entry with this text; `None` where another text stands there, or what is there is
-/// not what its hash says.
+/// What stands in `known` of an entry with this text; `None` where another text stands there, or what is
+/// there is not what its hash says.
 fn figures(known: &Shipped, built: &Built<'_>) -> Option<Figures> {
     let row = known.manifest.entries.iter().find(|row| row.name == built.spec.name)?;
     let architectures = assemble::architectures(&built.spec.target);

@@ -120,8 +120,9 @@ impl Entry {
         self.body.split(|c: char| !is_name(c)).any(|word| word == name)
     }
 
-    /// The signature, with a parameter whose address the entry takes aligned to 64 bytes: it begins with tensor maps,
-    /// which the device wants so, and rustc passes nothing by value that is aligned to more than 16.
+    /// The signature, with a parameter whose address the entry takes aligned to 64 bytes: it begins with
+    /// tensor maps, which the device wants so, and rustc passes nothing by value that is aligned to more than
+    /// 16.
     fn aligned_signature(&self) -> String {
         let takes_address = self.opcodes().any(|opcode| opcode.starts_with("cvta.param"));
         if takes_address { self.signature.replace(".align 8 ", ".align 64 ") } else { self.signature.clone() }

@@ -1,5 +1,5 @@
-//! What the simulator's operations cost: nanoseconds per shared access and per thread switch, microseconds per
-//! product of a warpgroup and per tensor transfer.
+//! What the simulator's operations cost: nanoseconds per shared access and per thread switch, microseconds
+//! per product of a warpgroup and per tensor transfer.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -104,8 +104,8 @@ pub enum Error {
         access: Access,
     },
 
-    /// An access outside the buffers of the launch, or a write to one that it may only read, or to bytes that no view
-    /// reaches.
+    /// An access outside the buffers of the launch, or a write to one that it may only read, or to bytes that
+    /// no view reaches.
     #[error(
         "global access out of bounds in block {block} of {kernel}: {access} {bytes} bytes at {address:#x}, {nearest}"
     )]

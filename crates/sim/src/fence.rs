@@ -7,8 +7,8 @@ use crate::context;
 /// is, to TMA and `wgmma` (`fence.proxy.async.shared::cta`), for operations that a later synchronisation
 /// orders after the fence.
 ///
-/// The writing thread fences, after the write and before it synchronises. The PTX ISA takes a fence of another
-/// thread too, if it lies on the way from the write to the operation; this crate does not.
+/// The writing thread fences, after the write and before it synchronises. The PTX ISA takes a fence of
+/// another thread too, if it lies on the way from the write to the operation; this crate does not.
 ///
 /// # Panics
 /// Outside a kernel.

@@ -49,8 +49,9 @@
 //! Registers that a `wgmma` under way reads or writes are not watched: its A is read at the issue, and of its
 //! accumulator only what a wait or the next product is given is looked at. Reading the accumulator too early
 //! gives NaN. Which accesses to registers lie between a product and its `wgmma::fence` is not seen; a fence
-//! since the last wait is asked for. A proxy fence has to be the writer's. Clusters, multicast, cache hints, im2col,
-//! interleaved maps, and descriptors with a base offset are not modelled. A `setmaxnreg` takes and gives nothing.
+//! since the last wait is asked for. A proxy fence has to be the writer's. Clusters, multicast, cache hints,
+//! im2col, interleaved maps, and descriptors with a base offset are not modelled. A `setmaxnreg` takes and
+//! gives nothing.
 //!
 //! A kernel that overruns its coroutine stack (256 KiB) hits a guard page, which ends the process.
 

@@ -1,5 +1,5 @@
-//! Barriers in shared memory that count arrivals and bytes (PTX ISA, "Parallel Synchronization and Communication
-//! Instructions: mbarrier").
+//! Barriers in shared memory that count arrivals and bytes (PTX ISA, "Parallel Synchronization and
+//! Communication Instructions: mbarrier").
 //!
 //! An mbarrier is an object of 8 bytes at a multiple of 8. A phase is complete when as many threads have
 //! arrived as [`init`] says and as many bytes have landed as [`arrive_expect_tx`] has announced; then the

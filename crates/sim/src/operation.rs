@@ -52,7 +52,8 @@ pub enum Operation {
         /// Whether it transposes the matrices.
         transposed: bool,
     },
-    /// [`wgmma::multiply_ss`](crate::wgmma::multiply_ss) or [`wgmma::multiply_rs`](crate::wgmma::multiply_rs).
+    /// [`wgmma::multiply_ss`](crate::wgmma::multiply_ss) or
+    /// [`wgmma::multiply_rs`](crate::wgmma::multiply_rs).
     Wgmma {
         /// Columns of D.
         n: u32,

@@ -15,8 +15,8 @@ const SIDE: usize = 8;
 /// [`ldmatrix::load`](crate::ldmatrix::load).
 ///
 /// Lane 8·m + r names the `address` of row r of matrix m, 16 bytes at a multiple of 16. Register m of lane l
-/// holds of matrix m the elements (l / 4, 2·(l % 4)) in its lower half and (l / 4, 2·(l % 4) + 1) in its upper
-/// one; with `transposed` (`.trans`) it holds (2·(l % 4), l / 4) and (2·(l % 4) + 1, l / 4).
+/// holds of matrix m the elements (l / 4, 2·(l % 4)) in its lower half and (l / 4, 2·(l % 4) + 1) in its
+/// upper one; with `transposed` (`.trans`) it holds (2·(l % 4), l / 4) and (2·(l % 4) + 1, l / 4).
 ///
 /// A row is written, as far as the detectors are concerned, by the lane that names it. Lanes wait for each
 /// other and their accesses to memory are not ordered, as at a shuffle.

@@ -9,8 +9,8 @@
 //! the rest of it is written too (seen on an H200), which is somebody else's memory.
 //!
 //! A [`load`] counts all bytes of its box on an mbarrier, inside the tensor or not. It writes from its issue
-//! until its phase of the mbarrier is complete: who has not waited for that, or come after one who has, does not
-//! touch the bytes. The issuing thread comes after all earlier accesses to them.
+//! until its phase of the mbarrier is complete: who has not waited for that, or come after one who has, does
+//! not touch the bytes. The issuing thread comes after all earlier accesses to them.
 //!
 //! A [`store`] reads shared memory from its issue until its thread's [`wait_group_read`] or [`wait_group`]
 //! covers its group, and nobody overwrites the bytes meanwhile. Bytes written by ordinary stores need a

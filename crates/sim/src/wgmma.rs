@@ -2,9 +2,9 @@
 //! of 16-bit elements and K = 16, or of 8-bit ones and K = 32, D of fp32, N a multiple of 8 up to 256 (PTX
 //! ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation using wgmma.mma_async").
 //!
-//! A warpgroup is four warps, the first a multiple of four. All of its threads issue the same products, with the
-//! same descriptors, in the same order and groups; they need not do so at the same time. Warp w of the four
-//! holds rows 16w to 16w + 15 of D, and of A where that is in registers.
+//! A warpgroup is four warps, the first a multiple of four. All of its threads issue the same products, with
+//! the same descriptors, in the same order and groups; they need not do so at the same time. Warp w of the
+//! four holds rows 16w to 16w + 15 of D, and of A where that is in registers.
 //!
 //! A product reads its operands in shared memory from its issue until the [`wait_group`] that covers the
 //! group which [`commit_group`] has closed over it. Meanwhile nobody writes them. All threads of the
@@ -71,7 +71,8 @@ pub struct Options {
     pub accumulate: bool,
 }
 
-/// Orders this warp's accesses to its registers before the products that it issues next (`wgmma.fence.sync.aligned`).
+/// Orders this warp's accesses to its registers before the products that it issues next
+/// (`wgmma.fence.sync.aligned`).
 ///
 /// A product needs one since the last [`wait_group`] if it takes A from registers or an accumulator that is
 /// not under way. What the registers go through in between is not seen.
@@ -92,8 +93,8 @@ pub fn commit_group() {
     warp::meet(Operation::WgmmaCommit, [], Location::caller());
 }
 
-/// Waits until at most the `pending` youngest groups are under way (`wgmma.wait_group.sync.aligned`), and gives
-/// `accumulator` its sums if its products are among the others. It may be empty.
+/// Waits until at most the `pending` youngest groups are under way (`wgmma.wait_group.sync.aligned`), and
+/// gives `accumulator` its sums if its products are among the others. It may be empty.
 ///
 /// # Panics
 /// Outside a kernel.
@@ -106,8 +107,8 @@ pub fn wait_group(pending: usize, accumulator: &mut [f32]) {
     context::unwrap_or_fail(context::with(|block| block.take_sums(accumulator, location)));
 }
 
-/// Issues D = A·B + D with both operands in shared memory (`wgmma.mma_async.sync.aligned.m64nNk16.f32`, descriptors
-/// `a` and `b`). `accumulator` is this thread's N / 2 elements of D.
+/// Issues D = A·B + D with both operands in shared memory (`wgmma.mma_async.sync.aligned.m64nNk16.f32`,
+/// descriptors `a` and `b`). `accumulator` is this thread's N / 2 elements of D.
 ///
 /// # Panics
 /// Outside a kernel.

@@ -1,5 +1,5 @@
-//! `ldmatrix`, `stmatrix` and `mma` as operations of a warp: who reads and writes, and who must be there. What
-//! `ldmatrix` and `mma` compute is tested with their wrappers in `fa-kernels`.
+//! `ldmatrix`, `stmatrix` and `mma` as operations of a warp: who reads and writes, and who must be there.
+//! What `ldmatrix` and `mma` compute is tested with their wrappers in `fa-kernels`.
 
 mod common;
 

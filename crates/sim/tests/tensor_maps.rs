@@ -10,8 +10,8 @@ use tensors::{bar, counting, launch_on, load_and, map};
 
 const SEEDS: std::ops::Range<u64> = 0..16;
 
-/// Loads the box at `coordinates` to the beginning of shared memory and compares its elements with `expected`,
-/// an element by the number of its place.
+/// Loads the box at `coordinates` to the beginning of shared memory and compares its elements with
+/// `expected`, an element by the number of its place.
 fn check_load<const N: usize>(
     map: &TensorMap,
     values: &[u128],

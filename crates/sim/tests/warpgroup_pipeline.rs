@@ -1,5 +1,6 @@
-//! A matrix multiplication as Hopper kernels are built: a warp that loads by TMA, a warpgroup that multiplies, a
-//! ring of mbarriers between, and a TMA store at the end. Right as it stands, and broken in one place at a time.
+//! A matrix multiplication as Hopper kernels are built: a warp that loads by TMA, a warpgroup that
+//! multiplies, a ring of mbarriers between, and a TMA store at the end. Right as it stands, and broken in one
+//! place at a time.
 
 mod common;
 

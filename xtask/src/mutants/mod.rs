@@ -22,8 +22,8 @@ use tree::Built;
 
 /// Put defects into kernels and planner, one at a time, and say who catches each.
 ///
-/// All of them are woven into one copy of the sources under target/mutants, each behind a switch that the environment
-/// sets, so that it is built once. Fails where a defect is caught by nobody.
+/// All of them are woven into one copy of the sources under target/mutants, each behind a switch that the
+/// environment sets, so that it is built once. Fails where a defect is caught by nobody.
 #[derive(Args)]
 pub(crate) struct Mutants {
     /// Only defects with this name; the others' results are those of their last run

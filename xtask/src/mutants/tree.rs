@@ -76,7 +76,8 @@ pub(super) fn build(root: &Path) -> Result<Built> {
     Ok(Built { tests, bench: bench.context("cargo built no fa-bench")? })
 }
 
-/// Makes `tree` what it should be; files that are it already stay as they are, so that cargo builds what changed.
+/// Makes `tree` what it should be; files that are it already stay as they are, so that cargo builds what
+/// changed.
 fn write(root: &Path, tree: &Path) -> Result<()> {
     let mut wanted = BTreeSet::new();
     for name in COPIED {
@@ -177,7 +178,8 @@ impl Artifact {
     }
 }
 
-/// Runs cargo in `tree`, and returns what it built. Crates from elsewhere are shared with the workspace's own builds.
+/// Runs cargo in `tree`, and returns what it built. Crates from elsewhere are shared with the workspace's own
+/// builds.
 fn cargo(root: &Path, tree: &Path, arguments: &[&str]) -> Result<Vec<Artifact>> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let line = format!("cargo {}", arguments.join(" "));

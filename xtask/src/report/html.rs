@@ -119,7 +119,8 @@ fn list(lines: impl Iterator<Item = String>) -> String {
 
 /// A plot whose ink and paper are the page's, and which grows and shrinks with it.
 fn themed(svg: &str) -> String {
-    // One without the ink, such as a heat map, whose text is light or dark by what is under it, keeps its own paper.
+    // One without the ink, such as a heat map, whose text is light or dark by what is under it, keeps its own
+    // paper.
     if !svg.contains("\"#010203\"") {
         return svg.to_owned();
     }

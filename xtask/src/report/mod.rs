@@ -17,7 +17,8 @@ use fa_bench::lab::{Document, Row};
 use plots::Plot;
 use png::Painter;
 
-/// Make REPORT.md, report.html and plots/ from a folder of experiments' documents, as `fa-bench all` writes it.
+/// Make REPORT.md, report.html and plots/ from a folder of experiments' documents, as `fa-bench all` writes
+/// it.
 #[derive(Args)]
 pub(crate) struct Report {
     /// The folder, as in results/h200

@@ -1,5 +1,5 @@
-//! What an unaligned head_dim costs: 128 against 129 (rows that start on no 16-byte boundary), and the staircase of
-//! every head_dim.
+//! What an unaligned head_dim costs: 128 against 129 (rows that start on no 16-byte boundary), and the
+//! staircase of every head_dim.
 
 use anyhow::Result;
 use flash_attention::{MAX_HEAD_DIM, Problem, Request};

@@ -1,4 +1,5 @@
-//! The backward pass by recomputation: its speed, its gradients' error, and its memory beside what P would take.
+//! The backward pass by recomputation: its speed, its gradients' error, and its memory beside what P would
+//! take.
 
 use std::cell::RefCell;
 use std::rc::Rc;

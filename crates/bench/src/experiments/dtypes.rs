@@ -69,7 +69,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// Seconds of the last launch of a plan, which is attention without the copies before it: the median of some runs.
+/// Seconds of the last launch of a plan, which is attention without the copies before it: the median of some
+/// runs.
 fn attention_alone<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<f64> {
     let inputs = Inputs::<T>::random(problem, lab.seed);
     let mut prepared = lab.session.backend.prepare(problem, plan, inputs.tensors())?;

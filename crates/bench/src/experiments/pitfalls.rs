@@ -25,7 +25,8 @@ const RECIPE: Recipe = Recipe {
 /// Calls that stand behind one another in a measurement.
 const CALLS: usize = 10;
 
-/// Calls that the host enqueues in a measurement of what it spends on one: fewer than a stream may fall behind.
+/// Calls that the host enqueues in a measurement of what it spends on one: fewer than a stream may fall
+/// behind.
 const ENQUEUED: usize = 200;
 
 /// Arguments of `pitfalls`.

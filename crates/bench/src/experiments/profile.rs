@@ -1,4 +1,5 @@
-//! Where the time of a call goes: Chrome traces of fused and unfused attention, for Perfetto and chrome://tracing.
+//! Where the time of a call goes: Chrome traces of fused and unfused attention, for Perfetto and
+//! chrome://tracing.
 
 use std::path::PathBuf;
 use std::time::Instant;

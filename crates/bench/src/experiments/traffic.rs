@@ -74,7 +74,8 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// A row for each kernel that the device runs on all heads: the counters beside the simulator's bytes and the model.
+/// A row for each kernel that the device runs on all heads: the counters beside the simulator's bytes and the
+/// model.
 fn of_hardware<T: Element>(lab: &mut Lab, args: &Args, ncu: &str, shape: Shape) -> Result<()> {
     let (sim, session) = (Sim::new(lab.seed), std::rc::Rc::clone(&lab.session));
     let device = if lab.kind() == BackendKind::Cuda { session.device() } else { sim.device() };

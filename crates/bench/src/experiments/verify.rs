@@ -96,8 +96,8 @@ trait Subject: Sync {
     /// The target in words.
     fn target(&self) -> String;
 
-    /// Runs over poisoned outputs, judges them, and runs again until there are `repeats` runs of the same bits. What
-    /// speaks against the kernel is inside, or a simulator's error.
+    /// Runs over poisoned outputs, judges them, and runs again until there are `repeats` runs of the same
+    /// bits. What speaks against the kernel is inside, or a simulator's error.
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>>;
 }
 
@@ -117,8 +117,8 @@ struct WithCases<T> {
     cases: Vec<Case>,
 }
 
-/// Those of `targets` that are `selected`, with their cases. A target's cases are the same whichever others are
-/// selected, so that what fails among all of them can be run by itself.
+/// Those of `targets` that are `selected`, with their cases. A target's cases are the same whichever others
+/// are selected, so that what fails among all of them can be run by itself.
 fn with_cases<T: Takes>(
     args: &Args,
     sizes: Sizes,

@@ -1,4 +1,5 @@
-//! The GPU's clock, and what holds it back, as `nvidia-smi` says it: a figure from a throttled device must say so.
+//! The GPU's clock, and what holds it back, as `nvidia-smi` says it: a figure from a throttled device must
+//! say so.
 
 use std::process::{Command, Stdio};
 

@@ -108,7 +108,8 @@ impl Lab {
         self.contest_of(vec![Group { case, layout, contenders }])
     }
 
-    /// As [`Self::contest`], of cases of one storage type that are compared with one another: all are timed in turns.
+    /// As [`Self::contest`], of cases of one storage type that are compared with one another: all are timed
+    /// in turns.
     ///
     /// # Errors
     /// As [`Self::contest`].
@@ -117,8 +118,8 @@ impl Lab {
         dtype.map_or(Ok(0..0), |dtype| with_element!(dtype, contest_in(self, groups)))
     }
 
-    /// Times one kernel of ours that was judged, and, where `peers` says that it can be compared, the peer's in turns
-    /// with it.
+    /// Times one kernel of ours that was judged, and, where `peers` says that it can be compared, the peer's
+    /// in turns with it.
     ///
     /// # Errors
     /// As [`Self::contest`].
@@ -138,7 +139,8 @@ impl Lab {
         self.race(entrants, 1)
     }
 
-    /// The peer's attention with each of its backends: with copies or without, which pass, and its operations.
+    /// The peer's attention with each of its backends: with copies or without, which pass, and its
+    /// operations.
     ///
     /// # Errors
     /// When the peer is gone.

@@ -246,7 +246,8 @@ impl Document {
     /// Reads a document of any experiment whose rows have this shape.
     ///
     /// # Errors
-    /// One line that names the file, where it cannot be read, is no JSON, is of another schema, or of another shape.
+    /// One line that names the file, where it cannot be read, is no JSON, is of another schema, or of another
+    /// shape.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("{shown}: cannot be read"))?;

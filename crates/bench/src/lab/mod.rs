@@ -1,5 +1,5 @@
-//! What an experiment needs so that it reads as its recipe: a session, kernels timed in turns, rows and figures that
-//! become a table and a document.
+//! What an experiment needs so that it reads as its recipe: a session, kernels timed in turns, rows and
+//! figures that become a table and a document.
 
 mod ceilings;
 mod clocks;
@@ -149,7 +149,8 @@ impl Lab {
         self.session.kind()
     }
 
-    /// Prints a line; before the first one, what runs where. Arguments that are at fault are found before that.
+    /// Prints a line; before the first one, what runs where. Arguments that are at fault are found before
+    /// that.
     pub(crate) fn line(&self, text: impl Display) -> Result<()> {
         self.introduce()?;
         Ok(self.screen.line(text)?)

@@ -1,4 +1,5 @@
-//! The race of what was prepared: all are timed in turns, and each becomes a row with what follows from its rivals.
+//! The race of what was prepared: all are timed in turns, and each becomes a row with what follows from its
+//! rivals.
 
 use std::ops::Range;
 

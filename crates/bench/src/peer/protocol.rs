@@ -94,7 +94,8 @@ impl Pass {
 /// A call to PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
-    /// `scaled_dot_product_attention` with a backend; with `copies`, between copies to contiguous tensors and back.
+    /// `scaled_dot_product_attention` with a backend; with `copies`, between copies to contiguous tensors and
+    /// back.
     Attention { problem: &'a Problem, layout: Layout, backend: &'a str, copies: bool, pass: Pass },
     /// `torch.matmul`.
     Product { problem: &'a GemmProblem },

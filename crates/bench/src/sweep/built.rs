@@ -41,7 +41,8 @@ pub struct Module {
     pub resources: Vec<Resources>,
 }
 
-/// Builds variants. The toolchain is the caller's, so that a machine without one runs what was built elsewhere.
+/// Builds variants. The toolchain is the caller's, so that a machine without one runs what was built
+/// elsewhere.
 pub trait Builder {
     /// Builds each variant; `done` hears of each. The results are in the order of `variants`, an error for
     /// each that does not compile or that the gates refuse.

@@ -39,8 +39,8 @@ const ITERATIONS: usize = 50;
 /// Tile sizes and other numbers of the kernel's own parameters.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=1 << 16;
 
-/// Every feasible tile of a kernel, built, verified and timed, on B=4 H=32 S=2048 unless given otherwise; rows
-/// go to `results/<device>/sweep-….json`
+/// Every feasible tile of a kernel, built, verified and timed, on B=4 H=32 S=2048 unless given otherwise;
+/// rows go to `results/<device>/sweep-….json`
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The kernel whose tile is swept

@@ -124,7 +124,8 @@ fn cells(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Vec<S
     cells
 }
 
-/// Of each head_dim whose rows do not start on 16 bytes in 16-bit types, the largest smaller one whose rows do.
+/// Of each head_dim whose rows do not start on 16 bytes in 16-bit types, the largest smaller one whose rows
+/// do.
 fn references(rows: &[&Row]) -> BTreeMap<usize, usize> {
     let aligned = |head_dim: usize| head_dim.is_multiple_of(8);
     let reference = |row: &&Row| {

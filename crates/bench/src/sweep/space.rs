@@ -1,4 +1,5 @@
-//! Which tiles a sweep tries: all combinations of what was asked for, each feasible or rejected with a reason.
+//! Which tiles a sweep tries: all combinations of what was asked for, each feasible or rejected with a
+//! reason.
 
 use fa_kernels::config::{Infeasible, Limits};
 use fa_kernels::variant::{Config, Variant};

@@ -1,4 +1,5 @@
-//! Listens to NVTX ranges by its protocol, and writes each beginning and end to the file that LISTENER_LOG names.
+//! Listens to NVTX ranges by its protocol, and writes each beginning and end to the file that LISTENER_LOG
+//! names.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;

@@ -47,8 +47,8 @@ impl Backend {
         Ok([allocate("dq", dq.span())?, allocate("dk", dk.span())?, allocate("dv", dv.span())?])
     }
 
-    /// Computes dQ, dK and dV over host tensors: once, with copies where the device has a memory of its own. O and
-    /// lse are those of [`Self::forward`].
+    /// Computes dQ, dK and dV over host tensors: once, with copies where the device has a memory of its own.
+    /// O and lse are those of [`Self::forward`].
     ///
     /// Elements of the gradients that their views do not reach keep their values.
     ///
@@ -134,7 +134,8 @@ impl<T: Element> PreparedBackward<'_, T> {
         }
     }
 
-    /// Runs once and returns the time that it took: between device events on a GPU, by a monotonic clock elsewhere.
+    /// Runs once and returns the time that it took: between device events on a GPU, by a monotonic clock
+    /// elsewhere.
     ///
     /// # Errors
     /// When the device fails, or the simulator finds a fault in a kernel.

@@ -108,7 +108,8 @@ pub struct ExpectedGradients<T> {
 }
 
 impl<T: Element> ExpectedGradients<T> {
-    /// Judges gradients of the problem that they were made for, by FlashAttention's rule ([`Accuracy::of_gradient`]).
+    /// Judges gradients of the problem that they were made for, by FlashAttention's rule
+    /// ([`Accuracy::of_gradient`]).
     ///
     /// # Panics
     /// When a buffer is shorter than its view.

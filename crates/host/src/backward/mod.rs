@@ -1,4 +1,5 @@
-//! The backward pass: dQ, dK and dV from dO by recomputation (FlashAttention-2, arXiv:2307.08691, Algorithm 2).
+//! The backward pass: dQ, dK and dV from dO by recomputation (FlashAttention-2, arXiv:2307.08691, Algorithm
+//! 2).
 
 mod backend;
 mod judge;

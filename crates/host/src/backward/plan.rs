@@ -73,8 +73,8 @@ pub struct BackwardPlan {
 /// Chooses the launches for `problem` on `device`.
 ///
 /// # Errors
-/// When the kernel or the entry asked for is not there, the device's shared memory is too small, or a grid would be
-/// too large.
+/// When the kernel or the entry asked for is not there, the device's shared memory is too small, or a grid
+/// would be too large.
 pub fn plan_backward(
     problem: &BackwardProblem,
     device: &Device,

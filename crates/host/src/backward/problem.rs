@@ -73,8 +73,8 @@ impl BackwardProblem {
     /// Validates the gradients' shapes and strides against the forward problem's.
     ///
     /// # Errors
-    /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's; when a
-    /// row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
+    /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's;
+    /// when a row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
         forward.dtype().check_as_result("backward")?;
         let tensors = forward.tensors();

@@ -247,8 +247,9 @@ impl<'a> HeadInputs<'a> {
         let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
             seen.clone().zip(&kept).map(|(key, kept)| kept * product(dout, &self.v[key])).collect()
         };
-        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these have one
-        // sign, and by one of each partial sum where they are equal; what dP and delta share does not cancel.
+        // A sum in fp32, term by term, is off by about √n / 3 roundings of its terms' magnitudes where these
+        // have one sign, and by one of each partial sum where they are equal; what dP and delta share does
+        // not cancel.
         let sum = ((problem.head_dim_v() as f64).sqrt() / 3.0).max(1.0);
         let dp: Vec<_> = of_keys(dot);
         let dp_sums = of_keys(partial_sums);

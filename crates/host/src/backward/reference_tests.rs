@@ -29,8 +29,8 @@ fn loss(problem: &Problem, [q, k, v, dout]: &[Vec<f32>; 4]) -> f64 {
     o.iter().zip(dout).map(|(o, dout)| o * f64::from(dout)).sum()
 }
 
-/// Central differences of the forward reference with a step and with its double: their difference is three times the
-/// error of the better one, to the order of the step's square.
+/// Central differences of the forward reference with a step and with its double: their difference is three
+/// times the error of the better one, to the order of the step's square.
 fn check(problem: Problem) {
     let tensors = *problem.tensors();
     let backward = BackwardProblem::like(problem).unwrap();
@@ -122,7 +122,8 @@ fn rows_and_keys_that_see_nothing_have_gradients_of_zero() {
     let problem = BackwardProblem::like(forward).unwrap();
     let [q, k, v, dout] = [(6, 1), (4, 2), (4, 3), (6, 4)].map(|(count, seed)| values(count, seed));
     let inputs = [&q[..], &k, &v, &dout];
-    // Of three queries and two keys the first sees none, and the second only one: P = 1 whatever its score is.
+    // Of three queries and two keys the first sees none, and the second only one: P = 1 whatever its score
+    // is.
     let gradients = problem.reference(inputs, &problem.heads());
     assert_eq!(gradients.dq[..4], [0.0; 4]);
     assert_eq!(problem.standard(inputs, &problem.heads()).dq[..4], [0.0; 4]);

@@ -69,8 +69,8 @@ pub fn backward<T: Element>(
     schedule::run(tasks.len(), threads, &mut memory, scratch.total, |index, memory| {
         let call = &call;
         if let Some(owned) = tasks.get(index, forward) {
-            // SAFETY: the instruction set is available; the memory is this thread's own, and holds `scratch.total`
-            // elements; tasks share no rows of a gradient.
+            // SAFETY: the instruction set is available; the memory is this thread's own, and holds
+            // `scratch.total` elements; tasks share no rows of a gradient.
             unsafe { Task { call, owned, memory }.run() }
         }
     });
@@ -121,7 +121,8 @@ struct Call<'a> {
     scratch: Scratch,
 }
 
-// SAFETY: the pointers are to memory that outlives the call, which tasks only read; the outputs say for themselves.
+// SAFETY: the pointers are to memory that outlives the call, which tasks only read; the outputs say for
+// themselves.
 unsafe impl Sync for Call<'_> {}
 
 /// Two tensors with the same rows: the first is multiplied to scores, the second to dO·Vᵀ.
@@ -170,8 +171,8 @@ impl Tasks {
         self.of_keys + self.of_queries
     }
 
-    /// The task at `index`, if its sequence has such rows. Under a causal mask the first keys are seen by the most
-    /// queries, and the last queries see the most keys.
+    /// The task at `index`, if its sequence has such rows. Under a causal mask the first keys are seen by the
+    /// most queries, and the last queries see the most keys.
     fn get(&self, index: usize, problem: &Problem) -> Option<Owned> {
         let of_head = |index: usize, heads: usize| (index / heads, index % heads);
         let (batch, kv_head, kind, block, rows) = if index < self.of_keys {

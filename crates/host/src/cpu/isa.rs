@@ -199,7 +199,8 @@ impl Kernels {
     /// [`gradient::differentiate`] on a panel of `width` lanes.
     ///
     /// # Safety
-    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`gradient::differentiate`].
+    /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as
+    /// [`gradient::differentiate`].
     pub(super) unsafe fn differentiate(
         &self,
         width: usize,

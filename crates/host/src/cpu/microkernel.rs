@@ -11,7 +11,8 @@
 
 use super::lanes::Lanes;
 
-/// The operand whose elements are broadcast: element (row, depth) is at `row * row_stride + depth * depth_stride`.
+/// The operand whose elements are broadcast: element (row, depth) is at `row * row_stride + depth *
+/// depth_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Broadcast {
     pub(super) data: *const f32,
@@ -24,7 +25,8 @@ pub(super) struct Broadcast {
 /// Steps of depth between two tests of the loop's end.
 const UNROLL: usize = 4;
 
-/// Steps of depth between a prefetch and the use: about the latency of L2. It makes the whole 2 to 6 % faster.
+/// Steps of depth between a prefetch and the use: about the latency of L2. It makes the whole 2 to 6 %
+/// faster.
 const AHEAD: usize = 8;
 
 /// What the accumulators start from.

@@ -55,8 +55,8 @@ impl Columns {
             && keys.end <= self.visible(problem, self.first).end
     }
 
-    /// Writes for each lane which of the keys from `first` on it sees, as [`Limits`] says. Lanes past the last
-    /// column are like it.
+    /// Writes for each lane which of the keys from `first` on it sees, as [`Limits`] says. Lanes past the
+    /// last column are like it.
     ///
     /// # Safety
     /// `to` is writable for twice `width` elements.
@@ -115,7 +115,8 @@ impl Columns {
     }
 }
 
-/// Writes for each lane which rows from `first` on it sees, of those that `visible` says, as [`Limits`] has it.
+/// Writes for each lane which rows from `first` on it sees, of those that `visible` says, as [`Limits`] has
+/// it.
 ///
 /// # Safety
 /// `to` is writable for twice `width` elements.
@@ -242,8 +243,8 @@ pub(super) unsafe fn rows(from: Source, stride: usize, count: usize, head_dim: u
     }
 }
 
-/// What Qᵀ is multiplied by: scores in units of log2 need no multiplication before each exponential, and with a
-/// softcap they are the argument of its tanh.
+/// What Qᵀ is multiplied by: scores in units of log2 need no multiplication before each exponential, and with
+/// a softcap they are the argument of its tanh.
 pub(super) fn query_factor(problem: &Problem) -> f32 {
     match problem.softcap() {
         0.0 => problem.softmax_scale() * LOG2_E,
@@ -325,7 +326,8 @@ impl Outputs {
     /// `row` is overwritten.
     ///
     /// # Safety
-    /// `from` is readable for as many rows of `width` elements as `row` has elements; otherwise as [`Self::write`].
+    /// `from` is readable for as many rows of `width` elements as `row` has elements; otherwise as
+    /// [`Self::write`].
     pub(super) unsafe fn write_lane(
         self,
         from: *const f32,

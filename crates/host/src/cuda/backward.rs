@@ -19,14 +19,15 @@ impl Cuda {
         self.load_steps(&plan.steps)
     }
 
-    /// Enqueues a plan's launches on `stream` and returns; dQ, dK and dV are there once the stream gets so far.
+    /// Enqueues a plan's launches on `stream` and returns; dQ, dK and dV are there once the stream gets so
+    /// far.
     ///
-    /// Allocates nothing and synchronises nothing; after [`Self::load_backward`] it can be recorded in a CUDA graph
-    /// ([`Self::capture`]).
+    /// Allocates nothing and synchronises nothing; after [`Self::load_backward`] it can be recorded in a CUDA
+    /// graph ([`Self::capture`]).
     ///
     /// # Errors
-    /// When lse, or another address that the problem needs, was left out, and when the driver refuses a kernel or a
-    /// launch.
+    /// When lse, or another address that the problem needs, was left out, and when the driver refuses a
+    /// kernel or a launch.
     ///
     /// # Safety
     /// As [`Self::forward`], with the gradients, and with what the forward pass wrote to O and lse; dQ, dK,

@@ -60,7 +60,8 @@ impl Buffer {
         check("cuMemsetD8Async", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
     }
 
-    /// Copies host values to the start of the buffer, which is at least as long, before what comes next on `stream`.
+    /// Copies host values to the start of the buffer, which is at least as long, before what comes next on
+    /// `stream`.
     ///
     /// `cuMemcpyHtoD` would return once small values are staged, and no stream but the default one would wait
     /// for the rest of the way (CUDA driver API, "API synchronization behavior").

@@ -27,16 +27,16 @@ impl Cuda {
 
     /// Enqueues a plan's launch on `stream` and returns; C is there once the stream gets so far.
     ///
-    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with the launch; after
-    /// [`Self::load_gemm`] it can be recorded in a CUDA graph ([`Self::capture`]).
+    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with the launch;
+    /// after [`Self::load_gemm`] it can be recorded in a CUDA graph ([`Self::capture`]).
     ///
     /// # Errors
     /// When the driver refuses a kernel or a launch.
     ///
     /// # Safety
-    /// `plan` was made for `problem` and this device. The addresses are device memory of this context that the
-    /// matrices stay inside of, aligned to their element type; they and `stream` stay alive until the launch
-    /// is over, nothing else writes the matrices meanwhile, and C does not overlap A and B.
+    /// `plan` was made for `problem` and this device. The addresses are device memory of this context that
+    /// the matrices stay inside of, aligned to their element type; they and `stream` stay alive until the
+    /// launch is over, nothing else writes the matrices meanwhile, and C does not overlap A and B.
     pub unsafe fn gemm(
         &self,
         problem: &GemmProblem,

@@ -1,4 +1,5 @@
-//! CUDA graphs: launches recorded once and replayed with one call, which costs the host what a single launch does.
+//! CUDA graphs: launches recorded once and replayed with one call, which costs the host what a single launch
+//! does.
 
 use cudarc::driver::{CudaGraph, sys};
 
@@ -14,16 +15,16 @@ pub struct Graph {
 impl Cuda {
     /// Records what `enqueue` puts on this backend's stream, which is given to it, without running it.
     ///
-    /// The driver refuses to record an allocation or a wait, so that a call that can be recorded makes none. Kernels
-    /// must be loaded before ([`Self::load`], [`Self::load_decode`], [`Self::load_gemm`], or a first call). To record
-    /// on a stream of one's own, begin the capture there and enqueue as ever.
+    /// The driver refuses to record an allocation or a wait, so that a call that can be recorded makes none.
+    /// Kernels must be loaded before ([`Self::load`], [`Self::load_decode`], [`Self::load_gemm`], or a first
+    /// call). To record on a stream of one's own, begin the capture there and enqueue as ever.
     ///
     /// # Errors
     /// The error of `enqueue`, and when the driver refuses to record what it does.
     ///
     /// # Safety
-    /// What the launches read and write stays alive, and is touched by nothing else meanwhile, whenever the graph is
-    /// replayed. `enqueue` leaves the stream's capture to this function.
+    /// What the launches read and write stays alive, and is touched by nothing else meanwhile, whenever the
+    /// graph is replayed. `enqueue` leaves the stream's capture to this function.
     pub unsafe fn capture(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Graph> {
         // Of this thread alone: what others allocate meanwhile is no concern of the recording.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

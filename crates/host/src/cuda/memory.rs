@@ -51,7 +51,8 @@ impl DeviceMemory {
     /// When they reach past the end, or the driver fails.
     pub fn write(&mut self, offset: usize, values: &[u8]) -> Result<()> {
         let address = self.at(offset, values.len())?;
-        // SAFETY: the range is this object's own. The driver has read pageable host memory when the call returns.
+        // SAFETY: the range is this object's own. The driver has read pageable host memory when the call
+        // returns.
         let copied = unsafe { result::memcpy_htod_async(address, values, self.stream()) };
         check("cuMemcpyHtoDAsync", copied)
     }
@@ -90,7 +91,8 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // The buffer is freed next; the device must be done with it. Whoever waited for a run has heard of its fault.
+        // The buffer is freed next; the device must be done with it. Whoever waited for a run has heard of
+        // its fault.
         let _ = self.stream.synchronize();
     }
 }

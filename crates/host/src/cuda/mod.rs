@@ -41,7 +41,8 @@ use driver::{attribute, check};
 use modules::Modules;
 use tensor_map::TensorMaps;
 
-/// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last calls.
+/// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last
+/// calls.
 #[derive(Clone)]
 pub struct Cuda {
     context: Arc<CudaContext>,
@@ -194,8 +195,8 @@ impl Cuda {
         self.tensor_maps.encoded(self.cuda_version, map)
     }
 
-    /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's count
-    /// as all of it.
+    /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's
+    /// count as all of it.
     ///
     /// # Errors
     /// When the driver refuses a kernel or a launch.
@@ -227,7 +228,8 @@ impl Cuda {
     /// Enqueues one launch of an entry in the current context.
     ///
     /// # Safety
-    /// `params` are what the entry takes, and describe device memory that it may use until the launch is over.
+    /// `params` are what the entry takes, and describe device memory that it may use until the launch is
+    /// over.
     unsafe fn enqueue<A, T>(
         &self,
         entry: &'static Entry<A, T>,

@@ -4,7 +4,8 @@ use super::{DecodeInputs, DecodeProblem};
 use crate::cpu::{self, Config};
 use crate::{Element, Options, Problem, Result, TensorLayout, Tensors};
 
-/// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside them.
+/// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside
+/// them.
 pub(crate) fn run<T: Element>(
     problem: &DecodeProblem,
     inputs: &DecodeInputs<'_, T>,

@@ -13,16 +13,16 @@ const KERNEL: &str = "decode";
 /// Key blocks that each split has at least: a shorter one costs more to merge than it saves.
 const LEAST_BLOCKS: usize = 4;
 
-/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all places,
-/// gain 2 % on an H200.
+/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
+/// places, gain 2 % on an H200.
 const GOOD_ENOUGH: f64 = 0.99;
 
 /// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
 /// on an H200 as fast as 256 halves do, and leave nothing to merge.
 const BUSY: f64 = 0.8;
 
-/// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability 8.0
-/// and later).
+/// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability
+/// 8.0 and later).
 const RESERVED_SHARED: usize = 1024;
 
 /// What the caller leaves open, the planner chooses.
@@ -179,8 +179,8 @@ impl Shape {
         (self.tiles * self.key_blocks) as f64 / (self.slots * waves * longest) as f64
     }
 
-    /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly as
-    /// efficient as the best, and why.
+    /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly
+    /// as efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
         if self.tiles as f64 >= BUSY * self.multiprocessors as f64 {
             let why = format!(

@@ -16,11 +16,12 @@ pub struct DecodeOptions {
     pub max_pages: Option<usize>,
 }
 
-/// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V cache.
+/// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V
+/// cache.
 ///
 /// Q and O are [B, Sq, H, D]. K and V are [B, Sk, Hkv, D]; or pages, [num_pages, page_size, Hkv, D] (the
-/// layout's batch and seqlen): then Sk = max_pages·page_size, and key j of sequence b is row j mod page_size of page
-/// `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
+/// layout's batch and seqlen): then Sk = max_pages·page_size, and key j of sequence b is row j mod page_size
+/// of page `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
 ///
 /// ```
 /// use flash_attention::{
@@ -78,8 +79,8 @@ impl DecodeProblem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, or V a head_dim of
-    /// its own.
+    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, or V a
+    /// head_dim of its own.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         dtype.check_as_result("decode")?;
         let Tensors { q, k, v, .. } = tensors;

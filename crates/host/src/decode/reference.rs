@@ -17,7 +17,8 @@ impl DecodeProblem {
         visible.min(used)
     }
 
-    /// Attention in f64 of the given rows, and the plain computation beside it ([`reference::standard_rows`]).
+    /// Attention in f64 of the given rows, and the plain computation beside it
+    /// ([`reference::standard_rows`]).
     ///
     /// # Panics
     /// When a buffer is shorter than its view, or a page does not exist.

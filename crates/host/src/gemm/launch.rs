@@ -20,7 +20,8 @@ pub struct GemmAddresses {
     pub c: u64,
 }
 
-/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives them.
+/// The parameters that `entry` takes; its tensor maps, where it has some, in the form that `encode` gives
+/// them.
 pub(crate) fn params(
     problem: &GemmProblem,
     entry: &GemmEntry,

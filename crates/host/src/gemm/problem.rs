@@ -67,7 +67,8 @@ impl MatrixLayout {
         Self { leading_dimension, ..self }
     }
 
-    /// The bytes of each row, or column, of consecutive elements of `element_bytes` bytes, from the first element on.
+    /// The bytes of each row, or column, of consecutive elements of `element_bytes` bytes, from the first
+    /// element on.
     pub(crate) fn byte_lines(&self, element_bytes: usize) -> impl Iterator<Item = Range<usize>> {
         let (length, lines) = match self.order {
             Order::RowMajor => (self.columns, self.rows),

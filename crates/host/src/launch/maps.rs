@@ -9,7 +9,8 @@ use crate::plan::class_layout;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Result, TensorLayout};
 
-/// The maps of a tensor's classes of heads, in boxes of so many rows; in place of those that it lacks, the first.
+/// The maps of a tensor's classes of heads, in boxes of so many rows; in place of those that it lacks, the
+/// first.
 pub(super) fn class_maps(
     (address, element_bytes): (u64, u32),
     layout: &TensorLayout,

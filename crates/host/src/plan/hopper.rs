@@ -28,8 +28,8 @@ fn shift(layout: &TensorLayout, head: usize) -> usize {
     HeadStart::of(layout.stride_head as u64, head as u32, 0).shift as usize
 }
 
-/// The most columns that boxes of a tensor at `address` may start before their head, of `columns` in a tile: to begin
-/// with sectors of 32 bytes where that would make a difference, and the same one in all rows.
+/// The most columns that boxes of a tensor at `address` may start before their head, of `columns` in a tile:
+/// to begin with sectors of 32 bytes where that would make a difference, and the same one in all rows.
 pub(crate) fn margin(address: u64, layout: &TensorLayout, columns: u32) -> u32 {
     let in_sectors = |length: usize, stride: usize| length == 1 || stride.is_multiple_of(SECTOR);
     let alike = address.is_multiple_of(2 * SECTOR as u64)
@@ -124,7 +124,8 @@ impl Default for TileOrder {
     }
 }
 
-/// Tiles of a head that have all rows of `tile`, behind so many short ones; the last may reach beyond the head.
+/// Tiles of a head that have all rows of `tile`, behind so many short ones; the last may reach beyond the
+/// head.
 pub(crate) fn whole_tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u32 {
     let short_rows = short_tiles * short_block_m(tile);
     (problem.seqlen_q() as u32).saturating_sub(short_rows).div_ceil(tile.block_m)
@@ -189,9 +190,10 @@ impl Schedule {
 /// The schedule of `tile` on so many multiprocessors that is done first.
 ///
 /// Where all tiles see about the same number of keys, their order does not matter, and one head's follow one
-/// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under a causal
-/// mask the longest go first. How even the shares are then depends on how the number of heads in a section goes into
-/// the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles are a block each.
+/// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under
+/// a causal mask the longest go first. How even the shares are then depends on how the number of heads in a
+/// section goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
+/// are a block each.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
     if problem.cu_seqlens().is_some() {
         return varlen::schedule(problem, tile, multiprocessors);
@@ -248,7 +250,8 @@ fn masks_right_alone(problem: &Problem) -> bool {
     problem.causal() && problem.window().0.is_none()
 }
 
-/// The order, with tiles taken by turns from the first block on, and where that may differ back and forth too.
+/// The order, with tiles taken by turns from the first block on, and where that may differ back and forth
+/// too.
 fn back_and_forth(order: TileOrder, may_differ: bool) -> impl Iterator<Item = TileOrder> + Clone {
     let both = [false, true].into_iter().take(if may_differ { 2 } else { 1 });
     both.map(move |back_and_forth| TileOrder { back_and_forth, ..order })
@@ -337,8 +340,8 @@ fn costs(
     costs
 }
 
-/// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last product and
-/// way out.
+/// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last
+/// product and way out.
 ///
 /// Fitted to an H200: a step costs 240 cycles, and each of its scores two multiply-adds for each column at
 /// some 1,024 a cycle, or, where columns are few, its exponential and what goes with it; half as much again

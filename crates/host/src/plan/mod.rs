@@ -23,10 +23,11 @@ pub(crate) use tile::tile_too_large;
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// FlashAttention v3 on tensor cores (`wgmma`), fed by tensor maps: Hopper in types of 16 and 8 bits, and the
-    /// simulator.
+    /// FlashAttention v3 on tensor cores (`wgmma`), fed by tensor maps: Hopper in types of 16 and 8 bits, and
+    /// the simulator.
     ForwardSm90,
-    /// FlashAttention v2 on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types, and the simulator.
+    /// FlashAttention v2 on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit types, and the
+    /// simulator.
     ForwardSm80,
     /// FlashAttention v1 on fp32 FMA: any NVIDIA GPU, and the simulator.
     ForwardSimt,
@@ -152,8 +153,8 @@ pub struct Plan {
     pub tile: Option<(usize, usize)>,
     /// The launches in order; empty on the CPU.
     pub steps: Vec<Step>,
-    /// The launch in place of all others where Q, K or V turns out to start at no multiple of 16 bytes, and they need
-    /// it to.
+    /// The launch in place of all others where Q, K or V turns out to start at no multiple of 16 bytes, and
+    /// they need it to.
     pub unaligned: Option<Step>,
     /// Bytes of device memory beside Q, K, V, O and lse.
     pub workspace_bytes: u64,

@@ -136,9 +136,9 @@ pub(super) fn copy_cycles(bytes: f64, device: &Device) -> f64 {
 /// Why `forward_sm90` with copies would be no faster than `forward_sm80` without, or would not fit, if so.
 ///
 /// Attention over rows that start anywhere takes `forward_sm80` 2.5 to 3 times as long as it takes
-/// `forward_sm90` over aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they take
-/// no longer than the attention that follows: where there are enough queries for each key, and keys for each
-/// query.
+/// `forward_sm90` over aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they
+/// take no longer than the attention that follows: where there are enough queries for each key, and keys for
+/// each query.
 pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorithm) -> Option<String> {
     let packed = Packed::of(problem);
     if packed.is_empty() {
@@ -189,8 +189,8 @@ fn inputs(problem: &Problem) -> [(&'static str, &TensorLayout); 3] {
     [("q", q), ("k", k), ("v", v)]
 }
 
-/// The same axes, contiguous as [B, H, S, D] with D rounded up to whole sectors. The columns behind head_dim are
-/// zeros, and not part of the view.
+/// The same axes, contiguous as [B, H, S, D] with D rounded up to whole sectors. The columns behind head_dim
+/// are zeros, and not part of the view.
 fn packed_layout(tensor: &TensorLayout) -> TensorLayout {
     let row = tensor.head_dim.next_multiple_of(SECTOR);
     let TensorLayout { batch, seqlen, heads, head_dim, .. } = *tensor;

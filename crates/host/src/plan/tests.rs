@@ -152,7 +152,8 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     assert!(reason.contains("q's seqlen stride is 129"), "{reason}");
     assert!(reason.contains("452984832 bytes of workspace"), "{reason}");
 
-    // Few queries would wait for copies of many keys; one row of keys, and a mask that hides most of them, likewise.
+    // Few queries would wait for copies of many keys; one row of keys, and a mask that hides most of them,
+    // likewise.
     let window = Options { window: (Some(16), Some(0)), ..Options::default() };
     for short in [
         of_heads(1, 8192, 129, Options::default()),

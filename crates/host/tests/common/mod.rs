@@ -13,7 +13,8 @@ pub enum Order {
     Padded(usize),
     /// [B, S, H, D] with so many unused elements after each head, and rows at multiples of 16 bytes.
     Spread(usize),
-    /// [B, H, S, D] with so many unused elements after each row, and heads that start at multiples of 16 bytes.
+    /// [B, H, S, D] with so many unused elements after each row, and heads that start at multiples of 16
+    /// bytes.
     Rows(usize),
     /// One head's rows repeated for all heads and sequences: an input only.
     Repeated,
@@ -76,7 +77,8 @@ impl Case {
     }
 }
 
-/// Problems with sequences of the awkward pairs or below `longest`, in any type of more than 8 bits, order and mask.
+/// Problems with sequences of the awkward pairs or below `longest`, in any type of more than 8 bits, order
+/// and mask.
 pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value = Case> + use<> {
     let order = || prop_oneof![Just(Order::Bshd), Just(Order::Bhsd), (1..9_usize).prop_map(Order::Padded)];
     let seqlens = prop_oneof![prop::sample::select(awkward.to_vec()), (1..longest, 1..longest)];

@@ -120,7 +120,8 @@ impl Races {
         })
     }
 
-    /// Records the reads of the 16 bytes at each of `offsets` of an operation of `agent` that `thread` issues.
+    /// Records the reads of the 16 bytes at each of `offsets` of an operation of `agent` that `thread`
+    /// issues.
     pub(crate) fn read_by_agent(
         &mut self,
         thread: usize,

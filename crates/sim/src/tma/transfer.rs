@@ -307,8 +307,8 @@ impl Block {
             let chunks = data[..row_bytes].chunks_exact_mut(16);
             if transfer.barrier.is_some() {
                 chunks.for_each(|chunk| chunk.fill(0));
-                // SAFETY: the bytes were checked at the issue to be aligned and in a buffer, and whoever issued
-                // the transfer vouched for the buffers until the end of the launch.
+                // SAFETY: the bytes were checked at the issue to be aligned and in a buffer, and whoever
+                // issued the transfer vouched for the buffers until the end of the launch.
                 unsafe { global::read_bytes(inside.address, &mut data[part]) };
                 let chunks = data[..row_bytes].chunks_exact(16);
                 offsets.zip(chunks).for_each(|(offset, chunk)| self.shared.set(offset, chunk));

@@ -1,5 +1,5 @@
-//! Matrix descriptors: where the chunks of an operand are in shared memory (PTX ISA, "Matrix Descriptor Format" and
-//! "Shared Memory Matrix Layout" of `wgmma.mma_async`).
+//! Matrix descriptors: where the chunks of an operand are in shared memory (PTX ISA, "Matrix Descriptor
+//! Format" and "Shared Memory Matrix Layout" of `wgmma.mma_async`).
 
 use std::ops::Range;
 

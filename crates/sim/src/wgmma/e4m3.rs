@@ -16,7 +16,8 @@ const FRACTION: i32 = 13;
 /// Exponent of zeros: below that of any product.
 const ZERO: i32 = -64;
 
-/// A row of A or a column of B, taken apart: magnitude·2^(exponent − 3), negated where the sign is −1 and not 0.
+/// A row of A or a column of B, taken apart: magnitude·2^(exponent − 3), negated where the sign is −1 and not
+/// 0.
 #[derive(Clone)]
 pub(super) struct Line {
     magnitudes: [i32; DEPTH],

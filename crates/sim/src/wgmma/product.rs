@@ -1,5 +1,5 @@
-//! The arithmetic of `wgmma`, and which lane holds what (PTX ISA, "Register Fragments and Shared Memory Matrix
-//! Layouts" of `wgmma.mma_async`).
+//! The arithmetic of `wgmma`, and which lane holds what (PTX ISA, "Register Fragments and Shared Memory
+//! Matrix Layouts" of `wgmma.mma_async`).
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
@@ -14,9 +14,9 @@ pub(super) const K: usize = 16;
 /// Rows of a warp.
 pub(super) const WARP_ROWS: usize = 16;
 
-/// Row and column of element `index` of a lane's accumulator, in the 16 rows of its warp: with g = lane / 4 and
-/// t = lane % 4, elements 4j and 4j + 1 are (g, 8j + 2t) and (g, 8j + 2t + 1), the next two the same of row
-/// g + 8.
+/// Row and column of element `index` of a lane's accumulator, in the 16 rows of its warp: with g = lane / 4
+/// and t = lane % 4, elements 4j and 4j + 1 are (g, 8j + 2t) and (g, 8j + 2t + 1), the next two the same of
+/// row g + 8.
 pub(super) fn accumulator_place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index / 2 % 2), index / 4 * 8 + 2 * (lane % 4) + index % 2)
 }

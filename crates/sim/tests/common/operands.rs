@@ -29,8 +29,8 @@ pub(crate) fn fails(seed: u64, kernel: impl Fn() + Sync) -> (Error, String) {
 /// Extent and bytes from one index to the next.
 pub(crate) type Mode = (usize, u32);
 
-/// An operand of 16-bit elements in shared memory, as the canonical layouts say: the offset of an element is a sum
-/// of stride times index over a nest of modes along M or N, and one along K.
+/// An operand of 16-bit elements in shared memory, as the canonical layouts say: the offset of an element is
+/// a sum of stride times index over a nest of modes along M or N, and one along K.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) start: u32,
@@ -136,8 +136,8 @@ pub(crate) fn product_at(row: usize, column: usize) -> f32 {
     (0..K).map(|k| a_at(row, k) * b_at(column, k)).sum::<i32>() as f32
 }
 
-/// Row and column of element `index` of this thread's accumulator (PTX ISA, "wgmma .m64nNk16 register fragment
-/// layout for accumulator matrix D").
+/// Row and column of element `index` of this thread's accumulator (PTX ISA, "wgmma .m64nNk16 register
+/// fragment layout for accumulator matrix D").
 pub(crate) fn place(index: usize) -> (usize, usize) {
     let thread = index::thread() as usize;
     let row = thread / 32 * 16 + thread % 32 / 4 + if index % 4 < 2 { 0 } else { 8 };

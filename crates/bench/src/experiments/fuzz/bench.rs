@@ -98,7 +98,8 @@ pub(super) fn judged(name: &str, accuracy: &Accuracy, of: impl FnOnce() -> Strin
     Err(Failure::new(Kind::Inexact, format!("{name} {accuracy}{}", of())))
 }
 
-/// Rows of the reference, each of which takes so many operations: enough to see most tiles, few enough to be quick.
+/// Rows of the reference, each of which takes so many operations: enough to see most tiles, few enough to be
+/// quick.
 pub(super) fn rows_to_check(operations: usize) -> usize {
     const OPERATIONS: usize = 4 << 20;
     (OPERATIONS / operations.max(1)).clamp(4, 48)

@@ -58,7 +58,8 @@ impl Draw {
     }
 }
 
-/// Name of problem `index` of a run: problem 0 has the run's own, so that `--seed NAME --runs 1` replays any of them.
+/// Name of problem `index` of a run: problem 0 has the run's own, so that `--seed NAME --runs 1` replays any
+/// of them.
 pub(super) fn problem_seed(run: u64, index: u64) -> u64 {
     if index == 0 {
         return run;

@@ -18,7 +18,8 @@ const ALIGNMENT: usize = 256;
 /// What no tensor's element lies in: NaN in fp32, fp16, bf16 and e4m3.
 pub(super) const INPUT_CANARY: [u8; 2] = [0xff, 0xff];
 
-/// Another NaN in the types that outputs have, so that a gap of an input that was copied to one of an output shows.
+/// Another NaN in the types that outputs have, so that a gap of an input that was copied to one of an output
+/// shows.
 pub(super) const OUTPUT_CANARY: [u8; 2] = [0xf5, 0x7f];
 
 /// Where a tensor lies in an image: from its first element to the last that its view reaches.

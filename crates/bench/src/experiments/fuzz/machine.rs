@@ -263,8 +263,8 @@ impl Machine for OnGpu {
             let (o, lse) = (places.output(call.o), call.lse.map(|lse| places.output(lse)));
             let workspace = places.workspace;
             let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
-            // SAFETY: the plan is the problem's, whose views lie in places that were reserved for them, aligned to
-            // their elements; `run` waits for the stream before anything else touches the memory.
+            // SAFETY: the plan is the problem's, whose views lie in places that were reserved for them,
+            // aligned to their elements; `run` waits for the stream before anything else touches the memory.
             unsafe { cuda.forward(problem, plan, &addresses, stream) }
         })
     }
@@ -298,7 +298,8 @@ impl Machine for OnGpu {
                 page_table: list(call.page_table),
                 workspace: places.workspace,
             };
-            // SAFETY: as in `forward`; the page table's entries in use were drawn from the pages that there are.
+            // SAFETY: as in `forward`; the page table's entries in use were drawn from the pages that there
+            // are.
             unsafe { cuda.decode(problem, plan, &addresses, stream) }
         })
     }

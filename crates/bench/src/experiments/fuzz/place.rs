@@ -19,7 +19,8 @@ pub(super) struct Place {
     pub(super) offset: usize,
 }
 
-/// Axes from the inside out: 0 is batch, 1 seqlen, 2 heads. The first two orders are [B, S, H, D] and [B, H, S, D].
+/// Axes from the inside out: 0 is batch, 1 seqlen, 2 heads. The first two orders are [B, S, H, D] and [B, H,
+/// S, D].
 pub(super) const ORDERS: [[usize; 3]; 6] = [[2, 1, 0], [1, 2, 0], [2, 0, 1], [0, 2, 1], [1, 0, 2], [0, 1, 2]];
 
 impl Place {

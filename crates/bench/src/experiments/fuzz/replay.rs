@@ -1,4 +1,5 @@
-//! Problems by their text: one alone, and those that may have taken a GPU with them, each in a process of its own.
+//! Problems by their text: one alone, and those that may have taken a GPU with them, each in a process of its
+//! own.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub(super) fn took_the_device(session: &Session, found: &Found) -> bool {
     session.kind() == BackendKind::Cuda && found.failure.kind == Kind::Fault
 }
 
-/// Of problems that were on the device when it failed, those that fail alone, made smaller; all of them if none does.
+/// Of problems that were on the device when it failed, those that fail alone, made smaller; all of them if
+/// none does.
 pub(super) fn culprits(session: &Session, ordinal: usize, suspects: Vec<Found>) -> Result<Vec<Found>> {
     let mut culprits = Vec::new();
     for found in &suspects {

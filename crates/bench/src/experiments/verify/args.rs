@@ -42,7 +42,8 @@ pub(super) enum Sizes {
 }
 
 impl Args {
-    /// How often each case is run on a backend: a schedule of the simulator gives the same run by construction.
+    /// How often each case is run on a backend: a schedule of the simulator gives the same run by
+    /// construction.
     pub(super) fn repeats(&self, backend: BackendKind) -> usize {
         self.repeats.unwrap_or(if backend == BackendKind::Sim { 1 } else { 3 })
     }

@@ -141,7 +141,8 @@ pub(super) fn cases<T: Takes>(sizes: Sizes, targets: &[T]) -> Vec<Vec<Case>> {
     }
 }
 
-/// The least of a family in work, but with more columns than one row of 128 bytes has, where there is such a one.
+/// The least of a family in work, but with more columns than one row of 128 bytes has, where there is such a
+/// one.
 pub(super) fn of_each_family<T: Takes>(targets: Vec<T>) -> Vec<T> {
     let work = |target: &T| {
         let ((block_m, block_n), columns) = (target.block(), *target.head_dims().end());
@@ -181,7 +182,8 @@ fn full() -> Vec<Case> {
 }
 
 impl Case {
-    /// The problem for a kernel of this storage type that takes the multiples of `step` among these head_dims.
+    /// The problem for a kernel of this storage type that takes the multiples of `step` among these
+    /// head_dims.
     pub(super) fn problem(
         &self,
         dtype: DType,
@@ -213,8 +215,8 @@ impl Case {
         Problem::new(tensors, dtype, options)
     }
 
-    /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` + 1 on
-    /// has none.
+    /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` +
+    /// 1 on has none.
     fn offsets(&self, longest: usize, empty: usize) -> Vec<u32> {
         let length = |index: usize| if index % 3 == empty + 1 { 0 } else { longest / (index + 1) };
         (0..=self.batch).map(|batch| (0..batch).map(length).sum::<usize>() as u32).collect()

@@ -1,7 +1,7 @@
 //! Which combinations to run, so that all pairs of their values are there: a greedy covering array.
 //!
-//! Most defects need one value or two together (Kuhn, Wallace and Gallo, IEEE TSE 30(6), 2004). All pairs are a
-//! small part of all products.
+//! Most defects need one value or two together (Kuhn, Wallace and Gallo, IEEE TSE 30(6), 2004). All pairs are
+//! a small part of all products.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

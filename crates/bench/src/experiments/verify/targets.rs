@@ -194,7 +194,8 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
     }
 }
 
-/// An entry for rows that lie no multiple of 16 bytes apart: up to seven of its columns lie before a row's first.
+/// An entry for rows that lie no multiple of 16 bytes apart: up to seven of its columns lie before a row's
+/// first.
 fn of_row_classes(dtype: DType, entry: &'static Entry) -> Target {
     let columns = bucket(entry);
     let head_dims = columns.start().saturating_sub(7).max(1)..=columns.end() - 7;

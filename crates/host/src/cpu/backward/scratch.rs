@@ -17,7 +17,8 @@ pub(super) struct Scratch {
     pub(super) p: usize,
     pub(super) ds: usize,
     pub(super) slopes: usize,
-    /// Rows of the others in fp32, [STEP, head_dim] and [STEP, head_dim_v], where they cannot be read in place.
+    /// Rows of the others in fp32, [STEP, head_dim] and [STEP, head_dim_v], where they cannot be read in
+    /// place.
     pub(super) step_first: usize,
     pub(super) step_second: usize,
     /// One row of a panel: 1 everywhere.

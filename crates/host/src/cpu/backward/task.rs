@@ -34,8 +34,8 @@ impl Task<'_> {
     /// Computes the gradients of the owned rows.
     ///
     /// # Safety
-    /// The CPU has the call's instruction set; `memory` is this task's own and holds the scratch's elements; nobody
-    /// else writes the gradients of these rows.
+    /// The CPU has the call's instruction set; `memory` is this task's own and holds the scratch's elements;
+    /// nobody else writes the gradients of these rows.
     pub(super) unsafe fn run(&self) {
         let (problem, group) = (self.problem(), self.problem().group());
         let heads = match self.owned.kind {
@@ -196,7 +196,8 @@ impl Task<'_> {
         let (p, ds) = (self.at(scratch.p), self.at(scratch.ds));
         let (of_first, of_second) =
             (self.at(scratch.of_first + column * head_dim), self.at(scratch.of_second + column * head_dim_v));
-        // SAFETY: the step holds `count` rows from the first seen on, and the scratch memory a panel of each part.
+        // SAFETY: the step holds `count` rows from the first seen on, and the scratch memory a panel of each
+        // part.
         unsafe {
             let skipped = seen.start - step.rows.start;
             let (first, second) = (step.first.skip(skipped), step.second.skip(skipped));
@@ -285,7 +286,8 @@ impl Task<'_> {
         }
     }
 
-    /// Which of the others from `first` on each lane sees, as [`Limits`] says; lanes past the last row are like it.
+    /// Which of the others from `first` on each lane sees, as [`Limits`] says; lanes past the last row are
+    /// like it.
     ///
     /// # Safety
     /// As [`Self::attend`].

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::Problem;
 
-/// Tiles whose shares are computed to find an order, at most: once with all in turn, and once with single tiles.
+/// Tiles whose shares are computed to find an order, at most: once with all in turn, and once with single
+/// tiles.
 const TRIED_TILES: usize = 1 << 20;
 
 /// The schedule that is done first, of those that go through the sequences in steps of equal length.

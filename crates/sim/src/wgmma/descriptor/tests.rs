@@ -40,8 +40,8 @@ fn k_major_64b_and_32b() {
 
 #[test]
 fn k_major_without_swizzle() {
-    // Core matrices of 8 rows by 16 bytes, 128 bytes each: the second of a row is `leading` on, the next 8 rows
-    // `stride`.
+    // Core matrices of 8 rows by 16 bytes, 128 bytes each: the second of a row is `leading` on, the next 8
+    // rows `stride`.
     let found = chunks(bits(0x400, 0x100, 0x80, 0), 16, false);
     assert_eq!(found[..4], [0x400, 0x500, 0x410, 0x510]);
     assert_eq!(found[14..18], [0x470, 0x570, 0x480, 0x580]);
@@ -49,7 +49,8 @@ fn k_major_without_swizzle() {
 
 #[test]
 fn mn_major_128b() {
-    // A row of K is 64 elements in 128 bytes; 8 rows of K, then `stride`; elements from 64 on `leading` further.
+    // A row of K is 64 elements in 128 bytes; 8 rows of K, then `stride`; elements from 64 on `leading`
+    // further.
     let found = chunks(bits(0x400, 0x2000, 0x400, 1), 128, true);
     assert_eq!(found.len(), 256);
     assert_eq!(found[..8], [0x400, 0x410, 0x420, 0x430, 0x440, 0x450, 0x460, 0x470]);
@@ -74,7 +75,8 @@ fn mn_major_64b_and_32b() {
 
 #[test]
 fn mn_major_without_swizzle() {
-    // Core matrices of 8 rows of K by 16 bytes: the next 8 elements are `stride` on, the next 8 rows of K `leading`.
+    // Core matrices of 8 rows of K by 16 bytes: the next 8 elements are `stride` on, the next 8 rows of K
+    // `leading`.
     let found = chunks(bits(0x400, 0x800, 0x80, 0), 32, true);
     assert_eq!(found[..5], [0x400, 0x480, 0x500, 0x580, 0x410]);
     assert_eq!(found[32], 0xc00);

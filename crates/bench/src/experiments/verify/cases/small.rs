@@ -1,5 +1,5 @@
-//! The cases for the simulator: few tiles, yet more than one in either direction, chosen for each entry so that the
-//! entries of a kernel together meet all pairs of what a case is made of.
+//! The cases for the simulator: few tiles, yet more than one in either direction, chosen for each entry so
+//! that the entries of a kernel together meet all pairs of what a case is made of.
 
 use flash_attention::Problem;
 use rayon::prelude::*;
@@ -36,8 +36,9 @@ const NARROW: [Narrow; 3] = [Narrow::Neither, Narrow::Q, Narrow::V];
 
 const WIDTHS: [Width; 3] = [Width::Smallest, Width::Odd, Width::Largest];
 
-/// (Sq, Sk) for a tile: single rows and keys, rows that see no key under a causal mask, parts of tiles, multiples of
-/// eight rows (which can be read class by class), whole tiles, and whole tiles with a part behind them.
+/// (Sq, Sk) for a tile: single rows and keys, rows that see no key under a causal mask, parts of tiles,
+/// multiples of eight rows (which can be read class by class), whole tiles, and whole tiles with a part
+/// behind them.
 const fn lengths(block_m: usize, block_n: usize) -> [(usize, usize); LENGTHS] {
     [
         (1, 1),
