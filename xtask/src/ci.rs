@@ -27,9 +27,11 @@ use Step::{Cargo, FaBench};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-const CI: [Step; 9] = [
+const CI: [Step; 10] = [
     Cargo(&["fmt", "--all", "--check"]),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    // As users build it: without the simulator.
+    Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
     // Every kernel entry in the simulator, each case under eight thread schedules.

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use fa_kernels::entries::HAS_NATIVE;
+
 use crate::cuda::{self, Cuda};
 use crate::sim::Sim;
 use crate::{
-    BackendKind, DecodeInputs, DecodePlan, DecodeProblem, DecodeRequest, Device, Element, Plan, Problem,
-    Request, Result, cpu, decode,
+    BackendKind, DecodeInputs, DecodePlan, DecodeProblem, DecodeRequest, Device, Element, Error, Plan,
+    Problem, Request, Result, cpu, decode,
 };
 
 /// Where attention runs, opened and ready.
@@ -31,6 +33,7 @@ impl Backend {
         match kind {
             Some(BackendKind::Cuda) => asked(Driver::Cuda(Cuda::new(0)?)),
             Some(BackendKind::Cpu) => asked(Driver::Cpu(cpu::backend::device())),
+            Some(BackendKind::Sim) if !HAS_NATIVE => Err(Error::NoSimulator),
             Some(BackendKind::Sim) => Ok(Self::simulator(0)),
             None => Ok(match Cuda::new(0) {
                 Ok(cuda) => {
@@ -41,7 +44,8 @@ impl Backend {
         }
     }
 
-    /// The simulator with the thread order that `seed` gives.
+    /// The simulator with the thread order that `seed` gives. It plans always; without the feature `simulator`
+    /// its runs are [`Error::NoSimulator`].
     pub fn simulator(seed: u64) -> Self {
         Self { driver: Driver::Sim(Sim::new(seed)), reason: "asked for".to_owned() }
     }

@@ -467,6 +467,9 @@ pub enum Error {
         /// What does not hold.
         reason: String,
     },
+    /// The kernels' native code was not built.
+    #[error("backend sim: this program was built without it; the feature `simulator` builds it")]
+    NoSimulator,
     /// The simulator stopped the kernel.
     #[error("simulator: {0}")]
     Simulator(#[from] fa_sim::Error),
@@ -484,6 +487,7 @@ impl Error {
                 | Self::Cuda { .. }
                 | Self::Jit { .. }
                 | Self::Shipped { .. }
+                | Self::NoSimulator
                 | Self::Simulator(_)
         )
     }

@@ -1,5 +1,5 @@
-//! FlashAttention for Rust: exact attention in linear memory, on an NVIDIA GPU, on the CPU, or in a
-//! simulator.
+//! FlashAttention for Rust: exact attention in linear memory, on an NVIDIA GPU, on the CPU, or, with the
+//! feature `simulator`, in a simulator of the GPU.
 //!
 //! A call goes one way through: a [`Problem`] is validated once, [`plan`] chooses kernel and tile and
 //! says why, and a [`Backend`] runs it.

@@ -1,6 +1,6 @@
 //! The simulator backend: the GPU kernels' own source, run natively under detectors.
 
-use fa_kernels::entries::{Entry, Params};
+use fa_kernels::entries::{Entry, HAS_NATIVE, Params};
 use fa_kernels::ptx::tma;
 use fa_sim::{Buffer, Launch, Schedule};
 
@@ -132,9 +132,12 @@ impl Sim {
         buffers: &[Buffer],
         traffic: &mut Traffic,
     ) -> Result<()> {
-        let run = entry.run.ok_or_else(|| Error::UnfitEntry {
-            entry: entry.name,
-            reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
+        let run = entry.run.ok_or_else(|| match HAS_NATIVE {
+            true => Error::UnfitEntry {
+                entry: entry.name,
+                reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
+            },
+            false => Error::NoSimulator,
         })?;
         let launch = Launch {
             name: entry.name,

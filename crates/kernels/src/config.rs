@@ -35,7 +35,8 @@ pub struct SimtConfig {
     pub block_m: u32,
     /// Key rows of a step (BLOCK_N), a multiple of 16.
     pub block_n: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared memory.
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared
+    /// memory.
     pub head_dim: u32,
 }
 
@@ -121,14 +122,16 @@ pub struct MmaConfig {
     pub block_m: u32,
     /// Key rows of a step (BLOCK_N), a multiple of 16.
     pub block_n: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared memory.
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
+    /// memory.
     pub head_dim: u32,
     /// Warps of a block.
     pub warps: u32,
 }
 
 impl MmaConfig {
-    /// Whether kernels of this HEAD_DIM have a loop for rows that all start at one distance from a multiple of 16 bytes.
+    /// Whether kernels of this HEAD_DIM have a loop for rows that all start at one distance from a multiple
+    /// of 16 bytes.
     ///
     /// It is a third of the kernel, and beside it aligned rows were 2 % slower at 64 on an H200, so only the
     /// HEAD_DIMs that common head_dims do not fill have it.
@@ -141,7 +144,8 @@ impl MmaConfig {
         32 * self.warps
     }
 
-    /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes longer.
+    /// Bytes of shared memory: a tile of Q and two each of K and V in 16-bit elements, each row 16 bytes
+    /// longer.
     pub const fn shared_bytes(&self) -> u32 {
         self.shared_needed() as u32
     }
@@ -204,7 +208,8 @@ pub const WARP_KEYS: u32 = 16;
 pub struct DecodeConfig {
     /// Query rows of a block (BLOCK_M), of all heads that share a key/value head: a multiple of 16.
     pub block_m: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared memory.
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared
+    /// memory.
     pub head_dim: u32,
     /// Warps of a block.
     pub warps: u32,

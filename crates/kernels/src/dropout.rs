@@ -5,7 +5,8 @@
 
 use crate::params::Dropout;
 
-/// Multipliers of a round (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, table 2: Philox4x32).
+/// Multipliers of a round (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, table 2:
+/// Philox4x32).
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 
 /// What the key rises by from round to round: the golden ratio, and the square root of 3 less 1.
@@ -34,7 +35,8 @@ pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 impl Dropout {
-    /// Whether the weight of a query and a key is kept. `head` counts the query heads of all sequences, [B, H].
+    /// Whether the weight of a query and a key is kept. `head` counts the query heads of all sequences, [B,
+    /// H].
     #[inline(always)]
     pub const fn keeps(&self, head: u32, query: u32, key: u32) -> bool {
         let seed = [self.seed as u32, (self.seed >> 32) as u32];

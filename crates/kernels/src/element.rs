@@ -95,8 +95,8 @@ impl Element for Bf16 {
     }
 }
 
-/// e4m3 (OCP 8-bit floating point: bias 7, up to 448, no infinities) by its bits: a type of Q, K and V alone, which nothing but
-/// tensor cores reads.
+/// e4m3 (OCP 8-bit floating point: bias 7, up to 448, no infinities) by its bits: a type of Q, K and V alone,
+/// which nothing but tensor cores reads.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct E4m3(pub u8);

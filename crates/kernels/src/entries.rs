@@ -3,13 +3,14 @@
 //! Adding one is adding a line. On the device a line becomes an entry point; on the host it
 //! becomes a row of [`entries`], which planner, builder and simulator share.
 //!
-//! There is one list for each PTX target, in a file of its own, and a device build holds the list of its own target alone.
+//! There is one list for each PTX target, in a file of its own, and a device build holds the list of its own
+//! target alone.
 #![cfg_attr(
-    any(target_arch = "nvptx64", test),
+    any(target_arch = "nvptx64", test, not(feature = "simulator")),
     allow(
         unused_imports,
         unused_macros,
-        reason = "a build for one target leaves the others' kernels out, one for unit tests all"
+        reason = "a build for one target leaves the others' kernels out, one without the simulator all"
     )
 )]
 
@@ -27,8 +28,8 @@ pub use host::{Algorithm, Entry, Params, Run, Target, Tile};
 #[cfg(not(target_arch = "nvptx64"))]
 mod host;
 
-/// One entry: an entry point on the device. One that takes tensor maps, which stand in front of its parameters, gets
-/// their address too.
+/// One entry: an entry point on the device. One that takes tensor maps, which stand in front of its
+/// parameters, gets their address too.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entry {
     ($name:expr, $algorithm:ident, $dtype:literal, $facts:tt, $body:expr) => {
@@ -75,10 +76,10 @@ macro_rules! entry {
             min_blocks: $min_blocks,
             shared_bytes: $shared_bytes,
             barriers: $barriers,
-            #[cfg(not(test))]
+            #[cfg(all(feature = "simulator", not(test)))]
             run: Some(Run::$run($body)),
             // The unit tests run no kernel, and would compile all of them once more.
-            #[cfg(test)]
+            #[cfg(any(not(feature = "simulator"), test))]
             run: None,
         }
     };
@@ -143,6 +144,10 @@ mod sm90;
 // Behind the macros that it lists its entries with.
 #[cfg(not(fa_variants))]
 mod gemm;
+
+/// Whether entries carry their native code, which the simulator runs: the feature `simulator`.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const HAS_NATIVE: bool = cfg!(all(feature = "simulator", not(test)));
 
 /// All entries of attention.
 #[cfg(not(target_arch = "nvptx64"))]

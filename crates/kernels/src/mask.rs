@@ -44,8 +44,8 @@ pub struct QueryRange {
 }
 
 impl QueryRange {
-    /// Those that see at least one of the `keys` keys from `first_key` on, which is one of the sequence's. The last of them
-    /// may lie past Sk (tile padding).
+    /// Those that see at least one of the `keys` keys from `first_key` on, which is one of the sequence's.
+    /// The last of them may lie past Sk (tile padding).
     #[inline(always)]
     pub fn of_keys(params: &AttentionParams, work: &WorkTile, first_key: u32, keys: u32) -> Self {
         // As in `KeyRange::of_row`, with three summands of which none is above 2^30.
@@ -70,14 +70,14 @@ pub struct TileMask {
     pub seen: KeyRange,
     /// What to add to a key, modulo 2^32.
     offset: u32,
-    /// In how many places, from where the last row's window begins, a block of keys may begin so that all rows see it
-    /// whole. 0 makes [`Self::hides`] always true.
+    /// In how many places, from where the last row's window begins, a block of keys may begin so that all
+    /// rows see it whole. 0 makes [`Self::hides`] always true.
     pub whole: u32,
 }
 
 impl TileMask {
-    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's, against blocks of
-    /// `keys` keys.
+    /// The mask of the tile of `rows` rows that begins at `first_row`, which is one of the sequence's,
+    /// against blocks of `keys` keys.
     #[inline(always)]
     pub fn new(params: &AttentionParams, work: &WorkTile, first_row: u32, rows: u32, keys: u32) -> Self {
         let last = KeyRange::of_row(params, work, first_row + rows - 1);
@@ -90,8 +90,9 @@ impl TileMask {
         mask
     }
 
-    /// How far `key` lies to the right of where the window of the last of the tile's `rows` rows begins, modulo 2^32. A loop over
-    /// blocks counts in these places, and needs no register for the keys' own numbers.
+    /// How far `key` lies to the right of where the window of the last of the tile's `rows` rows begins,
+    /// modulo 2^32. A loop over blocks counts in these places, and needs no register for the keys' own
+    /// numbers.
     #[inline(always)]
     pub fn place(self, rows: u32, key: u32) -> u32 {
         self.offset.wrapping_add(key).wrapping_sub(rows - 1)
@@ -109,9 +110,9 @@ impl TileMask {
         place >= self.whole
     }
 
-    /// Sets the scores of keys that their row does not see to −∞, of a block from `place` on, which is `keys` before the
-    /// end of what the tile sees. `row` and `key` say which row of the tile and which key of the block a thread's
-    /// score `[i][j]` belongs to, and rise by constants.
+    /// Sets the scores of keys that their row does not see to −∞, of a block from `place` on, which is `keys`
+    /// before the end of what the tile sees. `row` and `key` say which row of the tile and which key of the
+    /// block a thread's score `[i][j]` belongs to, and rise by constants.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
         params: &AttentionParams,

@@ -74,9 +74,11 @@ pub struct AttentionParams {
     pub o_strides: Strides,
     /// Strides of `lse`.
     pub lse_strides: Strides,
-    /// First query row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    /// First query row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally
+    /// long.
     pub cu_seqlens_q: u64,
-    /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally long.
+    /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally
+    /// long.
     pub cu_seqlens_k: u64,
     /// Query rows of the longest sequence, at least 1.
     pub seqlen_q: u32,
@@ -90,9 +92,11 @@ pub struct AttentionParams {
     pub head_dim: u32,
     /// Columns of each row of V and O, 1 to the entry's HEAD_DIM.
     pub head_dim_v: u32,
-    /// Query i sees key j only if j ≥ i + Sk − Sq − `window_left`; [`UNLIMITED`](crate::mask::UNLIMITED) hides nothing.
+    /// Query i sees key j only if j ≥ i + Sk − Sq − `window_left`; [`UNLIMITED`](crate::mask::UNLIMITED)
+    /// hides nothing.
     pub window_left: u32,
-    /// `window_left` + right: it sees key j only if j ≤ i + Sk − Sq + right. A right side of 0 is the causal mask.
+    /// `window_left` + right: it sees key j only if j ≤ i + Sk − Sq + right. A right side of 0 is the causal
+    /// mask.
     pub window_span: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
@@ -114,8 +118,9 @@ pub struct PersistentParams {
     pub attention: AttentionParams,
     /// Tiles of queries in all, of each head `short_tiles` and `whole_tiles` where the batch is not packed.
     pub tiles: u32,
-    /// Tiles of each head that have fewer rows than the kernel's tile, so that blocks can get even shares: those of its
-    /// first rows, which see the fewest keys under a causal mask. They are computed last. A packed batch has none.
+    /// Tiles of each head that have fewer rows than the kernel's tile, so that blocks can get even shares:
+    /// those of its first rows, which see the fewest keys under a causal mask. They are computed last. A
+    /// packed batch has none.
     pub short_tiles: u32,
     /// Tiles behind them that have all rows; not read for a packed batch.
     pub whole_tiles: u32,
@@ -125,22 +130,23 @@ pub struct PersistentParams {
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
     pub back_and_forth: u32,
-    /// Tiles, the last ones, that are a block each, below `tiles`; the other blocks of the grid take the others in turn.
+    /// Tiles, the last ones, that are a block each, below `tiles`; the other blocks of the grid take the
+    /// others in turn.
     pub single_tiles: u32,
-    /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the map would not clip:
-    /// at the end of a packed sequence; 2 where O has no map, and they store all.
+    /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the
+    /// map would not clip: at the end of a packed sequence; 2 where O has no map, and they store all.
     pub o_by_rows: u32,
     /// Sequences of a packed batch; 0 where each has a batch index.
     pub sequences: u32,
     /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
     pub sequence_step: u32,
-    /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it lands where they
-    /// wait.
+    /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it
+    /// lands where they wait.
     pub v_landed: u32,
     /// As `v_landed`, for Q and K.
     pub qk_landed: u32,
-    /// The most columns that boxes of V have before their head, so that they start with sectors of 32 bytes; 0 where they need
-    /// not, or cannot in all rows alike.
+    /// The most columns that boxes of V have before their head, so that they start with sectors of 32 bytes;
+    /// 0 where they need not, or cannot in all rows alike.
     pub v_margin: u32,
     /// As `v_margin`, for Q and K.
     pub qk_margin: u32,
@@ -175,7 +181,8 @@ pub struct GemmParams {
     /// 1 where consecutive elements of A run along K (row-major), 0 where they run along M. Entries that are
     /// built for one order do not read it.
     pub a_along_k: u32,
-    /// 1 where consecutive elements of B run along K (column-major), 0 where they run along N; as `a_along_k`.
+    /// 1 where consecutive elements of B run along K (column-major), 0 where they run along N; as
+    /// `a_along_k`.
     pub b_along_k: u32,
 }
 
@@ -193,8 +200,8 @@ pub struct AttentionMaps {
     pub o: TensorMap,
 }
 
-/// Parameters of a kernel that copies by tensor maps: the maps, which the kernel takes by their address, and the
-/// parameters that the kernel would have without.
+/// Parameters of a kernel that copies by tensor maps: the maps, which the kernel takes by their address, and
+/// the parameters that the kernel would have without.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped<M, P> {

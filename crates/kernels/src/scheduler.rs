@@ -50,8 +50,8 @@ impl Rows {
 
 /// The tiles of `BLOCK_M` queries that one block of a persistent grid works on, one after the other.
 ///
-/// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the hardware in place of
-/// that: each is a block of its own, which begins where one of the others has ended.
+/// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the
+/// hardware in place of that: each is a block of its own, which begins where one of the others has ended.
 #[derive(Clone, Copy, Default)]
 pub struct Tiles<const BLOCK_M: u32> {
     /// Index of the first tile of the round at hand.
@@ -79,11 +79,12 @@ impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
         if index < tiles { Some(index) } else { None }
     }
 
-    /// The next one, if there is one. In a packed batch each sequence has as many as it needs: blocks find theirs by counting.
+    /// The next one, if there is one. In a packed batch each sequence has as many as it needs: blocks find
+    /// theirs by counting.
     ///
     /// # Safety
-    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this is not called
-    /// again.
+    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this
+    /// is not called again.
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams) -> Option<WorkTile> {
         let index = self.index(params, index::block(), index::blocks())?;
@@ -127,16 +128,17 @@ impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
     }
 }
 
-/// Which of a head's `tiles` comes so many places after the first: where the mask hides what comes after a query, the last
-/// tile sees the most keys and goes first, so that the grid does not end with a long one.
+/// Which of a head's `tiles` comes so many places after the first: where the mask hides what comes after a
+/// query, the last tile sees the most keys and goes first, so that the grid does not end with a long one.
 #[inline(always)]
 fn in_order(params: &AttentionParams, tiles: u32, place: u32) -> u32 {
     let masks_right = params.window_span - params.window_left < UNLIMITED;
     if masks_right { tiles - 1 - place } else { place }
 }
 
-/// Head and place among its tiles of the `index`-th tile of `heads` heads with `head_tiles` tiles each: section after section
-/// of heads, in each the tiles of all heads that come first, then those that come second.
+/// Head and place among its tiles of the `index`-th tile of `heads` heads with `head_tiles` tiles each:
+/// section after section of heads, in each the tiles of all heads that come first, then those that come
+/// second.
 ///
 /// # Safety
 /// `index` is below the number of tiles, and `section` at least 1.
@@ -167,8 +169,8 @@ impl WorkTile {
         unsafe { Self::of_index(params, tiles, index::block()) }
     }
 
-    /// As [`Self::of_block`], of tiles of keys: the head is the first of those that share the key/value head. Under a causal
-    /// mask the first tile is seen by the most queries.
+    /// As [`Self::of_block`], of tiles of keys: the head is the first of those that share the key/value head.
+    /// Under a causal mask the first tile is seen by the most queries.
     ///
     /// # Safety
     /// As [`Self::of_block`], and `params.group` divides `params.heads`.
@@ -228,7 +230,8 @@ impl WorkTile {
         }
     }
 
-    /// The tile with this index in the order that a persistent grid goes by: all whole tiles, and then all short ones.
+    /// The tile with this index in the order that a persistent grid goes by: all whole tiles, and then all
+    /// short ones.
     ///
     /// # Safety
     /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.

@@ -34,8 +34,8 @@ impl ScoreMod {
     }
 
     /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its
-    /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the tile's
-    /// first row lies to the right of the block's first, modulo 2^32.
+    /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the
+    /// tile's first row lies to the right of the block's first, modulo 2^32.
     #[inline(always)]
     pub fn apply<const ROWS: usize, const COLS: usize>(
         self,
@@ -61,15 +61,17 @@ impl ScoreMod {
         }
     }
 
-    /// How fast a score that [`Self::bend`] gave rises with softmax_scale·q·k where there is a softcap: 1 − tanh².
+    /// How fast a score that [`Self::bend`] gave rises with softmax_scale·q·k where there is a softcap: 1 −
+    /// tanh².
     #[inline(always)]
     pub fn slope(params: &AttentionParams, bent: f32) -> f32 {
         let tanh = bent * math::reciprocal(params.softcap);
         math::fma(-tanh, tanh, 1.0)
     }
 
-    /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of score
-    /// `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score `[i][j]`.
+    /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of
+    /// score `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score
+    /// `[i][j]`.
     #[inline(always)]
     pub fn add_bias<const ROWS: usize, const COLS: usize>(
         self,

@@ -1,8 +1,10 @@
-//! The built kernels that this crate ships: compressed PTX, cubins of kernels for one architecture, and the manifest.
+//! The built kernels that this crate ships: compressed PTX, cubins of kernels for one architecture, and the
+//! manifest.
 //!
-//! `cargo xtask kernels` writes everything under `ptx/`. An archive is the concatenated PTX of one
-//! family's entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands. Where all entries of a
-//! family run on one architecture alone, a second archive has what ptxas made of them, which the driver loads as it is.
+//! `cargo xtask kernels` writes everything under `ptx/`. An archive is the concatenated PTX of one family's
+//! entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands. Where all entries of a
+//! family run on one architecture alone, a second archive has what ptxas made of them, which the driver loads
+//! as it is.
 
 extern crate alloc;
 

@@ -4,8 +4,8 @@ use crate::ptx::{math, warp};
 
 /// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
-/// m is of unscaled scores and the same in all lanes, the max or up to 2^`GROWTH` less; l is this lane's part of the sum, reduced
-/// over the lanes once at the end. P and l have a factor 2^`P_EXPONENT`, which cancels.
+/// m is of unscaled scores and the same in all lanes, the max or up to 2^`GROWTH` less; l is this lane's part
+/// of the sum, reduced over the lanes once at the end. P and l have a factor 2^`P_EXPONENT`, which cancels.
 ///
 /// `P_BYTES` is the size of what P is rounded to: 1 for e4m3.
 pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, const P_BYTES: u32 = 2> {
@@ -37,12 +37,13 @@ impl Scale {
 }
 
 impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS, LANES, P_BYTES> {
-    /// P's factor as a power of 2: e4m3 has nothing between 0 and 2^−9, where fp16 and bf16 keep P's relative precision
-    /// (FlashAttention-3 has the same one).
+    /// P's factor as a power of 2: e4m3 has nothing between 0 and 2^−9, where fp16 and bf16 keep P's relative
+    /// precision (FlashAttention-3 has the same one).
     const P_EXPONENT: f32 = if P_BYTES == 1 { P_LIMIT } else { 0.0 };
 
-    /// How far a row's scores may exceed its m, as a power of 2, before m follows, so that O rarely needs rescaling
-    /// (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m is.
+    /// How far a row's scores may exceed its m, as a power of 2, before m follows, so that O rarely needs
+    /// rescaling (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m
+    /// is.
     const GROWTH: f32 = P_LIMIT - Self::P_EXPONENT;
 
     /// No key seen yet: m = −∞, l = 0.
@@ -57,8 +58,8 @@ impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS
         self.scale.early != 1.0
     }
 
-    /// [`Self::new`] for a scale that is positive: then [`Self::prescale`] has nothing to do, and no register is
-    /// kept for it.
+    /// [`Self::new`] for a scale that is positive: then [`Self::prescale`] has nothing to do, and no register
+    /// is kept for it.
     #[inline(always)]
     pub fn with_positive_scale(softmax_scale: f32) -> Self {
         let scale = Scale { early: 1.0, late: softmax_scale * core::f32::consts::LOG2_E };
@@ -155,7 +156,8 @@ impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS
         if P_BYTES == 1 { shift - Self::P_EXPONENT } else { shift }
     }
 
-    /// The factor 1/l of row `i`'s output and its log-sum-exp in natural log: 0 and −∞ for a row that saw no key.
+    /// The factor 1/l of row `i`'s output and its log-sum-exp in natural log: 0 and −∞ for a row that saw no
+    /// key.
     ///
     /// # Safety
     /// All 32 lanes of the warp call this together.
@@ -227,8 +229,9 @@ impl<const LANES: u32, const P_BYTES: u32> OnlineSoftmax<2, LANES, P_BYTES> {
     }
 }
 
-/// Brings what was accumulated so far to the new m by the factors that [`OnlineSoftmax::step`] gave, if any row of the
-/// warp needs it: m rarely gives way after the first blocks, and then the products of a whole pass are saved.
+/// Brings what was accumulated so far to the new m by the factors that [`OnlineSoftmax::step`] gave, if any
+/// row of the warp needs it: m rarely gives way after the first blocks, and then the products of a whole pass
+/// are saved.
 ///
 /// # Safety
 /// All 32 lanes of the warp call this together.

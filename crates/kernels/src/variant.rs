@@ -1,7 +1,7 @@
 //! Tiles beside those of the list: what a sweep builds, described without compiling it natively.
 //!
 //! A variant is one line of an `entries!` list ([`Variant::source`]) that a device build takes in place of
-//! the lists of `entries.rs`, and the [`Entry`] that the line would be there.
+//! the lists under `entries/`, and the [`Entry`] that the line would be there.
 
 extern crate alloc;
 
@@ -26,8 +26,8 @@ pub enum Config {
 }
 
 impl Config {
-    /// A tile of `algorithm` in a storage type; `warps` is nothing to one whose tile says how many there are. `None` where
-    /// the algorithm's tile cannot be chosen.
+    /// A tile of `algorithm` in a storage type; `warps` is nothing to one whose tile says how many there are.
+    /// `None` where the algorithm's tile cannot be chosen.
     pub fn new(
         (algorithm, dtype): (Algorithm, &str),
         block_m: u32,
@@ -165,7 +165,7 @@ impl Variant {
         }
     }
 
-    /// Its line of the list, as `entries.rs` has it for all storage types.
+    /// Its line of the list, as the lists under `entries/` have it for all storage types.
     pub fn line(&self) -> String {
         let (family, sizes) = (self.config.algorithm().family(), self.sizes());
         if self.dtype == E4M3 { format!("{family}_{E4M3}({sizes});") } else { format!("{family}({sizes});") }

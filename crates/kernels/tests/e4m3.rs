@@ -1,4 +1,5 @@
-//! What attention in e4m3 is made of, in the simulator: V with its keys along rows, and P as A of its product with that.
+//! What attention in e4m3 is made of, in the simulator: V with its keys along rows, and P as A of its product
+//! with that.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Mutex;
@@ -98,8 +99,8 @@ fn place(index: usize) -> (usize, usize) {
     (16 * warp + lane / 4 + 8 * (index / 2 % 2), 8 * (index / 4) + lane % 4 * 2 + index % 2)
 }
 
-/// O = P·V with V's keys in rows in the order of `order`; `meanwhile` happens while the product is under way. Hands each
-/// thread's elements to `see` with what they should be.
+/// O = P·V with V's keys in rows in the order of `order`; `meanwhile` happens while the product is under way.
+/// Hands each thread's elements to `see` with what they should be.
 fn multiply(
     seed: u64,
     order: fn(usize) -> usize,

@@ -15,7 +15,7 @@ use crate::output::Screen;
 use crate::peer::Choice;
 use crate::session::{REVISION, Session};
 use crate::sweep::folder_name;
-use flash_attention::BackendKind;
+use flash_attention::{Backend, BackendKind};
 
 /// The experiments of `fa-bench all`, in the order in which they run: first what a reader looks at first.
 pub const EXPERIMENTS: [&str; 17] = [
@@ -75,7 +75,11 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         None => PathBuf::from("results").join(folder_name(&device.name)),
     };
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
-    let wanted = |name: &&&str| args.only.is_empty() || args.only.iter().any(|only| only == **name);
+    let can_count = Backend::open(Some(BackendKind::Sim)).is_ok();
+    let wanted = |name: &&&str| match args.only.as_slice() {
+        [] => can_count || **name != "traffic",
+        only => only.iter().any(|only| only == **name),
+    };
     let chosen: Vec<_> = EXPERIMENTS.iter().filter(wanted).collect();
     let smaller = if device.backend == BackendKind::Cuda { "" } else { ", at smaller sizes than on a GPU" };
     screen.line(format!(
@@ -84,6 +88,10 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         device.describe(),
         folder.display()
     ))?;
+    if !can_count && args.only.is_empty() {
+        screen
+            .line("traffic is left out: it counts in the simulator, which the feature `simulator` builds")?;
+    }
     drop(session);
     let (start, mut failed) = (Instant::now(), Vec::new());
     for name in chosen {

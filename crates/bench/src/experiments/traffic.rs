@@ -3,8 +3,8 @@
 
 mod counters;
 
-use anyhow::Result;
-use flash_attention::{BackendKind, Element, Kernel, Plan, Problem, Request, Sim, plan};
+use anyhow::{Context as _, Result};
+use flash_attention::{Backend, BackendKind, Element, Kernel, Plan, Problem, Request, Sim, plan};
 
 use crate::check::Expected;
 use crate::cli::{LabArgs, ShapeArgs, at_least_one};
@@ -55,6 +55,7 @@ const KERNELS: [Kernel; 4] =
 
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
+    Backend::open(Some(BackendKind::Sim)).context("traffic counts in the simulator")?;
     lab::run(&RECIPE, &args.lab, shared, |lab| {
         let lengths: &[usize] = if args.seq.is_empty() { &[256, 512, 1024, 2048] } else { &args.seq };
         for &seq in lengths {

@@ -1,4 +1,5 @@
-//! delta = rowsum(dO ∘ O), which every element of a row of dS needs (Dao 2023, arXiv:2307.08691, Algorithm 2, line 4).
+//! delta = rowsum(dO ∘ O), which every element of a row of dS needs (Dao 2023, arXiv:2307.08691, Algorithm 2,
+//! line 4).
 
 use crate::element::Element;
 use crate::params::BackwardParams;

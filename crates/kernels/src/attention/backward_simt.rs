@@ -57,8 +57,9 @@ pub unsafe fn backward_keys<
     let lane = Lane::current();
     let mut dk = [[[0.0; 2]; PAIRS]; ROWS];
     let mut dv = [[[0.0; 2]; PAIRS]; ROWS];
-    // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load from the reads before and
-    // after it, and all threads run these loops alike. A half-warp alone writes and reads its rows of P and dS.
+    // SAFETY: the buffers lie behind one another in shared memory, barriers separate each load from the reads
+    // before and after it, and all threads run these loops alike. A half-warp alone writes and reads its rows
+    // of P and dS.
     unsafe {
         let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
         let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
@@ -259,7 +260,8 @@ const fn config(
     config
 }
 
-/// The tiles of a block: what it owns (K and V, or Q and dO), what it goes over (the others), and P and dS in turn.
+/// The tiles of a block: what it owns (K and V, or Q and dO), what it goes over (the others), and P and dS in
+/// turn.
 struct SharedTiles {
     owned: [SharedTile; 2],
     step: [SharedTile; 2],

@@ -156,8 +156,8 @@ pub unsafe fn backward_keys<
 
 /// dQ of one tile of `BLOCK_M` query rows.
 ///
-/// `ROWS` = BLOCK_M / warps / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of S, and of dQ.
-/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
+/// `ROWS` = BLOCK_M / warps / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of S,
+/// and of dQ. Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
 ///
 /// # Safety
 /// As [`backward_keys`].
@@ -279,7 +279,8 @@ const fn check(owned: u32, step: u32, head_dim: u32, threads: u32, rows: usize, 
     assert!(rows as u32 * 8 * threads / 32 == owned && cols as u32 * 4 == step && out as u32 * 4 == head_dim);
 }
 
-/// The tiles of a block: what it owns (K and V, or Q and dO), and two stages of what it goes over (the others).
+/// The tiles of a block: what it owns (K and V, or Q and dO), and two stages of what it goes over (the
+/// others).
 struct SharedTiles<const HEAD_DIM: u32> {
     owned: [MmaTile<HEAD_DIM>; 2],
     first_step: MmaTile<HEAD_DIM>,

@@ -18,7 +18,8 @@ use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_colu
 use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
 
-/// Barriers of `attend`, which stands there once for each way of copying; the build fails when the PTX has another number.
+/// Barriers of `attend`, which stands there once for each way of copying; the build fails when the PTX has
+/// another number.
 pub const fn barriers(config: MmaConfig) -> u32 {
     if MmaConfig::shifted_rows(config.head_dim) { 3 } else { 2 }
 }
@@ -102,8 +103,9 @@ struct Operands {
 enum Rows {
     /// At multiples of 16 bytes, and they are a multiple of 16 bytes long.
     Aligned,
-    /// At one distance from multiples of 16 bytes in Q and K, at one in V. They are copied as they lie, from the last
-    /// such multiple on: Q·Kᵀ stays the same if Q and K come late alike, and V's shift moves the columns of O.
+    /// At one distance from multiples of 16 bytes in Q and K, at one in V. They are copied as they lie, from
+    /// the last such multiple on: Q·Kᵀ stays the same if Q and K come late alike, and V's shift moves the
+    /// columns of O.
     Alike,
     /// Anywhere.
     Any,
@@ -267,12 +269,12 @@ fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
     unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M)) }
 }
 
-/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted. O's columns begin at the
-/// product's `first_column`.
+/// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted. O's columns begin at
+/// the product's `first_column`.
 ///
 /// # Safety
-/// All threads of the block call this together; O is writable, these rows are this block's own, and each warp has
-/// read its rows of Q for the last time.
+/// All threads of the block call this together; O is writable, these rows are this block's own, and each warp
+/// has read its rows of Q for the last time.
 #[inline(always)]
 unsafe fn store_output<
     E: MmaElement,

@@ -54,15 +54,15 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
 /// computed from other ones. So is `BYTES`, the size of an element of Q, K and V.
 ///
-/// Where that is 1, PAIRS is half of that, and V's maps are of what [`transpose`](super::transpose) made of it, in boxes of
-/// HEAD_DIM rows. There is no `SCORE_MOD`, and nothing to amend; what V's elements are multiplied by is
-/// `params.attention.dropout.scale`.
-/// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
-/// `ROW_CLASSES` is for rows of Q, K and V that lie no multiple of 16 bytes apart, equally far from one modulo 16 bytes, under a mask
-/// that hides nothing: the maps are of [`RowClasses`] in place of classes of heads, with boxes of Q that have a class's share
-/// of 64 rows, and `params.attention.seqlen_k` counts the keys of one class. HEAD_DIM has room for the largest shift.
-/// Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with [`Sm90Config::shared_bytes`]
-/// bytes of shared memory.
+/// Where that is 1, PAIRS is half of that, and V's maps are of what [`transpose`](super::transpose) made of
+/// it, in boxes of HEAD_DIM rows. There is no `SCORE_MOD`, and nothing to amend; what V's elements are
+/// multiplied by is `params.attention.dropout.scale`. `SCORE_MOD` is whether there is something between
+/// scores and mask ([`ScoreMod`](crate::score::ScoreMod)). `ROW_CLASSES` is for rows of Q, K and V that lie
+/// no multiple of 16 bytes apart, equally far from one modulo 16 bytes, under a mask that hides nothing: the
+/// maps are of [`RowClasses`] in place of classes of heads, with boxes of Q that have a class's share of 64
+/// rows, and `params.attention.seqlen_k` counts the keys of one class. HEAD_DIM has room for the largest
+/// shift. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with
+/// [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, softmax_scale is positive unless there is a
@@ -176,11 +176,13 @@ pub unsafe fn forward_sm90<
     }
 }
 
-/// What those that copy do before all others are there, who wait for it in a short launch: they make the barriers, announce the
-/// first tile, and begin to copy it. Says whether there is one, to those who go on from there.
+/// What those that copy do before all others are there, who wait for it in a short launch: they make the
+/// barriers, announce the first tile, and begin to copy it. Says whether there is one, to those who go on
+/// from there.
 ///
 /// # Safety
-/// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block barrier follows.
+/// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
+/// barrier follows.
 #[inline(always)]
 unsafe fn begin<
     const BLOCK_M: u32,

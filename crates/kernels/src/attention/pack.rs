@@ -1,12 +1,12 @@
 //! Copying rows that start anywhere into rows that tensor maps can describe.
 //!
 //! Hopper's tensor copies want addresses and strides at multiples of 16 bytes. Where rows of Q, K or V lie
-//! otherwise, as those of a contiguous [B, H, S, 129] do, one launch copies them to rows of whole 32-byte sectors,
-//! with zeros behind the last column.
+//! otherwise, as those of a contiguous [B, H, S, 129] do, one launch copies them to rows of whole 32-byte
+//! sectors, with zeros behind the last column.
 //!
-//! Each thread writes 16 bytes of a row at a time. It reads the one or two aligned 16 bytes that hold them, and
-//! shifts: its neighbour reads the second of them too, out of L1, which has a multiple of the bandwidth that this
-//! needs. So nothing passes through shared memory, and no thread waits for another.
+//! Each thread writes 16 bytes of a row at a time. It reads the one or two aligned 16 bytes that hold them,
+//! and shifts: its neighbour reads the second of them too, out of L1, which has a multiple of the bandwidth
+//! that this needs. So nothing passes through shared memory, and no thread waits for another.
 
 use core::hint::assert_unchecked;
 

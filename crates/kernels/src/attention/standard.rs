@@ -34,7 +34,8 @@ pub const VALUES_SHARED_BYTES: u32 = 4 * (BLOCK_M * K_STRIDE + BLOCK_K * N_STRID
 const COLS: usize = (BLOCK_N / ROW_LANES) as usize;
 const PAIRS: usize = (BLOCK_N / (2 * ROW_LANES)) as usize;
 
-/// S = softmax_scale·Q·Kᵀ, changed as [`ScoreMod`] says, −∞ where masked, for one tile of [`BLOCK_M`] × [`BLOCK_N`].
+/// S = softmax_scale·Q·Kᵀ, changed as [`ScoreMod`] says, −∞ where masked, for one tile of [`BLOCK_M`] ×
+/// [`BLOCK_N`].
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·⌈Sk / BLOCK_N⌉·H·B blocks.
 ///

@@ -1,14 +1,15 @@
 //! V of 8-bit elements with its keys along rows.
 //!
-//! `wgmma` takes 8-bit operands whose consecutive elements run along K alone (PTX ISA, `wgmma.mma_async`), and those of V run
-//! along its columns. So one launch before `forward_sm90` writes V as [B, H, D, Sk], with zeros behind the last key.
+//! `wgmma` takes 8-bit operands whose consecutive elements run along K alone (PTX ISA, `wgmma.mma_async`),
+//! and those of V run along its columns. So one launch before `forward_sm90` writes V as [B, H, D, Sk], with
+//! zeros behind the last key.
 //!
-//! Keys change places within each 16, so that a thread's scores, packed, are already the A of their product with V: of two
-//! blocks of eight keys it has the pair t of each, where A has four neighbours from 4t on. The pairs
-//! 0 1 2 3 | 4 5 6 7 become 0 4 1 5 2 6 3 7.
+//! Keys change places within each 16, so that a thread's scores, packed, are already the A of their product
+//! with V: of two blocks of eight keys it has the pair t of each, where A has four neighbours from 4t on. The
+//! pairs 0 1 2 3 | 4 5 6 7 become 0 4 1 5 2 6 3 7.
 //!
-//! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in registers. The lanes
-//! of a warp read whole sectors of 32 bytes, and write two next to one another.
+//! Each thread reads four columns of 16 keys and writes 16 keys of four columns; it has all that it needs in
+//! registers. The lanes of a warp read whole sectors of 32 bytes, and write two next to one another.
 
 use core::hint::assert_unchecked;
 
@@ -40,13 +41,15 @@ pub const fn head_blocks(columns: u32, keys: u32) -> u32 {
     warps.div_ceil((THREADS / 32) as u64) as u32
 }
 
-/// Copies the first of the tensors, whose elements have 8 bits: [B, S, H, D] to [B, H, D, 16·`chunks`], contiguous.
+/// Copies the first of the tensors, whose elements have 8 bits: [B, S, H, D] to [B, H, D, 16·`chunks`],
+/// contiguous.
 ///
 /// Launch: the last of `params.ends` blocks of [`THREADS`] threads, without shared memory.
 ///
 /// # Safety
-/// `params` describes valid device memory, rows start at multiples of 4 bytes and have multiples of 4 columns, `chunks` times
-/// 16 keys are no fewer than there are, the target overlaps nothing, and the launch is as above.
+/// `params` describes valid device memory, rows start at multiples of 4 bytes and have multiples of 4
+/// columns, `chunks` times 16 keys are no fewer than there are, the target overlaps nothing, and the launch
+/// is as above.
 #[inline(always)]
 pub unsafe fn transpose(params: &PackParams) {
     let tensor = &params.tensors[0];

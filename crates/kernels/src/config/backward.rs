@@ -57,7 +57,8 @@ impl BackwardMmaConfig {
         32 * self.warps
     }
 
-    /// Bytes of shared memory: the owned pair, and two stages of the other, in 16-bit elements, each row 16 bytes longer.
+    /// Bytes of shared memory: the owned pair, and two stages of the other, in 16-bit elements, each row 16
+    /// bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
         (2 * self.owned + 4 * self.step) * (2 * self.head_dim + 16)
     }

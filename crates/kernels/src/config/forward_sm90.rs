@@ -19,8 +19,8 @@ pub struct Sm90Config {
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
     /// memory.
     pub head_dim: u32,
-    /// Bytes of an element of Q, K and V, 2, or 1: then V lies transposed in shared memory, and HEAD_DIM and BLOCK_N are
-    /// multiples of 32. O's elements have 2.
+    /// Bytes of an element of Q, K and V, 2, or 1: then V lies transposed in shared memory, and HEAD_DIM and
+    /// BLOCK_N are multiples of 32. O's elements have 2.
     pub element_bytes: u32,
 }
 
@@ -47,8 +47,8 @@ impl Sm90Config {
         self.block_m / Self::WARPGROUP_ROWS
     }
 
-    /// Query rows of a short tile of so many, which the last of three warpgroups has no part in. Of two that take turns
-    /// none can be left out.
+    /// Query rows of a short tile of so many, which the last of three warpgroups has no part in. Of two that
+    /// take turns none can be left out.
     pub const fn short_block_m(block_m: u32) -> u32 {
         if block_m == 3 * Self::WARPGROUP_ROWS { 2 * Self::WARPGROUP_ROWS } else { block_m }
     }
@@ -58,8 +58,8 @@ impl Sm90Config {
         128 * (self.warpgroups() + 1)
     }
 
-    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with. Threads that copy
-    /// get more where others can do without.
+    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
+    /// Threads that copy get more where others can do without.
     pub const fn registers(&self) -> (u32, u32) {
         if self.warpgroups() == 2 {
             (232, 40)
@@ -70,15 +70,16 @@ impl Sm90Config {
         }
     }
 
-    /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by themselves, and
-    /// where rows are long there is too little to exponentiate (FlashAttention-3). Of 8 bits, whose sums keep a warpgroup
-    /// from its scores, turns cost 10 %.
+    /// Whether two warpgroups take turns: one multiplies while the other exponentiates. Three do so by
+    /// themselves, and where rows are long there is too little to exponentiate (FlashAttention-3). Of 8 bits,
+    /// whose sums keep a warpgroup from its scores, turns cost 10 %.
     pub const fn takes_turns(&self) -> bool {
         self.warpgroups() == 2 && self.head_dim <= 128 && self.element_bytes == 2
     }
 
-    /// Columns of V whose sums over a block of 8-bit keys are held at once before they are added to O, in registers that held
-    /// scores. Three warpgroups have fewer of these, and keep the tensor cores busy with narrower products.
+    /// Columns of V whose sums over a block of 8-bit keys are held at once before they are added to O, in
+    /// registers that held scores. Three warpgroups have fewer of these, and keep the tensor cores busy with
+    /// narrower products.
     pub const fn part_columns(&self) -> u32 {
         if self.warpgroups() == 2 { 128 } else { 64 }
     }
@@ -127,8 +128,9 @@ impl Sm90Config {
         self.k_offset() + self.stages() * self.k_bytes()
     }
 
-    /// Panels of O that have memory of their own, so that the next tile's Q can come while O leaves: all, or two that all
-    /// leave through in turn, or none, where O leaves through Q's memory. That of 8-bit types would not hold it.
+    /// Panels of O that have memory of their own, so that the next tile's Q can come while O leaves: all, or
+    /// two that all leave through in turn, or none, where O leaves through Q's memory. That of 8-bit types
+    /// would not hold it.
     pub const fn output_panels(&self) -> u32 {
         let stages = self.stages();
         if self.element_bytes == 1 || self.needed(stages, self.panels()) <= SHARED {
@@ -153,8 +155,8 @@ impl Sm90Config {
     /// Bytes of what says which tile comes next: two slots of 80, and four barriers.
     pub const SCHEDULE_BYTES: u32 = 192;
 
-    /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As many lie behind
-    /// them, of which tiles that are amended land at those behind the full ones.
+    /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As
+    /// many lie behind them, of which tiles that are amended land at those behind the full ones.
     const fn barrier_bytes(&self, stages: u32) -> u32 {
         16 * (self.warpgroups() + 2 * stages)
     }
@@ -195,7 +197,8 @@ impl Sm90Config {
         if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
     }
 
-    /// Registers that a thread needs for its parts of S, P and O; those of S hold the parts of 8-bit sums too.
+    /// Registers that a thread needs for its parts of S, P and O; those of S hold the parts of 8-bit sums
+    /// too.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
         let p = self.block_n * self.element_bytes / 8;

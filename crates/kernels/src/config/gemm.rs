@@ -51,7 +51,8 @@ impl GemmConfig {
     }
 }
 
-/// Tile of a matrix multiplication with `wgmma`: `block_m` × `block_n` of C, [`Self::BLOCK_K`] of K at a time.
+/// Tile of a matrix multiplication with `wgmma`: `block_m` × `block_n` of C, [`Self::BLOCK_K`] of K at a
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmSm90Config {
     /// Rows of C of a block (BLOCK_M): 64 for each of two warpgroups.
@@ -91,8 +92,8 @@ impl GemmSm90Config {
         self.stages_bytes() + self.out_bytes() + 16 * self.stages
     }
 
-    /// Whether the shape is one that the kernel can be instantiated with, whatever the device. Two warpgroups that
-    /// multiply are what the kernel's registers are shared out for.
+    /// Whether the shape is one that the kernel can be instantiated with, whatever the device. Two warpgroups
+    /// that multiply are what the kernel's registers are shared out for.
     #[inline]
     pub const fn is_well_formed(&self) -> bool {
         self.block_m == 128 && (self.block_n == 128 || self.block_n == 256) && self.stages >= 2

@@ -157,7 +157,8 @@ pub struct Entry<A = Algorithm, T = Tile> {
     pub shared_bytes: u32,
     /// Barriers in its source: the built PTX must have exactly these.
     pub barriers: u32,
-    /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone.
+    /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone, and
+    /// without the feature `simulator`.
     pub run: Option<Run>,
 }
 
@@ -204,7 +205,8 @@ impl Run {
     /// Runs the kernel for one thread.
     ///
     /// # Safety
-    /// Inside a launch of `fa-sim` with the entry's threads and shared memory; `params` are what the kernel asks for.
+    /// Inside a launch of `fa-sim` with the entry's threads and shared memory; `params` are what the kernel
+    /// asks for.
     ///
     /// # Panics
     /// When `params` are another kernel's.

@@ -6,10 +6,10 @@ entries! { sm_75;
     standard("f32", f32);
     standard("f16", F16);
     standard("bf16", Bf16);
-    // (BLOCK_M, BLOCK_N, HEAD_DIM, blocks per multiprocessor that the registers leave room for).
-    // Each HEAD_DIM has a tile of at most 64 KiB, the shared memory of the smallest device that the
-    // PTX runs on; the larger ones reuse each K and V row more, are faster, and stand first. Two blocks, so that one computes
-    // while the other loads, wherever that costs no spill.
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, blocks per multiprocessor that the registers leave room for). Each
+    // HEAD_DIM has a tile of at most 64 KiB, the shared memory of the smallest device that the PTX runs on;
+    // the larger ones reuse each K and V row more, are faster, and stand first. Two blocks, so that one
+    // computes while the other loads, wherever that costs no spill.
     forward_simt(64, 64, 32, 2);
     forward_simt(64, 32, 32, 2);
     forward_simt(64, 64, 64, 2);
@@ -31,8 +31,8 @@ entries! { sm_75;
     forward_simt(32, 32, 256, 2);
     forward_simt(32, 16, 256, 2);
     backward_delta();
-    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger first, and one of at
-    // most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger
+    // first, and one of at most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
     backward_keys(64, 64, 64, 1);
     backward_keys(64, 32, 64, 1);
     backward_keys(64, 32, 128, 1);

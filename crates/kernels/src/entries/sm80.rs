@@ -49,8 +49,9 @@ entries! { sm_80;
     decode(16, 256, 2, 3, 2);
     decode(16, 256, 2, 2, 2);
     decode_combine();
-    // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for). Warps
-    // of 32 rows load each row of the others half as often as those of 16, where the accumulators leave registers for it.
+    // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers
+    // leave room for). Warps of 32 rows load each row of the others half as often as those of 16, where the
+    // accumulators leave registers for it.
     backward_keys_sm80(128, 32, 64, 4, 2);
     backward_keys_sm80(64, 32, 128, 4, 2);
     backward_queries_sm80(128, 32, 64, 4, 2);

@@ -3,10 +3,10 @@
 use super::*;
 
 entries! { sm_90a;
-    // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full rounds of
-    // long sequences, for short ones, and at 64 for short ones under a causal mask, where fewer keys are masked in
-    // vain. More than 64 keys a step lose from 144 columns on, where two warpgroups have shared memory for three
-    // blocks of them, or three for larger tiles of queries.
+    // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full
+    // rounds of long sequences, for short ones, and at 64 for short ones under a causal mask, where fewer
+    // keys are masked in vain. More than 64 keys a step lose from 144 columns on, where two warpgroups have
+    // shared memory for three blocks of them, or three for larger tiles of queries.
     forward_sm90(192, 128, 32);
     forward_sm90(192, 128, 64);
     forward_sm90(128, 128, 64);
@@ -28,8 +28,9 @@ entries! { sm_90a;
     forward_sm90_score_mod(128, 128, 64);
     forward_sm90_score_mod(128, 96, 128);
     forward_sm90_score_mod(128, 64, 256);
-    // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their steps are short, for
-    // each class of keys ends with one that is not full. Wider rows are copied in as little time as their classes take.
+    // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their
+    // steps are short, for each class of keys ends with one that is not full. Wider rows are copied in as
+    // little time as their classes take.
     forward_sm90_row_classes(192, 64, 32);
     forward_sm90_row_classes(192, 64, 64);
     forward_sm90_row_classes(192, 64, 80);

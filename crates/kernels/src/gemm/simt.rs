@@ -21,10 +21,10 @@ const SIDE: usize = 8;
 
 /// C = A·B for one tile of `BLOCK_M` × `BLOCK_N`.
 ///
-/// `A_LOADS` = BLOCK_M·[`BLOCK_K`] / THREADS and `B_LOADS` are the elements that a thread loads in a step; they are
-/// parameters because array lengths cannot be computed from other ones.
-/// Launch: ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSimtConfig::threads`] threads with
-/// [`GemmSimtConfig::shared_bytes`] bytes of shared memory.
+/// `A_LOADS` = BLOCK_M·[`BLOCK_K`] / THREADS and `B_LOADS` are the elements that a thread loads in a step;
+/// they are parameters because array lengths cannot be computed from other ones. Launch: ⌈M / BLOCK_M⌉·⌈N /
+/// BLOCK_N⌉ blocks of [`GemmSimtConfig::threads`] threads with [`GemmSimtConfig::shared_bytes`] bytes of
+/// shared memory.
 ///
 /// # Safety
 /// `params` describes valid device memory, and the launch is as above.

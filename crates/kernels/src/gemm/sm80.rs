@@ -25,10 +25,9 @@ pub const BARRIERS: u32 = 4;
 /// at any element and pass through registers.
 ///
 /// `BLOCKS` = BLOCK_M / WARPS_M / 16 and `PAIRS` = BLOCK_N / WARPS_N / 16 are a warp's blocks of C,
-/// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because array
-/// lengths cannot be computed from other ones.
-/// Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmConfig::threads`] threads with
-/// [`GemmConfig::shared_bytes`] bytes of shared memory.
+/// `A_CHUNKS` and `B_CHUNKS` the 16-byte chunks that a thread copies in a step; they are parameters because
+/// array lengths cannot be computed from other ones. Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of
+/// [`GemmConfig::threads`] threads with [`GemmConfig::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
 /// `params` describes valid device memory, and the launch is as above.

@@ -1,9 +1,10 @@
 //! Matrix multiplication on Hopper's tensor cores with `wgmma`, fed by tensor maps.
 //!
-//! A block stays on its multiprocessor and goes through tiles of C. One thread of its last warpgroup copies steps of A and B
-//! into a ring in shared memory, ahead of the products, across the border of two tiles too. The other warpgroups each
-//! own 64 rows of the tile, in registers, and wait for nobody but the ring. What they have rounded leaves through shared
-//! memory by asynchronous stores, which the products of the next tile run beside.
+//! A block stays on its multiprocessor and goes through tiles of C. One thread of its last warpgroup copies
+//! steps of A and B into a ring in shared memory, ahead of the products, across the border of two tiles too.
+//! The other warpgroups each own 64 rows of the tile, in registers, and wait for nobody but the ring. What
+//! they have rounded leaves through shared memory by asynchronous stores, which the products of the next tile
+//! run beside.
 
 use crate::config::GemmSm90Config;
 use crate::gemm::{corner, tiles};
@@ -35,13 +36,12 @@ const OUT_BYTES: u32 = WARP_ROWS * 2 * LINE_ELEMENTS;
 
 /// C = A·B in tiles of `A::SPAN` rows and `B::SPAN` columns.
 ///
-/// `maps` is the address of the tensor maps of A and B, as [`load`] wants them, and of C, row-major with swizzled boxes of
-/// 16 rows by 64 columns, up to the last column that is a multiple of eight; that one is not used where rows of C do not
-/// start at multiples of 16 bytes, or have fewer than eight columns. `ACCUMULATORS` =
-/// BLOCK_N / 2 is a thread's part of its warpgroup's rows; it is a parameter because array lengths cannot be
-/// computed from other ones.
-/// Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSm90Config::threads`] threads with
-/// [`GemmSm90Config::shared_bytes`] bytes of shared memory.
+/// `maps` is the address of the tensor maps of A and B, as [`load`] wants them, and of C, row-major with
+/// swizzled boxes of 16 rows by 64 columns, up to the last column that is a multiple of eight; that one is
+/// not used where rows of C do not start at multiples of 16 bytes, or have fewer than eight columns.
+/// `ACCUMULATORS` = BLOCK_N / 2 is a thread's part of its warpgroup's rows; it is a parameter because array
+/// lengths cannot be computed from other ones. Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of
+/// [`GemmSm90Config::threads`] threads with [`GemmSm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, and the launch is as above.
@@ -65,8 +65,8 @@ pub unsafe fn gemm_sm90<
         config
     };
     let barriers = shared::base() + config.stages_bytes() + config.out_bytes();
-    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed; the warps of
-    // a warpgroup run the same branch.
+    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
+    // the warps of a warpgroup run the same branch.
     unsafe {
         if index::thread() == 0 {
             tma::prefetch(maps);
@@ -226,8 +226,8 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Rounds the warp's rows of the tile whose first row and column are `m` and `n`, and begins to store what exists of
-    /// them, a line of each at a time, in one buffer while the other one is still read.
+    /// Rounds the warp's rows of the tile whose first row and column are `m` and `n`, and begins to store
+    /// what exists of them, a line of each at a time, in one buffer while the other one is still read.
     ///
     /// # Safety
     /// C is writable, and all 32 lanes of the warp call this together.
@@ -244,7 +244,8 @@ impl<'a> Out<'a> {
         while line < ACCUMULATORS / 32 {
             let buffer = self.buffers + line as u32 % 2 * OUT_BYTES;
             let n = n + line as u32 * LINE_ELEMENTS;
-            // SAFETY: the caller's contract; the store that last read the buffer was waited for by the lane that began it.
+            // SAFETY: the caller's contract; the store that last read the buffer was waited for by the lane
+            // that began it.
             unsafe {
                 if lane == 0 {
                     tma::wait_group_read::<1>();

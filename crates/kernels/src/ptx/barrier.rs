@@ -25,8 +25,8 @@ pub unsafe fn sync(barrier: u32, threads: u32) {
     }
 }
 
-/// Arrives at hardware barrier `barrier` without waiting: one of the `threads` threads that those in [`sync`] wait
-/// for, whose accesses to shared memory before it are ordered against theirs after it.
+/// Arrives at hardware barrier `barrier` without waiting: one of the `threads` threads that those in [`sync`]
+/// wait for, whose accesses to shared memory before it are ordered against theirs after it.
 ///
 /// # Safety
 /// As [`sync`]; no warp arrives at the barrier again before it was passed.

@@ -85,8 +85,8 @@ pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
     }
 }
 
-/// Four fp32 to e4m3, to nearest even, the first in the lowest byte; what is too large becomes the largest, 448
-/// (`cvt.rn.satfinite.e4m3x2.f32`, on sm_90 from PTX ISA 7.8 on).
+/// Four fp32 to e4m3, to nearest even, the first in the lowest byte; what is too large becomes the largest,
+/// 448 (`cvt.rn.satfinite.e4m3x2.f32`, on sm_90 from PTX ISA 7.8 on).
 #[inline(always)]
 pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
     cfg_select! {

@@ -1,7 +1,8 @@
 //! Order between ordinary accesses and those of asynchronous engines (PTX ISA, `fence.proxy`, from sm_90 on).
 
 /// Makes this thread's earlier accesses to shared memory visible to the asynchronous proxy, through which
-/// [`tma`](super::tma) copies and [`wgmma`](super::wgmma) reads its operands (`fence.proxy.async.shared::cta`).
+/// [`tma`](super::tma) copies and [`wgmma`](super::wgmma) reads its operands
+/// (`fence.proxy.async.shared::cta`).
 ///
 /// It stands in the writing thread, between the writes and what tells the reader of them.
 #[inline(always)]

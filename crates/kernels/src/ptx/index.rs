@@ -15,7 +15,8 @@ pub fn thread() -> u32 {
     }
 }
 
-/// As [`thread`], read anew by each call, so that what depends on it need not be kept in registers over a loop.
+/// As [`thread`], read anew by each call, so that what depends on it need not be kept in registers over a
+/// loop.
 #[inline(always)]
 pub fn thread_anew() -> u32 {
     cfg_select! {

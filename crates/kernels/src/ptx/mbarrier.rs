@@ -56,7 +56,8 @@ pub unsafe fn arrive(barrier: u32) {
     }
 }
 
-/// As [`arrive`]; the phase also waits for `bytes` bytes of asynchronous copies (`mbarrier.arrive.expect_tx`).
+/// As [`arrive`]; the phase also waits for `bytes` bytes of asynchronous copies
+/// (`mbarrier.arrive.expect_tx`).
 ///
 /// # Safety
 /// As [`arrive`]; the bytes announced and not yet landed are below 2^20.
@@ -78,7 +79,8 @@ pub unsafe fn arrive_expect_tx(barrier: u32, bytes: u32) {
 /// Waits until the phase of parity `parity` has completed (`mbarrier.try_wait.parity`, again and again: the
 /// instruction itself returns after a time that the hardware chooses).
 ///
-/// One thread may wait alone. What was ordered before the phase's arrivals, and what its copies wrote, is there.
+/// One thread may wait alone. What was ordered before the phase's arrivals, and what its copies wrote, is
+/// there.
 ///
 /// # Safety
 /// `barrier` was made by [`init`]; the phase waited for is the current one or the one before.

@@ -3,8 +3,8 @@
 //!
 //! With g = lane / 4 and t = lane % 4, a lane holds, the lower half of a register first (PTX ISA, "Matrix
 //! Fragments for mma.m16n8k16 with floating point type"):
-//! * of A in `a[0]` (g, 2t) and (g, 2t + 1), in `a[1]` the same of row g + 8, in `a[2]` and `a[3]` columns 2t + 8
-//!   and 2t + 9 of these two rows;
+//! * of A in `a[0]` (g, 2t) and (g, 2t + 1), in `a[1]` the same of row g + 8, in `a[2]` and `a[3]` columns 2t
+//!   + 8 and 2t + 9 of these two rows;
 //! * of B in `b[0]` (2t, g) and (2t + 1, g), in `b[1]` (2t + 8, g) and (2t + 9, g);
 //! * of D in `acc[0]` and `acc[1]` (g, 2t) and (g, 2t + 1), in `acc[2]` and `acc[3]` the same of row g + 8.
 //!

@@ -6,9 +6,9 @@
 //! `asm!` does not, and an optimiser may copy it into divergent branches. [`mma`] says why it
 //! is the exception.
 //!
-//! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA that
-//! comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`], [`setmaxnreg`]
-//! and [`stmatrix`] are Hopper's: only those of the sm_90a list do.
+//! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA
+//! that comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`],
+//! [`setmaxnreg`] and [`stmatrix`] are Hopper's: only those of the sm_90a list do.
 
 pub mod barrier;
 pub mod convert;

@@ -1,8 +1,8 @@
 //! Matrices of 8 × 8 16-bit elements from registers to shared memory (PTX ISA, `stmatrix`, from sm_90 on).
 //!
-//! The reverse of [`ldmatrix`](super::ldmatrix): lane 8·m + r names row r of matrix m, and lane l holds of each
-//! matrix the elements (l / 4, 2·(l % 4)) and (l / 4, 2·(l % 4) + 1), the first in the lower half of a register.
-//! Two neighbouring blocks of eight columns of a product, rounded and packed, are four of them.
+//! The reverse of [`ldmatrix`](super::ldmatrix): lane 8·m + r names row r of matrix m, and lane l holds of
+//! each matrix the elements (l / 4, 2·(l % 4)) and (l / 4, 2·(l % 4) + 1), the first in the lower half of a
+//! register. Two neighbouring blocks of eight columns of a product, rounded and packed, are four of them.
 
 /// Stores four matrices, whose rows all 32 lanes name (`stmatrix.sync.aligned.m8n8.x4.b16`).
 ///

@@ -1,8 +1,8 @@
 //! Copies of boxes of a tensor between device and shared memory (PTX ISA, `cp.async.bulk.tensor`, tile mode,
 //! from sm_90 on), and of consecutive bytes (`cp.async.bulk`).
 //!
-//! A [`TensorMap`], made on the host, says where the tensor lies, its sizes and strides, the box of one copy, and
-//! how the box is swizzled in shared memory. One thread issues a copy of any size. Coordinates count
+//! A [`TensorMap`], made on the host, says where the tensor lies, its sizes and strides, the box of one copy,
+//! and how the box is swizzled in shared memory. One thread issues a copy of any size. Coordinates count
 //! elements, the innermost dimension first; what lies outside of the tensor is read as 0 and not written.
 //!
 //! A load is over when its bytes have been counted at an [`mbarrier`](super::mbarrier); they count whether
@@ -13,8 +13,8 @@ use core::arch::asm;
 
 /// A tensor's description in the form that the hardware reads, made by `cuTensorMapEncodeTiled`.
 ///
-/// The device needs it at a multiple of 64 bytes; the PTX builder declares the parameter of an entry that takes
-/// tensor maps so.
+/// The device needs it at a multiple of 64 bytes; the PTX builder declares the parameter of an entry that
+/// takes tensor maps so.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap(pub [u64; 16]);
@@ -63,10 +63,11 @@ macro_rules! copies {
         #[doc = concat!("(`cp.async.bulk.tensor.", $rank, "d.shared::cluster.global`).")]
         ///
         /// # Safety
-        /// `map` is the generic address of a tensor map of this rank, whose tensor is device memory that nobody writes
-        /// in this kernel; its box begins at a multiple of 16 bytes of the tensor. `shared` is aligned to 128 bytes, and
-        /// to the swizzle's pattern; the box fits behind it in the block's shared memory, and nobody accesses it until
-        /// after a wait for the phase of `barrier` that the box's bytes were announced for.
+        /// `map` is the generic address of a tensor map of this rank, whose tensor is device memory that
+        /// nobody writes in this kernel; its box begins at a multiple of 16 bytes of the tensor. `shared` is
+        /// aligned to 128 bytes, and to the swizzle's pattern; the box fits behind it in the block's shared
+        /// memory, and nobody accesses it until after a wait for the phase of `barrier` that the box's bytes
+        /// were announced for.
         #[inline(always)]
         #[track_caller]
         pub unsafe fn $load(shared: u32, map: u64, barrier: u32, coordinates: [i32; $rank]) {
@@ -91,9 +92,9 @@ macro_rules! copies {
         ///
         /// # Safety
         #[doc = concat!("As [`", stringify!($load), "`], of device memory that no other thread accesses.")]
-        /// What is stored was written before a [`fence::proxy_async`](super::fence::proxy_async) of the writing threads
-        /// that this call is ordered after, and nobody writes it until a [`wait_group_read`] covers the store. The thread
-        /// waits for its stores before it returns.
+        /// What is stored was written before a [`fence::proxy_async`](super::fence::proxy_async) of the
+        /// writing threads that this call is ordered after, and nobody writes it until a [`wait_group_read`]
+        /// covers the store. The thread waits for its stores before it returns.
         #[inline(always)]
         #[track_caller]
         pub unsafe fn $store(map: u64, shared: u32, coordinates: [i32; $rank]) {
@@ -124,11 +125,13 @@ copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);
 
-/// Begins to store `bytes` consecutive bytes, as a box is stored (`cp.async.bulk.global.shared::cta.bulk_group`).
+/// Begins to store `bytes` consecutive bytes, as a box is stored
+/// (`cp.async.bulk.global.shared::cta.bulk_group`).
 ///
 /// # Safety
-/// `address`, `shared` and `bytes`, which is not 0, are multiples of 16; the bytes lie in the block's shared memory, and go to
-/// device memory that no other thread accesses. They were written, and are waited for, as those of [`store_4d`] are.
+/// `address`, `shared` and `bytes`, which is not 0, are multiples of 16; the bytes lie in the block's shared
+/// memory, and go to device memory that no other thread accesses. They were written, and are waited for, as
+/// those of [`store_4d`] are.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
@@ -145,7 +148,8 @@ pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
     }
 }
 
-/// Closes a group of all stores that this thread has issued since the last one (`cp.async.bulk.commit_group`).
+/// Closes a group of all stores that this thread has issued since the last one
+/// (`cp.async.bulk.commit_group`).
 #[inline(always)]
 #[track_caller]
 pub fn commit_group() {

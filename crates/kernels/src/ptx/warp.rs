@@ -50,8 +50,8 @@ pub unsafe fn shuffle(value: f32, lane: u32) -> f32 {
     }
 }
 
-/// The `value` of lane `lane` (`shfl.sync.idx.b32`). ptxas knows of the result that it is the same in the whole warp, and
-/// keeps what depends on it in uniform registers.
+/// The `value` of lane `lane` (`shfl.sync.idx.b32`). ptxas knows of the result that it is the same in the
+/// whole warp, and keeps what depends on it in uniform registers.
 ///
 /// # Safety
 /// All 32 lanes of the warp execute this call together, with the same `lane`.

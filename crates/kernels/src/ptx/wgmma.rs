@@ -1,23 +1,24 @@
-//! Matrix multiply-accumulate of a warpgroup on the tensor cores: D (64 × N) += A (64 × K) · B (K × N), A and B of
-//! 16-bit elements and K = 16, or of 8-bit ones and K = 32, and D of fp32 (PTX ISA,
+//! Matrix multiply-accumulate of a warpgroup on the tensor cores: D (64 × N) += A (64 × K) · B (K × N), A and
+//! B of 16-bit elements and K = 16, or of 8-bit ones and K = 32, and D of fp32 (PTX ISA,
 //! `wgmma.mma_async.sync.aligned.m64nNk16` and `m64nNk32`, from sm_90a on).
 //!
-//! A warpgroup is four warps, the first of them a multiple of four, which execute all of these functions together.
-//! Of D, warp w holds rows 16w to 16w + 15, and its lane 4g + t in `accumulator[4j]` and `[4j + 1]` the
-//! elements (g, 8j + 2t) and (g, 8j + 2t + 1), in `[4j + 2]` and `[4j + 3]` the same of row g + 8. A in registers is laid
-//! out as the A of [`mma`](super::mma), so that four consecutive pairs of D, rounded and packed, are the A of
-//! a product over their 16 columns. Of 8-bit elements, each register holds four neighbours along K where it would hold two
-//! of 16 bits.
+//! A warpgroup is four warps, the first of them a multiple of four, which execute all of these functions
+//! together. Of D, warp w holds rows 16w to 16w + 15, and its lane 4g + t in `accumulator[4j]` and `[4j + 1]`
+//! the elements (g, 8j + 2t) and (g, 8j + 2t + 1), in `[4j + 2]` and `[4j + 3]` the same of row g + 8. A in
+//! registers is laid out as the A of [`mma`](super::mma), so that four consecutive pairs of D, rounded and
+//! packed, are the A of a product over their 16 columns. Of 8-bit elements, each register holds four
+//! neighbours along K where it would hold two of 16 bits.
 //!
-//! Products run asynchronously. They read registers from [`fence`] on, and shared memory through the asynchronous
-//! proxy; the accumulator is theirs until [`Accumulator::wait_group`] covers the group that they were committed with.
+//! Products run asynchronously. They read registers from [`fence`] on, and shared memory through the
+//! asynchronous proxy; the accumulator is theirs until [`Accumulator::wait_group`] covers the group that they
+//! were committed with.
 //!
-//! B is always in shared memory, A there or in registers. A descriptor says where (PTX ISA, "Matrix descriptor
-//! format"): address / 16 in bits 0 to 13, leading byte offset / 16 in bits 16 to 29, stride byte offset / 16 in bits
-//! 32 to 45, swizzle mode in bits 62 and 63.
+//! B is always in shared memory, A there or in registers. A descriptor says where (PTX ISA, "Matrix
+//! descriptor format"): address / 16 in bits 0 to 13, leading byte offset / 16 in bits 16 to 29, stride byte
+//! offset / 16 in bits 32 to 45, swizzle mode in bits 62 and 63.
 //!
-//! Inline assembly for the products, because LLVM has no intrinsic for them, and for the wait, which must name the
-//! accumulator, or the compiler would read it early.
+//! Inline assembly for the products, because LLVM has no intrinsic for them, and for the wait, which must
+//! name the accumulator, or the compiler would read it early.
 
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
@@ -97,8 +98,9 @@ pub unsafe fn commit_group() {
 
 /// What a thread holds of D: `[f32; N / 2]`, for each N that is a multiple of 16 up to 256.
 ///
-/// `TRANS_A` and `TRANS_B` say of an operand in shared memory that consecutive elements run along M or N, and not
-/// along K; those of 8-bit elements are never so. Without `accumulate`, what the accumulator held before does not matter.
+/// `TRANS_A` and `TRANS_B` say of an operand in shared memory that consecutive elements run along M or N, and
+/// not along K; those of 8-bit elements are never so. Without `accumulate`, what the accumulator held before
+/// does not matter.
 pub trait Accumulator {
     /// N.
     const COLUMNS: u32;
@@ -106,9 +108,10 @@ pub trait Accumulator {
     /// Begins D (+)= A·B with both operands in shared memory.
     ///
     /// # Safety
-    /// All threads of the warpgroup execute this call together, with equal arguments. The descriptors describe
-    /// operands inside the block's shared memory, visible to the asynchronous proxy, which nobody writes until a
-    /// [`Self::wait_group`] covers the product. [`fence`] has followed the last access to the accumulator.
+    /// All threads of the warpgroup execute this call together, with equal arguments. The descriptors
+    /// describe operands inside the block's shared memory, visible to the asynchronous proxy, which nobody
+    /// writes until a [`Self::wait_group`] covers the product. [`fence`] has followed the last access to the
+    /// accumulator.
     unsafe fn multiply_ss<E: Format, const TRANS_A: bool, const TRANS_B: bool>(
         &mut self,
         a: u64,
@@ -122,7 +125,8 @@ pub trait Accumulator {
     /// As [`Self::multiply_ss`]; [`fence`] has followed the last write of `a` too.
     unsafe fn multiply_rs<E: Format, const TRANS_B: bool>(&mut self, a: [u32; 4], b: u64, accumulate: bool);
 
-    /// Begins D = A·B as [`Self::multiply_ss`] without `accumulate`; no register is kept for what the accumulator held.
+    /// Begins D = A·B as [`Self::multiply_ss`] without `accumulate`; no register is kept for what the
+    /// accumulator held.
     ///
     /// # Safety
     /// As [`Self::multiply_ss`].
@@ -135,7 +139,8 @@ pub trait Accumulator {
     unsafe fn begin_rs<E: Format>(&mut self, a: [u32; 4], b: u64);
 
     /// Waits until at most the `PENDING` youngest groups of this warpgroup are not complete
-    /// (`wgmma.wait_group.sync.aligned`). The accumulator of a group that is must be named by a call of its own.
+    /// (`wgmma.wait_group.sync.aligned`). The accumulator of a group that is must be named by a call of its
+    /// own.
     ///
     /// # Safety
     /// As [`fence`].
@@ -157,8 +162,8 @@ const fn options<E: Format>(
     fa_sim::wgmma::Options { element, transposed_a, transposed_b, accumulate }
 }
 
-/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1. Operands of 8-bit elements have no
-/// transpositions to name.
+/// A product as assembly: the accumulator's registers are operands 0 to N / 2 − 1. Operands of 8-bit elements
+/// have no transpositions to name.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! product {
     ($element:ident, ($transposed:literal, $($transpositions:tt)*), ($($operands:tt)*), $($arguments:tt)*) => {
@@ -281,8 +286,8 @@ macro_rules! accumulator {
             unsafe fn wait_group<const PENDING: usize>(&mut self) {
                 cfg_select! {
                     target_arch = "nvptx64" => {
-                        // SAFETY: the caller's contract is the instruction's. The comment names each register: what is
-                        // read after the wait was then written by it.
+                        // SAFETY: the caller's contract is the instruction's. The comment names each
+                        // register: what is read after the wait was then written by it.
                         unsafe {
                             asm!("wgmma.wait_group.sync.aligned {pending};", concat!("//", $(" {", $index, "}"),*),
                                 $(inlateout(reg32) self[$index],)* pending = const PENDING, options(nostack))

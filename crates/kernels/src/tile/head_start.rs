@@ -10,12 +10,14 @@ const SECTOR: u32 = 16;
 
 /// Where a head of a [B, S, H, D] view is in the view's tensor maps.
 ///
-/// Boxes start at multiples of 16 bytes, and heads need not. Those that start equally far behind such a multiple are a
-/// class, every 2nd, 4th or 8th head, or all where none is shifted. A class has a map of its own, which starts at the
-/// multiple before its first head and ends with the heads' last columns: what a box has beyond them is zeros.
+/// Boxes start at multiples of 16 bytes, and heads need not. Those that start equally far behind such a
+/// multiple are a class, every 2nd, 4th or 8th head, or all where none is shifted. A class has a map of its
+/// own, which starts at the multiple before its first head and ends with the heads' last columns: what a box
+/// has beyond them is zeros.
 ///
-/// A box that starts in the middle of a sector of 32 bytes takes L2 twice as many requests. Where the tile has room for more
-/// columns before the head's, the box starts with the sector; if that begins before the map, its columns there are zeros too.
+/// A box that starts in the middle of a sector of 32 bytes takes L2 twice as many requests. Where the tile
+/// has room for more columns before the head's, the box starts with the sector; if that begins before the
+/// map, its columns there are zeros too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadStart {
     /// Class, the index of its map.
@@ -30,8 +32,8 @@ impl HeadStart {
     /// The most classes that there are.
     pub const MAX_CLASSES: usize = CHUNK as usize;
 
-    /// Of a head, where it is so many elements from one to the next, and boxes may start up to `margin` columns before
-    /// their head.
+    /// Of a head, where it is so many elements from one to the next, and boxes may start up to `margin`
+    /// columns before their head.
     #[inline(always)]
     pub fn of(stride: u64, head: u32, margin: u32) -> Self {
         let log_classes = Self::log_classes(stride);

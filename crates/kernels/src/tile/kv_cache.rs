@@ -95,7 +95,8 @@ impl<'a> KvCache<'a> {
     /// asynchronously; others pass through registers.
     ///
     /// # Safety
-    /// The cache is readable up to `end`; all lanes of the warp call this together, and none still reads the tile.
+    /// The cache is readable up to `end`; all lanes of the warp call this together, and none still reads the
+    /// tile.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn fill<E: Element, const HEAD_DIM: u32>(

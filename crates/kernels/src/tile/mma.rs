@@ -132,7 +132,8 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
         Self { address: self.at(row, 0) }
     }
 
-    /// Writes zeros into the columns from `first`, an even one, on, in `rows` rows. A barrier must follow before others read them.
+    /// Writes zeros into the columns from `first`, an even one, on, in `rows` rows. A barrier must follow
+    /// before others read them.
     ///
     /// # Safety
     /// All `THREADS` threads of the block call this together; no other thread accesses those columns.
@@ -155,8 +156,8 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     }
 }
 
-/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first `COLS`·4 rows of `b`, over all columns; of this
-/// lane's two in the first eight, only what the mask `keep` keeps.
+/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first `COLS`·4 rows of `b`, over all columns;
+/// of this lane's two in the first eight, only what the mask `keep` keeps.
 ///
 /// # Safety
 /// Both tiles are written, with a barrier between; all 32 lanes of the warp call this together.

@@ -1,8 +1,9 @@
 //! Streaming the rows of a matrix into shared memory, one tile after another, with asynchronous copies.
 //!
-//! There are three ways, and a kernel chooses one for all of its matrices, by a uniform branch outside of its loop:
-//! [`ChunkCopy`] where every row starts at a multiple of 16 bytes; the same, `SHIFTED`, where all rows of a matrix
-//! start at the same distance from one; [`WordCopy`] for any rows. All leave zeros where no row is.
+//! There are three ways, and a kernel chooses one for all of its matrices, by a uniform branch outside of its
+//! loop: [`ChunkCopy`] where every row starts at a multiple of 16 bytes; the same, `SHIFTED`, where all rows
+//! of a matrix start at the same distance from one; [`WordCopy`] for any rows. All leave zeros where no row
+//! is.
 
 use crate::element::Element;
 use crate::ptx::{cp_async, index, shared, warp};
@@ -11,21 +12,23 @@ use crate::tile::simt::GlobalTile;
 
 /// The rows of one matrix on their way into tiles of `COLUMNS` columns, from its first row on.
 pub trait TileCopy<const COLUMNS: u32>: Sized {
-    /// Columns that this way copies anew for each row of `head_dim`; what lies behind them in a tile has to be
-    /// cleared once.
+    /// Columns that this way copies anew for each row of `head_dim`; what lies behind them in a tile has to
+    /// be cleared once.
     fn copied_columns(head_dim: u32) -> u32;
 
     /// Of the matrix `source`.
     fn new<E: Element>(source: &GlobalTile) -> Self;
 
-    /// Begins to copy the next rows into `tile`, of which there are `rows`, and zeros for the others. The caller commits.
+    /// Begins to copy the next rows into `tile`, of which there are `rows`, and zeros for the others. The
+    /// caller commits.
     ///
     /// # Safety
-    /// All threads of the block call this together. The rows are readable; the tile fits at its address, and no
-    /// thread still reads it.
+    /// All threads of the block call this together. The rows are readable; the tile fits at its address, and
+    /// no thread still reads it.
     unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>);
 
-    /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read it.
+    /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read
+    /// it.
     ///
     /// # Safety
     /// All threads of the block call this together, after [`cp_async::wait_group`] covered the tile's copies.
@@ -53,7 +56,8 @@ pub fn shift(source: &GlobalTile) -> u32 {
 /// Copies of 16 bytes. Each thread stays in its column of chunks, so that its addresses advance by constants.
 ///
 /// `SHIFTED`, a row's first elements are preceded by what lies before them in their 16 bytes, and all columns
-/// come [`shift`] later; what is multiplied over the columns has to leave the foreign ones out ([`keep_columns`]).
+/// come [`shift`] later; what is multiplied over the columns has to leave the foreign ones out
+/// ([`keep_columns`]).
 pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
     /// Byte address of this thread's chunk in its first row of the next tile.
     source: u64,
@@ -67,7 +71,8 @@ pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32
     active: bool,
 }
 
-/// Which of its two columns of the first eight of an `mma` operand this lane keeps, as a mask, if `shift` are foreign.
+/// Which of its two columns of the first eight of an `mma` operand this lane keeps, as a mask, if `shift` are
+/// foreign.
 #[inline(always)]
 pub fn keep_columns(shift: u32) -> u32 {
     let column = index::thread() % QUAD * 2;
@@ -244,7 +249,8 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
         }
     }
 
-    /// Issues the copies of the whole words of the `rows` rows of the warp that exist, and writes zeros for the others.
+    /// Issues the copies of the whole words of the `rows` rows of the warp that exist, and writes zeros for
+    /// the others.
     ///
     /// # Safety
     /// As [`TileCopy::copy`].
@@ -281,7 +287,8 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
             let mut words = [[0; MAX_PASSES]; SHIFTED_TOGETHER];
             self.each_word(row, lane, |i, pass| {
                 let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
-                // SAFETY: the caller's contract; the next word has been copied too, as the last one of the row.
+                // SAFETY: the caller's contract; the next word has been copied too, as the last one of the
+                // row.
                 let (low, high) = unsafe { (shared::load_b32(at), shared::load_b32(at + 4)) };
                 words[i][pass] = low >> 16 | high << 16;
             });

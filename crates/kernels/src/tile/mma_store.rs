@@ -1,17 +1,17 @@
-//! Rows of 16-bit elements from shared memory to device memory, a warp at a time: lanes that hold an `mma`'s product
-//! store it in pieces of 4 bytes in eight rows at once, which costs an L2 sector each.
+//! Rows of 16-bit elements from shared memory to device memory, a warp at a time: lanes that hold an `mma`'s
+//! product store it in pieces of 4 bytes in eight rows at once, which costs an L2 sector each.
 
 use crate::element::Element;
 use crate::ptx::{global, index, shared};
 use crate::tile::mma::{CHUNK, MmaTile};
 use crate::tile::simt::GlobalTile;
 
-/// Copies the first `rows` rows of `tile`, or what `target` has of them, to `target`, whose first column is column
-/// `first_column` of the tile, with the widest accesses that all rows allow.
+/// Copies the first `rows` rows of `tile`, or what `target` has of them, to `target`, whose first column is
+/// column `first_column` of the tile, with the widest accesses that all rows allow.
 ///
 /// # Safety
-/// All 32 lanes of a warp call this together, after a `warp::sync` that follows the last write to the rows; `target`
-/// is writable and has at most COLUMNS − `first_column` columns.
+/// All 32 lanes of a warp call this together, after a `warp::sync` that follows the last write to the rows;
+/// `target` is writable and has at most COLUMNS − `first_column` columns.
 #[inline(always)]
 pub unsafe fn store_rows<E: Element, const COLUMNS: u32>(
     tile: MmaTile<COLUMNS>,

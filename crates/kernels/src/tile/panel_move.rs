@@ -15,8 +15,8 @@ const WARP_ROWS: u32 = 16;
 /// Chunks of a lane in a panel: every second one.
 const LANE_CHUNKS: u32 = 4;
 
-/// A lane's part of its warp's rows: every second chunk of one of them. No other lane accesses them, so that chunks move in
-/// place; what crosses from one to the next goes by shuffles.
+/// A lane's part of its warp's rows: every second chunk of one of them. No other lane accesses them, so that
+/// chunks move in place; what crosses from one to the next goes by shuffles.
 struct LaneChunks<const ROWS: u32, const COLUMNS: u32> {
     rows: Panels<ROWS, COLUMNS>,
     /// Index of the row.
@@ -76,11 +76,12 @@ unsafe fn others(word: u32) -> u32 {
     unsafe { warp::shuffle_xor(f32::from_bits(word), WARP_ROWS) }.to_bits()
 }
 
-/// Moves the columns of a warp's 16 rows to the left, each row's by `by` columns, below 8, of its lanes (row r is that of lanes r
-/// and 16 + r). Zeros come in from the right.
+/// Moves the columns of a warp's 16 rows to the left, each row's by `by` columns, below 8, of its lanes (row
+/// r is that of lanes r and 16 + r). Zeros come in from the right.
 ///
 /// # Safety
-/// All 32 lanes of a warp call this together; nobody else accesses the rows, which begin with a multiple of eight.
+/// All 32 lanes of a warp call this together; nobody else accesses the rows, which begin with a multiple of
+/// eight.
 #[inline(always)]
 pub unsafe fn move_left<const ROWS: u32, const COLUMNS: u32>(rows: Panels<ROWS, COLUMNS>, by: u32) {
     let lane = LaneChunks::new(rows);
@@ -135,8 +136,8 @@ pub unsafe fn move_right_by_one<const ROWS: u32, const COLUMNS: u32>(rows: Panel
     }
 }
 
-/// Of the chunks `low` and `high`, which follow one another, the eight columns from the one on that is the sum of those of 4, 2 and 1
-/// whose mask has all bits: lanes differ, and take no branches.
+/// Of the chunks `low` and `high`, which follow one another, the eight columns from the one on that is the
+/// sum of those of 4, 2 and 1 whose mask has all bits: lanes differ, and take no branches.
 #[inline(always)]
 fn moved_by(low: [u32; 4], high: [u32; 4], [by_4, by_2, by_1]: [u32; 3]) -> [u32; 4] {
     let choose = |mask: u32, without: u32, with: u32| (without & !mask) | (with & mask);

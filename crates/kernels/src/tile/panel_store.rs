@@ -13,11 +13,11 @@ const CHUNK: u32 = 8;
 /// Rows of a warp.
 const WARP_ROWS: u32 = 16;
 
-/// Where a warp's rows wait in shared memory to be copied: in the lines that 16 rows of a tile of panels have, each row in
-/// one piece, in one of as many slots as fit.
+/// Where a warp's rows wait in shared memory to be copied: in the lines that 16 rows of a tile of panels
+/// have, each row in one piece, in one of as many slots as fit.
 ///
-/// In its slot a row starts as far behind a multiple of 16 bytes as in device memory. Slots are an odd number of chunks apart,
-/// so that eight rows lie in different banks.
+/// In its slot a row starts as far behind a multiple of 16 bytes as in device memory. Slots are an odd number
+/// of chunks apart, so that eight rows lie in different banks.
 struct Slots<const ROWS: u32, const COLUMNS: u32> {
     lines: Panels<ROWS, COLUMNS>,
 }
@@ -42,7 +42,8 @@ impl<const ROWS: u32, const COLUMNS: u32> Slots<ROWS, COLUMNS> {
     }
 }
 
-/// A row's place in its slot, in elements: column 0 of the tile at `shift`, and what O has from `start` to `end`.
+/// A row's place in its slot, in elements: column 0 of the tile at `shift`, and what O has from `start` to
+/// `end`.
 #[derive(Clone, Copy)]
 struct Place {
     /// Byte address of O's first column in device memory.
@@ -76,16 +77,17 @@ impl Place {
     }
 }
 
-/// Rounds a warp's rows of O, and begins to store them: row r to row `place(r)` of `target`, where that exists, whose first column
-/// is column `first_column` of the tile. A thread holds of O what [`wgmma`](crate::ptx::wgmma) says.
+/// Rounds a warp's rows of O, and begins to store them: row r to row `place(r)` of `target`, where that
+/// exists, whose first column is column `first_column` of the tile. A thread holds of O what
+/// [`wgmma`](crate::ptx::wgmma) says.
 ///
-/// Whole chunks of 16 bytes leave by asynchronous copies, of each row in one piece, which the lanes wait for; what a row has of its
-/// first and last chunk they store themselves.
+/// Whole chunks of 16 bytes leave by asynchronous copies, of each row in one piece, which the lanes wait for;
+/// what a row has of its first and last chunk they store themselves.
 ///
 /// # Safety
-/// All 32 lanes of a warp call this together. The 16 first lines of each of `lines`' panels are theirs, and nobody reads or
-/// writes them. `target` is writable, starts at a multiple of the element's bytes, and has at most COLUMNS − `first_column`
-/// columns.
+/// All 32 lanes of a warp call this together. The 16 first lines of each of `lines`' panels are theirs, and
+/// nobody reads or writes them. `target` is writable, starts at a multiple of the element's bytes, and has at
+/// most COLUMNS − `first_column` columns.
 #[inline(always)]
 pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, const OUT: usize>(
     lines: Panels<ROWS, COLUMNS>,
@@ -147,7 +149,8 @@ unsafe fn write_row<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT
     }
 }
 
-/// Stores a row that stands in `slot`: all of it but what its last chunk has in part, or, without `leading`, that.
+/// Stores a row that stands in `slot`: all of it but what its last chunk has in part, or, without `leading`,
+/// that.
 ///
 /// # Safety
 /// As [`store_rows`]; the row exists, and was written before a `warp::sync`.

@@ -1,8 +1,9 @@
 //! Tiles of attention in shared memory as tensor maps lay them down and `wgmma` reads them.
 //!
-//! A tile is one panel of 64 columns of 16-bit elements, or 128 of 8-bit ones, behind the other, each of lines of 128 bytes,
-//! one for each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel may be wider than what is left
-//! of the columns: the tensor map fills it up with zeros, and nothing multiplies them.
+//! A tile is one panel of 64 columns of 16-bit elements, or 128 of 8-bit ones, behind the other, each of
+//! lines of 128 bytes, one for each row, that are swizzled as [`wgmma`](super::wgmma) says. The last panel
+//! may be wider than what is left of the columns: the tensor map fills it up with zeros, and nothing
+//! multiplies them.
 
 use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
@@ -45,8 +46,8 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
     /// Begins to load the rows from `row` on of a head of a sequence.
     ///
     /// # Safety
-    /// As [`tma::load_4d`]: `maps` is where the tensor maps of the view's classes of heads lie, with dimensions
-    /// {shift + D, S, H, B} and swizzled boxes {128 bytes, `ROWS`, 1, 1}.
+    /// As [`tma::load_4d`]: `maps` is where the tensor maps of the view's classes of heads lie, with
+    /// dimensions {shift + D, S, H, B} and swizzled boxes {128 bytes, `ROWS`, 1, 1}.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
@@ -92,11 +93,12 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
         self.address + index * Self::PANEL
     }
 
-    /// Begins to store the rows of a box, which lie at `address`, to those from `row` of the view on: columns of one panel.
+    /// Begins to store the rows of a box, which lie at `address`, to those from `row` of the view on: columns
+    /// of one panel.
     ///
     /// # Safety
-    /// As [`tma::store_4d`], with the map of a view whose heads are of one class, as [`Self::load`] says, whose box may
-    /// have fewer rows.
+    /// As [`tma::store_4d`], with the map of a view whose heads are of one class, as [`Self::load`] says,
+    /// whose box may have fewer rows.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn store_panel(address: u32, map: u64, panel: u32, [row, head, batch]: [u32; 3]) {
@@ -149,8 +151,8 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
         row * LINE
     }
 
-    /// Bytes to the `step`-th 32 bytes of columns: K of a product with the tile's rows as rows of A or columns of
-    /// B.
+    /// Bytes to the `step`-th 32 bytes of columns: K of a product with the tile's rows as rows of A or
+    /// columns of B.
     #[inline(always)]
     pub fn columns(step: u32) -> u32 {
         let steps = LINE / DEPTH;

@@ -1,7 +1,8 @@
 //! A ring of buffers in shared memory between one thread that copies into it and warps that read it.
 //!
-//! Each stage has two [`mbarrier`]s: full, which completes when the bytes of its copies have landed, and empty, which
-//! completes when all consumers have released it. Producer and consumers each walk around the ring by themselves.
+//! Each stage has two [`mbarrier`]s: full, which completes when the bytes of its copies have landed, and
+//! empty, which completes when all consumers have released it. Producer and consumers each walk around the
+//! ring by themselves.
 
 use crate::ptx::mbarrier;
 
@@ -23,8 +24,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Makes the barriers, for `consumers` releases of each stage.
     ///
     /// # Safety
-    /// One thread calls this for the [`Self::BYTES`] bytes of shared memory at `barriers`, which are aligned to 8,
-    /// and a block barrier follows before others use the ring.
+    /// One thread calls this for the [`Self::BYTES`] bytes of shared memory at `barriers`, which are aligned
+    /// to 8, and a block barrier follows before others use the ring.
     #[inline(always)]
     pub unsafe fn init(barriers: u32, consumers: u32) {
         let mut stage = 0;
@@ -85,8 +86,8 @@ impl<const STAGES: u32> Ring<STAGES> {
         }
     }
 
-    /// Waits until all consumers have released the stage, announces `bytes` bytes of copies into it, and gives the
-    /// barrier that they are counted at.
+    /// Waits until all consumers have released the stage, announces `bytes` bytes of copies into it, and
+    /// gives the barrier that they are counted at.
     ///
     /// # Safety
     /// The producer calls this once for each stage; copies of so many bytes follow.
@@ -97,8 +98,8 @@ impl<const STAGES: u32> Ring<STAGES> {
         unsafe { self.acquire_behind(bytes, 0) }
     }
 
-    /// As [`Self::acquire`], with copies that are counted at the barrier `distance` bytes behind the full one, for a warp
-    /// that waits there and then calls [`Self::fill`] in the producer's place.
+    /// As [`Self::acquire`], with copies that are counted at the barrier `distance` bytes behind the full
+    /// one, for a warp that waits there and then calls [`Self::fill`] in the producer's place.
     ///
     /// # Safety
     /// As [`Self::acquire`]; that barrier was made for one arrival.
@@ -114,7 +115,8 @@ impl<const STAGES: u32> Ring<STAGES> {
         landed
     }
 
-    /// Waits until all consumers have released the stage, which the producer then writes itself, to [`Self::fill`] it.
+    /// Waits until all consumers have released the stage, which the producer then writes itself, to
+    /// [`Self::fill`] it.
     ///
     /// # Safety
     /// The producer calls this once for each stage.
@@ -128,7 +130,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Hands what the producer has written to the consumers.
     ///
     /// # Safety
-    /// The producer calls this after [`Self::wait_empty`], or another in its place after [`Self::acquire_behind`].
+    /// The producer calls this after [`Self::wait_empty`], or another in its place after
+    /// [`Self::acquire_behind`].
     #[inline(always)]
     #[track_caller]
     pub unsafe fn fill(&self) {
@@ -143,7 +146,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn wait(&self) {
-        // SAFETY: `init` made the barrier; consumers are at most one phase behind, because the producer waits for them.
+        // SAFETY: `init` made the barrier; consumers are at most one phase behind, because the producer waits
+        // for them.
         unsafe { mbarrier::wait(self.full(), self.parity) }
     }
 
@@ -158,7 +162,8 @@ impl<const STAGES: u32> Ring<STAGES> {
         unsafe { mbarrier::arrive(self.barriers + 8 * (STAGES + self.stage)) }
     }
 
-    /// Leaves the stage to the producer for a warp, whose lane that `leads` it releases it, and goes on to the next.
+    /// Leaves the stage to the producer for a warp, whose lane that `leads` it releases it, and goes on to
+    /// the next.
     ///
     /// # Safety
     /// All lanes of a consuming warp call this together, as [`Self::release`] says; one of them leads.

@@ -8,13 +8,13 @@ const CHUNK: u32 = 8;
 
 /// Classes of rows of a [B, S, H, D] view.
 ///
-/// Boxes of tensor maps start at multiples of 16 bytes, and rows that lie `stride` elements apart need not. Those whose
-/// index is equal modulo n = 8 / gcd(stride, 8) start equally far behind such a multiple, and lie a multiple of it apart.
-/// They are a class, which has a map of its own, as a class of heads has ([`HeadStart`]): the view as
-/// [B, H, S / n, n, D], of which the map has one index of n.
+/// Boxes of tensor maps start at multiples of 16 bytes, and rows that lie `stride` elements apart need not.
+/// Those whose index is equal modulo n = 8 / gcd(stride, 8) start equally far behind such a multiple, and lie
+/// a multiple of it apart. They are a class, which has a map of its own, as a class of heads has
+/// ([`HeadStart`]): the view as [B, H, S / n, n, D], of which the map has one index of n.
 ///
-/// Attention takes the classes of keys in turns. Each turn's rows start [`Self::step`] elements further behind than those of the
-/// turn before, and those of the first start at the multiple.
+/// Attention takes the classes of keys in turns. Each turn's rows start [`Self::step`] elements further
+/// behind than those of the turn before, and those of the first start at the multiple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowClasses {
     stride: u32,

@@ -195,8 +195,8 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
     }
 }
 
-/// Writes a thread's part of a [`multiply_transposed`] product, so that it can be the A of another: its rows are read by
-/// the half-warp that wrote them.
+/// Writes a thread's part of a [`multiply_transposed`] product, so that it can be the A of another: its rows
+/// are read by the half-warp that wrote them.
 ///
 /// # Safety
 /// The tile fits at `target` and no thread still reads it.

@@ -1,10 +1,11 @@
 //! Operands of `wgmma` in shared memory: how tensor maps bring them there, and how descriptors name them.
 //!
-//! A step of A or B is a [`Panel`] of `SPAN` rows of A, or columns of B, by 64 of K. It lies in lines of 64 elements
-//! along the direction of its consecutive ones, 128 bytes, whose 16-byte chunks are swizzled: chunk c of line r
-//! stands at c ^ (r % 8), so that the eight lines that the tensor cores read at once lie in different banks. Along K,
-//! there is one line for each of the span. Along the span, there are boxes of 64 lines, one for each of K, box after box
-//! (PTX ISA, "Asynchronous warpgroup level majorness and canonical layouts", 128-byte swizzle).
+//! A step of A or B is a [`Panel`] of `SPAN` rows of A, or columns of B, by 64 of K. It lies in lines of 64
+//! elements along the direction of its consecutive ones, 128 bytes, whose 16-byte chunks are swizzled: chunk
+//! c of line r stands at c ^ (r % 8), so that the eight lines that the tensor cores read at once lie in
+//! different banks. Along K, there is one line for each of the span. Along the span, there are boxes of 64
+//! lines, one for each of K, box after box (PTX ISA, "Asynchronous warpgroup level majorness and canonical
+//! layouts", 128-byte swizzle).
 
 use crate::ptx::tma;
 use crate::tile::mma_block::Panel;
@@ -24,8 +25,8 @@ pub const BOX_BYTES: u32 = 64 * LINE;
 /// Begins to copy the panel that begins at `first` of the span and `k` of K to `shared`.
 ///
 /// # Safety
-/// As [`tma::load_2d`]: `map` is a tensor map of the operand, whose innermost dimension is that of its consecutive
-/// elements, with boxes of 64 × SPAN along K and of 64 × 64 along the span, swizzled.
+/// As [`tma::load_2d`]: `map` is a tensor map of the operand, whose innermost dimension is that of its
+/// consecutive elements, with boxes of 64 × SPAN along K and of 64 × 64 along the span, swizzled.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn load<P: Panel>(map: u64, shared: u32, barrier: u32, (first, k): (u32, u32)) {
@@ -57,7 +58,8 @@ impl Descriptor {
         Self::of_boxes(shared, BOX_BYTES)
     }
 
-    /// Of lines at `shared` in boxes of `box_bytes`, the leading byte offset along the span; along K it is not used.
+    /// Of lines at `shared` in boxes of `box_bytes`, the leading byte offset along the span; along K it is
+    /// not used.
     #[inline(always)]
     pub fn of_boxes(shared: u32, box_bytes: u32) -> Self {
         Self(((shared & 0x3ffff) / 16) | ((box_bytes / 16) << 16))

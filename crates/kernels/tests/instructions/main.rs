@@ -98,7 +98,8 @@ fn a_warp_barrier_orders_its_own_lanes_and_no_others() {
     let exchange = |partner: fn(u32) -> u32| {
         move |base: u64| {
             let thread = index::thread();
-            // SAFETY: one element per thread; where the partner is in the same warp, a barrier is before the read.
+            // SAFETY: one element per thread; where the partner is in the same warp, a barrier is before the
+            // read.
             unsafe {
                 shared::store(shared::base() + 4 * thread, thread as f32);
                 warp::sync();

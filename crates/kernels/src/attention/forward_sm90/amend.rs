@@ -1,7 +1,9 @@
-//! The warps that amend what has landed before it is multiplied: tensor maps clip at the ends of tensors alone.
+//! The warps that amend what has landed before it is multiplied: tensor maps clip at the ends of tensors
+//! alone.
 //!
-//! In launches that need it the tiles of a tensor land at barriers of their own. A warp waits there, changes them in shared
-//! memory, and fills the stage that the consumers wait for. In others they land where the consumers wait.
+//! In launches that need it the tiles of a tensor land at barriers of their own. A warp waits there, changes
+//! them in shared memory, and fills the stage that the consumers wait for. In others they land where the
+//! consumers wait.
 
 use super::consumer::leads_warp;
 use super::producer::key_head;
@@ -21,8 +23,9 @@ pub(super) fn is_needed(params: &PersistentParams) -> bool {
 
 /// Amends all tiles of this block, in the order that they are consumed in.
 ///
-/// Of Q and K it clears the columns before the head's own that boxes bring along, which are another head's, of V the rows
-/// past the end of a packed sequence, which are the next one's: what they are multiplied with is 0, but 0 · NaN is NaN.
+/// Of Q and K it clears the columns before the head's own that boxes bring along, which are another head's,
+/// of V the rows past the end of a packed sequence, which are the next one's: what they are multiplied with
+/// is 0, but 0 · NaN is NaN.
 ///
 /// # Safety
 /// All lanes of one warp call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
@@ -166,7 +169,8 @@ unsafe fn clear_foreign<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, 
 /// All lanes of the warp call this together, behind the fences of what they have written.
 #[inline(always)]
 unsafe fn fill<const STAGES: u32>(ring: &Ring<STAGES>) {
-    // SAFETY: the caller's contract; the copies were not counted here, so that this is the phase's only arrival.
+    // SAFETY: the caller's contract; the copies were not counted here, so that this is the phase's only
+    // arrival.
     unsafe {
         warp::sync();
         if leads_warp() {

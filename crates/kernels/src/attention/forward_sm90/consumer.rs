@@ -151,7 +151,8 @@ where
         }
     }
 
-    /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`] does.
+    /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`]
+    /// does.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -250,8 +251,8 @@ where
         }
     }
 
-    /// Scores and P of the first block, which is the last that the rows see. Q is left behind its product where that is Q's
-    /// `last`.
+    /// Scores and P of the first block, which is the last that the rows see. Q is left behind its product
+    /// where that is Q's `last`.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -282,8 +283,8 @@ where
         }
     }
 
-    /// Scores and P of a block, while P of the block before it is multiplied with V. Q is left behind its product where that
-    /// is Q's `last`.
+    /// Scores and P of a block, while P of the block before it is multiplied with V. Q is left behind its
+    /// product where that is Q's `last`.
     ///
     /// # Safety
     /// As [`Self::run`].

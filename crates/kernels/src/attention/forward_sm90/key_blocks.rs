@@ -15,7 +15,8 @@ pub(super) struct KeyBlocks<const BLOCK_N: u32> {
 }
 
 impl<const BLOCK_N: u32> KeyBlocks<BLOCK_N> {
-    /// Where V is transposed, keys are in the order of whole products (`attention::transpose`), and blocks begin with one.
+    /// Where V is transposed, keys are in the order of whole products (`attention::transpose`), and blocks
+    /// begin with one.
     #[inline(always)]
     pub(super) fn of_tile<const BLOCK_M: u32, const BYTES: u32>(
         params: &AttentionParams,

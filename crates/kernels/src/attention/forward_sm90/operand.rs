@@ -13,7 +13,8 @@ pub trait Operand: Format {
     /// Size of an element in bytes.
     const BYTES: u32;
 
-    /// Register `index` of P as A of its product with V; `p` gives a thread's scores, as [`wgmma`](crate::ptx::wgmma) has both.
+    /// Register `index` of P as A of its product with V; `p` gives a thread's scores, as
+    /// [`wgmma`](crate::ptx::wgmma) has both.
     fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32;
 }
 
@@ -29,8 +30,9 @@ impl<E: MmaElement + Format> Operand for E {
     }
 }
 
-/// A wants four neighbours along K in a register, where S has two of each block of eight columns. So each register takes two
-/// from either of two blocks, and [`transpose`](crate::attention::transpose) has put V's keys into the order that this gives.
+/// A wants four neighbours along K in a register, where S has two of each block of eight columns. So each
+/// register takes two from either of two blocks, and [`transpose`](crate::attention::transpose) has put V's
+/// keys into the order that this gives.
 impl Operand for E4m3 {
     type Output = Bf16;
 

@@ -49,8 +49,8 @@ pub(super) unsafe fn store<
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
-    // SAFETY: the caller's contract; the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy still reads
-    // them.
+    // SAFETY: the caller's contract; the tile at hand is not left yet; the rows in shared memory are this
+    // warp's own, and no copy still reads them.
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<BLOCK_M>(params, work.tile);
@@ -107,8 +107,8 @@ pub(super) unsafe fn store<
     }
 }
 
-/// Rounds a warp's rows of O to the panels of `rows`, from where boxes leave for the row, head and batch `at`; with `STAGED`, to two
-/// panels in turn.
+/// Rounds a warp's rows of O to the panels of `rows`, from where boxes leave for the row, head and batch
+/// `at`; with `STAGED`, to two panels in turn.
 ///
 /// # Safety
 /// All 32 lanes of the warp call this together; nobody else accesses the rows, and the map describes O.

@@ -33,7 +33,8 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         Self { pipeline, maps, queries: Ring::producer(pipeline.q_barriers(0)), keys }
     }
 
-    /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where it has `begun`.
+    /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where
+    /// it has `begun`.
     ///
     /// # Safety
     /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
@@ -128,8 +129,9 @@ pub(super) fn key_head<const ROW_CLASSES: bool>(
     }
 }
 
-/// Copies V of all tiles of this block, in blocks of `BLOCK_N` keys from the column and row that `at` gives for the first of
-/// them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the tiles are announced.
+/// Copies V of all tiles of this block, in blocks of `BLOCK_N` keys from the column and row that `at` gives
+/// for the first of them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the
+/// tiles are announced.
 ///
 /// # Safety
 /// As [`QueriesAndKeys::run`].
@@ -183,8 +185,8 @@ struct Copies<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTE
 impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
     Copies<ROWS, COLUMNS, STAGES, BYTES>
 {
-    /// Copies the `block`-th block of keys, from the column and row that `at` gives for its first on, into the next stage, once
-    /// that is empty; the copy lands so many bytes behind the full barrier.
+    /// Copies the `block`-th block of keys, from the column and row that `at` gives for its first on, into
+    /// the next stage, once that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
     /// As [`QueriesAndKeys::run`].
@@ -208,7 +210,8 @@ impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
     }
 }
 
-/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or class by class.
+/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
+/// class by class.
 ///
 /// # Safety
 /// As [`QueriesAndKeys::run`].

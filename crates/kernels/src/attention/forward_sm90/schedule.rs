@@ -1,7 +1,7 @@
 //! How all warps learn which tile comes next.
 //!
-//! Finding a tile, and where its rows of O and lse are, takes many multiplications and divisions; one thread does it long before
-//! the others are there, which have no registers for what that depends on.
+//! Finding a tile, and where its rows of O and lse are, takes many multiplications and divisions; one thread
+//! does it long before the others are there, which have no registers for what that depends on.
 
 use super::first_row;
 use super::key_blocks::KeyBlocks;
@@ -95,7 +95,8 @@ impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
     }
 }
 
-/// The same parameters: what follows from their window would otherwise be computed once, and kept in registers by all.
+/// The same parameters: what follows from their window would otherwise be computed once, and kept in
+/// registers by all.
 #[inline(always)]
 pub(super) fn anew(params: &PersistentParams) -> PersistentParams {
     let [window_left, window_span] =
@@ -272,7 +273,8 @@ impl Schedule {
         unsafe { self.word(15) }
     }
 
-    /// Address of the first row of the tile at hand in lse, 0 where that is not wanted; read anew as [`Self::work`].
+    /// Address of the first row of the tile at hand in lse, 0 where that is not wanted; read anew as
+    /// [`Self::work`].
     ///
     /// # Safety
     /// As [`Self::work`].

@@ -1,8 +1,8 @@
 //! Keys class by class: rows that lie no multiple of 16 bytes apart ([`RowClasses`]).
 //!
-//! All blocks of one class of keys come before those of the next, whose rows start some columns further to the right in their
-//! boxes. A softmax over all keys takes them in any order. Between two classes Q's columns move to where K's then are, and
-//! O's to where V's are.
+//! All blocks of one class of keys come before those of the next, whose rows start some columns further to
+//! the right in their boxes. A softmax over all keys takes them in any order. Between two classes Q's columns
+//! move to where K's then are, and O's to where V's are.
 
 use super::{Consumer, leads_warp, warpgroup};
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
@@ -34,7 +34,8 @@ where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
 {
-    /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past the last key.
+    /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past
+    /// the last key.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -65,7 +66,8 @@ where
         }
     }
 
-    /// Scores and P of the first block of a class, after the last block of the one before was multiplied with V.
+    /// Scores and P of the first block of a class, after the last block of the one before was multiplied with
+    /// V.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -73,8 +75,8 @@ where
     unsafe fn cross(&mut self, params: &PersistentParams, is_last: bool) {
         let attention = &params.attention;
         let step = row_classes(attention).step();
-        // SAFETY: the caller's contract; all warps have waited for their products with Q before the first barrier, and the
-        // next comes after the second.
+        // SAFETY: the caller's contract; all warps have waited for their products with Q before the first
+        // barrier, and the next comes after the second.
         unsafe {
             self.values.wait();
             wgmma::fence();
@@ -148,7 +150,8 @@ where
         rows.from_row(warp_row)
     }
 
-    /// Moves the columns of O to the right by one, and multiplies both rows by a factor each. A zero comes in from the left.
+    /// Moves the columns of O to the right by one, and multiplies both rows by a factor each. A zero comes in
+    /// from the left.
     ///
     /// # Safety
     /// As [`Self::run`], while no product adds to O.
@@ -156,7 +159,8 @@ where
     unsafe fn move_output_by_one(&mut self, factors: [f32; 2]) {
         let lane = index::thread_anew() % 32;
         let first = lane.is_multiple_of(QUAD);
-        // Of the pairs of columns in eight, that of the lane before; of the first one, the last of the eight before.
+        // Of the pairs of columns in eight, that of the lane before; of the first one, the last of the eight
+        // before.
         let source = lane - lane % QUAD + (lane + QUAD - 1) % QUAD;
         let mut before = [0.0; 2];
         let mut j = 0;
@@ -164,7 +168,8 @@ where
             let row = j / 2 % 2;
             // SAFETY: the caller's contract.
             let other = unsafe { warp::shuffle(self.o[j + 1], source) };
-            // A bare copy in place of the product would make ptxas look for a second set of registers for all of O.
+            // A bare copy in place of the product would make ptxas look for a second set of registers for all
+            // of O.
             self.o[j + 1] = self.o[j] * factors[row];
             self.o[j] = if first { before[row] } else { other } * factors[row];
             before[row] = other;
@@ -173,7 +178,8 @@ where
     }
 }
 
-/// Index of the last of a class's blocks of keys, found anew by each call: it would otherwise be kept in a register.
+/// Index of the last of a class's blocks of keys, found anew by each call: it would otherwise be kept in a
+/// register.
 #[inline(always)]
 fn last_block<const BLOCK_N: u32>(params: &AttentionParams) -> u32 {
     (index::unknown(params.seqlen_k) - 1) / BLOCK_N

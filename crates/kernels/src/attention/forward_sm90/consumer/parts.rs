@@ -1,8 +1,8 @@
 //! Sums of 8-bit products in two levels.
 //!
-//! The tensor cores cut each addend of a sum of 8-bit products at 2^−13 of the largest, the sum so far among them, so a sum
-//! over thousands of keys loses most of what it adds up. The product of P with each block of V therefore starts from zero,
-//! some of V's columns at a time, and O is the sum of these parts in fp32.
+//! The tensor cores cut each addend of a sum of 8-bit products at 2^−13 of the largest, the sum so far among
+//! them, so a sum over thousands of keys loses most of what it adds up. The product of P with each block of V
+//! therefore starts from zero, some of V's columns at a time, and O is the sum of these parts in fp32.
 
 use super::Consumer;
 use crate::attention::forward_sm90::Transposed;
@@ -30,9 +30,11 @@ where
     [f32; SCORES]: Accumulator,
     [f32; OUT]: Accumulator,
 {
-    /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's `last`.
+    /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's
+    /// `last`.
     ///
-    /// Scores and parts of O are never held at once, so that they share registers; the other warpgroups multiply meanwhile.
+    /// Scores and parts of O are never held at once, so that they share registers; the other warpgroups
+    /// multiply meanwhile.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -102,7 +104,8 @@ where
         let mut part = [0.0; PART];
         // SAFETY: the caller's contract.
         unsafe {
-            // Between two parts this loop keeps ptxas from holding both, and O's sums back, in registers that it lacks.
+            // Between two parts this loop keeps ptxas from holding both, and O's sums back, in registers that
+            // it lacks.
             self.values.wait();
             wgmma::fence();
             self.multiply_part(&mut part, first);
