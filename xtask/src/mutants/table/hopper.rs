@@ -49,7 +49,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.pass_over(seen.begin);",
                 "",
             ),
-            defect("turn", "two warpgroups do not wait for their turns", "self.take_turn();", ""),
             defect(
                 "v_descale",
                 "the factor of 8-bit V is forgotten",
@@ -94,13 +93,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "Q is multiplied before its moved columns are seen by the products",
                 1,
                 "fence::proxy_async();",
-                "",
-            ),
-            nth(
-                "class_barrier",
-                "Q's columns move while other warps still multiply them",
-                1,
-                "barrier::sync(output::FIRST_BARRIER + warpgroup(), WARPGROUP);",
                 "",
             ),
         ],
