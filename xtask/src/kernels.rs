@@ -75,7 +75,10 @@ impl Kernels {
         if rebuilt.manifest.ptxas != committed.manifest.ptxas {
             println!("the figures were not compared: the manifest's ptxas is {}", committed.manifest.ptxas);
         }
-        println!("rebuilt with {wanted}, {assembled} entries assembled: every byte is the same");
+        let of_others = if self.all { "" } else { "; the machine code of the others is the committed one" };
+        println!(
+            "rebuilt with {wanted}: every byte of PTX is the same, {assembled} entries assembled{of_others}"
+        );
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Whether outputs are right: sampled rows against the f64 reference, and every element written.
 
-use flash_attention::accuracy::Accuracy;
-use flash_attention::reference::{self, Reference, Row};
+use flash_attention::accuracy::{self, Accuracy};
+use flash_attention::reference::{self, Row};
 use flash_attention::{DType, DecodeInputs, DecodeProblem, Element, Problem};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -10,11 +10,7 @@ use rayon::prelude::*;
 use crate::inputs::Inputs;
 
 /// What the outputs of a problem must be near to, on some rows.
-pub(crate) struct Expected<T: Element> {
-    rows: Vec<Row>,
-    exact: Reference,
-    standard: Vec<T::Output>,
-}
+pub(crate) struct Expected<T: Element>(accuracy::Expected<T>);
 
 /// The verdict on the outputs of one run.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +22,14 @@ pub(crate) struct Verdict {
     pub(crate) rows: usize,
 }
 
+/// Of no elements, which are right.
+const NO_LSE: Accuracy =
+    Accuracy { max_error: 0.0, standard_error: None, bound: 0.0, mismatches: 0, elements: 0 };
+
 impl Verdict {
     /// On a product of matrices, which has no lse: an empty one is right.
     pub(crate) fn of_product(output: Accuracy, unwritten: usize, rows: usize) -> Self {
-        let lse = Accuracy { max_error: 0.0, standard_error: None, bound: 0.0, mismatches: 0, elements: 0 };
-        Self { output, lse, unwritten, rows }
+        Self { output, lse: NO_LSE, unwritten, rows }
     }
 
     pub(crate) fn passed(&self) -> bool {
@@ -42,10 +41,7 @@ impl<T: Element> Expected<T> {
     /// Computes what at most about `count` rows must be near to.
     pub(crate) fn new(problem: &Problem, inputs: &Inputs<T>, count: usize, seed: u64) -> Self {
         let rows = sample(problem, count, seed);
-        let (q, k, v) = inputs.tensors();
-        let exact = reference::rows(problem, q, k, v, &rows);
-        let standard = reference::standard_rows(problem, q, k, v, &rows);
-        Self { rows, exact, standard }
+        Self(accuracy::Expected::new(problem, inputs.tensors(), rows))
     }
 
     /// As [`Self::new`], for a decode problem.
@@ -57,30 +53,26 @@ impl<T: Element> Expected<T> {
     ) -> Self {
         let rows = sample(problem.dense(), count, seed);
         let (exact, standard) = problem.reference(inputs, &rows);
-        Self { rows, exact, standard }
+        Self(accuracy::Expected { rows, exact, standard })
     }
 
     /// Mean of O, which is contiguous, less the reference.
     pub(crate) fn mean_error(&self, problem: &Problem, o: &[T::Output]) -> f64 {
-        let found = reference::gather(problem, o, &self.rows);
-        let errors = found.iter().zip(&self.exact.o).map(|(found, exact)| f64::from(found.to_f32()) - exact);
+        let found = self.0.gather(problem, o);
+        let errors =
+            found.iter().zip(&self.0.exact.o).map(|(found, exact)| f64::from(found.to_f32()) - exact);
         errors.sum::<f64>() / found.len() as f64
     }
 
     /// Judges O, which is contiguous, and lse, made from scores kept in `scores`.
     pub(crate) fn judge(&self, problem: &Problem, scores: DType, o: &[T::Output], lse: &[f32]) -> Verdict {
-        let lse_of_rows: Vec<_> =
-            self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
+        let accuracy::Report { output, lse: of_lse } = self.0.judge(problem, o, Some(lse), scores);
         let not_finite = o.par_iter().filter(|value| !value.to_f32().is_finite()).count();
         Verdict {
-            output: Accuracy::of_output(
-                &reference::gather(problem, o, &self.rows),
-                &self.exact,
-                &self.standard,
-            ),
-            lse: Accuracy::of_lse(&lse_of_rows, &self.exact, scores),
+            output,
+            lse: of_lse.unwrap_or(NO_LSE),
             unwritten: not_finite + lse.par_iter().filter(|value| value.is_nan()).count(),
-            rows: self.rows.len(),
+            rows: self.0.rows.len(),
         }
     }
 }

@@ -159,26 +159,62 @@ impl fmt::Display for Report {
     }
 }
 
-/// Judges the given rows of `o`, laid out as the problem says, and of `lse`, [B, H, Sq], made from
-/// scores kept in `scores`.
+/// What some rows of O and lse must be near to.
+#[derive(Clone, Debug)]
+pub struct Expected<T: Element> {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Attention of these rows in f64.
+    pub exact: Reference,
+    /// The plain computation of them in the storage type, [rows, Dv].
+    pub standard: Vec<T::Output>,
+}
+
+impl<T: Element> Expected<T> {
+    /// Computes both.
+    ///
+    /// # Panics
+    /// When a buffer is shorter than its view.
+    pub fn new(problem: &Problem, (q, k, v): (&[T], &[T], &[T]), rows: Vec<Row>) -> Self {
+        let exact = reference::rows(problem, q, k, v, &rows);
+        let standard = reference::standard_rows(problem, q, k, v, &rows);
+        Self { rows, exact, standard }
+    }
+
+    /// The rows of `o`, which is laid out as the problem says.
+    ///
+    /// # Panics
+    /// When `o` is shorter than its view.
+    pub fn gather(&self, problem: &Problem, o: &[T::Output]) -> Vec<T::Output> {
+        reference::gather(problem, o, &self.rows)
+    }
+
+    /// Judges `o`, laid out as the problem says, and `lse`, [B, H, Sq], made from scores kept in `scores`.
+    ///
+    /// # Panics
+    /// When a buffer is shorter than its view.
+    pub fn judge(&self, problem: &Problem, o: &[T::Output], lse: Option<&[f32]>, scores: DType) -> Report {
+        let lse = lse.map(|lse| {
+            let of_rows = self.rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]);
+            Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &self.exact, scores)
+        });
+        Report { output: Accuracy::of_output(&self.gather(problem, o), &self.exact, &self.standard), lse }
+    }
+}
+
+/// Judges the given rows of one call's results: [`Expected::judge`].
 ///
 /// # Panics
 /// When a buffer is shorter than its view.
 pub fn check<T: Element>(
     problem: &Problem,
-    (q, k, v): (&[T], &[T], &[T]),
+    tensors: (&[T], &[T], &[T]),
     o: &[T::Output],
     lse: Option<&[f32]>,
     scores: DType,
     rows: &[Row],
 ) -> Report {
-    let exact = reference::rows(problem, q, k, v, rows);
-    let standard = reference::standard_rows(problem, q, k, v, rows);
-    let lse = lse.map(|lse| {
-        let of_rows = rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]);
-        Accuracy::of_lse(&of_rows.collect::<Vec<_>>(), &exact, scores)
-    });
-    Report { output: Accuracy::of_output(&reference::gather(problem, o, rows), &exact, &standard), lse }
+    Expected::new(problem, tensors, rows.to_vec()).judge(problem, o, lse, scores)
 }
 
 /// Largest difference over elements that are finite on both sides, and the number of elements of which

@@ -112,10 +112,12 @@ pub enum Error {
         limit: f32,
     },
     /// The softcap is negative or not a number that scores can be divided by.
-    #[error("softcap is {value}; 0 (off) or a positive number of at most {limit:e} is needed")]
+    #[error("softcap is {value:?}; 0 (off) or {least:e} to {limit:e} is needed")]
     Softcap {
         /// The softcap asked for.
         value: f32,
+        /// The least possible: a smaller one is 0 to a GPU.
+        least: f32,
         /// The largest possible.
         limit: f32,
     },
@@ -135,13 +137,15 @@ pub enum Error {
         /// The probability asked for.
         value: f32,
     },
-    /// A tensor's factor is not a positive number.
-    #[error("descale of {tensor} is {value}; a positive number of at most {limit:e} is needed")]
+    /// A tensor's factor is not a positive number that a GPU can multiply with.
+    #[error("descale of {tensor} is {value:?}; {least:e} to {limit:e} is needed")]
     Descale {
         /// The tensor.
         tensor: &'static str,
         /// Its factor.
         value: f32,
+        /// The least possible: a smaller one is 0 to a GPU.
+        least: f32,
         /// The largest possible.
         limit: f32,
     },

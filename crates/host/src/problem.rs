@@ -391,7 +391,7 @@ fn check_softcap(value: f32, scale: f32) -> Result<()> {
     }
     // A subnormal one is 0 to a GPU, and would divide by it.
     if !(value.is_normal() && (0.0..=MAX_SOFTCAP).contains(&value)) {
-        return Err(Error::Softcap { value, limit: MAX_SOFTCAP });
+        return Err(Error::Softcap { value, least: f32::MIN_POSITIVE, limit: MAX_SOFTCAP });
     }
     if scale != 0.0 && !(scale / value).is_normal() {
         return Err(Error::SoftcapRatio { value, scale });
@@ -408,7 +408,7 @@ fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
     for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
         // A subnormal one is 0 to a GPU.
         if !(value.is_normal() && (0.0..=MAX_SCALE).contains(&value)) {
-            return Err(Error::Descale { tensor, value, limit: MAX_SCALE });
+            return Err(Error::Descale { tensor, value, least: f32::MIN_POSITIVE, limit: MAX_SCALE });
         }
     }
     Ok(factors)

@@ -111,7 +111,12 @@ pub fn forward<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T]) -> Refe
 /// # Panics
 /// When a buffer is shorter than its view.
 pub fn rows<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], rows: &[Row]) -> Reference {
-    let exact: Vec<_> = rows.par_iter().map(|&at| exact_row(problem, q, k, v, at)).collect();
+    exact_rows(problem, &|at| Inputs::new(problem, (q, k, v), at), rows)
+}
+
+/// As [`rows`], compiled once for all types.
+fn exact_rows(problem: &Problem, inputs: Source<'_>, rows: &[Row]) -> Reference {
+    let exact: Vec<_> = rows.par_iter().map(|&at| exact_row(problem, &inputs(at), at)).collect();
     let largest = |part: fn(&Exact) -> f64| exact.iter().map(part).fold(0.0, f64::max);
     Reference {
         output_rounding: largest(|row| row.output_rounding),
@@ -145,7 +150,13 @@ pub fn standard_rows<T: Element>(
     v: &[T],
     rows: &[Row],
 ) -> Vec<T::Output> {
-    rows.par_iter().flat_map_iter(|&at| standard_row(problem, q, k, v, at)).collect()
+    let o = stored_rows(problem, &|at| Inputs::new(problem, (q, k, v), at), rows);
+    o.into_iter().map(T::Output::from_f32).collect()
+}
+
+/// As [`standard_rows`] before O is stored, compiled once for all types.
+fn stored_rows(problem: &Problem, inputs: Source<'_>, rows: &[Row]) -> Vec<f32> {
+    rows.par_iter().flat_map_iter(|&at| standard_row(problem, &inputs(at), at)).collect()
 }
 
 /// The given rows of a tensor in the layout of O, [rows, Dv].
@@ -158,32 +169,69 @@ pub fn gather<T: Element>(problem: &Problem, o: &[T], rows: &[Row]) -> Vec<T> {
     rows.iter().flat_map(row).copied().collect()
 }
 
-/// The rows of Q, K and V that one output row depends on.
-struct Inputs<'a, T> {
-    q: &'a [T],
-    k: Vec<&'a [T]>,
-    v: Vec<&'a [T]>,
-    /// What dropout multiplies each weight by.
+/// Gives the inputs of a row.
+type Source<'a> = &'a (dyn Fn(Row) -> Inputs<'a> + Sync);
+
+/// Reads the row of a visible key, counted from the first, in fp32, which holds each storage type.
+type KeyRows<'a> = Box<dyn Fn(usize, &mut [f32]) + 'a>;
+
+/// What one output row depends on.
+struct Inputs<'a> {
+    q: Vec<f32>,
+    k: KeyRows<'a>,
+    v: KeyRows<'a>,
+    /// What dropout multiplies each visible key's weight by.
     kept: Vec<f32>,
+    dtype: DType,
+    /// Rounds to the storage type.
+    round: fn(f32) -> f32,
+    /// Rounds to that of O.
+    round_output: fn(f32) -> f32,
 }
 
-impl<'a, T: Element> Inputs<'a, T> {
-    fn new(problem: &Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
-        let (tensors, head_dim) = (problem.tensors(), problem.head_dim());
+impl<'a> Inputs<'a> {
+    fn new<T: Element>(problem: &'a Problem, (q, k, v): (&'a [T], &'a [T], &'a [T]), at: Row) -> Self {
+        let tensors = problem.tensors();
         let kv_head = at.head / problem.group();
         let keys = problem.visible_keys(at.batch, at.row);
-        let rows = |layout: &crate::TensorLayout, data: &'a [T]| {
-            keys.clone()
-                .map(|key| &data[problem.key_index(layout, at.batch, key, kv_head)..][..layout.head_dim])
-                .collect()
+        let first = keys.start;
+        let rows = |layout: &'a crate::TensorLayout, data: &'a [T]| -> KeyRows<'a> {
+            Box::new(move |key, row| {
+                let start = problem.key_index(layout, at.batch, first + key, kv_head);
+                widen(&data[start..][..layout.head_dim], row);
+            })
         };
+        let mut row = vec![0.0; problem.head_dim()];
+        widen(&q[problem.query_index(&tensors.q, at.batch, at.row, at.head)..][..row.len()], &mut row);
         Self {
-            q: &q[problem.query_index(&tensors.q, at.batch, at.row, at.head)..][..head_dim],
+            q: row,
             k: rows(&tensors.k, k),
             v: rows(&tensors.v, v),
             kept: keys.map(|key| problem.dropout_factor(at.batch, at.head, at.row, key)).collect(),
+            dtype: T::DTYPE,
+            round: |value| T::from_f32(value).to_f32(),
+            round_output: |value| T::Output::from_f32(value).to_f32(),
         }
     }
+
+    /// Visible keys.
+    fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Calls `each` with the number of every visible key, and its row of V.
+    fn each_value(&self, head_dim_v: usize, mut each: impl FnMut(usize, &[f32])) {
+        let mut v = vec![0.0; head_dim_v];
+        for key in 0..self.len() {
+            (self.v)(key, &mut v);
+            each(key, &v);
+        }
+    }
+}
+
+/// Writes elements as fp32.
+fn widen<T: Element>(elements: &[T], row: &mut [f32]) {
+    row.iter_mut().zip(elements).for_each(|(wide, element)| *wide = element.to_f32());
 }
 
 #[derive(Default)]
@@ -206,30 +254,8 @@ struct Score {
 }
 
 /// One row in f64, in which fp32 products are exact.
-fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Exact {
-    let inputs = Inputs::new(problem, (q, k, v), at);
-    let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
-    let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
-    let q: Vec<_> = inputs.q.iter().map(|q| f64::from(q.to_f32())).collect();
-    let bias = |key: usize| {
-        -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key)
-    };
-    let is_e4m3 = T::DTYPE == DType::E4m3;
-    let score = |key: usize, k: &[T]| {
-        let (mut sum, mut terms, mut sums) = (0.0, 0.0, 0.0);
-        let products: Vec<_> = q.iter().zip(k).map(|(q, k)| q * f64::from(k.to_f32())).collect();
-        for product in &products {
-            sum += product;
-            terms += product.abs();
-            sums += sum.abs();
-        }
-        let (bias, factor) = (bias(key), scale.abs());
-        let cut = if is_e4m3 { factor * e4m3::cut(&products) } else { 0.0 };
-        let score = capped(scale * sum) + bias;
-        Score { score, terms: factor * terms + bias.abs(), sums: factor * sums, cut }
-    };
-    let visible = problem.visible_keys(at.batch, at.row).zip(&inputs.k);
-    let scores: Vec<_> = visible.map(|(key, k)| score(key, k)).collect();
+fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
+    let scores = exact_scores(problem, inputs, at);
     let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
         return Exact { o, lse: f64::NEG_INFINITY, ..Exact::default() };
@@ -239,40 +265,45 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     let sum: f64 = weights.iter().sum();
     let lse = max + sum.ln();
     let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
-    let kept: Vec<_> = inputs.kept.iter().map(|&kept| f64::from(kept)).collect();
     let v_descale = f64::from(problem.v_descale());
+    let factor = |key: usize| f64::from(inputs.kept[key]) * v_descale;
     let mut moved = vec![0.0; o.len()];
     let mut squares = vec![0.0; o.len()];
-    for ((weight, kept), v) in weights.iter().zip(&kept).zip(&inputs.v) {
-        for ((o, moved), v) in o.iter_mut().zip(&mut moved).zip(*v) {
-            *o += weight * kept * v_descale * f64::from(v.to_f32());
+    inputs.each_value(o.len(), |key, v| {
+        for ((o, moved), v) in o.iter_mut().zip(&mut moved).zip(v) {
+            *o += weights[key] * factor(key) * f64::from(*v);
             *moved += o.abs();
         }
-    }
-    for (((weight, kept), score), v) in weights.iter().zip(&kept).zip(&scores).zip(&inputs.v) {
-        for (((moved, square), o), v) in moved.iter_mut().zip(&mut squares).zip(&o).zip(*v) {
-            let v = kept * v_descale * f64::from(v.to_f32());
-            let of_score = score.terms + score.sums + score.cut / ROUNDOFF;
+    });
+    inputs.each_value(o.len(), |key, v| {
+        let (weight, score) = (weights[key], &scores[key]);
+        let of_score = score.terms + score.sums + score.cut / ROUNDOFF;
+        for (((moved, square), o), v) in moved.iter_mut().zip(&mut squares).zip(&o).zip(v) {
+            let v = factor(key) * f64::from(*v);
             *moved += weight * (of_score * (v - o).abs() + v.abs());
             *square += (weight * v).powi(2);
         }
-    }
-    if is_e4m3 {
+    });
+    if inputs.dtype == DType::E4m3 {
         let largest = weights.iter().copied().fold(0.0, f64::max);
         // m follows every larger score, so that the largest weight is exact.
         squares = vec![0.0; o.len()];
-        for (weight, v) in weights.iter().zip(&inputs.v) {
-            for ((moved, square), v) in moved.iter_mut().zip(&mut squares).zip(*v) {
-                let term = weight * v_descale * f64::from(v.to_f32()).abs();
-                *moved += e4m3::SUMMED * term / ROUNDOFF;
-                *square += if *weight < largest { term * term } else { 0.0 };
+        let mut terms = vec![(0.0_f64, 0.0_f64); o.len()];
+        inputs.each_value(o.len(), |key, v| {
+            for (((sum, most), square), v) in terms.iter_mut().zip(&mut squares).zip(v) {
+                let term = weights[key] * v_descale * f64::from(*v).abs();
+                (*sum, *most) = (*sum + term, most.max(term));
+                *square += if weights[key] < largest { term * term } else { 0.0 };
             }
+        });
+        for (moved, (sum, most)) in moved.iter_mut().zip(terms) {
+            *moved += (e4m3::SUMMED * sum + e4m3::outweighed(sum, most)) / ROUNDOFF;
         }
     }
     let of_weight = |(square, o): (&f64, &f64)| {
-        T::DTYPE.roundoff() * square.sqrt() + T::Output::DTYPE.roundoff() * o.abs()
+        inputs.dtype.roundoff() * square.sqrt() + inputs.dtype.output().roundoff() * o.abs()
     };
-    let weight_rounding = match T::DTYPE {
+    let weight_rounding = match inputs.dtype {
         DType::F32 => 0.0,
         _ => squares.iter().zip(&o).map(of_weight).fold(0.0, f64::max),
     };
@@ -289,39 +320,63 @@ fn exact_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) 
     }
 }
 
-/// One row as an unfused implementation computes it.
-fn standard_row<T: Element>(problem: &Problem, q: &[T], k: &[T], v: &[T], at: Row) -> Vec<T::Output> {
-    let inputs = Inputs::new(problem, (q, k, v), at);
-    let stored = |value: f32| T::Output::from_f32(value).to_f32();
-    let scale = T::DTYPE.weight_scale();
-    let stored_weight = |value: f32| T::from_f32(scale * value).to_f32() / scale;
+/// The scores of the visible keys.
+fn exact_scores(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<Score> {
+    let (scale, softcap) = (f64::from(problem.softmax_scale()), f64::from(problem.softcap()));
+    let capped = |score: f64| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
+    let mut k = vec![0.0; inputs.q.len()];
+    let mut products = vec![0.0; inputs.q.len()];
+    let mut score = |index: usize, key: usize| {
+        (inputs.k)(index, &mut k);
+        let (mut sum, mut terms, mut sums) = (0.0, 0.0, 0.0);
+        for ((product, q), k) in products.iter_mut().zip(&inputs.q).zip(&k) {
+            *product = f64::from(*q) * f64::from(*k);
+            sum += *product;
+            terms += product.abs();
+            sums += sum.abs();
+        }
+        let bias =
+            -f64::from(problem.alibi_slope(at.batch, at.head)) * problem.distance(at.batch, at.row, key);
+        let factor = scale.abs();
+        let cut = if inputs.dtype == DType::E4m3 { factor * e4m3::cut(&products) } else { 0.0 };
+        let score = capped(scale * sum) + bias;
+        Score { score, terms: factor * terms + bias.abs(), sums: factor * sums, cut }
+    };
+    problem.visible_keys(at.batch, at.row).enumerate().map(|(index, key)| score(index, key)).collect()
+}
+
+/// One row as an unfused implementation computes it, before it is stored.
+fn standard_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<f32> {
+    let scale = inputs.dtype.weight_scale();
+    let stored_weight = |value: f32| (inputs.round)(scale * value) / scale;
     // As FlashAttention does: divided first, the weights of long rows would vanish.
-    let divides_last = T::DTYPE == DType::E4m3;
+    let divides_last = inputs.dtype == DType::E4m3;
     let softcap = problem.softcap();
     let capped = |score: f32| if softcap == 0.0 { score } else { softcap * (score / softcap).tanh() };
     let slope = problem.alibi_slope(at.batch, at.head);
-    let scores: Vec<_> = problem
-        .visible_keys(at.batch, at.row)
-        .zip(&inputs.k)
-        .map(|(key, k)| {
-            let product: f32 = inputs.q.iter().zip(*k).map(|(q, k)| q.to_f32() * k.to_f32()).sum();
-            let score = capped(problem.softmax_scale() * product)
-                - slope * problem.distance(at.batch, at.row, key) as f32;
-            if divides_last { score } else { stored(score) }
-        })
-        .collect();
+    let mut k = vec![0.0; inputs.q.len()];
+    let mut score = |index: usize, key: usize| {
+        (inputs.k)(index, &mut k);
+        let product: f32 = inputs.q.iter().zip(&k).map(|(q, k)| q * k).sum();
+        let score = capped(problem.softmax_scale() * product)
+            - slope * problem.distance(at.batch, at.row, key) as f32;
+        if divides_last { score } else { (inputs.round_output)(score) }
+    };
+    let visible = problem.visible_keys(at.batch, at.row).enumerate();
+    let scores: Vec<_> = visible.map(|(index, key)| score(index, key)).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
     let mut o = vec![0.0_f32; problem.head_dim_v()];
-    for ((weight, kept), v) in weights.iter().zip(&inputs.kept).zip(&inputs.v) {
-        let weight = if divides_last { stored_weight(*weight) / sum } else { stored_weight(weight / sum) };
-        let weight = if *kept == 1.0 { weight } else { stored_weight(weight * kept) };
-        for (o, v) in o.iter_mut().zip(*v) {
-            *o += weight * v.to_f32();
+    inputs.each_value(problem.head_dim_v(), |key, v| {
+        let (weight, kept) = (weights[key], inputs.kept[key]);
+        let weight = if divides_last { stored_weight(weight) / sum } else { stored_weight(weight / sum) };
+        let weight = if kept == 1.0 { weight } else { stored_weight(weight * kept) };
+        for (o, v) in o.iter_mut().zip(v) {
+            *o += weight * v;
         }
-    }
-    o.into_iter().map(|o| T::Output::from_f32(problem.v_descale() * o)).collect()
+    });
+    o.iter().map(|o| problem.v_descale() * o).collect()
 }
 
 #[cfg(test)]

@@ -103,6 +103,35 @@ fn sums_over_many_keys_lose_nothing() {
     assert!(worst <= 1.0 / 256.0, "{worst}");
 }
 
+/// Tensor cores cut a sum's products at 2⁻¹³ of the largest: where one key outweighs the others of its block,
+/// they are lost, and the bound says so.
+#[test]
+fn one_key_that_outweighs_its_block_costs_the_others() {
+    let case = Case {
+        dtype: DType::E4m3,
+        shape: [1, 8, 128, 1, 1, 64],
+        head_dim_v: None,
+        orders: [Order::Bhsd; 3],
+        // The first key's score: the others' are 0, and their weights e^−9.05 of its own.
+        options: Options { softmax_scale: Some(9.05 / 64.0), ..Options::default() },
+        seed: 1,
+    };
+    let (problem, sim) = (case.problem(), Sim::new(1));
+    let ones = |len: usize| vec![F8E4M3::from_f32(1.0); len];
+    let [q, v] = [problem.tensors().q, problem.tensors().v].map(|layout| ones(layout.span()));
+    let mut k = vec![F8E4M3::from_f32(0.0); problem.tensors().k.span()];
+    k[..64].copy_from_slice(&ones(64));
+    let mut o = vec![bf16::ZERO; problem.tensors().o.span()];
+    let plan = plan(&problem, sim.device(), &Request::default()).unwrap();
+    sim.forward(&problem, &plan, (&q, &k, &v), &mut o, None).unwrap();
+    // P is 256 and 127 times 15/512, which is below 2⁻¹³ of 256.
+    let expected = 256.0 / (256.0 + 127.0 * 15.0 / 512.0);
+    assert!((o[0].to_f64() - expected).abs() < 1.0 / 256.0, "{} {expected}", o[0]);
+    let rows = reference::all(&problem);
+    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_dtype(&problem), &rows);
+    assert!(report.passed() && report.output.max_error > 0.01, "{report}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -180,13 +209,10 @@ fn factors_are_positive_and_for_e4m3_alone() {
         let descale = Some(Descale { q: 1.0, k, v: 1.0 });
         Problem::new(tensors, dtype, Options { descale, ..Options::default() }).unwrap_err().to_string()
     };
-    assert_eq!(
-        refused(DType::E4m3, 0.0),
-        "descale of k is 0; a positive number of at most 1.8446744e19 is needed"
-    );
+    assert_eq!(refused(DType::E4m3, 0.0), "descale of k is 0.0; 1.1754944e-38 to 1.8446744e19 is needed");
     assert_eq!(
         refused(DType::E4m3, f32::NAN),
-        "descale of k is NaN; a positive number of at most 1.8446744e19 is needed"
+        "descale of k is NaN; 1.1754944e-38 to 1.8446744e19 is needed"
     );
     assert_eq!(refused(DType::F16, 1.0), "descale is for e4m3, not f16");
 }

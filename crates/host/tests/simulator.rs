@@ -1,6 +1,7 @@
 //! The GPU kernels in the simulator, beyond "the result is right": what they touch, how often, and how far.
 #![allow(clippy::unwrap_used)]
 
+use flash_attention::accuracy::Expected;
 use flash_attention::{
     Backend, BackendKind, DType, Kernel, Options, Problem, Request, Sim, TensorLayout, Tensors, accuracy,
     reference,
@@ -119,14 +120,14 @@ fn a_window_may_begin_at_any_row() {
     for left in [27, 28] {
         let options = Options { window: (Some(left), Some(0)), ..Options::default() };
         let problem = Problem::new(tensors, DType::F16, options).unwrap();
-        let rows = reference::all(&problem);
+        let expected = Expected::new(&problem, (&q, &k, &v), reference::all(&problem));
         for kernel in KERNELS {
             let sim = Sim::new(5);
             let request = Request { kernel: Some(kernel), ..Request::default() };
             let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
             let mut o = vec![f16::NAN; layout.span()];
             sim.forward(&problem, &plan, (&q, &k, &v), &mut o, None).unwrap();
-            let report = accuracy::check(&problem, (&q, &k, &v), &o, None, DType::F16, &rows);
+            let report = expected.judge(&problem, &o, None, DType::F16);
             assert!(report.passed(), "{kernel}, window of {left}: {report:?}");
         }
     }
@@ -242,14 +243,14 @@ fn what_was_summed_is_rescaled_where_the_maximum_grows() {
     // The score of key j is j / 8: from one block of 64 keys to the next the weights grow by e^8.
     let ramp: Vec<_> = (0..kv.span()).map(|at| f16::from_f32((at / head_dim) as f32 / 256.0)).collect();
     let v = halves(kv.span(), 3);
-    let rows = reference::all(&problem);
+    let expected = Expected::new(&problem, (&queries, &ramp, &v), reference::all(&problem));
     for kernel in KERNELS {
         let backend = Backend::simulator(5);
         let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
         let (mut o, mut lse) = (vec![f16::ZERO; q.span()], vec![0.0; problem.lse_len()]);
         backend.forward(&problem, &plan, (&queries, &ramp, &v), &mut o, Some(&mut lse)).unwrap();
         let scores = plan.score_dtype(&problem);
-        let report = accuracy::check(&problem, (&queries, &ramp, &v), &o, Some(&lse), scores, &rows);
+        let report = expected.judge(&problem, &o, Some(&lse), scores);
         assert!(report.passed(), "{kernel}: {report}");
     }
 }

@@ -83,7 +83,7 @@ impl Judge {
         Self::of_bench(built, stage, &[&["verify"], of_stage, &["--entry", entries]].concat())
     }
 
-    /// The part of the random problems of `cargo xtask ci` that is about one operation.
+    /// Random problems of one operation, of which `cargo xtask ci` draws others among all operations.
     pub(super) fn of_operation(built: &Built, operation: &str) -> Self {
         Self::of_bench(built, Stage::Ci, &["fuzz", "--runs", RANDOM_PROBLEMS, "--operation", operation])
     }
@@ -126,11 +126,15 @@ impl Judge {
         loop {
             match running.line(limit) {
                 Line::Text(line) if line.contains(mark) => {
-                    let what = line.trim().trim_start_matches("test ").trim_start_matches(ENTRY_FAILED);
-                    let what = what.split([' ', ',']).next().unwrap_or_default().to_owned();
-                    let why = match running.line(Duration::from_secs(2)) {
-                        Line::Text(next) if !self.is_tests() => next.trim().to_owned(),
-                        _ => String::new(),
+                    let said = line.trim().trim_start_matches("test ").trim_start_matches(ENTRY_FAILED);
+                    let what = said.split([' ', ',', ':']).next().unwrap_or_default().to_owned();
+                    // `fuzz` says why in the same line, `verify` in the next one.
+                    let why = match said[what.len()..].strip_prefix(": ") {
+                        Some(why) => why.to_owned(),
+                        None => match running.line(running.start.elapsed() + Duration::from_secs(2)) {
+                            Line::Text(next) => next.trim().to_owned(),
+                            Line::Ended | Line::TimedOut => String::new(),
+                        },
                     };
                     drop(running);
                     let why = if self.is_tests() { self.reason(defect, &what, limit)? } else { why };
@@ -190,7 +194,7 @@ impl Running {
         Ok(Self { child, lines, start: Instant::now() })
     }
 
-    /// The next line, if it comes before `limit` after the start.
+    /// The next line, if it comes within `limit` from the start on.
     fn line(&self, limit: Duration) -> Line {
         match self.lines.recv_timeout(limit.saturating_sub(self.start.elapsed())) {
             Ok(line) => Line::Text(line),
@@ -224,6 +228,10 @@ mod tests {
         assert_eq!(judge("echo 'pass one'", &[]).run(0, usual).unwrap(), Finding::Passed);
         let failed = judge("echo 'FAIL two   head_dim 1'; echo '     schedule 3: a race'; sleep 60", &[]);
         let finding = Finding::Failed { what: "two".to_owned(), why: "schedule 3: a race".to_owned() };
+        assert_eq!(failed.run(0, usual).unwrap(), finding);
+        let failed = judge("sleep 3; echo 'FAIL gemm: 1.5 in place of 1; replay: x'; sleep 60", &["x"]);
+        let finding =
+            Finding::Failed { what: "gemm".to_owned(), why: "1.5 in place of 1; replay: x".to_owned() };
         assert_eq!(failed.run(0, usual).unwrap(), finding);
         let chosen = judge("test \"$FA_MUTANT\" = 0", &[]);
         assert_eq!(chosen.run(0, usual).unwrap(), Finding::Passed);

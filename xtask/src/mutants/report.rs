@@ -73,11 +73,9 @@ fn short(reason: &str) -> String {
     text
 }
 
-/// Writes the table, and returns how many defects nobody has caught.
-pub(super) fn write(output: &Path, records: &Records) -> Result<usize> {
-    let text = markdown(records);
-    fs::write(output, text).with_context(|| format!("cannot write {}", output.display()))?;
-    Ok(of_all(records).filter(|(.., record)| record.is_none_or(|it| it.caught.is_none())).count())
+/// Writes the table.
+pub(super) fn write(output: &Path, records: &Records) -> Result<()> {
+    fs::write(output, markdown(records)).with_context(|| format!("cannot write {}", output.display()))
 }
 
 fn of_all(
@@ -90,14 +88,15 @@ fn markdown(records: &Records) -> String {
     let stage = |record: Option<&Record>| record.and_then(|it| it.caught.as_ref()).map(|it| it.stage);
     let count = |wanted| of_all(records).filter(|(.., record)| stage(*record) == Some(wanted)).count();
     let all = of_all(records).count();
+    let not_run = of_all(records).filter(|(.., record)| record.is_none()).count();
     let (quick, ci) = (count(Stage::Quick), count(Stage::Ci));
     let mut text = format!(
         "# Who catches a defect\n\n\
          `cargo xtask mutants` puts these defects into kernels and planner, one at a time, and asks first the parts of\n\
          `cargo xtask test` (its tests, `verify --families` among them), and then those of `cargo xtask ci` (`verify` of the\n\
          entries that have the defect, and random problems). The first that fails is named, with what it says. Of {all} defects `test` catches\n\
-         {quick}, `ci` another {ci}, and nobody {}.\n",
-        all - quick - ci
+         {quick}, `ci` another {ci}, and nobody {}; {not_run} are not run.\n",
+        all - quick - ci - not_run
     );
     let mut last = "";
     for (file, defect, record) in of_all(records) {
@@ -141,7 +140,9 @@ mod tests {
         records.insert(names[1], Record { caught: Some(caught(Stage::Ci)) });
         records.insert(names[2], Record { caught: None });
         let text = markdown(&records);
-        assert!(text.contains("`test` catches\n1, `ci` another 1, and nobody"), "{text}");
+        let not_run = names.len() - 3;
+        let counts = format!("`test` catches\n1, `ci` another 1, and nobody 1; {not_run} are not run.");
+        assert!(text.contains(&counts), "{text}");
         assert!(names.iter().all(|name| text.contains(&format!("| `{name}`: "))));
         let row = text.lines().find(|line| line.contains(&format!("`{}`", names[0]))).unwrap();
         assert!(row.contains("| test | flash-attention hopper: a_test | left \\| right x"), "{row}");

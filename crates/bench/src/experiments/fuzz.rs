@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = named(&Operation::ALL, Operation::name))]
     operation: Option<Operation>,
     /// Run this problem alone, as a failure's line has it
-    #[arg(long, value_name = "JSON", value_parser = Case::parse, conflicts_with_all = ["runs", "seconds", "operation"])]
+    #[arg(long, value_name = "JSON", value_parser = Case::parse, conflicts_with_all = ["runs", "seconds", "operation", "seed", "json"])]
     problem: Option<Case>,
     #[command(flatten)]
     backend: BackendArgs,
@@ -117,17 +117,10 @@ pub(crate) fn run(args: &Args, shared: &Shared) -> Result<bool> {
     let scope = Scope { backend: session.kind(), operation: args.operation };
     let team = Team::of(&session)?;
     let crew = Crew::new(scope, extent, team.pools.len());
-    let mut records = Vec::new();
-    let mut report = |found: Found| -> Result<()> {
-        let record = record(&found, args, session.kind());
-        let FailureRecord { operation, what, replay, .. } = &record;
-        screen.line(format!("FAIL {operation}: {what}; replay: {replay}"))?;
-        records.push(record);
-        Ok(())
-    };
-    let ordinal = args.backend.device.unwrap_or(0);
-    team.run(&crew, (&session, ordinal), &screen, &mut report)?;
-    finish(args, shared, &session, &screen, (&crew, records))
+    let mut journal =
+        Journal { args, command: &shared.command, session: &session, screen: &screen, failures: Vec::new() };
+    team.run(&crew, &mut journal)?;
+    journal.finish(&crew)
 }
 
 /// Threads by pool: parallel parts of a problem run on its pool, and none of another problem's do.
@@ -152,23 +145,11 @@ impl Team {
     }
 
     /// Lets all work, and reports failures as they come.
-    fn run(
-        &self,
-        crew: &Crew,
-        (session, ordinal): (&Session, usize),
-        screen: &Screen,
-        report: &mut dyn FnMut(Found) -> Result<()>,
-    ) -> Result<()> {
+    fn run(&self, crew: &Crew, journal: &mut Journal<'_>) -> Result<()> {
+        let session = journal.session;
         let machines: Vec<_> = self.pools.iter().map(|_| machine(session)).collect::<Result<_>>()?;
-        let progress = screen.progress(crew.length(), "fuzz");
+        let progress = journal.screen.progress(crew.length(), "fuzz");
         let mut suspects = Vec::new();
-        let mut note = |found: Found| {
-            if replay::took_the_device(session, &found) {
-                suspects.push(found);
-                return Ok(());
-            }
-            progress.suspend(|| report(found))
-        };
         thread::scope(|scope| {
             let pools = self.pools.iter().zip(machines).enumerate();
             let workers: Vec<_> = pools
@@ -176,25 +157,25 @@ impl Team {
                     scope.spawn(move || pool.install(|| machine.work(crew, index)))
                 })
                 .collect();
-            let watched = watch(crew, session.kind(), &progress, &mut note, || {
-                workers.iter().all(thread::ScopedJoinHandle::is_finished)
-            });
+            let is_over = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
+            let watched = watch(crew, &progress, journal, &mut suspects, is_over);
             // Where the report cannot be printed, nobody waits for more of it.
             crew.end();
             watched
         })?;
-        crew.take_found().into_iter().try_for_each(note)?;
         drop(progress);
-        replay::culprits(session, ordinal, suspects)?.into_iter().try_for_each(report)
+        journal.note(crew.take_found(), &mut suspects)?;
+        let ordinal = journal.args.backend.device.unwrap_or(0);
+        replay::culprits(session, ordinal, suspects)?.into_iter().try_for_each(|found| journal.report(found))
     }
 }
 
 /// Notes failures and progress until all is done.
 fn watch(
     crew: &Crew,
-    kind: BackendKind,
     progress: &Progress,
-    note: &mut dyn FnMut(Found) -> Result<()>,
+    journal: &mut Journal<'_>,
+    suspects: &mut Vec<Found>,
     is_over: impl Fn() -> bool,
 ) -> Result<()> {
     let mut shown = 0;
@@ -203,16 +184,99 @@ fn watch(
         let steps = crew.progress();
         progress.advance(steps - shown);
         shown = steps;
-        crew.take_found().into_iter().try_for_each(&mut *note)?;
-        if kind == BackendKind::Cuda
+        let found = crew.take_found();
+        if !found.is_empty() {
+            progress.suspend(|| journal.note(found, suspects))?;
+        }
+        if journal.session.kind() == BackendKind::Cuda
             && let Some(found) = crew.endless(ENDLESS)
         {
-            note(found)?;
+            suspects.push(found);
+            progress.suspend(|| suspects.drain(..).try_for_each(|found| journal.report(found)))?;
+            journal.finish(crew)?;
             // The thread waits for the driver for ever, and so would whoever waits for the thread.
             std::process::exit(1);
         }
     }
     Ok(())
+}
+
+/// What a run says, and leaves behind.
+struct Journal<'a> {
+    args: &'a Args,
+    command: &'a str,
+    session: &'a Session,
+    screen: &'a Screen,
+    failures: Vec<FailureRecord>,
+}
+
+impl Journal<'_> {
+    /// Reports failures, but for those that may be another problem's.
+    fn note(&mut self, found: Vec<Found>, suspects: &mut Vec<Found>) -> Result<()> {
+        for found in found {
+            if replay::took_the_device(self.session, &found) {
+                suspects.push(found);
+            } else {
+                self.report(found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, found: Found) -> Result<()> {
+        let record = record(&found, self.args, self.session.kind());
+        let FailureRecord { operation, what, replay, .. } = &record;
+        self.screen.line(format!("FAIL {operation}: {what}; replay: {replay}"))?;
+        self.failures.push(record);
+        Ok(())
+    }
+
+    /// The last lines, the document, and whether all is well.
+    fn finish(&mut self, crew: &Crew) -> Result<bool> {
+        let seconds = crew.seconds();
+        let problems: BTreeMap<_, _> = Operation::ALL
+            .map(Operation::name)
+            .into_iter()
+            .zip(crew.counts())
+            .filter(|(_, count)| count.all() > 0)
+            .collect();
+        let sum = |part: fn(&Count) -> u64| problems.values().map(part).sum::<u64>();
+        let runs = sum(Count::all);
+        let of: Vec<_> = problems.iter().map(|(name, count)| format!("{} {name}", count.all())).collect();
+        self.screen.line(format!(
+            "{runs} problems ({}) in {seconds:.1} s, {:.1} a second: {} right, {} refused, {} planned alone, {} failed",
+            of.join(", "),
+            runs as f64 / seconds,
+            sum(|count| count.passed),
+            sum(|count| count.refused),
+            sum(|count| count.planned),
+            self.failures.len(),
+        ))?;
+        let interrupted = interrupt::check();
+        let gave_up = crew.gave_up().map(|why| format!("it ended after {runs} problems: {why}"));
+        if let Some(gave_up) = &gave_up {
+            self.screen.line(gave_up)?;
+        }
+        let stopped = if interrupted.is_err() { Some(Interrupted.to_string()) } else { gave_up };
+        let passed = self.failures.is_empty();
+        let document = Document {
+            header: Header::new("fuzz", self.session, self.args.report.seed),
+            command: self.command.to_owned(),
+            problems,
+            runs,
+            seconds,
+            runs_per_second: runs as f64 / seconds,
+            failures: std::mem::take(&mut self.failures),
+            refusals: crew.refusals(),
+            stopped,
+            passed,
+        };
+        self.args.report.write(&document, self.screen)?;
+        if passed {
+            interrupted.with_context(|| format!("fuzz: {runs} problems ran"))?;
+        }
+        Ok(passed)
+    }
 }
 
 /// A machine of a backend.
@@ -261,57 +325,4 @@ fn record(found: &Found, args: &Args, kind: BackendKind) -> FailureRecord {
         replay: format!("fa-bench fuzz --backend {kind}{device} --problem '{}'", found.case.text()),
         drawn: format!("fa-bench fuzz --backend {kind}{device}{operation} --seed {} --runs 1", found.name),
     }
-}
-
-/// The last lines, the document, and whether all is well.
-fn finish(
-    args: &Args,
-    shared: &Shared,
-    session: &Session,
-    screen: &Screen,
-    (crew, failures): (&Crew, Vec<FailureRecord>),
-) -> Result<bool> {
-    let seconds = crew.seconds();
-    let problems: BTreeMap<_, _> = Operation::ALL
-        .map(Operation::name)
-        .into_iter()
-        .zip(crew.counts())
-        .filter(|(_, count)| count.all() > 0)
-        .collect();
-    let sum = |part: fn(&Count) -> u64| problems.values().map(part).sum::<u64>();
-    let runs = sum(Count::all);
-    let of: Vec<_> = problems.iter().map(|(name, count)| format!("{} {name}", count.all())).collect();
-    screen.line(format!(
-        "{runs} problems ({}) in {seconds:.1} s, {:.1} a second: {} right, {} refused, {} planned alone, {} failed",
-        of.join(", "),
-        runs as f64 / seconds,
-        sum(|count| count.passed),
-        sum(|count| count.refused),
-        sum(|count| count.planned),
-        failures.len(),
-    ))?;
-    let interrupted = interrupt::check();
-    let stopped = if interrupted.is_err() {
-        Some(Interrupted.to_string())
-    } else {
-        crew.gave_up().then(|| format!("it ended after {runs} problems, because too many failed"))
-    };
-    let passed = failures.is_empty();
-    let document = Document {
-        header: Header::new("fuzz", session, args.report.seed),
-        command: shared.command.clone(),
-        problems,
-        runs,
-        seconds,
-        runs_per_second: runs as f64 / seconds,
-        failures,
-        refusals: crew.refusals(),
-        stopped,
-        passed,
-    };
-    args.report.write(&document, screen)?;
-    if passed {
-        interrupted.with_context(|| format!("fuzz: {runs} problems ran"))?;
-    }
-    Ok(passed)
 }

@@ -1,7 +1,7 @@
 //! Whether O is what it should be where sums are long: V of ones, and V around 1 and 0, over many keys.
 
 use anyhow::Result;
-use flash_attention::{BackendKind, DType, Element, Problem, Request};
+use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
 use serde::Serialize;
 
 use crate::check::Expected;
@@ -92,11 +92,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         BackendKind::Cpu => vec![1024, 4096],
         BackendKind::Sim => vec![256],
     };
+    // All are planned before the first runs, which may take long.
+    let planned: Vec<_> =
+        shapes(args, &seqs).into_iter().map(|shape| planned(&session, shape)).collect::<Result<_>>()?;
     let mut rows = Vec::new();
-    for shape in shapes(args, &seqs) {
-        let problem = shape.problem(Layout::Bshd)?;
+    for (problem, plan) in &planned {
         for values in VALUES {
-            rows.push(with_element!(shape.dtype, measured(&session, &problem, values, args))?);
+            rows.push(with_element!(problem.dtype(), measured(&session, (problem, plan), values, args))?);
         }
     }
     let cells = rows.iter().map(|row| {
@@ -131,20 +133,26 @@ fn shapes(args: &Args, seqs: &[u32]) -> Vec<Shape> {
     args.dtype.iter().flat_map(|&dtype| args.dim.iter().flat_map(move |&dim| of_dim(dtype, dim))).collect()
 }
 
+/// A problem that fits, and how it runs.
+fn planned(session: &Session, shape: Shape) -> Result<(Problem, Plan)> {
+    let problem = shape.problem(Layout::Bshd)?;
+    session.check_tensors(&problem)?;
+    let plan = session.backend.plan(&problem, &Request::default())?;
+    session.check_workspace(&problem, &plan)?;
+    Ok((problem, plan))
+}
+
 /// One problem, run and judged.
 fn measured<T: Element>(
     session: &Session,
-    problem: &Problem,
+    (problem, plan): (&Problem, &Plan),
     values: Values,
     args: &Args,
 ) -> Result<RowRecord> {
-    session.check_tensors(problem)?;
     let seed = args.report.seed;
     let inputs = Inputs::<T>::around(problem, seed, values.mean, values.deviation);
     let expected = Expected::new(problem, &inputs, CHECKED_ROWS, seed);
-    let plan = session.backend.plan(problem, &Request::default())?;
-    session.check_workspace(problem, &plan)?;
-    let prepared = session.backend.prepare(problem, &plan, inputs.tensors())?;
+    let prepared = session.backend.prepare(problem, plan, inputs.tensors())?;
     let (mut mean, mut least, mut largest) = (0.0, f64::INFINITY, f64::NEG_INFINITY);
     let mut mean_error = 0.0;
     let (_, verdict) = judged(prepared, |o, lse| {

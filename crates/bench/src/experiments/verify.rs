@@ -281,7 +281,7 @@ fn verify<T: Element>(
 ) -> Result<Vec<Vec<EntryRecord>>> {
     let trials: Vec<Trial<T>> = distinct(group)
         .into_iter()
-        .map(|case| Trial::new(case, &group[0].target, args.report.seed + case.index as u64))
+        .map(|case| Trial::new(case, &group[0].target, args.report.seed.wrapping_add(case.index as u64)))
         .collect::<Result<_>>()?;
     let mut records = Vec::new();
     for WithCases { target, cases } in group {

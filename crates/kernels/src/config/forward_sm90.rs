@@ -28,7 +28,7 @@ impl Sm90Config {
     /// Bytes of a row of a tensor map's box: the span of the swizzle.
     pub const BOX_BYTES: u32 = LINE;
 
-    /// Most keys of a sum of 8-bit products: from zero, so many lose 0.2 % of a sum of one sign.
+    /// Most keys of a sum of 8-bit products: from zero, so many that weigh the same lose 0.2 % of their sum.
     pub const MAX_SUMMED: u32 = 128;
 
     /// Rows of a warpgroup: of a box of Q.

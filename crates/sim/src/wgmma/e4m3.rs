@@ -40,8 +40,11 @@ impl Line {
 
 /// `accumulator` + `a` · `b`.
 pub(super) fn add(accumulator: f32, a: &Line, b: &Line) -> f32 {
-    if a.has_nan || b.has_nan || !accumulator.is_finite() {
-        return if accumulator.is_infinite() { accumulator } else { f32::NAN };
+    if a.has_nan || b.has_nan {
+        return f32::NAN;
+    }
+    if !accumulator.is_finite() {
+        return accumulator;
     }
     let mut largest = 2 * ZERO;
     for (a, b) in a.exponents.iter().zip(&b.exponents) {
@@ -117,6 +120,7 @@ mod tests {
         let ones = Line::new([0x38; DEPTH]);
         let nan = Line::new(std::array::from_fn(|k| if k == 7 { 0xff } else { 0 }));
         assert!(add(1.0, &ones, &nan).is_nan() && add(f32::NAN, &ones, &ones).is_nan());
+        assert!(add(f32::INFINITY, &ones, &nan).is_nan());
         assert_eq!(add(f32::NEG_INFINITY, &ones, &ones), f32::NEG_INFINITY);
         assert_eq!(add(0.0, &Line::new([0; DEPTH]), &ones).to_bits(), 0);
     }

@@ -196,9 +196,11 @@ impl Crew {
         self.over.store(true, Relaxed);
     }
 
-    /// Whether it ended because of its failures.
-    pub(super) fn gave_up(&self) -> bool {
-        self.stop.load(Relaxed)
+    /// Why it ended, if that was because of its failures.
+    pub(super) fn gave_up(&self) -> Option<&'static str> {
+        let is_many = self.failures.load(Relaxed) >= MOST_FAILURES;
+        let why = if is_many { "too many failed" } else { "a fault took the device" };
+        self.stop.load(Relaxed).then_some(why)
     }
 
     pub(super) fn seconds(&self) -> f64 {

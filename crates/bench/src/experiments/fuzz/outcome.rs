@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn refusals_are_one_line_and_failures_shown_as_one() {
-        let refused = Stop::from(Error::Softcap { value: -1.0, limit: 1e30 });
+        let refused = Stop::from(Error::Softcap { value: -1.0, least: f32::MIN_POSITIVE, limit: 1e30 });
         assert_eq!(
             refused,
-            Stop::Refused("softcap is -1; 0 (off) or a positive number of at most 1e30 is needed".to_owned())
+            Stop::Refused("softcap is -1.0; 0 (off) or 1.1754944e-38 to 1e30 is needed".to_owned())
         );
         let jit = || Error::Jit { entry: "e".into(), name: "n".into(), log: "line\n  other".into() };
         assert!(matches!(Stop::from(jit()), Stop::Failed(Failure { kind: Kind::Refusal, .. })));

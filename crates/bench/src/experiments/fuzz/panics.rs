@@ -29,7 +29,10 @@ impl Quiet {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        if let Some(before) = self.before.take() {
+        // Nobody may set a hook while unwinding: that aborts, with nothing said.
+        if !std::thread::panicking()
+            && let Some(before) = self.before.take()
+        {
             panic::set_hook(before);
         }
     }

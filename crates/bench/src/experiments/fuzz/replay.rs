@@ -1,8 +1,10 @@
 //! Problems by their text: one alone, and those that may have taken a GPU with them, each in a process of its
 //! own.
 
+use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use flash_attention::BackendKind;
@@ -26,7 +28,7 @@ pub(super) fn one(case: &Case, session: &Session, screen: &Screen) -> Result<boo
         Err(Stop::Large) => screen.line("planned; too large to be run here")?,
         Err(Stop::Refused(line)) => return Err(usage(line)),
         Err(Stop::Failed(failure)) => {
-            screen.line(format!("FAIL {}: {failure}", case.operation().name()))?;
+            screen.line(format!("{FAILED}{}: {failure}", case.operation().name()))?;
             return Ok(false);
         }
     }
@@ -53,13 +55,29 @@ pub(super) fn culprits(session: &Session, ordinal: usize, suspects: Vec<Found>) 
     Ok(if culprits.is_empty() { suspects } else { culprits })
 }
 
-/// Whether a problem fails in a process of its own.
+/// What a failure's line begins with.
+const FAILED: &str = "FAIL ";
+
+/// Whether a problem fails in a process of its own, or does not end there.
 fn fails_alone(session: &Session, ordinal: usize, case: &Case) -> Result<bool> {
     let program = std::env::current_exe().context("this program's path")?;
     let (ordinal, text) = (ordinal.to_string(), case.text());
     let arguments = ["fuzz", "--backend", session.kind().name(), "--device", &ordinal, "--problem", &text];
     let mut command = Command::new(program);
-    let status =
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    Ok(status.context("a process for one problem")?.code() == Some(1))
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().context("a process for one problem")?;
+    let begin = Instant::now();
+    while child.try_wait().context("a process for one problem")?.is_none() {
+        if begin.elapsed() > super::ENDLESS {
+            child.kill().and_then(|()| child.wait()).context("a process that does not end")?;
+            return Ok(true);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    // A few lines, which a pipe holds. Without GPU it fails too, and then says something else.
+    let mut said = String::new();
+    if let Some(mut output) = child.stdout.take() {
+        output.read_to_string(&mut said).context("what a process for one problem says")?;
+    }
+    Ok(said.lines().any(|line| line.starts_with(FAILED)))
 }

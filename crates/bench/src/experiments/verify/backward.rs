@@ -138,7 +138,7 @@ fn verify_group<T: Element<Output = T>>(
     let trials: Vec<Trial<T>> = distinct(group.iter().copied())
         .into_iter()
         .filter(|case| !case.is_long())
-        .map(|case| Trial::new(case, &head_dims, args.report.seed + case.index as u64))
+        .map(|case| Trial::new(case, &head_dims, args.report.seed.wrapping_add(case.index as u64)))
         .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for WithCases { target, cases } in group {

@@ -159,7 +159,7 @@ fn verify_type<T: Element>(
 /// The cases of a size for a range of head_dims.
 fn trials<T: Element>(sizes: Sizes, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Vec<Trial<T>>> {
     let cases = cases(sizes);
-    let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed + index as u64);
+    let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed.wrapping_add(index as u64));
     cases.iter().enumerate().map(trial).collect()
 }
 

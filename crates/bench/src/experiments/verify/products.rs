@@ -139,7 +139,10 @@ pub(super) fn verify<T: Element>(
     let trials: Vec<_> = shapes
         .map(|(index, shape)| {
             let problem = target.problem(first + index, shape)?;
-            Ok(Trial { product: Product::<T>::new(&problem, seed + index as u64, CHECKED_ROWS), target })
+            Ok(Trial {
+                product: Product::<T>::new(&problem, seed.wrapping_add(index as u64), CHECKED_ROWS),
+                target,
+            })
         })
         .collect::<flash_attention::Result<_>>()?;
     let outcomes: Vec<Outcome> = outcomes(session, args, &trials)?;

@@ -213,6 +213,23 @@ mod tests {
         assert_covered(&backward::targets(BackendKind::Sim));
     }
 
+    fn assert_none_refused<T: Takes>(targets: &[T]) {
+        for (name, members) in families(targets) {
+            for (index, combination) in combinations().iter().enumerate() {
+                let (target, case) = (members[0], case(index, combination, members[0]));
+                if let Err(error) = case.problem(target.dtype(), &target.head_dims(), target.step()) {
+                    panic!("{name}: {case:?}: {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_library_refuses_none_of_the_combinations() {
+        assert_none_refused(&targets::targets(BackendKind::Sim, None));
+        assert_none_refused(&backward::targets(BackendKind::Sim));
+    }
+
     #[test]
     fn the_simulators_fused_kernels_meet_every_value() {
         let targets = targets::targets(BackendKind::Sim, Some(Kernel::ForwardSimt));
