@@ -127,7 +127,9 @@ impl Judge {
             match running.line(limit) {
                 Line::Text(line) if line.contains(mark) => {
                     let said = line.trim().trim_start_matches("test ").trim_start_matches(ENTRY_FAILED);
-                    let what = said.split([' ', ',', ':']).next().unwrap_or_default().to_owned();
+                    // The path of a test has colons of its own.
+                    let ends: &[char] = if self.is_tests() { &[' ', ','] } else { &[' ', ',', ':'] };
+                    let what = said.split(ends).next().unwrap_or_default().to_owned();
                     // `fuzz` says why in the same line, `verify` in the next one.
                     let why = match said[what.len()..].strip_prefix(": ") {
                         Some(why) => why.to_owned(),
