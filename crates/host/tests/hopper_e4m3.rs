@@ -80,18 +80,23 @@ fn every_tile_matches_the_reference() {
     }
 }
 
+/// Eight queries of one head of 64 columns over `keys` keys.
+fn one_head(keys: usize, options: Options) -> Case {
+    Case {
+        dtype: DType::E4m3,
+        shape: [1, 8, keys, 1, 1, 64],
+        head_dim_v: None,
+        orders: [Order::Bhsd; 3],
+        options,
+        seed: 1,
+    }
+}
+
 /// With V = 1, O is 1 up to P's rounding, which many keys even out: nothing is lost where tensor cores cut
 /// what they add.
 #[test]
 fn sums_over_many_keys_lose_nothing() {
-    let case = Case {
-        dtype: DType::E4m3,
-        shape: [1, 8, 4096, 1, 1, 64],
-        head_dim_v: None,
-        orders: [Order::Bhsd; 3],
-        options: Options::default(),
-        seed: 1,
-    };
+    let case = one_head(4096, Options::default());
     let (problem, sim) = (case.problem(), Sim::new(1));
     let [q, k, v] = case.inputs::<F8E4M3>();
     let ones = vec![F8E4M3::from_f32(1.0); v.len()];
@@ -107,15 +112,8 @@ fn sums_over_many_keys_lose_nothing() {
 /// they are lost, and the bound says so.
 #[test]
 fn one_key_that_outweighs_its_block_costs_the_others() {
-    let case = Case {
-        dtype: DType::E4m3,
-        shape: [1, 8, 128, 1, 1, 64],
-        head_dim_v: None,
-        orders: [Order::Bhsd; 3],
-        // The first key's score: the others' are 0, and their weights e^−9.05 of its own.
-        options: Options { softmax_scale: Some(9.05 / 64.0), ..Options::default() },
-        seed: 1,
-    };
+    // The first key scores 9.05 and the others 0: their weights are e^−9.05 of its weight.
+    let case = one_head(128, Options { softmax_scale: Some(9.05 / 64.0), ..Options::default() });
     let (problem, sim) = (case.problem(), Sim::new(1));
     let ones = |len: usize| vec![F8E4M3::from_f32(1.0); len];
     let [q, v] = [problem.tensors().q, problem.tensors().v].map(|layout| ones(layout.span()));

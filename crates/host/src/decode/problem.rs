@@ -25,7 +25,8 @@ pub struct DecodeOptions {
 ///
 /// ```
 /// use flash_attention::{
-///     Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, TensorLayout, Tensors,
+///     Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, TensorLayout,
+///     Tensors,
 /// };
 ///
 /// let q = TensorLayout::bshd(2, 1, 8, 64); // two sequences, one query row each, 8 heads
