@@ -86,13 +86,19 @@ pub struct ProblemRecord {
     cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
     kv_heads: usize,
-    seq: usize,
-    kv_seq: usize,
-    head_dim: usize,
-    head_dim_v: usize,
-    dtype: Cow<'static, str>,
+    /// Rows of Q.
+    pub seq: usize,
+    /// Rows of K and V.
+    pub kv_seq: usize,
+    /// Columns of Q and K.
+    pub head_dim: usize,
+    /// Columns of V and O.
+    pub head_dim_v: usize,
+    /// The storage type, as in `f16`.
+    pub dtype: Cow<'static, str>,
     layout: Cow<'static, str>,
-    causal: bool,
+    /// Whether a row of Q sees only the keys up to its own.
+    pub causal: bool,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
     softcap: f32,
@@ -126,6 +132,23 @@ impl ProblemRecord {
             flops: problem.flops(),
             tensor_bytes: tensor_bytes(problem),
         }
+    }
+
+    /// Whether it is self-attention of equally long sequences with nothing beside a causal mask.
+    pub fn is_plain(&self) -> bool {
+        let windowed = self.window.0.is_some() || self.window.1 != self.causal.then_some(0);
+        self.cu_seqlens.is_none()
+            && self.seq == self.kv_seq
+            && self.head_dim == self.head_dim_v
+            && !windowed
+            && self.softcap == 0.0
+            && !self.alibi
+            && self.dropout == 0.0
+    }
+
+    /// Batch, heads of Q and heads of K and V.
+    pub const fn sizes(&self) -> [usize; 3] {
+        [self.batch, self.heads, self.kv_heads]
     }
 }
 

@@ -1,296 +1,299 @@
-//! Axes, scales and marks of the report's plots, as SVG.
+//! Axes, scales and marks of the report's panels, as SVG.
+
+mod scale;
 
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::series::{Look, Mark};
+use scale::{Scale, apart, number};
 
 /// Text and axes. The HTML report gives this colour the page's own.
 pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 /// Lines that help the eye.
 const GRID: RGBColor = RGBColor(200, 200, 201);
 
-/// Series colours that colour-blind readers tell apart (Okabe and Ito 2008), from dark to light in grey.
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-];
+/// Pixels of a panel. A phone shows one across, a desk two or three, and text is legible at both scales.
+pub(super) const WIDTH: i32 = 480;
+const HEIGHT: i32 = 280;
+/// The place of a panel's inner part.
+const LEFT: i32 = 54;
+const RIGHT: i32 = WIDTH - 16;
+const TOP: i32 = 56;
+const BOTTOM: i32 = HEIGHT - 50;
 
-/// The place of a plot's inner part, and of what is around it, in pixels.
-pub(super) const SIZE: (i32, i32) = (860, 440);
-const LEFT: i32 = 84;
-const RIGHT: i32 = 610;
-const TOP: i32 = 52;
-const BOTTOM: i32 = 376;
+/// Sizes of text, of which plotters takes 1/1.24 in pixels.
+const SMALL: i32 = 16;
+const LARGE: i32 = 18;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// What an axis shows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Axis<'a> {
-    /// With its unit.
-    pub(super) label: &'a str,
-    pub(super) logarithmic: bool,
+/// One SVG with its own axes.
+pub(super) struct Panel {
+    pub(super) width: i32,
+    pub(super) height: i32,
+    pub(super) svg: String,
 }
 
-/// From values to pixels.
+/// An axis, and the values that all panels with it have in common.
 #[derive(Clone, Debug)]
-struct Scale {
-    from: f64,
-    to: f64,
-    pixels: (i32, i32),
-    logarithmic: bool,
+pub(super) struct Axis {
+    /// With its unit.
+    pub(super) label: String,
+    pub(super) logarithmic: bool,
+    /// Values that must fit on it.
+    pub(super) values: Vec<f64>,
+    /// Where its labels stand; round values where there are none.
+    pub(super) ticks: Vec<f64>,
 }
 
-impl Scale {
-    /// A scale that all of `values` fit on; a linear one begins at 0 where `zero` says so.
-    fn over(values: &[f64], pixels: (i32, i32), logarithmic: bool, zero: bool) -> Self {
-        let (least, most) =
-            values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| {
-                (least.min(value), most.max(value))
-            });
-        let (from, to) = match logarithmic {
-            true => (least / 1.25, most * 1.25),
-            false => {
-                let gap = 0.05 * (most - least).max(most.abs() * 1e-3);
-                (if zero { 0.0 } else { least - gap }, most + gap)
-            }
-        };
-        Self { from, to, pixels, logarithmic }
-    }
-
-    fn at(&self, value: f64) -> i32 {
-        let fraction = match self.logarithmic {
-            true => (value / self.from).ln() / (self.to / self.from).ln(),
-            false => (value - self.from) / (self.to - self.from),
-        };
-        let (first, last) = (f64::from(self.pixels.0), f64::from(self.pixels.1));
-        (first + fraction.clamp(-0.5, 1.5) * (last - first)).round() as i32
-    }
-
-    /// Round values on the scale.
-    fn ticks(&self) -> Vec<f64> {
-        let within = |value: &f64| (self.from..=self.to).contains(value);
-        if self.logarithmic {
-            let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-            let wide = self.to / self.from > 1e3;
-            let steps: &[f64] = if wide { &[1.0] } else { &[1.0, 2.0, 5.0] };
-            let of = |decade: i32| steps.iter().map(move |step| step * 10_f64.powi(decade));
-            return decades.flat_map(of).filter(within).collect();
-        }
-        let raw = (self.to - self.from) / 6.0;
-        let decade = 10_f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
-        let step = step.into_iter().find(|&step| step >= raw).unwrap_or(10.0 * decade);
-        let first = (self.from / step).ceil() as i64;
-        (first..first + 20).map(|index| index as f64 * step).filter(within).collect()
-    }
+/// The points of a series in a panel.
+#[derive(Clone, Debug)]
+pub(super) struct Curve {
+    pub(super) look: Look,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A plot under way.
-pub(super) struct Canvas<'a> {
-    area: Area<'a>,
-    x: Scale,
-    y: Scale,
-    legend: i32,
+/// A bar of a panel of bars.
+#[derive(Clone, Debug)]
+pub(super) struct Bar {
+    pub(super) look: Look,
+    pub(super) value: f64,
+    /// The value for people.
+    pub(super) text: String,
 }
 
-impl<'a> Canvas<'a> {
-    /// Draws title and axes over the range of `points`. `ticks` are those of x, where they are given.
-    pub(super) fn new(
-        text: &'a mut String,
-        title: &str,
-        (x_axis, y_axis): (Axis<'_>, Axis<'_>),
-        points: &[(f64, f64)],
-        ticks: &[f64],
-    ) -> Result<Self> {
-        let area = SVGBackend::with_string(text, (SIZE.0 as u32, SIZE.1 as u32)).into_drawing_area();
-        area.fill(&WHITE)?;
-        let (xs, ys): (Vec<_>, Vec<_>) = points.iter().copied().unzip();
-        let x = Scale::over(&xs, (LEFT, RIGHT), x_axis.logarithmic, false);
-        let y = Scale::over(&ys, (BOTTOM, TOP), y_axis.logarithmic, true);
-        let canvas = Self { area, x, y, legend: TOP + 8 };
-        canvas.write(title, (12, 14), 17, (HPos::Left, VPos::Top))?;
-        let x_ticks = if ticks.is_empty() { canvas.x.ticks() } else { apart(&canvas.x, ticks) };
-        for value in x_ticks {
-            let at = canvas.x.at(value);
-            canvas.line(&[(at, TOP), (at, BOTTOM)], GRID, 1)?;
-            canvas.write(&number(value), (at, BOTTOM + 8), 12, (HPos::Center, VPos::Top))?;
-        }
-        for value in canvas.y.ticks() {
-            let at = canvas.y.at(value);
-            canvas.line(&[(LEFT, at), (RIGHT, at)], GRID, 1)?;
-            canvas.write(&number(value), (LEFT - 8, at), 12, (HPos::Right, VPos::Center))?;
-        }
-        canvas.line(&[(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)], INK, 1)?;
-        canvas.write(x_axis.label, ((LEFT + RIGHT) / 2, BOTTOM + 32), 13, (HPos::Center, VPos::Top))?;
-        let style = ("sans-serif", 13).into_font().transform(FontTransform::Rotate270).color(&INK);
-        let style = style.pos(Pos::new(HPos::Center, VPos::Center));
-        canvas.area.draw_text(y_axis.label, &style, (18, (TOP + BOTTOM) / 2))?;
-        Ok(canvas)
-    }
-
-    /// A series with its line, marks, and line in the legend.
-    pub(super) fn series(
-        &mut self,
-        index: usize,
-        name: &str,
-        points: &[(f64, f64)],
-        joined: bool,
-    ) -> Result<()> {
-        let places: Vec<_> = points.iter().map(|&(x, y)| (self.x.at(x), self.y.at(y))).collect();
-        let colour = COLOURS[index % COLOURS.len()];
-        if joined {
-            self.line(&places, colour, 2)?;
-        }
-        // Many points are a line of their own, which marks would hide.
-        if places.len() <= 40 || !joined {
-            places.iter().try_for_each(|&place| self.mark(index, place))?;
-        }
-        let place = (RIGHT + 24, self.legend);
-        self.line(&[(place.0 - 10, place.1), (place.0 + 10, place.1)], colour, 2)?;
-        self.mark(index, place)?;
-        self.write(name, (place.0 + 18, place.1), 12, (HPos::Left, VPos::Center))?;
-        self.legend += 22;
-        Ok(())
-    }
-
-    /// A line that is no series, such as a roof.
-    pub(super) fn guide(&self, points: &[(f64, f64)]) -> Result<()> {
-        let places: Vec<_> = points.iter().map(|&(x, y)| (self.x.at(x), self.y.at(y))).collect();
-        self.line(&places, INK, 2)
-    }
-
-    /// The ends of the x axis.
-    pub(super) const fn x_range(&self) -> (f64, f64) {
-        (self.x.from, self.x.to)
-    }
-
-    fn line(&self, places: &[(i32, i32)], colour: RGBColor, width: u32) -> Result<()> {
-        Ok(self.area.draw(&PathElement::new(places.to_vec(), colour.stroke_width(width)))?)
-    }
-
-    /// Each series has a shape of its own, so that grey tells them apart.
-    fn mark(&self, index: usize, (x, y): (i32, i32)) -> Result<()> {
-        let colour = COLOURS[index % COLOURS.len()];
-        let corners: &[(i32, i32)] = match index % 5 {
-            0 => return Ok(self.area.draw(&Circle::new((x, y), 5, colour.filled()))?),
-            1 => &[(-5, -5), (5, -5), (5, 5), (-5, 5)],
-            2 => &[(0, -6), (6, 5), (-6, 5)],
-            3 => &[(0, -7), (7, 0), (0, 7), (-7, 0)],
-            _ => &[(0, 6), (6, -5), (-6, -5)],
-        };
-        let corners: Vec<_> = corners.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
-        Ok(self.area.draw(&Polygon::new(corners, colour.filled()))?)
-    }
-
-    fn write(
-        &self,
-        text: &str,
-        at: (i32, i32),
-        size: i32,
-        (horizontal, vertical): (HPos, VPos),
-    ) -> Result<()> {
-        write(&self.area, text, at, size, (horizontal, vertical))
-    }
-}
-
-/// Bars with their names at the left and their values at the end, one below the other.
+/// A panel of series over an axis, with lines between their points where `joined` says so.
 ///
 /// # Errors
 /// When nothing can be drawn.
-pub(super) fn bars(
-    text: &mut String,
+pub(super) fn lines(
     title: &str,
-    label: &str,
-    rows: &[(String, usize, f64, String)],
+    (x_axis, y_axis): (&Axis, &Axis),
+    curves: &[Curve],
+    joined: bool,
+    guide: &[(f64, f64)],
+) -> Result<Panel> {
+    let x = Scale::over(&x_axis.values, (LEFT, RIGHT), x_axis.logarithmic, false);
+    let y = Scale::over(&y_axis.values, (BOTTOM, TOP), y_axis.logarithmic, true);
+    panel(HEIGHT, |area| {
+        axes(area, title, (x_axis, &x), (y_axis, &y))?;
+        let place = |&(left, top): &(f64, f64)| (x.at(left), y.at(top));
+        if !guide.is_empty() {
+            line(area, guide.iter().map(place).collect(), INK, 2)?;
+        }
+        // The library's own lie on top.
+        let (own, others): (Vec<_>, Vec<_>) = curves.iter().partition(|curve| curve.look.own);
+        for Curve { look, points } in others.into_iter().chain(own) {
+            let places: Vec<_> = points.iter().map(place).collect();
+            if joined {
+                line(area, places.clone(), look.colour, stroke(look))?;
+            }
+            // Marks would hide a line of many points.
+            if places.len() <= 40 || !joined {
+                places.iter().try_for_each(|&place| mark(area, look, place))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A panel of bars, one below the other, as long as their share of `most`.
+///
+/// # Errors
+/// When nothing can be drawn.
+pub(super) fn bars(title: &str, label: &str, bars: &[Bar], most: f64) -> Result<Panel> {
+    const BAR: i32 = 24;
+    const NAMES: i32 = 196;
+    const FIRST: i32 = 34;
+    let bottom = FIRST + BAR * bars.len() as i32;
+    panel(bottom + 34, |area| {
+        write(area, title, (4, 6), (LARGE, true), (HPos::Left, VPos::Top))?;
+        for (index, Bar { look, value, text }) in bars.iter().enumerate() {
+            let y = FIRST + BAR * index as i32;
+            let room = f64::from(WIDTH - NAMES - 96);
+            let end = NAMES + ((room * value / most.max(f64::MIN_POSITIVE)) as i32).max(1);
+            area.draw(&Rectangle::new([(NAMES, y + 3), (end, y + BAR - 3)], look.colour.filled()))?;
+            let size = (SMALL, look.own);
+            let middle = y + BAR / 2;
+            write(area, &shortened(&look.label), (NAMES - 8, middle), size, (HPos::Right, VPos::Center))?;
+            write(area, text, (end + 6, middle), size, (HPos::Left, VPos::Center))?;
+        }
+        line(area, vec![(NAMES, FIRST), (NAMES, bottom), (WIDTH - 16, bottom)], INK, 1)?;
+        write(area, label, (WIDTH - 16, bottom + 8), (SMALL, false), (HPos::Right, VPos::Top))
+    })
+}
+
+/// The title above a figure's panels.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub(super) fn title(width: i32, height: i32, text: &str) -> Result<String> {
+    let drawn =
+        drawn(width, height, |area| write(area, text, (8, 8), (LARGE + 3, true), (HPos::Left, VPos::Top)))?;
+    Ok(drawn.svg)
+}
+
+/// The line and mark of a series.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub(super) fn swatch(look: &Look) -> Result<String> {
+    let drawn = drawn(32, 16, |area| {
+        line(area, vec![(2, 8), (30, 8)], look.colour, stroke(look))?;
+        mark(area, look, (16, 8))
+    })?;
+    Ok(drawn.svg)
+}
+
+/// A series in the legend of an SVG, and the pixels that it takes across.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub(super) fn legend_item(look: &Look) -> Result<(String, i32)> {
+    // Without fonts at hand, the widest that a sans-serif of this size makes of such names.
+    let width = 60 + 8 * look.label.chars().count() as i32;
+    let drawn = drawn(width, 24, |area| {
+        line(area, vec![(10, 12), (38, 12)], look.colour, stroke(look))?;
+        mark(area, look, (24, 12))?;
+        write(area, &look.label, (46, 12), (SMALL, look.own), (HPos::Left, VPos::Center))
+    })?;
+    Ok((drawn.svg, width))
+}
+
+fn panel(height: i32, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<Panel> {
+    drawn(WIDTH, height, |area| {
+        area.fill(&WHITE)?;
+        draw(area)
+    })
+}
+
+fn drawn(width: i32, height: i32, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<Panel> {
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (width as u32, height as u32)).into_drawing_area();
+    draw(&area)?;
+    area.present()?;
+    drop(area);
+    Ok(Panel { width, height, svg })
+}
+
+/// The title, the grid, and both axes with their titles at their ends.
+fn axes(
+    area: &Area<'_>,
+    title: &str,
+    (x_axis, x): (&Axis, &Scale),
+    (y_axis, y): (&Axis, &Scale),
 ) -> Result<()> {
-    const BAR: i32 = 22;
-    const NAMES: i32 = 300;
-    let height = TOP + BAR * rows.len() as i32 + 44;
-    let area = SVGBackend::with_string(text, (SIZE.0 as u32, height as u32)).into_drawing_area();
-    area.fill(&WHITE)?;
-    write(&area, title, (12, 14), 17, (HPos::Left, VPos::Top))?;
-    let most = rows.iter().map(|(_, _, value, _)| *value).fold(0.0, f64::max);
-    for (index, (name, series, value, shown)) in rows.iter().enumerate() {
-        let y = TOP + BAR * index as i32;
-        let length = (f64::from(SIZE.0 - NAMES - 110) * value / most.max(f64::MIN_POSITIVE)) as i32;
-        let fill = COLOURS[series % COLOURS.len()].filled();
-        area.draw(&Rectangle::new([(NAMES, y + 2), (NAMES + length.max(1), y + BAR - 3)], fill))?;
-        write(&area, name, (NAMES - 8, y + BAR / 2), 12, (HPos::Right, VPos::Center))?;
-        write(&area, shown, (NAMES + length + 8, y + BAR / 2), 12, (HPos::Left, VPos::Center))?;
+    write(area, title, (4, 6), (LARGE, true), (HPos::Left, VPos::Top))?;
+    write(area, &y_axis.label, (4, TOP - 24), (SMALL, false), (HPos::Left, VPos::Top))?;
+    write(area, &x_axis.label, (RIGHT, HEIGHT - 22), (SMALL, false), (HPos::Right, VPos::Top))?;
+    let ticks = |axis: &Axis, scale: &Scale| match &axis.ticks[..] {
+        [] => scale.ticks(),
+        ticks => ticks.to_vec(),
+    };
+    for value in apart(x, &ticks(x_axis, x), 52) {
+        let at = x.at(value);
+        line(area, vec![(at, TOP), (at, BOTTOM)], GRID, 1)?;
+        write(area, &number(value), (at, BOTTOM + 7), (SMALL, false), (HPos::Center, VPos::Top))?;
     }
-    write(&area, label, (NAMES, height - 14), 13, (HPos::Left, VPos::Bottom))
+    for value in apart(y, &ticks(y_axis, y), 18) {
+        let at = y.at(value);
+        line(area, vec![(LEFT, at), (RIGHT, at)], GRID, 1)?;
+        write(area, &number(value), (LEFT - 7, at), (SMALL, false), (HPos::Right, VPos::Center))?;
+    }
+    line(area, vec![(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)], INK, 1)
+}
+
+const fn stroke(look: &Look) -> u32 {
+    if look.own { 4 } else { 2 }
+}
+
+fn line(area: &Area<'_>, places: Vec<(i32, i32)>, colour: RGBColor, width: u32) -> Result<()> {
+    Ok(area.draw(&PathElement::new(places, colour.stroke_width(width)))?)
+}
+
+fn mark(area: &Area<'_>, look: &Look, (x, y): (i32, i32)) -> Result<()> {
+    let corners: &[(i32, i32)] = match look.mark {
+        Mark::Circle => return Ok(area.draw(&Circle::new((x, y), 5, look.colour.filled()))?),
+        Mark::Square => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        Mark::Up => &[(0, -6), (5, 4), (-5, 4)],
+        Mark::Diamond => &[(0, -6), (6, 0), (0, 6), (-6, 0)],
+        Mark::Down => &[(0, 6), (5, -4), (-5, -4)],
+    };
+    let corners: Vec<_> = corners.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
+    Ok(area.draw(&Polygon::new(corners, look.colour.filled()))?)
 }
 
 fn write(
     area: &Area<'_>,
     text: &str,
     at: (i32, i32),
-    size: i32,
+    (size, bold): (i32, bool),
     (horizontal, vertical): (HPos, VPos),
 ) -> Result<()> {
-    let style = ("sans-serif", size).into_font().color(&INK).pos(Pos::new(horizontal, vertical));
+    let font = ("sans-serif", size).into_font();
+    let font = if bold { font.style(FontStyle::Bold) } else { font };
+    let style = font.color(&INK).pos(Pos::new(horizontal, vertical));
     Ok(area.draw_text(text, &style, at)?)
 }
 
-/// Of the values those whose labels do not run into one another.
-fn apart(scale: &Scale, values: &[f64]) -> Vec<f64> {
-    let mut kept: Vec<f64> = Vec::new();
-    for &value in values {
-        if kept.last().is_none_or(|&last| scale.at(value) - scale.at(last) >= 48) {
-            kept.push(value);
-        }
-    }
-    kept
-}
-
-/// A tick's value, as short as it can be.
-fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        v if !(1e-3..1e7).contains(&v) => format!("{value:.0e}"),
-        _ => format!("{}", (value * 1e6).round() / 1e6),
+/// A name that fits the column beside the bars.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 27;
+    match name.chars().count() {
+        count if count <= MOST => name.to_owned(),
+        _ => name.chars().take(MOST - 1).chain(['…']).collect(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::series::look;
     use super::*;
 
-    #[test]
-    fn scales_go_from_end_to_end_and_have_round_ticks() {
-        let scale = Scale { from: 0.0, to: 60.0, pixels: (100, 0), logarithmic: false };
-        assert_eq!([scale.at(0.0), scale.at(30.0), scale.at(60.0)], [100, 50, 0]);
-        assert_eq!(scale.ticks(), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
-        let scale = Scale { from: 1.0, to: 100.0, pixels: (0, 100), logarithmic: true };
-        assert_eq!([scale.at(1.0), scale.at(10.0), scale.at(100.0)], [0, 50, 100]);
-        assert_eq!(scale.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+    fn axis(values: &[f64]) -> Axis {
+        Axis { label: "axis".into(), logarithmic: false, values: values.into(), ticks: Vec::new() }
     }
 
     #[test]
-    fn ticks_keep_their_distance() {
-        let scale = Scale { from: 1.0, to: 101.0, pixels: (0, 100), logarithmic: false };
-        assert_eq!(apart(&scale, &[1.0, 2.0, 60.0, 70.0]), [1.0, 60.0]);
-        assert_eq!([number(0.0), number(4096.0), number(0.25), number(2e-6)], ["0", "4096", "0.25", "2e-6"]);
-    }
-
-    #[test]
-    fn grey_tells_neighbours_apart_by_their_shape() {
-        let mut shapes = Vec::new();
-        for index in 0..5 {
-            let mut text = String::new();
-            let axis = Axis { label: "", logarithmic: false };
-            let mut canvas =
-                Canvas::new(&mut text, "", (axis, axis), &[(0.0, 0.0), (1.0, 1.0)], &[]).unwrap();
-            canvas.series(index, "", &[(0.5, 0.5)], false).unwrap();
-            drop(canvas);
-            let marks = text.lines().filter(|line| line.contains("<circle") || line.contains("<polygon"));
-            shapes.push(marks.map(|line| line.matches(',').count()).collect::<Vec<_>>());
+    fn grey_tells_series_apart_by_their_shape() {
+        let (x, y) = (axis(&[0.0, 1.0]), axis(&[0.0, 1.0]));
+        let shapes =
+            ["forward_sm90", "torch CUDNN_ATTENTION", "torch FLASH_ATTENTION", "torch MATH"].map(|name| {
+                let curve = Curve { look: look(name), points: vec![(0.5, 0.5)] };
+                let panel = lines("", (&x, &y), &[curve], false, &[]).unwrap().svg;
+                let marks: Vec<_> = panel
+                    .lines()
+                    .filter(|line| line.contains("<circle") || line.contains("<polygon"))
+                    .collect();
+                assert_eq!(marks.len(), 1, "{panel}");
+                let points = marks[0].split("points=").nth(1);
+                points.map(|points| points.split('"').nth(1).unwrap().to_owned())
+            });
+        for (index, shape) in shapes.iter().enumerate() {
+            assert!(!shapes[..index].contains(shape), "{shapes:?}");
         }
-        assert!(shapes.iter().all(|marks| marks.len() == 2), "the point and its legend: {shapes:?}");
+    }
+
+    #[test]
+    fn the_librarys_own_stand_out_and_lie_on_top() {
+        let (x, y) = (axis(&[0.0, 1.0]), axis(&[0.0, 1.0]));
+        let curve = |name| Curve { look: look(name), points: vec![(0.0, 0.5), (1.0, 0.5)] };
+        let panel = lines("", (&x, &y), &[curve("forward_sm90"), curve("torch MATH")], true, &[]).unwrap();
+        let widths: Vec<_> = panel.svg.lines().filter(|line| line.contains("<polyline")).collect();
+        let [.., peer, own] = &widths[..] else { panic!("{widths:?}") };
+        assert!(peer.contains("stroke-width=\"2\"") && own.contains("stroke-width=\"4\""), "{peer} {own}");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        let bar = |value| Bar { look: look("decode"), value, text: format!("{value} us") };
+        let panel = bars("S=1", "latency", &[bar(1.0), bar(2.0)], 4.0).unwrap();
+        let widths = panel.svg.lines().filter(|line| line.contains("<rect") && line.contains("#0072B2"));
+        let width = |line: &str| line.split(" width=\"").nth(1)?.split('"').next()?.parse::<i32>().ok();
+        let widths: Vec<_> = widths.filter_map(width).collect();
+        assert_eq!(widths, [47, 94]);
+        assert_eq!(shortened("one of 100 calls behind one another").chars().count(), 27);
     }
 }

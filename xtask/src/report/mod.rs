@@ -1,10 +1,15 @@
 //! `cargo xtask report`: one page for people from the documents of the experiments, and from nothing else.
 
 mod canvas;
+mod figure;
+mod headline;
 mod html;
 mod markdown;
 mod plots;
 mod png;
+mod series;
+mod speeds;
+mod trap;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +17,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use fa_bench::EXPERIMENTS;
-use fa_bench::lab::{Document, Row};
+use fa_bench::lab::Document;
 
-use plots::Plot;
+use figure::Figure;
+use headline::{Headline, SENTENCES};
 use png::Painter;
 
 /// Make REPORT.md, report.html and plots/ from a folder of experiments' documents, as `fa-bench all` writes
@@ -30,14 +36,22 @@ struct Section {
     /// The document's file beside the report.
     file: String,
     document: Document,
-    plots: Vec<Plot>,
+    figures: Vec<Figure>,
 }
 
 /// All of the report.
 struct Contents {
+    headline: Headline,
     sections: Vec<Section>,
     /// Documents that could not be read, with the reason.
     left_out: Vec<String>,
+}
+
+/// A sentence that the documents prove, and the experiments and rows that prove it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Claim {
+    text: String,
+    sources: Vec<(String, Option<usize>)>,
 }
 
 impl Report {
@@ -51,10 +65,11 @@ impl Report {
         let plots = folder.join("plots");
         fs::create_dir_all(&plots).with_context(|| format!("{}: cannot be made", plots.display()))?;
         let painter = Painter::new();
-        for plot in contents.sections.iter().flat_map(|section| &section.plots) {
-            write(&plots.join(format!("{}.svg", plot.name)), plot.svg.as_bytes())?;
+        for figure in contents.figures() {
+            let svg = figure.svg()?;
+            write(&plots.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
             if let Some(painter) = &painter {
-                write(&plots.join(format!("{}.png", plot.name)), &painter.paint(&plot.svg)?)?;
+                write(&plots.join(format!("{}.png", figure.name)), &painter.paint(&svg)?)?;
             }
         }
         if painter.is_none() {
@@ -62,7 +77,7 @@ impl Report {
         }
         let (markdown, html) = (folder.join("REPORT.md"), folder.join("report.html"));
         write(&markdown, markdown::render(&contents).as_bytes())?;
-        write(&html, html::render(&contents).as_bytes())?;
+        write(&html, html::render(&contents)?.as_bytes())?;
         contents.left_out.iter().for_each(|line| println!("left out: {line}"));
         let count = contents.sections.len();
         println!("{} and {} from {count} experiments", markdown.display(), html.display());
@@ -70,154 +85,97 @@ impl Report {
     }
 }
 
-/// The documents of a folder that are experiments', in the order of `fa-bench all`.
+/// The documents of a folder that are experiments', which each lie in a file of the experiment's name.
 fn read(folder: &Path) -> Result<Contents> {
     if !folder.is_dir() {
         bail!("{}: no such folder; `fa-bench all` makes one", folder.display());
     }
-    let mut contents = Contents { sections: Vec::new(), left_out: Vec::new() };
-    for experiment in EXPERIMENTS {
+    let (mut sections, mut left_out) = (Vec::new(), Vec::new());
+    for experiment in experiments(folder)? {
         let file = format!("{experiment}.json");
         let path = folder.join(&file);
+        let known = EXPERIMENTS.contains(&&*experiment);
         if !path.exists() {
-            contents.left_out.push(format!(
+            left_out.push(format!(
                 "{file} is not there; `fa-bench {experiment} --json {}` makes it",
                 path.display()
             ));
             continue;
         }
         match Document::read(&path) {
+            Ok(document) if !known && document.header.experiment != experiment => {}
             Ok(document) => {
-                let plots =
+                let figures =
                     plots::of(&document).with_context(|| format!("{}: cannot be drawn", path.display()))?;
-                contents.sections.push(Section { file, document, plots });
+                sections.push(Section { file, document, figures });
             }
-            Err(error) => contents.left_out.push(format!("{error:#}")),
+            Err(error) if known => left_out.push(format!("{error:#}")),
+            // Other JSON, such as a trace or a sweep.
+            Err(_) => {}
         }
     }
-    match &contents.left_out[..] {
-        all if contents.sections.is_empty() => {
-            let first = all.first().map_or("it is empty", String::as_str);
-            bail!("{}: no document of an experiment can be read: {first}", folder.display());
-        }
-        _ => Ok(contents),
+    if sections.is_empty() {
+        let first = left_out.first().map_or("it is empty", String::as_str);
+        bail!("{}: no document of an experiment can be read: {first}", folder.display());
     }
+    let room = SENTENCES - usize::from(is_on_cpu(&sections));
+    let headline = Headline::of(&sections, device(&sections), room)?;
+    Ok(Contents { headline, sections, left_out })
+}
+
+/// Names of experiments: those of files that `fa-bench all` does not write, then its own in its order. The
+/// machine's description, `doctor`, comes last.
+fn experiments(folder: &Path) -> Result<Vec<String>> {
+    let listed = || EXPERIMENTS.map(str::to_owned).into_iter();
+    let entries = fs::read_dir(folder).with_context(|| format!("{}: cannot be read", folder.display()))?;
+    let stem = |path: PathBuf| {
+        let json = path.extension().is_some_and(|extension| extension == "json");
+        path.file_stem().filter(|_| json)?.to_str().map(str::to_owned)
+    };
+    let mut others: Vec<_> = entries.filter_map(|entry| stem(entry.ok()?.path())).collect();
+    others.retain(|name| !EXPERIMENTS.contains(&&**name));
+    others.sort_unstable();
+    let (last, first): (Vec<_>, Vec<_>) =
+        others.into_iter().chain(listed()).partition(|name| name == "doctor");
+    Ok(first.into_iter().chain(last).collect())
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// A sentence that the documents prove, and the row that proves it.
-struct Claim {
-    text: String,
-    experiment: String,
-    row: Option<usize>,
+/// The device that the first section ran on; others may differ, and say so.
+fn device(sections: &[Section]) -> &str {
+    sections.first().map_or("", |section| &section.document.header.device.name)
+}
+
+/// Whether there was no GPU.
+fn is_on_cpu(sections: &[Section]) -> bool {
+    sections.iter().any(|section| section.document.header.backend != "cuda")
 }
 
 impl Contents {
-    /// What a hasty reader should know, each from one row or figure.
-    fn claims(&self) -> Vec<Claim> {
-        self.sections.iter().flat_map(Section::claims).collect()
+    /// All figures, the beginning's first.
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.headline.figures().chain(self.sections.iter().flat_map(|section| &section.figures))
     }
 
-    /// What the first section ran on; others may differ, and say so.
-    fn device(&self) -> &str {
-        self.sections.first().map_or("", |section| &section.document.header.device.name)
-    }
-
-    /// Whether there was no GPU.
-    fn is_on_cpu(&self) -> bool {
-        self.sections.iter().any(|section| section.document.header.backend != "cuda")
+    /// Rows that did not run and documents that are not there, with their reasons, a line each.
+    fn not_run(&self) -> Vec<String> {
+        let of_section = |section: &Section| {
+            let refused = section.document.rows.iter().filter_map(|row| Some((row, row.not_run.as_ref()?)));
+            let line = refused.map(|(row, reason)| {
+                format!("{}: {} {} was not run: {reason}", section.name(), row.case, row.series)
+            });
+            line.collect::<Vec<_>>()
+        };
+        self.sections.iter().flat_map(of_section).chain(self.left_out.iter().cloned()).collect()
     }
 }
 
 impl Section {
     fn name(&self) -> &str {
         &self.document.header.experiment
-    }
-
-    fn claims(&self) -> Vec<Claim> {
-        let rows = &self.document.rows;
-        let claim =
-            |text: String, row: Option<usize>| Claim { text, experiment: self.name().to_owned(), row };
-        let largest = |name: &str| {
-            let valued =
-                rows.iter().enumerate().filter_map(|(index, row)| Some((index, row, row.figure(name)?)));
-            let ours = valued.filter(|(_, row, _)| !row.series.starts_with("torch"));
-            ours.max_by(|a, b| a.2.total_cmp(&b.2))
-        };
-        let mut claims = Vec::new();
-        match self.name() {
-            "flash" | "scaling" => {
-                if let Some((index, row, speedup)) = largest("speedup over standard") {
-                    let Row { case, series, .. } = row;
-                    claims.push(claim(
-                        format!("{series} is {speedup:.2} times as fast as unfused attention at {case}"),
-                        Some(index),
-                    ));
-                }
-            }
-            "memory" => {
-                if let Some((index, row, saved)) = largest("saved") {
-                    let Row { case, series, .. } = row;
-                    claims.push(claim(
-                        format!(
-                            "{series} takes {saved:.1} % less extra memory than unfused attention at {case}"
-                        ),
-                        Some(index),
-                    ));
-                }
-            }
-            _ => {}
-        }
-        let figures = self
-            .document
-            .figures
-            .iter()
-            .map(|figure| claim(format!("{}: {}", figure.name, figure.text()), None));
-        claims.extend(
-            figures.filter(|_| matches!(self.name(), "scaling" | "alignment" | "roofline" | "tiles")),
-        );
-        // Where the planner's choice comes first in each case.
-        let comparable = ["flash", "scaling", "matmul", "decode", "causal", "dtypes"].contains(&self.name());
-        claims.extend(self.against_peer().filter(|_| comparable).map(|text| claim(text, None)));
-        claims
-    }
-
-    /// The geometric mean of how much longer each series of the peer takes.
-    fn against_peer(&self) -> Option<String> {
-        let name = &self.document.peer.as_ref()?.name;
-        let mut best: Option<(String, f64, f64, usize)> = None;
-        let mut series: Vec<&str> = self.document.rows.iter().map(|row| &*row.series).collect();
-        series.retain(|series| series.starts_with("torch"));
-        series.sort_unstable();
-        series.dedup();
-        for one in series {
-            let rows = self.document.rows.iter().filter(|row| row.series == one);
-            let ratio = |row: &Row| {
-                let figures = &row.figures;
-                figures
-                    .iter()
-                    .find(|figure| figure.name.starts_with("its time over"))
-                    .map(|figure| figure.value)
-            };
-            let ratios: Vec<_> = rows.filter_map(ratio).collect();
-            if ratios.is_empty() {
-                continue;
-            }
-            let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-            // The strongest of the peer's is what counts.
-            if best.as_ref().is_none_or(|(_, before, ..)| mean < *before) {
-                best = Some((one.to_owned(), mean, least, ratios.len()));
-            }
-        }
-        let (series, mean, least, count) = best?;
-        Some(format!(
-            "the fastest of {name}, {series}, takes {mean:.2} times as long in the geometric mean of {count} cases, and \
-             {least:.2} times at least"
-        ))
     }
 }
 

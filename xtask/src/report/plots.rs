@@ -1,231 +1,198 @@
-//! Which plots an experiment's document gives.
-
-use std::collections::BTreeMap;
+//! Which figures an experiment's document gives.
 
 use anyhow::Result;
-use fa_bench::lab::{Document, Row, Unit};
-use fa_bench::sweep::heat_map::{self, Cell, Panel};
+use fa_bench::lab::{Document, Figure as Number, Row, Unit};
+use fa_bench::sweep::heat_map::{self, Cell};
 
-use super::canvas::{Axis, Canvas, bars};
+use super::canvas::{self, Axis, Bar, Curve};
+use super::figure::Figure;
+use super::series::look;
 
-/// A plot, by the name of its file without the ending.
-pub(super) struct Plot {
-    pub(super) name: String,
-    pub(super) title: String,
-    pub(super) svg: String,
-}
-
-/// A curve for each series.
-type Curves = Vec<(String, Vec<(f64, f64)>)>;
-
-/// The plots of a document, in the order in which they are to be looked at.
+/// The figures of a document, in the order in which they are to be looked at. Speed over S and over head_dim
+/// is in the report's beginning.
 ///
 /// # Errors
 /// When one cannot be drawn.
-pub(super) fn of(document: &Document) -> Result<Vec<Plot>> {
+pub(super) fn of(document: &Document) -> Result<Vec<Figure>> {
     let experiment = &*document.header.experiment;
-    let mut plots = Vec::new();
-    let mut add = |kind: &str, title: &str, svg: Option<String>| {
-        let device = &document.header.device.name;
-        if let Some(svg) = svg {
-            plots.push(Plot {
-                name: format!("{experiment}-{kind}"),
-                title: format!("{title}, {device}"),
-                svg,
-            });
-        }
-    };
     let title = |what: &str| format!("{what}, {}", document.header.device.name);
-    match experiment {
+    let milliseconds = |row: &Row| row.median().map(|seconds| 1e3 * seconds);
+    let figures = match experiment {
         "flash" | "scaling" => {
-            let speedup = curves(document, |row| row.figure("speedup over standard"));
-            add(
-                "speedup",
-                "Speedup over unfused attention",
+            let speedup = |row: &Row| row.figure("speedup over standard");
+            vec![
                 lines(
                     document,
-                    &title("Speedup over unfused attention"),
+                    "speedup",
+                    title("Speedup over unfused attention"),
                     ("times as fast", false),
-                    &speedup,
+                    speedup,
                 )?,
-            );
-            let latency = curves(document, |row| row.median().map(|seconds| 1e3 * seconds));
-            add("latency", "Latency", lines(document, &title("Latency"), ("latency (ms)", true), &latency)?);
+                lines(document, "latency", title("Latency"), ("latency (ms)", true), milliseconds)?,
+            ]
         }
         "memory" => {
-            let extra = curves(document, |row| {
+            let extra = |row: &Row| {
                 row.figure("extra memory").filter(|&bytes| bytes > 0.0).map(|bytes| bytes / 1048576.0)
-            });
-            add(
-                "extra",
-                "Memory beside the tensors",
-                lines(document, &title("Memory beside the tensors"), ("extra memory (MiB)", true), &extra)?,
-            );
+            };
+            let title = title("Memory beside the tensors");
+            vec![lines(document, "extra", title, ("extra memory (MiB)", true), extra)?]
         }
         "matmul" => {
-            let speed = curves(document, |row| row.measurement.as_ref()?.tflops);
-            add(
-                "speed",
-                "Matrix multiplication",
-                lines(document, &title("Matrix multiplication"), ("TFLOP/s", false), &speed)?,
-            );
+            let speed = |row: &Row| row.measurement.as_ref()?.tflops;
+            vec![lines(document, "speed", title("Matrix multiplication"), ("TFLOP/s", false), speed)?]
         }
-        "alignment" => {
-            let stairs = curves(document, |row| row.median().map(|seconds| 1e3 * seconds));
-            add(
-                "staircase",
-                "Latency over head_dim",
-                lines(document, &title("Latency over head_dim"), ("latency (ms)", false), &stairs)?,
-            );
-        }
-        "roofline" => add("roof", "Roofline", roofline(document, &title("Roofline"))?),
+        "roofline" => vec![roofline(document, title("Roofline"))?],
         "traffic" => {
             // Those of one head, which are on the axis.
             let bytes = |row: &Row| row.x.and(Some(row.figure("read")? + row.figure("written")?));
-            let rows = bar_rows(document, bytes, Unit::Bytes);
-            add(
-                "bytes",
-                "Bytes through device memory",
-                bar_plot(&title("Bytes read and written, one head, simulated"), "bytes", &rows)?,
-            );
+            let title = title("Bytes read and written, one head, simulated");
+            vec![bars(document, "bytes", title, ("bytes", Unit::Bytes, Shared::Each), bytes)?]
         }
-        "tiles" => add("heat-map", "Speed of each tile", tiles(document, &title("Speed of each tile"))?),
+        "tiles" => {
+            let title = title("Speed of each tile");
+            let panel = tiles(document, &title)?;
+            vec![panel.map(|panel| figure(document, "heat-map", title, vec![panel]))]
+        }
         "backward" => {
-            // Gradients alone: of both passes the table tells, and times are four orders of magnitude apart.
-            let speed = |row: &Row| {
-                let gradients = row.case.ends_with(" backward") && !row.case.contains("forward");
-                let tflops = row.measurement.as_ref().filter(|_| gradients)?.tflops?;
-                Some(1e12 * tflops)
-            };
-            let rows = bar_rows(document, speed, Unit::Flops);
-            add(
+            let speed =
+                |row: &Row| Some(1e12 * row.measurement.as_ref().filter(|_| is_backward(row))?.tflops?);
+            let title = title("Speed of the backward pass");
+            vec![bars(
+                document,
                 "speed",
-                "Speed of the backward pass",
-                bar_plot(&title("Speed of the backward pass"), "FLOP/s", &rows)?,
-            );
+                title,
+                ("FLOP/s: longer is faster", Unit::Flops, Shared::All),
+                speed,
+            )?]
         }
         "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
-            let rows = bar_rows(document, Row::median, Unit::Seconds);
-            add("latency", "Latency", bar_plot(&title("Latency"), "latency: shorter is faster", &rows)?);
+            let scale = ("latency: shorter is faster", Unit::Seconds, Shared::Each);
+            vec![bars(document, "latency", title("Latency"), scale, Row::median)?]
         }
-        _ => {}
-    }
-    Ok(plots)
+        _ => Vec::new(),
+    };
+    Ok(figures.into_iter().flatten().collect())
+}
+
+/// Which panels of bars have one scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shared {
+    /// All: their values compare.
+    All,
+    /// Each its own: cases may be orders of magnitude apart.
+    Each,
+}
+
+/// Gradients alone: times of both passes are in the table.
+fn is_backward(row: &Row) -> bool {
+    row.case.ends_with(" backward") && !row.case.contains("forward")
+}
+
+fn figure(document: &Document, kind: &str, title: String, panels: Vec<canvas::Panel>) -> Figure {
+    let name = format!("{}-{kind}", document.header.experiment);
+    Figure { name, title, columns: panels.len().min(2), panels, legend: Vec::new() }
 }
 
 /// The points of each series that are on the document's axis, in the order of x.
-fn curves(document: &Document, value: impl Fn(&Row) -> Option<f64>) -> Curves {
-    let mut order: Vec<&str> = Vec::new();
-    let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+fn curves(document: &Document, value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
+    let mut curves: Vec<(&str, Curve)> = Vec::new();
     for row in &document.rows {
-        if let (Some(x), Some(y)) = (row.x, value(row)) {
-            if !order.contains(&&*row.series) {
-                order.push(&row.series);
-            }
-            curves.entry(&row.series).or_default().push((x, y));
+        let (Some(x), Some(y)) = (row.x, value(row)) else { continue };
+        match curves.iter_mut().find(|(series, _)| *series == row.series) {
+            Some((_, curve)) => curve.points.push((x, y)),
+            None => curves.push((&row.series, Curve { look: look(&row.series), points: vec![(x, y)] })),
         }
     }
-    let curve = |name: &str| {
-        let mut points = curves[name].clone();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        (name.to_owned(), points)
-    };
-    order.into_iter().map(curve).collect()
+    curves.iter_mut().for_each(|(_, curve)| curve.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    curves.into_iter().map(|(_, curve)| curve).collect()
 }
 
-/// A plot of lines over the document's axis; `None` where there is nothing to show.
+/// Series over the document's axis; `None` where there is nothing to show.
 fn lines(
     document: &Document,
-    title: &str,
+    kind: &str,
+    title: String,
     (label, logarithmic): (&str, bool),
-    curves: &Curves,
-) -> Result<Option<String>> {
-    let points: Vec<_> = curves.iter().flat_map(|(_, points)| points).copied().collect();
-    let mut xs: Vec<_> = points.iter().map(|point| point.0).collect();
+    value: impl Fn(&Row) -> Option<f64>,
+) -> Result<Option<Figure>> {
+    let curves = curves(document, value);
+    let (mut xs, ys): (Vec<f64>, Vec<f64>) = curves.iter().flat_map(|curve| &curve.points).copied().unzip();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
-    if xs.is_empty() {
-        return Ok(None);
-    }
-    // Lengths double from one to the next; head_dims do not.
-    let doubling = xs.len() > 1 && xs[xs.len() - 1] / xs[0] >= 2.0 * xs.len() as f64 / 2.0 && xs.len() < 20;
-    let x = Axis { label: document.axis.as_deref().unwrap_or_default(), logarithmic: doubling };
-    let ticks = if doubling { &xs[..] } else { &[] };
-    let mut svg = String::new();
-    let mut canvas = Canvas::new(&mut svg, title, (x, Axis { label, logarithmic }), &points, ticks)?;
-    for (index, (name, points)) in curves.iter().enumerate() {
-        canvas.series(index, name, points, true)?;
-    }
-    drop(canvas);
-    Ok(Some(svg))
+    let (Some(first), Some(last)) = (xs.first(), xs.last()) else { return Ok(None) };
+    // Lengths double from one to the next.
+    let doubling = xs.len() > 1 && last / first >= xs.len() as f64;
+    let x = Axis {
+        label: document.axis.as_deref().unwrap_or_default().to_owned(),
+        logarithmic: doubling,
+        ticks: if doubling { xs.clone() } else { Vec::new() },
+        values: xs,
+    };
+    let y = Axis { label: label.to_owned(), logarithmic, values: ys, ticks: Vec::new() };
+    let panel = canvas::lines("", (&x, &y), &curves, true, &[])?;
+    let legend = curves.into_iter().map(|curve| curve.look).collect();
+    Ok(Some(Figure { legend, ..figure(document, kind, title, vec![panel]) }))
 }
 
 /// Kernels by intensity under the measured roof.
-fn roofline(document: &Document, title: &str) -> Result<Option<String>> {
-    let figure =
+fn roofline(document: &Document, title: String) -> Result<Option<Figure>> {
+    let figure_of =
         |name: &str| document.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value);
-    let (Some(bandwidth), Some(peak)) = (figure("the roof over bytes"), figure("the roof over operations"))
+    let (Some(bandwidth), Some(peak)) =
+        (figure_of("the roof over bytes"), figure_of("the roof over operations"))
     else {
         return Ok(None);
     };
-    // As is read best: a GPU's in TFLOP/s, a CPU's in GFLOP/s.
+    // People read a GPU's speed in TFLOP/s, a CPU's in GFLOP/s.
     let (unit, label) = if peak >= 1e12 { (1e12, "TFLOP/s") } else { (1e9, "GFLOP/s") };
     let (bandwidth, peak) = (bandwidth / unit, peak / unit);
-    let placed = curves(document, |row| Some(1e12 / unit * row.measurement.as_ref()?.tflops?));
-    let mut points: Vec<_> = placed.iter().flat_map(|(_, points)| points).copied().collect();
-    points.push((peak / bandwidth, peak));
-    let axes = (
-        Axis { label: document.axis.as_deref().unwrap_or_default(), logarithmic: true },
-        Axis { label, logarithmic: true },
-    );
-    let mut svg = String::new();
-    let mut canvas = Canvas::new(&mut svg, title, axes, &points, &[])?;
-    let (first, last) = canvas.x_range();
+    let curves = curves(document, |row| Some(1e12 / unit * row.measurement.as_ref()?.tflops?));
     let ridge = peak / bandwidth;
-    canvas.guide(&[
-        (first, (first * bandwidth).min(peak)),
-        (ridge.clamp(first, last), peak),
-        (last, peak),
-    ])?;
-    for (index, (name, points)) in placed.iter().enumerate() {
-        canvas.series(index, name, points, false)?;
-    }
-    drop(canvas);
-    Ok(Some(svg))
+    let points = curves.iter().flat_map(|curve| &curve.points).copied();
+    let (xs, ys): (Vec<f64>, Vec<f64>) = points.chain([(ridge, peak)]).unzip();
+    let first = xs.iter().copied().fold(f64::INFINITY, f64::min);
+    let last = xs.iter().copied().fold(0.0, f64::max);
+    let roof = [(first, (first * bandwidth).min(peak)), (ridge, peak), (last, peak)];
+    let axis =
+        |label: &str, values| Axis { label: label.into(), logarithmic: true, values, ticks: Vec::new() };
+    let (x, y) = (axis(document.axis.as_deref().unwrap_or_default(), xs), axis(label, ys));
+    let panel = canvas::lines("", (&x, &y), &curves, false, &roof)?;
+    let legend = curves.into_iter().map(|curve| curve.look).collect();
+    Ok(Some(Figure { legend, ..figure(document, "roof", title, vec![panel]) }))
 }
 
-/// A bar for each row that has the value: its name, its series, and the value for people.
-fn bar_rows(
+/// A panel of bars for each case; `None` where no row has the value.
+fn bars(
     document: &Document,
+    kind: &str,
+    title: String,
+    (label, unit, shared): (&str, Unit, Shared),
     value: impl Fn(&Row) -> Option<f64>,
-    unit: Unit,
-) -> Vec<(String, usize, f64, String)> {
-    let mut series: Vec<&str> = Vec::new();
-    let mut bars = Vec::new();
+) -> Result<Option<Figure>> {
+    let mut cases: Vec<(&str, Vec<Bar>)> = Vec::new();
     for row in &document.rows {
         let Some(value) = value(row) else { continue };
-        if !series.contains(&&*row.series) {
-            series.push(&row.series);
+        let text = Number { name: "".into(), unit, value }.text();
+        let bar = Bar { look: look(&row.series), value, text };
+        match cases.iter_mut().find(|(case, _)| *case == row.case) {
+            Some((_, bars)) => bars.push(bar),
+            None => cases.push((&row.case, vec![bar])),
         }
-        let index = series.iter().position(|name| *name == row.series).unwrap_or(0);
-        let shown = fa_bench::lab::Figure { name: "".into(), unit, value }.text();
-        bars.push((format!("{} {}", row.case, row.series), index, value, shown));
     }
-    bars
-}
-
-fn bar_plot(title: &str, label: &str, rows: &[(String, usize, f64, String)]) -> Result<Option<String>> {
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    let mut svg = String::new();
-    bars(&mut svg, title, label, rows)?;
-    Ok(Some(svg))
+    let most = |bars: &[Bar]| bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    let greatest = cases.iter().map(|(_, bars)| most(bars)).fold(0.0, f64::max);
+    let panel = |(case, bars): &(&str, Vec<Bar>)| {
+        let scale = if shared == Shared::All { greatest } else { most(bars) };
+        canvas::bars(case, label, bars, scale)
+    };
+    let panels: Vec<_> = cases.iter().map(panel).collect::<Result<_>>()?;
+    Ok((!panels.is_empty()).then(|| figure(document, kind, title, panels)))
 }
 
 /// A panel for each kernel, with the best of each BLOCK_M and BLOCK_N, or why there is none.
-fn tiles(document: &Document, title: &str) -> Result<Option<String>> {
-    let mut panels: Vec<Panel> = Vec::new();
+fn tiles(document: &Document, title: &str) -> Result<Option<canvas::Panel>> {
+    let mut panels: Vec<heat_map::Panel> = Vec::new();
     for row in &document.rows {
         let Some(plan) = &row.plan else { continue };
         let Some([m, n]) = plan.tile.as_deref() else { continue };
@@ -240,7 +207,7 @@ fn tiles(document: &Document, title: &str) -> Result<Option<String>> {
         };
         let known = panels.iter().position(|panel| panel.title == plan.kernel);
         let index = known.unwrap_or_else(|| {
-            panels.push(Panel { title: plan.kernel.to_string(), cells: Vec::new() });
+            panels.push(heat_map::Panel { title: plan.kernel.to_string(), cells: Vec::new() });
             panels.len() - 1
         });
         let cells = &mut panels[index].cells;
@@ -254,5 +221,11 @@ fn tiles(document: &Document, title: &str) -> Result<Option<String>> {
             None => cells.push((place, cell)),
         }
     }
-    if panels.is_empty() { Ok(None) } else { heat_map::svg(title, &panels).map(Some) }
+    if panels.is_empty() {
+        return Ok(None);
+    }
+    let svg = heat_map::svg(title, &panels)?;
+    let side = |name: &str| svg.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok();
+    let (Some(width), Some(height)) = (side("width"), side("height")) else { return Ok(None) };
+    Ok(Some(canvas::Panel { width, height, svg }))
 }
