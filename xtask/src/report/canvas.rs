@@ -7,7 +7,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::series::{Look, Mark};
-use scale::{Scale, apart, number};
+pub(super) use scale::number;
+use scale::{Scale, apart};
 
 /// Text and axes. The HTML report gives this colour the page's own.
 pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
@@ -16,12 +17,12 @@ const GRID: RGBColor = RGBColor(200, 200, 201);
 
 /// Pixels of a panel. A phone shows one across, a desk two or three, and text is legible at both scales.
 pub(super) const WIDTH: i32 = 480;
-const HEIGHT: i32 = 280;
-/// The place of a panel's inner part.
+/// The place of a panel's inner part, the line of its title, and the inner part's height.
 const LEFT: i32 = 54;
 const RIGHT: i32 = WIDTH - 16;
 const TOP: i32 = 56;
-const BOTTOM: i32 = HEIGHT - 50;
+const TITLE: i32 = 26;
+const INNER: i32 = 174;
 
 /// Sizes of text, of which plotters takes 1/1.24 in pixels.
 const SMALL: i32 = 16;
@@ -76,9 +77,13 @@ pub(super) fn lines(
     guide: &[(f64, f64)],
 ) -> Result<Panel> {
     let x = Scale::over(&x_axis.values, (LEFT, RIGHT), x_axis.logarithmic, false);
-    let y = Scale::over(&y_axis.values, (BOTTOM, TOP), y_axis.logarithmic, true);
-    panel(HEIGHT, |area| {
-        axes(area, title, (x_axis, &x), (y_axis, &y))?;
+    // A panel without a title is lower by its line.
+    let top = if title.is_empty() { TOP - TITLE } else { TOP };
+    let bottom = top + INNER;
+    let y = Scale::over(&y_axis.values, (bottom, top), y_axis.logarithmic, true);
+    panel(bottom + 50, |area| {
+        write(area, title, (4, 6), (LARGE, true), (HPos::Left, VPos::Top))?;
+        axes(area, (x_axis, &x), (y_axis, &y), (top, bottom))?;
         let place = |&(left, top): &(f64, f64)| (x.at(left), y.at(top));
         if !guide.is_empty() {
             line(area, guide.iter().map(place).collect(), INK, 2)?;
@@ -87,11 +92,12 @@ pub(super) fn lines(
         let (own, others): (Vec<_>, Vec<_>) = curves.iter().partition(|curve| curve.look.own);
         for Curve { look, points } in others.into_iter().chain(own) {
             let places: Vec<_> = points.iter().map(place).collect();
+            // Marks and a wide stroke would hide the steps of a line of many points.
+            let many = places.len() > 40;
             if joined {
-                line(area, places.clone(), look.colour, stroke(look))?;
+                line(area, places.clone(), look.colour, if many { 2 } else { stroke(look) })?;
             }
-            // Marks would hide a line of many points.
-            if places.len() <= 40 || !joined {
+            if !many || !joined {
                 places.iter().try_for_each(|&place| mark(area, look, place))?;
             }
         }
@@ -178,31 +184,30 @@ fn drawn(width: i32, height: i32, draw: impl FnOnce(&Area<'_>) -> Result<()>) ->
     Ok(Panel { width, height, svg })
 }
 
-/// The title, the grid, and both axes with their titles at their ends.
+/// The grid, and both axes with their titles at their ends.
 fn axes(
     area: &Area<'_>,
-    title: &str,
     (x_axis, x): (&Axis, &Scale),
     (y_axis, y): (&Axis, &Scale),
+    (top, bottom): (i32, i32),
 ) -> Result<()> {
-    write(area, title, (4, 6), (LARGE, true), (HPos::Left, VPos::Top))?;
-    write(area, &y_axis.label, (4, TOP - 24), (SMALL, false), (HPos::Left, VPos::Top))?;
-    write(area, &x_axis.label, (RIGHT, HEIGHT - 22), (SMALL, false), (HPos::Right, VPos::Top))?;
+    write(area, &y_axis.label, (4, top - 24), (SMALL, false), (HPos::Left, VPos::Top))?;
+    write(area, &x_axis.label, (RIGHT, bottom + 28), (SMALL, false), (HPos::Right, VPos::Top))?;
     let ticks = |axis: &Axis, scale: &Scale| match &axis.ticks[..] {
         [] => scale.ticks(),
         ticks => ticks.to_vec(),
     };
     for value in apart(x, &ticks(x_axis, x), 52) {
         let at = x.at(value);
-        line(area, vec![(at, TOP), (at, BOTTOM)], GRID, 1)?;
-        write(area, &number(value), (at, BOTTOM + 7), (SMALL, false), (HPos::Center, VPos::Top))?;
+        line(area, vec![(at, top), (at, bottom)], GRID, 1)?;
+        write(area, &number(value), (at, bottom + 7), (SMALL, false), (HPos::Center, VPos::Top))?;
     }
     for value in apart(y, &ticks(y_axis, y), 18) {
         let at = y.at(value);
         line(area, vec![(LEFT, at), (RIGHT, at)], GRID, 1)?;
         write(area, &number(value), (LEFT - 7, at), (SMALL, false), (HPos::Right, VPos::Center))?;
     }
-    line(area, vec![(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)], INK, 1)
+    line(area, vec![(LEFT, top), (LEFT, bottom), (RIGHT, bottom)], INK, 1)
 }
 
 const fn stroke(look: &Look) -> u32 {

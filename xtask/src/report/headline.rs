@@ -3,6 +3,7 @@
 use anyhow::Result;
 use fa_bench::lab::{Document, Row};
 
+use super::canvas;
 use super::figure::Figure;
 use super::series::STANDARD;
 use super::speeds::{Pass, Speeds, mean};
@@ -85,13 +86,13 @@ fn table(speeds: &[Speeds<'_>]) -> Option<Ratios> {
     let mut seqs: Vec<_> = lines.iter().flat_map(|(_, line)| &line.ratios).map(|ratio| ratio.seq).collect();
     seqs.sort_unstable();
     seqs.dedup();
-    let mut titles = vec!["pass".to_owned(), "problem".to_owned()];
-    titles.extend(seqs.iter().map(|seq| format!("S={seq}")));
+    let mut titles = vec!["problem".to_owned()];
+    titles.extend(seqs.iter().map(|&seq| format!("S={}", canvas::number(seq as f64))));
     titles.extend(["mean", "best peer"].map(str::to_owned));
     let number = |value: f64| RatioCell { text: format!("{value:.2}"), peer: None, behind: value < 0.995 };
     let text = |text: String| RatioCell { text, ..RatioCell::default() };
     let lines = lines.into_iter().map(|(pass, line)| {
-        let mut cells = vec![text(pass.name().to_owned()), text(line.cell.to_string())];
+        let mut cells = vec![text(format!("{} {}", pass.name(), line.cell))];
         cells.extend(seqs.iter().map(|&seq| {
             let ratio = line.ratios.iter().find(|ratio| ratio.seq == seq);
             ratio.map_or_else(

@@ -123,10 +123,9 @@ fn read(folder: &Path) -> Result<Contents> {
     Ok(Contents { headline, sections, left_out })
 }
 
-/// Names of experiments: those of files that `fa-bench all` does not write, then its own in its order. The
-/// machine's description, `doctor`, comes last.
+/// Names of experiments: those of `fa-bench all` in its order, then those of other files. The machine's
+/// description, `doctor`, comes last.
 fn experiments(folder: &Path) -> Result<Vec<String>> {
-    let listed = || EXPERIMENTS.map(str::to_owned).into_iter();
     let entries = fs::read_dir(folder).with_context(|| format!("{}: cannot be read", folder.display()))?;
     let stem = |path: PathBuf| {
         let json = path.extension().is_some_and(|extension| extension == "json");
@@ -135,8 +134,8 @@ fn experiments(folder: &Path) -> Result<Vec<String>> {
     let mut others: Vec<_> = entries.filter_map(|entry| stem(entry.ok()?.path())).collect();
     others.retain(|name| !EXPERIMENTS.contains(&&**name));
     others.sort_unstable();
-    let (last, first): (Vec<_>, Vec<_>) =
-        others.into_iter().chain(listed()).partition(|name| name == "doctor");
+    let names = EXPERIMENTS.map(str::to_owned).into_iter().chain(others);
+    let (last, first): (Vec<_>, Vec<_>) = names.partition(|name| name == "doctor");
     Ok(first.into_iter().chain(last).collect())
 }
 

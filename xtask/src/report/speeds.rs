@@ -265,7 +265,8 @@ impl<'a> Speeds<'a> {
             name: format!("headline-{}", self.pass.name()),
             title: format!("Speed of the {} pass, {device}", self.pass.name()),
             panels: self.cells.iter().map(panel).collect::<Result<_>>()?,
-            columns: head_dims.len(),
+            // Masks stand beside one another where there is one head_dim.
+            columns: if head_dims.len() > 1 { head_dims.len() } else { self.cells.len() },
             legend,
         })
     }

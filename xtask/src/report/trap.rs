@@ -54,10 +54,11 @@ impl<'a> Trap<'a> {
             let stairs = self.curves.get(self.default()?)?;
             Some(("PyTorch's default", share(stairs)?))
         };
-        let fastest = || Some(("the fastest peer of each", best(odd)? / best(even)?));
+        let fastest = || Some(("the best of its peers", best(odd)? / best(even)?));
         let beside = default().or_else(fastest);
-        let beside = beside
-            .map_or_else(String::new, |(name, share)| format!(", while {name} keeps {:.0} %", 100.0 * share));
+        let beside = beside.map_or_else(String::new, |(name, share)| {
+            format!(", while {name} falls to {:.0} %", 100.0 * share)
+        });
         Some(Claim {
             text: format!(
                 "From head_dim {even} to {odd}, where rows no longer start at multiples of 16 bytes, {series} keeps \
@@ -113,7 +114,7 @@ impl<'a> Trap<'a> {
         let (own, peers) = (of(true), of(false));
         match peers.is_empty() || own == peers {
             true => text(&own),
-            false => format!("{}; peers {}", text(&own), text(&peers)),
+            false => format!("{} (peers: {})", text(&own), text(&peers)),
         }
     }
 }

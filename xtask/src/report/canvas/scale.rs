@@ -66,7 +66,7 @@ pub(super) fn apart(scale: &Scale, values: &[f64], gap: i32) -> Vec<f64> {
 }
 
 /// A tick's value, as short as it can be: lengths of 1024 and more in K.
-pub(super) fn number(value: f64) -> String {
+pub(in super::super) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         v if v >= 1024.0 && v % 1024.0 == 0.0 => format!("{}K", value / 1024.0),
