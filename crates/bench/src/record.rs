@@ -86,18 +86,16 @@ pub struct ProblemRecord {
     cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
     kv_heads: usize,
-    /// Rows of Q.
+    /// Query rows, of the longest sequence.
     pub seq: usize,
-    /// Rows of K and V.
-    pub kv_seq: usize,
-    /// Columns of Q and K.
+    kv_seq: usize,
+    /// Elements of a row of Q and K.
     pub head_dim: usize,
-    /// Columns of V and O.
-    pub head_dim_v: usize,
+    head_dim_v: usize,
     /// The storage type, as in `f16`.
     pub dtype: Cow<'static, str>,
     layout: Cow<'static, str>,
-    /// Whether a row of Q sees only the keys up to its own.
+    /// Whether a causal mask hides keys.
     pub causal: bool,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,

@@ -62,25 +62,16 @@ impl Report {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = &self.folder;
         let contents = read(folder)?;
-        let plots = folder.join("plots");
-        fs::create_dir_all(&plots).with_context(|| format!("{}: cannot be made", plots.display()))?;
-        let painter = Painter::new();
-        for figure in contents.figures() {
-            let svg = figure.svg()?;
-            write(&plots.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
-            if let Some(painter) = &painter {
-                write(&plots.join(format!("{}.png", figure.name)), &painter.paint(&svg)?)?;
-            }
+        let svgs = contents.write(folder)?;
+        match Painter::new() {
+            Some(painter) => svgs
+                .iter()
+                .try_for_each(|(path, svg)| write(&path.with_extension("png"), &painter.paint(svg)?))?,
+            None => println!("this machine has no fonts: the plots are there as SVG alone"),
         }
-        if painter.is_none() {
-            println!("this machine has no fonts: the plots are there as SVG alone");
-        }
-        let (markdown, html) = (folder.join("REPORT.md"), folder.join("report.html"));
-        write(&markdown, markdown::render(&contents).as_bytes())?;
-        write(&html, html::render(&contents)?.as_bytes())?;
         contents.left_out.iter().for_each(|line| println!("left out: {line}"));
         let count = contents.sections.len();
-        println!("{} and {} from {count} experiments", markdown.display(), html.display());
+        println!("{0}/REPORT.md and {0}/report.html from {count} experiments", folder.display());
         Ok(())
     }
 }
@@ -145,15 +136,30 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
 
 /// The device that the first section ran on; others may differ, and say so.
 fn device(sections: &[Section]) -> &str {
-    sections.first().map_or("", |section| &section.document.header.device.name)
+    sections.first().map_or("", Section::device)
 }
 
 /// Whether there was no GPU.
 fn is_on_cpu(sections: &[Section]) -> bool {
-    sections.iter().any(|section| section.document.header.backend != "cuda")
+    sections.iter().all(|section| section.document.header.backend != "cuda")
 }
 
 impl Contents {
+    /// Writes both texts and the plots as SVG, and gives the plots with their paths.
+    fn write(&self, folder: &Path) -> Result<Vec<(PathBuf, String)>> {
+        let plots = folder.join("plots");
+        fs::create_dir_all(&plots).with_context(|| format!("{}: cannot be made", plots.display()))?;
+        let drawn = self.figures().map(|figure| {
+            let (path, svg) = (plots.join(format!("{}.svg", figure.name)), figure.svg()?);
+            write(&path, svg.as_bytes())?;
+            Ok((path, svg))
+        });
+        let drawn = drawn.collect::<Result<_>>()?;
+        write(&folder.join("REPORT.md"), markdown::render(self).as_bytes())?;
+        write(&folder.join("report.html"), html::render(self)?.as_bytes())?;
+        Ok(drawn)
+    }
+
     /// All figures, the beginning's first.
     fn figures(&self) -> impl Iterator<Item = &Figure> {
         self.headline.figures().chain(self.sections.iter().flat_map(|section| &section.figures))
@@ -175,6 +181,10 @@ impl Contents {
 impl Section {
     fn name(&self) -> &str {
         &self.document.header.experiment
+    }
+
+    fn device(&self) -> &str {
+        &self.document.header.device.name
     }
 }
 

@@ -84,9 +84,9 @@ enum Shared {
     Each,
 }
 
-/// Gradients alone: times of both passes are in the table.
+/// Gradients alone: times of both passes are in the table, and a grid over S is in the report's beginning.
 fn is_backward(row: &Row) -> bool {
-    row.case.ends_with(" backward") && !row.case.contains("forward")
+    row.x.is_none() && row.case.ends_with(" backward") && !row.case.contains("forward")
 }
 
 fn figure(document: &Document, kind: &str, title: String, panels: Vec<canvas::Panel>) -> Figure {

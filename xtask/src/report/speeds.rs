@@ -8,7 +8,7 @@ use fa_bench::lab::Row;
 use super::canvas::{self, Axis, Bar, Curve, Panel};
 use super::figure::Figure;
 use super::series::{Look, STANDARD, look};
-use super::{Claim, Section};
+use super::{Claim, Section, device};
 
 /// Which half of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +133,14 @@ impl<'a> Speeds<'a> {
     /// From the experiment of that name where it has several lengths, else for each head_dim and mask from the
     /// document with most lengths.
     pub(super) fn of(sections: &'a [Section], pass: Pass) -> Option<Self> {
-        let named = sections.iter().find(|section| section.name() == pass.name());
+        // A document of another device, such as the CPU's, does not compare.
+        let here = || sections.iter().filter(|section| section.device() == device(sections));
+        let named = here().find(|section| section.name() == pass.name());
         let named = named.map(|section| points(section, pass)).filter(|cells| spans(cells));
         let cells = named.unwrap_or_else(|| {
             let mut cells: BTreeMap<Cell, Vec<Point<'_>>> = BTreeMap::new();
             let has_peer = |points: &[Point<'_>]| points.iter().any(|point| !point.own);
-            for (cell, found) in sections.iter().flat_map(|section| points(section, pass)) {
+            for (cell, found) in here().flat_map(|section| points(section, pass)) {
                 let known = cells.entry(cell).or_default();
                 let of = |points: &[Point<'_>]| (has_peer(points), lengths(points).len());
                 if of(&found) > of(known) {
@@ -198,6 +200,7 @@ impl<'a> Speeds<'a> {
         };
         let values: Vec<_> = all().map(|(_, ratio)| ratio.value).collect();
         let mut sources = vec![(least.experiment.to_owned(), Some(least.row))];
+        // Each other document once.
         for (_, ratio) in all() {
             if !sources.iter().any(|(known, _)| known == ratio.experiment) {
                 sources.push((ratio.experiment.to_owned(), None));

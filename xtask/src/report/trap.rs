@@ -89,7 +89,7 @@ impl<'a> Trap<'a> {
         Ok(Figure {
             name: "alignment-staircase".to_owned(),
             title: format!("Speed over head_dim, {device}"),
-            panels: vec![canvas::lines(&self.sizes(), (&x, &y), &curves, true, &[])?],
+            panels: vec![canvas::lines(&sizes(&shown), (&x, &y), &curves, true, &[])?],
             columns: 1,
             legend: curves.into_iter().map(|curve| curve.look).collect(),
         })
@@ -100,22 +100,19 @@ impl<'a> Trap<'a> {
         let default = |series: &&&str| series.to_lowercase().contains("default");
         self.curves.keys().find(default).copied()
     }
+}
 
-    /// Which batches and heads the series have, where they are not all the same.
-    fn sizes(&self) -> String {
-        let text = |sizes: &BTreeSet<[usize; 3]>| {
-            let one = sizes.iter().map(|[batch, heads, _]| format!("B={batch} H={heads}"));
-            one.collect::<Vec<_>>().join(" and ")
-        };
-        let of = |own: bool| {
-            let stairs = self.curves.values().filter(|stairs| stairs.own == own);
-            stairs.flat_map(|stairs| stairs.sizes.iter().copied()).collect::<BTreeSet<_>>()
-        };
-        let (own, peers) = (of(true), of(false));
-        match peers.is_empty() || own == peers {
-            true => text(&own),
-            false => format!("{} (peers: {})", text(&own), text(&peers)),
-        }
+/// Which batches and heads the series have, where they are not all the same.
+fn sizes(shown: &[(&&str, &Stairs)]) -> String {
+    let of = |own: bool| {
+        let stairs = shown.iter().filter(|(_, stairs)| stairs.own == own);
+        let sizes: BTreeSet<_> = stairs.flat_map(|(_, stairs)| stairs.sizes.iter().copied()).collect();
+        let text = sizes.iter().map(|[batch, heads, _]| format!("B={batch} H={heads}"));
+        text.collect::<Vec<_>>().join(" and ")
+    };
+    match (of(true), of(false)) {
+        (own, peers) if peers.is_empty() || own == peers => own,
+        (own, peers) => format!("{own} (peers: {peers})"),
     }
 }
 
