@@ -62,9 +62,10 @@ impl Report {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = &self.folder;
         let contents = read(folder)?;
-        let svgs = contents.write(folder)?;
+        let changed = contents.write(folder)?;
         match Painter::new() {
-            Some(painter) => svgs
+            // Painting takes longer than all else, so that a plot that stayed keeps its PNG.
+            Some(painter) => changed
                 .iter()
                 .try_for_each(|(path, svg)| write(&path.with_extension("png"), &painter.paint(svg)?))?,
             None => println!("this machine has no fonts: the plots are there as SVG alone"),
@@ -145,19 +146,22 @@ fn is_on_cpu(sections: &[Section]) -> bool {
 }
 
 impl Contents {
-    /// Writes both texts and the plots as SVG, and gives the plots with their paths.
+    /// Writes both texts and the plots as SVG. Gives the plots, with their paths, that differ from what was
+    /// there.
     fn write(&self, folder: &Path) -> Result<Vec<(PathBuf, String)>> {
         let plots = folder.join("plots");
         fs::create_dir_all(&plots).with_context(|| format!("{}: cannot be made", plots.display()))?;
-        let drawn = self.figures().map(|figure| {
+        let mut changed = Vec::new();
+        for figure in self.figures() {
             let (path, svg) = (plots.join(format!("{}.svg", figure.name)), figure.svg()?);
-            write(&path, svg.as_bytes())?;
-            Ok((path, svg))
-        });
-        let drawn = drawn.collect::<Result<_>>()?;
+            if fs::read_to_string(&path).ok().as_ref() != Some(&svg) || !path.with_extension("png").exists() {
+                write(&path, svg.as_bytes())?;
+                changed.push((path, svg));
+            }
+        }
         write(&folder.join("REPORT.md"), markdown::render(self).as_bytes())?;
         write(&folder.join("report.html"), html::render(self)?.as_bytes())?;
-        Ok(drawn)
+        Ok(changed)
     }
 
     /// All figures, the beginning's first.
