@@ -111,14 +111,14 @@ pub(super) fn lines(
 /// When nothing can be drawn.
 pub(super) fn bars(title: &str, label: &str, bars: &[Bar], most: f64) -> Result<Panel> {
     const BAR: i32 = 24;
-    const NAMES: i32 = 196;
+    const NAMES: i32 = 208;
     const FIRST: i32 = 34;
     let bottom = FIRST + BAR * bars.len() as i32;
     panel(bottom + 34, |area| {
         write(area, title, (4, 6), (LARGE, true), (HPos::Left, VPos::Top))?;
         for (index, Bar { look, value, text }) in bars.iter().enumerate() {
             let y = FIRST + BAR * index as i32;
-            let room = f64::from(WIDTH - NAMES - 96);
+            let room = f64::from(WIDTH - NAMES - 112);
             let end = NAMES + ((room * value / most.max(f64::MIN_POSITIVE)) as i32).max(1);
             area.draw(&Rectangle::new([(NAMES, y + 3), (end, y + BAR - 3)], look.colour.filled()))?;
             let size = (SMALL, look.own);
@@ -159,7 +159,8 @@ pub(super) fn swatch(look: &Look) -> Result<String> {
 /// When it cannot be drawn.
 pub(super) fn legend_item(look: &Look) -> Result<(String, i32)> {
     // Without fonts at hand, the widest that a sans-serif of this size makes of such names.
-    let width = 60 + 8 * look.label.chars().count() as i32;
+    let letter = if look.own { 10 } else { 8 };
+    let width = 60 + letter * look.label.chars().count() as i32;
     let drawn = drawn(width, 24, |area| {
         line(area, vec![(10, 12), (38, 12)], look.colour, stroke(look))?;
         mark(area, look, (24, 12))?;
@@ -245,7 +246,7 @@ fn write(
 
 /// A name that fits the column beside the bars.
 fn shortened(name: &str) -> String {
-    const MOST: usize = 27;
+    const MOST: usize = 28;
     match name.chars().count() {
         count if count <= MOST => name.to_owned(),
         _ => name.chars().take(MOST - 1).chain(['…']).collect(),
@@ -253,52 +254,4 @@ fn shortened(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::series::look;
-    use super::*;
-
-    fn axis(values: &[f64]) -> Axis {
-        Axis { label: "axis".into(), logarithmic: false, values: values.into(), ticks: Vec::new() }
-    }
-
-    #[test]
-    fn grey_tells_series_apart_by_their_shape() {
-        let (x, y) = (axis(&[0.0, 1.0]), axis(&[0.0, 1.0]));
-        let shapes =
-            ["forward_sm90", "torch CUDNN_ATTENTION", "torch FLASH_ATTENTION", "torch MATH"].map(|name| {
-                let curve = Curve { look: look(name), points: vec![(0.5, 0.5)] };
-                let panel = lines("", (&x, &y), &[curve], false, &[]).unwrap().svg;
-                let marks: Vec<_> = panel
-                    .lines()
-                    .filter(|line| line.contains("<circle") || line.contains("<polygon"))
-                    .collect();
-                assert_eq!(marks.len(), 1, "{panel}");
-                let points = marks[0].split("points=").nth(1);
-                points.map(|points| points.split('"').nth(1).unwrap().to_owned())
-            });
-        for (index, shape) in shapes.iter().enumerate() {
-            assert!(!shapes[..index].contains(shape), "{shapes:?}");
-        }
-    }
-
-    #[test]
-    fn the_librarys_own_stand_out_and_lie_on_top() {
-        let (x, y) = (axis(&[0.0, 1.0]), axis(&[0.0, 1.0]));
-        let curve = |name| Curve { look: look(name), points: vec![(0.0, 0.5), (1.0, 0.5)] };
-        let panel = lines("", (&x, &y), &[curve("forward_sm90"), curve("torch MATH")], true, &[]).unwrap();
-        let widths: Vec<_> = panel.svg.lines().filter(|line| line.contains("<polyline")).collect();
-        let [.., peer, own] = &widths[..] else { panic!("{widths:?}") };
-        assert!(peer.contains("stroke-width=\"2\"") && own.contains("stroke-width=\"4\""), "{peer} {own}");
-    }
-
-    #[test]
-    fn a_bar_is_as_long_as_its_share() {
-        let bar = |value| Bar { look: look("decode"), value, text: format!("{value} us") };
-        let panel = bars("S=1", "latency", &[bar(1.0), bar(2.0)], 4.0).unwrap();
-        let widths = panel.svg.lines().filter(|line| line.contains("<rect") && line.contains("#0072B2"));
-        let width = |line: &str| line.split(" width=\"").nth(1)?.split('"').next()?.parse::<i32>().ok();
-        let widths: Vec<_> = widths.filter_map(width).collect();
-        assert_eq!(widths, [47, 94]);
-        assert_eq!(shortened("one of 100 calls behind one another").chars().count(), 27);
-    }
-}
+mod tests;

@@ -35,7 +35,7 @@ pub(super) fn of(document: &Document) -> Result<Vec<Figure>> {
             let extra = |row: &Row| {
                 row.figure("extra memory").filter(|&bytes| bytes > 0.0).map(|bytes| bytes / 1048576.0)
             };
-            let title = title("Memory beside the tensors");
+            let title = title(&format!("Memory beside the tensors{}", without(document)));
             vec![lines(document, "extra", title, ("extra memory (MiB)", true), extra)?]
         }
         "matmul" => {
@@ -73,6 +73,20 @@ pub(super) fn of(document: &Document) -> Result<Vec<Figure>> {
         _ => Vec::new(),
     };
     Ok(figures.into_iter().flatten().collect())
+}
+
+/// Series that take no extra memory, which a logarithmic axis cannot show.
+fn without(document: &Document) -> String {
+    let mut series: Vec<_> = document.rows.iter().map(|row| &*row.series).collect();
+    series.sort_unstable();
+    series.dedup();
+    let extra = |series: &str| {
+        let rows = document.rows.iter().filter(move |row| row.series == series);
+        rows.filter_map(|row| row.figure("extra memory")).reduce(f64::max)
+    };
+    series.retain(|series| extra(series) == Some(0.0));
+    let labels: Vec<_> = series.into_iter().map(|series| look(series).label).collect();
+    if labels.is_empty() { String::new() } else { format!(" (none: {})", labels.join(", ")) }
 }
 
 /// Which panels of bars have one scale.

@@ -100,6 +100,7 @@ fn it_begins_with_both_passes_the_ratios_and_the_trap() {
         "Made by `cargo xtask report`",
     ];
     in_order(&markdown, &parts);
+    assert!(markdown.contains("![Memory beside the tensors (none: forward_sm90), "), "{markdown}");
     let parts = [
         "<h2>Forward</h2>",
         "<h2>Backward</h2>",
