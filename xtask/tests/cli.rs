@@ -113,8 +113,9 @@ fn a_report_leaves_out_what_it_cannot_read() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("flash.json", "{\"schema\": 2, \"experiment\": \"fl");
     write("memory.json", "{\"schema\": 1}");
-    let message =
-        format!("error: {place}: no document of an experiment can be read: doctor.json is not there");
+    let message = format!(
+        "error: {place}: no document of an experiment can be read: {place}/flash.json is not JSON: EOF"
+    );
     fails(&format!("report {place}"), 1, &message);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/bench/tests/golden/document.json");
     std::fs::copy(golden, folder.path().join("causal.json")).unwrap();

@@ -1,4 +1,4 @@
-//! The report's beginning: a chart of each pass, ratios to the best peer, the trap, and six sentences at most.
+//! The report's beginning: a chart of each pass, ratios to the best peer, the trap, at most six sentences.
 
 use anyhow::Result;
 use fa_bench::lab::{Document, Row};

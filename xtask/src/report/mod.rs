@@ -82,13 +82,13 @@ fn read(folder: &Path) -> Result<Contents> {
     if !folder.is_dir() {
         bail!("{}: no such folder; `fa-bench all` makes one", folder.display());
     }
-    let (mut sections, mut left_out) = (Vec::new(), Vec::new());
+    let (mut sections, mut unreadable, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for experiment in experiments(folder)? {
         let file = format!("{experiment}.json");
         let path = folder.join(&file);
         let known = EXPERIMENTS.contains(&&*experiment);
         if !path.exists() {
-            left_out.push(format!(
+            missing.push(format!(
                 "{file} is not there; `fa-bench {experiment} --json {}` makes it",
                 path.display()
             ));
@@ -101,11 +101,12 @@ fn read(folder: &Path) -> Result<Contents> {
                     plots::of(&document).with_context(|| format!("{}: cannot be drawn", path.display()))?;
                 sections.push(Section { file, document, figures });
             }
-            Err(error) if known => left_out.push(format!("{error:#}")),
+            Err(error) if known => unreadable.push(format!("{error:#}")),
             // Other JSON, such as a trace or a sweep.
             Err(_) => {}
         }
     }
+    let left_out: Vec<_> = unreadable.into_iter().chain(missing).collect();
     if sections.is_empty() {
         let first = left_out.first().map_or("it is empty", String::as_str);
         bail!("{}: no document of an experiment can be read: {first}", folder.display());

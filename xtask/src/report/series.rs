@@ -38,8 +38,9 @@ pub(super) struct Look {
 }
 
 /// Peers by a part of their series' name, the first that fits, with what people call them.
-const PEERS: [(&str, &str, RGBColor, Mark); 10] = [
+const PEERS: [(&str, &str, RGBColor, Mark); 11] = [
     ("cudnn", "cuDNN", VERMILION, Mark::Square),
+    ("attention-4 deterministic", "FlashAttention-4", AMBER, Mark::Down),
     ("attention-4", "FlashAttention-4", PURPLE, Mark::Diamond),
     ("attention_4", "FlashAttention-4", PURPLE, Mark::Diamond),
     ("fa4", "FlashAttention-4", PURPLE, Mark::Diamond),
@@ -129,7 +130,8 @@ mod tests {
             "torch MATH",
             "torch default",
             "torch matmul",
-            "FlashAttention-4",
+            "torch FlashAttention-4",
+            "torch FlashAttention-4 deterministic",
         ];
         let looks = names.map(look);
         for (index, one) in looks.iter().enumerate() {

@@ -130,8 +130,8 @@ fn lengths(points: &[Point<'_>]) -> Vec<usize> {
 }
 
 impl<'a> Speeds<'a> {
-    /// From the experiment of that name where it has several lengths, else for each head_dim and mask from the
-    /// document with most lengths.
+    /// From the experiment of that name where it has several lengths, else for each head_dim and mask from
+    /// the document with most lengths.
     pub(super) fn of(sections: &'a [Section], pass: Pass) -> Option<Self> {
         // A document of another device, such as the CPU's, does not compare.
         let here = || sections.iter().filter(|section| section.device() == device(sections));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The grid of a pass, in which the library has `ratio` times the speed of cuDNN, and twice FlashAttention-2's.
+/// The grid of a pass, in which the library has `ratio` times cuDNN's speed, and twice FlashAttention-2's.
 fn grid(pass: &'static str, ratio: f64) -> impl FnOnce(&mut Value) {
     move |document| {
         let mut rows = Vec::new();
