@@ -79,6 +79,17 @@ impl DeviceRecord {
     }
 }
 
+/// The process that ran other people's kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRecord {
+    /// As in `PyTorch 2.11.0`.
+    pub name: String,
+    /// Its interpreter.
+    pub program: String,
+    /// Where it ran, in its own words.
+    pub device: String,
+}
+
 /// A problem, as its arguments and what follows from them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProblemRecord {
@@ -86,13 +97,16 @@ pub struct ProblemRecord {
     cu_seqlens: Option<(Vec<u32>, Vec<u32>)>,
     heads: usize,
     kv_heads: usize,
-    seq: usize,
+    /// Query rows, of the longest sequence.
+    pub seq: usize,
     kv_seq: usize,
-    head_dim: usize,
+    /// Elements of a row of Q and K.
+    pub head_dim: usize,
     head_dim_v: usize,
     dtype: Cow<'static, str>,
     layout: Cow<'static, str>,
-    causal: bool,
+    /// Whether a causal mask hides keys.
+    pub causal: bool,
     window: (Option<usize>, Option<usize>),
     softmax_scale: f32,
     softcap: f32,

@@ -4,9 +4,9 @@
 use anyhow::Result;
 use flash_attention::{MAX_HEAD_DIM, Problem, Request};
 
-use crate::cli::{KernelArgs, LabArgs, ProblemArgs};
+use crate::args::{KernelArgs, LabArgs};
 use crate::lab::{self, Case, Contender, Lab, Recipe, Row, Shared, Unit};
-use crate::problem::Defaults;
+use crate::problem::{Defaults, ProblemArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "alignment",

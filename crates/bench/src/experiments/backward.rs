@@ -11,15 +11,15 @@ use flash_attention::{
 };
 
 use super::memory::{allocated, extra_bytes, note_of_extra_memory};
+use crate::args::{LabArgs, at_least_one};
 use crate::check::Verdict;
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
 use crate::gradients::Gradients;
 use crate::heap;
 use crate::inputs::Inputs;
-use crate::lab::{self, CheckRecord, Each, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
+use crate::lab::{self, CheckRecord, Each, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit, Work};
 use crate::measure::{Subject, cold, with_output_element};
-use crate::peer::Pass;
-use crate::problem::{Layout, Shape};
+use crate::peer::{Form, Pass};
+use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord};
 
 const RECIPE: Recipe = Recipe {
@@ -192,7 +192,8 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     ];
     let ours = entrants.len();
     for ((template, pass), flops) in calls.iter().zip(passes).zip(flops) {
-        entrants.extend(lab.peer_attention(template, problem, Layout::Bhsd, (false, pass, flops))?);
+        let work = Work { problem, layout: Layout::Bhsd, pass, flops };
+        entrants.extend(lab.peer_attention(template, work, Form::Strided)?);
     }
     let rows = lab.race(entrants, ours)?;
     stored_p::<T>(lab, problem, rows.start + 1)

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use anyhow::Result;
 use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element, Error};
 
+use crate::args::{LabArgs, named};
 use crate::check::Expected;
-use crate::cli::{LabArgs, named};
 use crate::decode::{Cache, Shape, describe};
 use crate::lab::{self, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
 use crate::measure::{CHECKED_ROWS, judged, with_element};

@@ -36,7 +36,7 @@ use self::generate::Scope;
 use self::machine::{OnGpu, OnHost};
 use self::outcome::Stop;
 use self::panics::Quiet;
-use crate::cli::{BackendArgs, ReportArgs, named, seconds};
+use crate::args::{BackendArgs, ReportArgs, named, seconds};
 use crate::failure::usage;
 use crate::interrupt::{self, Interrupted};
 use crate::lab::Shared;
@@ -101,7 +101,7 @@ struct FailureRecord {
 }
 
 /// Runs the experiment; false if a problem failed.
-pub(crate) fn run(args: &Args, shared: &Shared) -> Result<bool> {
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     interrupt::listen()?;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{BackendKind, DType, Error};
 
-use crate::cli::{LabArgs, at_least_one, named};
+use crate::args::{LabArgs, at_least_one, named};
 use crate::lab::{self, Case, Contender, ITERATIONS, Recipe, Shared, Unit};
 use crate::session::Session;
 

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::check::{Expected, Verdict};
 use crate::failure::usage;
 use crate::inputs::Inputs;
+use crate::lab::Shared;
 use crate::measure::{judged, with_element};
 use crate::output::Screen;
 use crate::problem::describe;
@@ -134,7 +135,7 @@ fn with_cases<T: Takes>(
 }
 
 /// Runs the experiment; false if a result is wrong.
-pub(crate) fn run(args: &Args) -> Result<bool> {
+pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());

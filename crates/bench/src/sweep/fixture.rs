@@ -10,8 +10,8 @@ use flash_attention::{BackendKind, DType, Kernel, Options, Problem, TensorLayout
 use super::built::{Built, Module, Tools};
 use super::document::{Document, Row, Shape};
 use super::space::{Candidate, Space};
+use crate::args::BackendArgs;
 use crate::check::Verdict;
-use crate::cli::BackendArgs;
 use crate::measure::Measurement;
 use crate::problem::Layout;
 use crate::record::{Header, MeasurementRecord};

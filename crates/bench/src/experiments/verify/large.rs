@@ -15,8 +15,7 @@ use crate::decode::{Cache, Shape, describe as describe_decode};
 use crate::inputs::Inputs;
 use crate::measure::{judged, with_element};
 use crate::output::Screen;
-use crate::problem::Layout;
-use crate::problem::describe;
+use crate::problem::{Layout, describe};
 use crate::session::Session;
 
 /// A problem of attention, and what it is there for.
