@@ -102,6 +102,23 @@ impl Choice {
     }
 }
 
+/// Problems that an experiment runs in place of the one that its other arguments describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grid {
+    /// Those whose figures README and the logs show.
+    Published,
+}
+
+impl Grid {
+    pub(crate) const ALL: [Self; 1] = [Self::Published];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+        }
+    }
+}
+
 /// Parses the values that `name` names.
 pub(crate) fn named<T>(all: &'static [T], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where

@@ -4,10 +4,12 @@
 mod alignment;
 mod backward;
 mod causal;
+mod cpu;
 mod decode;
 mod doctor;
 mod dtypes;
 mod flash;
+mod forward;
 mod fuzz;
 mod generations;
 mod layout;
@@ -15,6 +17,7 @@ mod matmul;
 mod memory;
 mod pitfalls;
 mod profile;
+mod published;
 mod roofline;
 mod scaling;
 pub(crate) mod single;
@@ -64,12 +67,20 @@ macro_rules! experiment {
     };
 }
 
+/// The arguments of a grid whose figures README shows.
+const PUBLISHED: &[&str] = &["--grid", "published"];
+
 /// Every experiment: those of `fa-bench all` in the order in which they run, the most telling first.
-pub(crate) const EXPERIMENTS: [Experiment; 20] = [
+pub(crate) const EXPERIMENTS: [Experiment; 22] = [
     experiment!(
         doctor,
         Some(&[]),
         "What this machine has, which kernels run, and how to get what is missing"
+    ),
+    experiment!(
+        forward,
+        Some(PUBLISHED),
+        "The forward pass over the sequence length, beside cuDNN, FlashAttention-2 and -4, and PyTorch's default"
     ),
     experiment!(flash, Some(&[]), "Fused against unfused attention over the sequence length"),
     experiment!(scaling, Some(&[]), "How cost grows with the sequence length, with the fitted exponent"),
@@ -84,7 +95,7 @@ pub(crate) const EXPERIMENTS: [Experiment; 20] = [
     experiment!(roofline, Some(&[]), "Kernels under the roof of bandwidth and arithmetic, both measured"),
     experiment!(
         backward,
-        Some(&[]),
+        Some(PUBLISHED),
         "Forward and backward pass by recomputation: speed, error of the gradients, memory beside what P would take"
     ),
     experiment!(
@@ -99,6 +110,7 @@ pub(crate) const EXPERIMENTS: [Experiment; 20] = [
     ),
     experiment!(pitfalls, Some(&[]), "What careless callers lose: waits, copies, small batches, first calls"),
     experiment!(profile, Some(&[]), "Chrome traces of fused and unfused attention"),
+    experiment!(cpu, None, "The forward pass on the CPU, beside PyTorch's on as many threads"),
     experiment!(
         fuzz,
         None,

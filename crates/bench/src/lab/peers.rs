@@ -116,6 +116,11 @@ impl Lab {
         Ok(entrants)
     }
 
+    /// What takes part of the peer's attention; nothing without a peer.
+    pub(crate) fn implementations(&self) -> &[Implementation] {
+        &self.implementations
+    }
+
     /// From here on, of the peer's attention only these take part.
     pub(crate) fn compare_with(&mut self, implementations: &[Implementation]) {
         self.implementations = implementations.to_vec();

@@ -172,8 +172,8 @@ fn measure<T: Element>(
 mod tests {
     use super::*;
     use crate::args::BackendArgs;
-    use crate::timer::Pacing;
     use crate::sweep::fixture;
+    use crate::timer::Pacing;
     use fa_kernels::entries::entries;
     use flash_attention::BackendKind;
     use std::time::Duration;
