@@ -11,9 +11,8 @@ use flash_attention::{
     Prepared, PreparedBackward, Problem, Request,
 };
 
-use super::forward::RIVALS;
 use super::memory::{allocated, extra_bytes, note_of_extra_memory};
-use super::published::Attention;
+use super::published::{Attention, RIVALS};
 use crate::args::{Grid, LabArgs, at_least_one, named};
 use crate::check::Verdict;
 use crate::gradients::Gradients;

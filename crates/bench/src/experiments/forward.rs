@@ -3,10 +3,9 @@
 use anyhow::Result;
 use flash_attention::{Kernel, Problem};
 
-use super::published::{Attention, case};
+use super::published::{Attention, RIVALS, case};
 use crate::args::{Grid, LabArgs, at_least_one, named};
 use crate::lab::{self, Case, Lab, Recipe, Shared};
-use crate::peer::Implementation;
 use crate::problem::{Layout, Shape, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
@@ -17,10 +16,6 @@ const RECIPE: Recipe = Recipe {
     iterations: 30,
     scaled: true,
 };
-
-/// What the published figures stand beside.
-pub(super) const RIVALS: [Implementation; 4] =
-    [Implementation::Cudnn, Implementation::Flash2, Implementation::Default, Implementation::Flash4];
 
 /// Arguments of `forward`.
 #[derive(Clone, Debug, clap::Args)]

@@ -16,6 +16,7 @@ mod panics;
 mod place;
 mod product;
 mod replay;
+mod run;
 mod shrink;
 mod start;
 

@@ -5,7 +5,12 @@ use anyhow::Result;
 use flash_attention::{DType, Problem};
 
 use crate::lab::{Case, Lab};
+use crate::peer::Implementation;
 use crate::problem::{Layout, Shape};
+
+/// What the published figures stand beside.
+pub(super) const RIVALS: [Implementation; 4] =
+    [Implementation::Cudnn, Implementation::Flash2, Implementation::Default, Implementation::Flash4];
 
 /// What stays the same over the grid, and what varies.
 #[derive(Clone, Copy)]
@@ -28,7 +33,7 @@ const GPU: Attention = Attention {
 
 /// What a CPU computes in seconds.
 const CPU: Attention =
-    Attention { rows: 512, columns: 256, head_dims: &[64, 128, 256], seqs: &[128, 256, 512] };
+    Attention { rows: 256, columns: 256, head_dims: &[64, 128, 256], seqs: &[64, 128, 256] };
 
 /// What the simulator computes in seconds.
 const SIM: Attention = Attention { rows: 64, columns: 64, head_dims: &[64], seqs: &[32, 64] };

@@ -65,7 +65,7 @@ impl Lab {
         form: Form,
     ) -> Result<Vec<Entrant<'static>>> {
         let Work { problem, layout, pass, flops } = work;
-        let implementations = self.implementations.iter().copied().filter(|one| one.has(pass));
+        let implementations = self.implementations.iter().copied().filter(|one| one.takes(pass, form));
         let call =
             |implementation| Call::Attention(AttentionCall { problem, layout, implementation, form, pass });
         self.peer_entrants(template, flops, implementations.map(call).collect())
@@ -96,19 +96,18 @@ impl Lab {
         let Some(peer) = &self.peer else { return Ok(Vec::new()) };
         let mut entrants = Vec::new();
         for call in calls {
-            let series = call.series();
-            if self.missing.borrow().contains(&series) {
+            if self.missing.borrow().contains(call.needs()) {
                 continue;
             }
             let prepared = peer.borrow_mut().prepare(&call)?;
-            let row = Row { series: series.clone(), ..template.clone() };
+            let row = Row { series: call.series(), ..template.clone() };
             entrants.push(match prepared {
                 Prepared::Ready(number) => {
                     Entrant::new(row, Box::new(PeerCall { peer: Rc::clone(peer), number }), flops)
                 }
                 Prepared::Refused(reason) => Entrant::refused(row, reason),
                 Prepared::Missing(reason) => {
-                    self.missing.borrow_mut().insert(series);
+                    self.missing.borrow_mut().insert(call.needs());
                     Entrant::refused(row, reason)
                 }
             });

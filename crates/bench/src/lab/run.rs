@@ -10,7 +10,7 @@ use anyhow::Result;
 use flash_attention::BackendKind;
 
 use super::document::{Document, Figure, Row, SCHEMA, Unit};
-use super::{clocks, table};
+use super::{clocks, summary, table};
 use crate::args::{LabArgs, MeasureArgs};
 use crate::interrupt::{self, Interrupted};
 use crate::json::Destination;
@@ -75,8 +75,8 @@ pub(crate) struct Lab {
     pub(super) peer: Option<Rc<RefCell<Peer>>>,
     /// Of the peer's attention, what takes part.
     pub(super) implementations: Vec<Implementation>,
-    /// The series that the peer lacks, of which one row says so.
-    pub(super) missing: RefCell<BTreeSet<String>>,
+    /// What the peer lacks, of which one row says so.
+    pub(super) missing: RefCell<BTreeSet<&'static str>>,
     pub(super) document: Document,
     destination: Option<Destination>,
 }
@@ -195,6 +195,11 @@ impl Lab {
     /// Adds a figure of the whole experiment.
     pub(crate) fn figure(&mut self, name: impl Into<String>, unit: Unit, value: f64) {
         self.document.figures.push(Figure { name: name.into().into(), unit, value });
+    }
+
+    /// Adds the headline of all rows: the library's speed at each head_dim, and beside each series of the peer.
+    pub(crate) fn add_headline(&mut self) {
+        self.document.figures.extend(summary::figures(&self.document.rows));
     }
 
     /// Adds a sentence that a reader must know.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::document::{Document, Figure, Row, Unit};
-use super::run::Lab;
 use crate::table;
 
 /// The library's kernels at one head_dim, over all cases.
@@ -83,12 +82,9 @@ impl Rival {
     }
 }
 
-impl Lab {
-    /// Adds the headline of all rows to the figures.
-    pub(crate) fn add_headline(&mut self) {
-        let figures: Vec<_> = headlines(self.rows()).iter().flat_map(Headline::figures).collect();
-        self.document.figures.extend(figures);
-    }
+/// The figures of the headlines of rows.
+pub(super) fn figures(rows: &[Row]) -> Vec<Figure> {
+    headlines(rows).iter().flat_map(Headline::figures).collect()
 }
 
 /// The headline as a table with its figures, where the document has it.

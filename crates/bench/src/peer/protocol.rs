@@ -125,9 +125,19 @@ impl Implementation {
         }
     }
 
-    /// Whether it differs from another one in this pass.
-    pub(crate) fn has(self, pass: Pass) -> bool {
-        self != Self::Flash4Deterministic || pass != Pass::Forward
+    /// What must be there for it: where that lacks, so do all that need it.
+    const fn needs(self) -> &'static str {
+        match self {
+            Self::Flash4 | Self::Flash4Deterministic => Self::Flash4.name(),
+            other => other.name(),
+        }
+    }
+
+    /// Whether this pass and form are worth a series beside the others: order matters to gradients alone, and
+    /// other implementations than these two find by themselves which heads share K and V.
+    pub(crate) fn takes(self, pass: Pass, form: Form) -> bool {
+        (self != Self::Flash4Deterministic || pass != Pass::Forward)
+            && (form != Form::HeadsAsRows || matches!(self, Self::Flash2 | Self::Cudnn))
     }
 }
 
@@ -210,6 +220,14 @@ impl<'a> Call<'a> {
         match self {
             Self::Attention(call) => format!("torch {}{}", call.implementation.name(), call.form.suffix()),
             Self::Product { .. } => "torch matmul".to_owned(),
+        }
+    }
+
+    /// What must be there for it, by a name.
+    pub(crate) const fn needs(&self) -> &'static str {
+        match self {
+            Self::Attention(call) => call.implementation.needs(),
+            Self::Product { .. } => "matmul",
         }
     }
 
