@@ -162,7 +162,7 @@ mod tests {
             let name = experiment.name;
             let given =
                 ["--backend", "cpu", "--budget", "1", "--seed", "2", "--peer", "torch", "--json", "x"];
-            let words = [name].iter().chain(experiment.in_all.unwrap()).chain(&given);
+            let words = [&[name], experiment.in_all.unwrap(), &given].concat();
             experiment.command().try_get_matches_from(words).unwrap();
         }
         assert_eq!(chosen(&[], true).len(), EXPERIMENTS.len());

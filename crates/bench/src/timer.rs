@@ -33,6 +33,28 @@ pub(crate) enum Pacing {
     },
 }
 
+/// What a GPU does before each run. A rest lets the card's clocks rise, so that all that are compared rest
+/// alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// It overwrites the L2 cache so often that even PyTorch enqueues a call meanwhile: no time of the host
+    /// is part of a short run's.
+    Rested,
+    /// It overwrites the L2 cache once. Each run is enqueued while the one before it runs, so that the card
+    /// stays at its power limit.
+    Steady,
+}
+
+impl Pace {
+    /// How often the L2 cache is overwritten before a run.
+    pub(crate) const fn evictions(self) -> usize {
+        match self {
+            Self::Rested => 16,
+            Self::Steady => 1,
+        }
+    }
+}
+
 /// Times of the runs of one kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {

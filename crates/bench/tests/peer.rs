@@ -220,14 +220,18 @@ fn attention(number: usize, implementation: &str, gradients: &str) -> String {
 
 #[test]
 fn on_a_gpu_runs_rest_or_follow_each_other_as_ours_do() {
-    let time = |pace| format!("{{\"op\": \"time\", \"number\": 1, \"runs\": 3, \"pace\": \"{pace}\"}}");
+    let time = |evictions, waits| {
+        format!(
+            "{{\"op\": \"time\", \"number\": 1, \"runs\": 3, \"evictions\": {evictions}, \"waits\": {waits}}}"
+        )
+    };
     let replay = |number| format!("{{\"op\": \"replay\", \"number\": {number}, \"runs\": 100}}");
     for implementation in ["default", "FLASH_ATTENTION", "FlashAttention-4"] {
         let requests = [
             attention(1, implementation, "none"),
-            time("rested"),
-            time("steady"),
-            "{\"op\": \"probe\", \"number\": 1}".to_owned(),
+            time(16, true),
+            time(1, false),
+            "{\"op\": \"probe\", \"number\": 1, \"evictions\": 4}".to_owned(),
             replay(1),
             replay(1),
             attention(2, implementation, "alone"),
@@ -249,7 +253,7 @@ fn on_a_gpu_runs_rest_or_follow_each_other_as_ours_do() {
             "a".to_owned(),
             rested.repeat(3) + "Ssss",
             "za".repeat(3) + "Ssss",
-            rested.repeat(2) + "Sss" + "zaS",
+            "zzzzas".repeat(2) + "Sss" + "zaS",
             // The first replay of a graph does not count.
             graph.clone() + &graph + "s" + &graph + "s",
             // O that is there, and the first call, which the preparation makes.

@@ -18,14 +18,13 @@ use crate::check::Verdict;
 use crate::gradients::Gradients;
 use crate::heap;
 use crate::inputs::Inputs;
-use crate::lab::{
-    self, Case, CheckRecord, Entrant, ITERATIONS, Lab, Pace, Recipe, Row, Shared, Timed, Unit, Work,
-};
+use crate::lab::{self, Case, CheckRecord, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Timed, Unit, Work};
 use crate::measure::{Subject, with_output_element};
 use crate::peer::{Form, Implementation, Pass};
 use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord};
 use crate::session::Session;
+use crate::timer::Pace;
 
 const RECIPE: Recipe = Recipe {
     name: "backward",

@@ -22,4 +22,4 @@ pub(crate) use contest::is_refusal;
 pub(crate) use peers::Work;
 pub(crate) use race::{Entrant, MANY};
 pub(crate) use run::{ITERATIONS, Lab, Recipe, Shared, command, run};
-pub(crate) use turns::{Each, Pace, Timed};
+pub(crate) use turns::{Each, Timed};

@@ -10,10 +10,11 @@ use super::case::Case;
 use super::document::Row;
 use super::race::Entrant;
 use super::run::Lab;
-use super::turns::{Many, Pace, Probe, Timed};
+use super::turns::{Many, Probe, Timed};
 use crate::peer::{AttentionCall, Call, Form, Implementation, Pass, Peer, Prepared};
 use crate::problem::Layout;
 use crate::record::ProblemRecord;
+use crate::timer::Pace;
 
 /// What is asked of every implementation of attention.
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ struct PeerCall {
 
 impl Timed for PeerCall {
     fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
-        self.peer.borrow_mut().time(self.number, runs, pace.name())
+        self.peer.borrow_mut().time(self.number, runs, pace)
     }
 
     fn probe(&mut self) -> Result<Probe> {

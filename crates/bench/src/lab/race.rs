@@ -8,12 +8,12 @@ use flash_attention::{BackendKind, Element, Kernel, Prepared};
 
 use super::document::{CheckRecord, Row, RunRecord, Unit};
 use super::run::Lab;
-use super::turns::{Many, Pace, Probe, Timed, interleave};
+use super::turns::{Many, Probe, Timed, interleave};
 use crate::check::Verdict;
 use crate::interrupt::{self, Interrupted};
 use crate::nvtx;
 use crate::record::TimesRecord;
-use crate::timer::Times;
+use crate::timer::{Pace, Times};
 
 /// The row of a contender, and what times it.
 pub(crate) struct Entrant<'a> {

@@ -8,37 +8,7 @@ use flash_attention::gemm::PreparedGemm;
 use flash_attention::{Element, Prepared};
 
 use crate::interrupt;
-use crate::timer::{Effort, Pacing, Times};
-
-/// What a GPU does before each run. A rest lets the card's clocks rise, so that all that are compared rest
-/// alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// It overwrites the L2 cache so often that even PyTorch enqueues a call meanwhile: no time of the host
-    /// is part of a short run's.
-    Rested,
-    /// It overwrites the L2 cache once. Each run is enqueued while the one before it runs, so that the card
-    /// stays at its power limit.
-    Steady,
-}
-
-impl Pace {
-    /// How often the L2 cache is overwritten before a run.
-    pub(crate) const fn evictions(self) -> usize {
-        match self {
-            Self::Rested => 16,
-            Self::Steady => 1,
-        }
-    }
-
-    /// As the peer is told.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Rested => "rested",
-            Self::Steady => "steady",
-        }
-    }
-}
+use crate::timer::{Effort, Pace, Pacing, Times};
 
 /// Seconds of one run on a GPU.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,7 @@ use flash_attention::BackendKind;
 
 use crate::args::Choice;
 use crate::record::PeerRecord;
+use crate::timer::Pace;
 use protocol::{Answer, Greeting, Request};
 pub(crate) use protocol::{AttentionCall, Call, Form, Implementation, Pass};
 
@@ -130,12 +131,13 @@ impl Peer {
         self.ask(&Request::Forget).map(drop)
     }
 
-    /// Seconds of runs of a prepared call, at a pace that [`Request::Time`] names.
+    /// Seconds of runs of a prepared call.
     ///
     /// # Errors
     /// When it is refused, or the peer is gone.
-    pub(crate) fn time(&mut self, number: usize, runs: usize, pace: &str) -> Result<Vec<f64>> {
-        match self.ask(&Request::Time { number, runs, pace })? {
+    pub(crate) fn time(&mut self, number: usize, runs: usize, pace: Pace) -> Result<Vec<f64>> {
+        let (evictions, waits) = (pace.evictions(), pace == Pace::Rested);
+        match self.ask(&Request::Time { number, runs, evictions, waits })? {
             Answer::Seconds { seconds } if seconds.len() == runs => Ok(seconds),
             Answer::Refused { refused } => Err(anyhow!(refused)),
             answer => Err(self.confused(&answer)),
@@ -147,7 +149,7 @@ impl Peer {
     /// # Errors
     /// As [`Self::time`].
     pub(crate) fn probe(&mut self, number: usize) -> Result<(f64, f64)> {
-        match self.ask(&Request::Probe { number })? {
+        match self.ask(&Request::Probe { number, evictions: Pace::Rested.evictions() })? {
             Answer::Probe { device, host } => Ok((device, host)),
             Answer::Refused { refused } => Err(anyhow!(refused)),
             answer => Err(self.confused(&answer)),

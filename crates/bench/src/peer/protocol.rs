@@ -42,10 +42,10 @@ pub(super) enum Request<'a> {
     },
     /// The same for C = A·B.
     Product { number: usize, m: usize, n: usize, k: usize, dtype: &'a str, orders: [&'a str; 3] },
-    /// Time runs at a pace: `rested` or `steady`.
-    Time { number: usize, runs: usize, pace: &'a str },
-    /// Time a run, and the host's part of it.
-    Probe { number: usize },
+    /// Time runs, on a GPU each behind so many evictions of the L2 cache, and with a wait for each or for all.
+    Time { number: usize, runs: usize, evictions: usize, waits: bool },
+    /// Time a run behind so many evictions, and the host's part of it.
+    Probe { number: usize, evictions: usize },
     /// Time a run among so many in a replayed CUDA graph.
     Replay { number: usize, runs: usize },
     /// The most device memory that a run takes, the output included.

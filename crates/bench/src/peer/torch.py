@@ -34,9 +34,6 @@ except ImportError as error:
 DEVICE, THREADS = sys.argv[1], int(sys.argv[2])
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn"}
 ON_GPU = DEVICE.startswith("cuda")
-# How often the L2 cache is overwritten before a run, by pace, as fa-bench does before its own runs (src/lab/turns.rs).
-# Rested, that takes the device longer than PyTorch takes to enqueue a call, which is none of the call's time.
-EVICTIONS = {"rested": 16, "steady": 1}
 
 
 class Missing(Exception):
@@ -173,25 +170,27 @@ class Clock:
             l2_bytes = torch.cuda.get_device_properties(DEVICE).L2_cache_size
             self.eviction = torch.empty(2 * l2_bytes, device=DEVICE, dtype=torch.uint8)
 
-    def seconds(self, call, runs, pace):
+    def seconds(self, call, runs, evictions, waits):
+        """Each call behind so many evictions of the L2 cache. Without waits a call is enqueued while those before it
+        run, as at a card's power limit a rest would show."""
         if not ON_GPU:
             return [wall_seconds(call) for _ in range(runs)]
         events = []
         for _ in range(runs):
-            for _ in range(EVICTIONS[pace]):
+            for _ in range(evictions):
                 self.eviction.zero_()
             events.append(recorded(call))
-            if pace == "rested":
+            if waits:
                 events[-1][1].synchronize()
         torch.cuda.synchronize()
         return [elapsed(*pair) for pair in events]
 
-    def probe(self, call):
+    def probe(self, call, evictions):
         """Seconds of one call on the device, and seconds that the host takes to enqueue it."""
         if not ON_GPU:
             raise RuntimeError("the CPU has no queue")
         # The first may load what later ones find.
-        device = min(self.seconds(call, 2, "rested"))
+        device = min(self.seconds(call, 2, evictions, waits=True))
         # While the device is busy, so that the call does not wait for a launch.
         self.eviction.zero_()
         host = wall_seconds(call)
@@ -279,14 +278,14 @@ class Server:
             if ON_GPU:
                 torch.cuda.empty_cache()
             return {"ready": True}
-        number = request["number"]
+        number = request.pop("number")
         call = self.calls[number]
         if operation == "time":
-            return {"seconds": self.clock.seconds(call, request["runs"], request["pace"])}
+            return {"seconds": self.clock.seconds(call, **request)}
         if operation == "probe":
-            return self.clock.probe(call)
+            return self.clock.probe(call, **request)
         if operation == "replay":
-            return {"seconds": [self.replays.seconds(number, call, request["runs"])]}
+            return {"seconds": [self.replays.seconds(number, call, **request)]}
         if operation == "peak":
             return {"bytes": peak_bytes(call)}
         return {"refused": f"unknown request {operation}"}
