@@ -1,30 +1,25 @@
 //! The backward pass by recomputation: its speed, its gradients' error, and its memory beside what P would
 //! take.
 
+mod passes;
+
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::Result;
 use flash_attention::{
-    Backend, BackwardPlan, BackwardRequest, Dropout, Element, Error, GradientReport, Kernel, Options, Plan,
-    Prepared, PreparedBackward, Problem, Request,
+    Dropout, Element, Error, Kernel, Options, Plan, Problem, Request,
 };
 
-use super::memory::{allocated, extra_bytes, note_of_extra_memory};
+use self::passes::{BothPasses, Passes, put};
+use super::memory::{extra_bytes, note_of_extra_memory};
 use super::published::{Attention, RIVALS};
 use crate::args::{Grid, LabArgs, at_least_one, named};
-use crate::check::Verdict;
-use crate::gradients::Gradients;
-use crate::heap;
-use crate::inputs::Inputs;
-use crate::lab::{self, Case, CheckRecord, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Timed, Unit, Work};
+use crate::lab::{self, Case, CheckRecord, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit, Work};
 use crate::measure::{Subject, with_output_element};
 use crate::peer::{Form, Implementation, Pass};
 use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord};
-use crate::session::Session;
-use crate::timer::Pace;
 
 const RECIPE: Recipe = Recipe {
     name: "backward",
@@ -119,92 +114,6 @@ fn note_of_flops(lab: &mut Lab) {
     );
 }
 
-/// A backward pass on one backend.
-struct BackwardSubject<'a, T> {
-    gradients: Gradients<T>,
-    plan: BackwardPlan,
-    inputs: &'a Inputs<T>,
-}
-
-impl<T: Element> BackwardSubject<'_, T> {
-    fn prepare<'a>(
-        &'a self,
-        backend: &'a Backend,
-        plan: &BackwardPlan,
-    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
-        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
-    }
-
-    /// Runs once over poisoned gradients, and judges them.
-    fn judged<'a>(
-        &'a self,
-        backend: &'a Backend,
-    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
-        let mut prepared = self.prepare(backend, &self.plan)?;
-        prepared.poison()?;
-        prepared.time()?;
-        let expected = self.gradients.expected(self.inputs);
-        let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
-        Ok((prepared, report, verdict))
-    }
-
-    /// What a run takes beside the tensors, by the allocator.
-    fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
-        let Some(cuda) = backend.as_cuda() else {
-            let mut prepared = self.prepare(backend, &self.plan)?;
-            // The first run may fill what stays, such as the threads' own memory.
-            prepared.time()?;
-            let (bytes, ran) = heap::peak_of(|| prepared.time());
-            ran?;
-            return Ok(bytes);
-        };
-        let ran = || {
-            let mut prepared = self.prepare(backend, &self.plan)?;
-            prepared.time()?;
-            Ok(prepared)
-        };
-        // Loaded kernels stay.
-        allocated(cuda, ran)?;
-        let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
-        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
-        Ok(allocated(cuda, ran)?.saturating_sub(tensors))
-    }
-}
-
-/// Says in a row how near the gradients are to the reference.
-fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
-    row.check = Some(CheckRecord::new(verdict));
-    for (name, accuracy) in ["dQ", "dK", "dV"].into_iter().zip(report.all()) {
-        row.put(format!("{name} max error"), Unit::Count, accuracy.max_error);
-        row.put(format!("{name} bound"), Unit::Count, accuracy.bound);
-    }
-}
-
-/// A forward pass that was run and judged, and the backward pass of its results.
-struct BothPasses<'a, T: Element> {
-    plan: Plan,
-    forward: Prepared<'a, T>,
-    verdict: Verdict,
-    backward: BackwardSubject<'a, T>,
-}
-
-impl<'a, T: Element> BothPasses<'a, T> {
-    fn new(session: &'a Session, subject: &'a Subject<T>, problem: &Problem, seed: u64) -> Result<Self>
-    where
-        T: Element<Output = T>,
-    {
-        let plan = session.backend.plan(problem, &Request::default())?;
-        let (forward, verdict) = subject.judge(session, &plan)?;
-        let gradients = Gradients::new(problem.clone(), forward.outputs()?, seed)?;
-        let backward = BackwardSubject {
-            plan: session.backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
-            gradients,
-            inputs: &subject.inputs,
-        };
-        Ok(Self { plan, forward, verdict, backward })
-    }
-}
-
 /// The backward pass of a case: a row, and the peer's.
 fn backward_alone<T: Element<Output = T>>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
     let session = Rc::clone(&lab.session);
@@ -275,38 +184,6 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     }
     let rows = lab.race(entrants, ours)?;
     stored_p::<T>(lab, problem, rows.start + 1)
-}
-
-/// Passes that are timed one after the other, the first on cold caches.
-struct Passes<'a, 'b, T: Element> {
-    forward: Option<&'a RefCell<Prepared<'b, T>>>,
-    backward: Option<&'a RefCell<PreparedBackward<'b, T>>>,
-}
-
-impl<T: Element> Passes<'_, '_, T> {
-    fn run(&self, pace: Pace) -> flash_attention::Result<Duration> {
-        for _ in 0..pace.evictions() {
-            match (self.forward, self.backward) {
-                (Some(forward), _) => forward.borrow_mut().flush_cache()?,
-                (None, Some(backward)) => backward.borrow_mut().flush_cache()?,
-                (None, None) => {}
-            }
-        }
-        let mut sum = Duration::ZERO;
-        if let Some(forward) = self.forward {
-            sum += forward.borrow_mut().time()?;
-        }
-        if let Some(backward) = self.backward {
-            sum += backward.borrow_mut().time()?;
-        }
-        Ok(sum)
-    }
-}
-
-impl<T: Element> Timed for Passes<'_, '_, T> {
-    fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
-        (0..runs).map(|_| Ok(self.run(pace)?.as_secs_f64())).collect()
-    }
 }
 
 /// Adds to a row what unfused attention takes to keep P, by the same allocator.

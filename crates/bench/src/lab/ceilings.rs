@@ -13,7 +13,7 @@ use super::case::{Case, Contender};
 use super::contest::is_refusal;
 use super::document::{Row, RunRecord, Unit};
 use super::run::Lab;
-use super::turns::Each;
+use super::timed::Each;
 
 /// Bytes of a copy: far more than any cache holds.
 const GPU_COPY: usize = 1 << 30;

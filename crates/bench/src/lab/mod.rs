@@ -11,6 +11,7 @@ mod race;
 mod run;
 mod summary;
 mod table;
+mod timed;
 mod turns;
 
 pub use document::{CheckRecord, Document, Figure, ProductRecord, Row, RunRecord, Unit};
@@ -22,4 +23,4 @@ pub(crate) use contest::is_refusal;
 pub(crate) use peers::Work;
 pub(crate) use race::{Entrant, MANY};
 pub(crate) use run::{ITERATIONS, Lab, Recipe, Shared, command, run};
-pub(crate) use turns::{Each, Timed};
+pub(crate) use timed::{Each, Many, Timed};

@@ -10,7 +10,7 @@ use super::case::Case;
 use super::document::Row;
 use super::race::Entrant;
 use super::run::Lab;
-use super::turns::{Many, Probe, Timed};
+use super::timed::{Many, Probe, Timed};
 use crate::peer::{AttentionCall, Call, Form, Implementation, Pass, Peer, Prepared};
 use crate::problem::Layout;
 use crate::record::ProblemRecord;

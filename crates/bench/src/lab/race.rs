@@ -8,7 +8,8 @@ use flash_attention::{BackendKind, Element, Kernel, Prepared};
 
 use super::document::{CheckRecord, Row, RunRecord, Unit};
 use super::run::Lab;
-use super::turns::{Many, Probe, Timed, interleave};
+use super::timed::{Many, Probe, Timed};
+use super::turns::interleave;
 use crate::check::Verdict;
 use crate::interrupt::{self, Interrupted};
 use crate::nvtx;
