@@ -355,7 +355,7 @@ fn a_grid_takes_no_sizes_beside_it() {
         "forward --batch 4",
         "forward --seq 64 --causal",
         "forward --layout bshd",
-        "backward --dim 64",
+        "backward --seq 64",
         "decode --seq-k 100",
         "matmul --size 64",
         "matmul --kernel gemm_cpu",

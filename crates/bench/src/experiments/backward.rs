@@ -7,9 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::{
-    Dropout, Element, Error, Kernel, Options, Plan, Problem, Request,
-};
+use flash_attention::{Dropout, Element, Error, Kernel, Options, Plan, Problem, Request};
 
 use self::passes::{BothPasses, Passes, put};
 use super::memory::{extra_bytes, note_of_extra_memory};
@@ -43,9 +41,10 @@ const EXTRA: &str = "extra memory";
 /// Arguments of `backward`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The problems whose figures are published, the backward pass alone, in place of one [cpu, sim: smaller ones]
+    /// The problems whose figures are published, the backward pass alone, in place of one; with --dim those
+    /// of one head_dim [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "dim", "seq"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "seq"])]
     grid: Option<Grid>,
     #[command(flatten)]
     shape: ShapeArgs,
@@ -67,7 +66,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
     lab.compare_with(&[&RIVALS[..], &[Implementation::Flash4Deterministic]].concat());
     lab.compare_at_power_limit();
-    for case in Attention::of(lab).cases(args.shape.dtype)? {
+    for case in Attention::of(lab).cases(args.shape.dtype, args.shape.dim)? {
         check(lab, args, &case.problem)?;
         with_output_element!(case.problem.dtype(), backward_alone(lab, &case))?;
     }

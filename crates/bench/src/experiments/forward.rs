@@ -20,9 +20,10 @@ const RECIPE: Recipe = Recipe {
 /// Arguments of `forward`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The problems whose figures are published, in place of one [cpu, sim: smaller ones]
+    /// The problems whose figures are published, in place of one; with --dim those of one head_dim [cpu, sim:
+    /// smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "dim", "seq", "causal", "layout"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "seq", "causal", "layout"])]
     grid: Option<Grid>,
     #[command(flatten)]
     shape: ShapeArgs,
@@ -60,7 +61,7 @@ impl Args {
     fn cases(&self, lab: &Lab) -> Result<Vec<Case<Problem>>> {
         let grid = Attention::of(lab);
         if self.grid.is_some() {
-            return grid.cases(self.shape.dtype);
+            return grid.cases(self.shape.dtype, self.shape.dim);
         }
         let head_dim = self.shape.dim.unwrap_or(128);
         let masks =

@@ -1,5 +1,4 @@
-//! The published grid of attention: as many rows in all at every sequence length, and as many columns at every
-//! head_dim.
+//! The published grid of attention: B·S is the same at every sequence length, and H·D at every head_dim.
 
 use anyhow::Result;
 use flash_attention::{DType, Problem};
@@ -46,10 +45,11 @@ impl Attention {
         lab.pick(GPU, CPU, SIM)
     }
 
-    /// Every problem of the grid in [B, H, S, D], by head_dim, mask and length.
-    pub(super) fn cases(self, dtype: DType) -> Result<Vec<Case<Problem>>> {
+    /// Every problem of the grid in [B, H, S, D], by head_dim, mask and length; where a head_dim is given, its
+    /// problems alone.
+    pub(super) fn cases(self, dtype: DType, head_dim: Option<usize>) -> Result<Vec<Case<Problem>>> {
         let mut cases = Vec::new();
-        for &head_dim in self.head_dims {
+        for head_dim in head_dim.map_or(self.head_dims.to_vec(), |head_dim| vec![head_dim]) {
             for (mask, causal) in MASKS {
                 for &seq in self.seqs {
                     let (batch, heads) = (self.batch(seq), self.heads(head_dim));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn every_problem_has_as_many_rows_and_columns() {
-        let cases = GPU.cases(DType::F16).unwrap();
+        let cases = GPU.cases(DType::F16, None).unwrap();
         assert_eq!(cases.len(), 3 * 2 * 6);
         for Case { problem, .. } in &cases {
             assert_eq!(problem.batch() * problem.seqlen_q(), 16384);
@@ -92,6 +92,7 @@ mod tests {
         }
         let causal = cases.iter().filter(|case| case.problem.causal());
         assert_eq!(causal.count(), 18);
+        assert_eq!(GPU.cases(DType::F16, Some(96)).unwrap()[11].problem.heads(), 21);
         assert_eq!((&*cases[0].name, &*cases[35].name), ("D=64 S=512 full", "D=256 S=16384 causal"));
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Entrant<'a> {
 /// Seconds below which the launch is a good part of what two events measure.
 const SHORT: f64 = 20e-6;
 
-/// Runs behind one another that show what a kernel takes without its launch.
+/// Runs without a wait in between that show what a kernel takes without its launch.
 pub(crate) const MANY: usize = 100;
 
 /// How often they are timed: the median counts.

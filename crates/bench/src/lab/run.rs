@@ -197,7 +197,7 @@ impl Lab {
         self.document.figures.push(Figure { name: name.into().into(), unit, value });
     }
 
-    /// Adds the headline of all rows: the library's speed at each head_dim, and beside each series of the peer.
+    /// Adds the library's speed at each head_dim, and over that of each series of the peer, to the figures.
     pub(crate) fn add_headline(&mut self) {
         self.document.figures.extend(summary::figures(&self.document.rows));
     }

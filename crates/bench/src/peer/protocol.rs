@@ -42,11 +42,11 @@ pub(super) enum Request<'a> {
     },
     /// The same for C = A·B.
     Product { number: usize, m: usize, n: usize, k: usize, dtype: &'a str, orders: [&'a str; 3] },
-    /// Time runs, on a GPU each behind so many evictions of the L2 cache, and with a wait for each or for all.
+    /// Time runs, on a GPU with evictions of the L2 cache before each, and with a wait for each or for all.
     Time { number: usize, runs: usize, evictions: usize, waits: bool },
-    /// Time a run behind so many evictions, and the host's part of it.
+    /// Time a run, with evictions before it, and the host's part of it.
     Probe { number: usize, evictions: usize },
-    /// Time a run among so many in a replayed CUDA graph.
+    /// Time one of the runs in a replayed CUDA graph.
     Replay { number: usize, runs: usize },
     /// The most device memory that a run takes, the output included.
     Peak { number: usize },

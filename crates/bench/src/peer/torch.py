@@ -1,4 +1,4 @@
-"""Runs attention and matrix products on PyTorch's tensors for fa-bench: one JSON request a line, one JSON answer a line.
+"""Runs attention and matrix products on PyTorch's tensors for fa-bench: a JSON request a line, a JSON answer a line.
 
 The first line that is sent says who answers; src/peer/protocol.rs lists the requests. Times are between CUDA
 events with the L2 cache overwritten before each run, or by a monotonic clock on the CPU.
@@ -51,7 +51,7 @@ def flash_attention_4(options, deterministic):
     """The function of flash-attn-4, which takes [B, S, H, D]."""
     try:
         from flash_attn.cute.interface import flash_attn_func
-    # Its dependencies fail in ways of their own.
+    # Its dependencies fail with errors of many types.
     except Exception as error:
         raise Missing(f"this Python cannot import flash_attn.cute: {str(error) or type(error).__name__}") from error
     if options["dropout_p"]:
@@ -171,8 +171,8 @@ class Clock:
             self.eviction = torch.empty(2 * l2_bytes, device=DEVICE, dtype=torch.uint8)
 
     def seconds(self, call, runs, evictions, waits):
-        """Each call behind so many evictions of the L2 cache. Without waits a call is enqueued while those before it
-        run, as at a card's power limit a rest would show."""
+        """Overwrites the L2 cache some times before each call. Without waits a call is enqueued while those before it
+        run: at a card's power limit a rest would show."""
         if not ON_GPU:
             return [wall_seconds(call) for _ in range(runs)]
         events = []
