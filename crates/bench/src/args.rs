@@ -37,7 +37,7 @@ pub(crate) struct MeasureArgs {
     /// Untimed runs before the timed ones [default: 10; sim: 0]
     #[arg(long, value_name = "RUNS")]
     pub(crate) warmup: Option<usize>,
-    /// Timed runs [default: 50, or 20 where runs are long or many; alignment: 100; sim: 1]
+    /// Timed runs [default: 50, or 20 to 30 where runs are long or many; alignment: 100; sim: 1]
     #[arg(long, value_name = "RUNS", value_parser = at_least_one)]
     pub(crate) iterations: Option<usize>,
     /// Seconds per kernel after which no run is begun, once the least number of runs is there

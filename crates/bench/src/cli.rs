@@ -12,16 +12,16 @@ const ALL: &str = "all";
 
 /// The command line of `fa-bench`: its experiments and their arguments.
 pub fn command() -> Command {
-    let program = Command::new("fa-bench")
+    // Each `about` stands in place of what the arguments' own comment says.
+    let everything = all::Args::augment_args(Command::new(ALL))
+        .about("Every experiment that the report shows, one document each in results/<device>");
+    single::Args::augment_args(Command::new("fa-bench"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Benchmarks attention kernels: without an experiment's name, all kernels of the backend on one problem")
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
-        .arg_required_else_help(true);
-    let everything = Command::new(ALL)
-        .about("Every experiment that the report shows, one document each in results/<device>");
-    single::Args::augment_args(program)
-        .subcommand(all::Args::augment_args(everything))
+        .arg_required_else_help(true)
+        .subcommand(everything)
         .subcommands(EXPERIMENTS.iter().map(|experiment| experiment.command()))
 }
 

@@ -389,6 +389,14 @@ fn help_names_every_experiment_and_its_arguments() {
     ] {
         assert!(help.contains(word), "{word}: {help}");
     }
+    for line in [
+        "Benchmarks attention kernels: without an experiment's name, all kernels",
+        "  all          Every experiment that the report shows",
+        "  causal       What a causal mask costs\n",
+        "  forward      The forward pass over the sequence length, beside cuDNN, FlashAttention-2 and -4",
+    ] {
+        assert!(help.contains(line), "{line}: {help}");
+    }
     assert!(stdout("verify --help").contains("--schedules"));
     assert!(stdout("--version").starts_with("fa-bench "));
 }

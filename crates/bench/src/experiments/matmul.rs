@@ -27,7 +27,8 @@ const SIM_SIZES: [usize; 1] = [128];
 /// Arguments of `matmul`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The problems whose figures are published, by the planner's kernel alone
+    /// The problems whose figures are published, by the planner's kernel alone [cpu, sim: smaller
+    /// ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
     #[arg(conflicts_with_all = ["size", "m", "n", "k", "kernel", "block_m", "block_n"])]
     grid: Option<Grid>,

@@ -45,7 +45,8 @@ pub(crate) struct Experiment {
 impl Experiment {
     /// Its command line.
     pub(crate) fn command(&self) -> Command {
-        (self.augment)(Command::new(self.name).about(self.help))
+        // Last, in place of what the arguments' own comment says.
+        (self.augment)(Command::new(self.name)).about(self.help)
     }
 
     /// Runs it; false if a result is wrong.
