@@ -43,7 +43,8 @@ const fn names() -> [&'static str; count()] {
 /// Arguments of `all`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also run PyTorch's kernels, in turns with these, in the Python named [default: python3]
+    /// Also run PyTorch's kernels and FlashAttention-4, in turns with these, in the Python named [default:
+    /// python3]
     #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse_text)]
     peer: Option<String>,
     /// Where to run [default: cuda if there is a usable GPU, else cpu]

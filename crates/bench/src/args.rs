@@ -62,7 +62,8 @@ pub(crate) struct ReportArgs {
 /// What every experiment of the lab takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LabArgs {
-    /// Also run PyTorch's kernels, in turns with these, in the Python named [default: python3]
+    /// Also run PyTorch's kernels and FlashAttention-4, in turns with these, in the Python named [default:
+    /// python3]
     #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse)]
     pub(crate) peer: Option<Choice>,
     #[command(flatten)]
