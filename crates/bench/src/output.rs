@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::cli::ReportArgs;
+use crate::args::ReportArgs;
 use crate::json::Destination;
 
 /// Stdout for people. Silent where the JSON document goes there; a closed pipe is an error, not a panic.

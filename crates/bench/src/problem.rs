@@ -1,8 +1,9 @@
 //! From arguments to a validated problem.
 
+use clap::Args;
 use flash_attention::{DType, Dropout, Options, Problem, TensorLayout, Tensors};
 
-use crate::cli::{ProblemArgs, ShapeArgs};
+use crate::args::named;
 
 /// Order of the axes in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,66 @@ pub(crate) struct Defaults {
     pub(crate) batch: usize,
     pub(crate) heads: usize,
     pub(crate) seq: usize,
+}
+
+/// The problem; what an experiment gives no value for has the default that its help says.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ProblemArgs {
+    /// Number of sequences
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Query heads
+    #[arg(long)]
+    pub(crate) heads: Option<usize>,
+    /// Key/value heads; they divide the query heads [default: as --heads]
+    #[arg(long)]
+    pub(crate) kv_heads: Option<usize>,
+    /// Query rows of each sequence
+    #[arg(long)]
+    pub(crate) seq: Option<usize>,
+    /// Key rows of each sequence [default: as --seq]
+    #[arg(long)]
+    pub(crate) kv_seq: Option<usize>,
+    /// First query row of each sequence and of what follows the last, of a packed batch, as in 0,100,128
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', conflicts_with_all = ["batch", "seq", "kv_seq"])]
+    pub(crate) cu_seqlens_q: Vec<u32>,
+    /// The same of key rows [default: as --cu-seqlens-q]
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "cu_seqlens_q")]
+    pub(crate) cu_seqlens_k: Vec<u32>,
+    /// Elements of a row of V and O, 1 to 256 [default: as those of Q and K]
+    #[arg(long)]
+    pub(crate) dim_v: Option<usize>,
+    /// Storage type of Q, K, V and O (e4m3: O in bf16)
+    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    pub(crate) dtype: DType,
+    /// Order of the axes in memory: batch, seqlen, heads, head_dim
+    #[arg(long, default_value = "bshd", value_parser = named(&Layout::ALL, Layout::name))]
+    pub(crate) layout: Layout,
+    /// Query i sees key j only if j <= i + kv_seq - seq
+    #[arg(long)]
+    pub(crate) causal: bool,
+    /// Query i sees key j only if j >= i + kv_seq - seq - KEYS [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_left: Option<usize>,
+    /// Query i sees key j only if j <= i + kv_seq - seq + KEYS; --causal makes it 0 [default: no limit]
+    #[arg(long, value_name = "KEYS", allow_negative_numbers = true, value_parser = window)]
+    pub(crate) window_right: Option<usize>,
+    /// Factor on Q·Kᵀ before the softmax [default: 1/sqrt(head_dim)]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) softmax_scale: Option<f32>,
+    /// Bend scaled scores s to SOFTCAP * tanh(s / SOFTCAP) before the mask; 0 is off
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) softcap: f32,
+    /// Add ALiBi's bias, with the slopes of its paper: 2^(-8 h / heads) for head h = 1, 2, …
+    #[arg(long)]
+    pub(crate) alibi: bool,
+    /// Probability that a weight of the softmax is dropped, 0 to below 1
+    #[arg(long, value_name = "PROBABILITY")]
+    pub(crate) dropout: Option<f32>,
+}
+
+fn window(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("{error}; a side of the window is 0 or more keys, or left out"))
 }
 
 impl ProblemArgs {
@@ -98,6 +159,23 @@ impl Shape {
         let options = Options { causal: self.causal, ..Options::default() };
         Problem::new(Tensors { q: tensor, k: tensor, v: tensor, o: tensor }, self.dtype, options)
     }
+}
+
+/// The problem of an experiment that varies one of its sizes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// Number of sequences
+    #[arg(long)]
+    pub(crate) batch: Option<usize>,
+    /// Heads of Q, K and V
+    #[arg(long)]
+    pub(crate) heads: Option<usize>,
+    /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
+    #[arg(long, alias = "head-dim")]
+    pub(crate) dim: Option<usize>,
+    /// Storage type of Q, K, V and O (e4m3: O in bf16)
+    #[arg(long, default_value = "f16", value_parser = named(&DType::ALL, DType::name))]
+    pub(crate) dtype: DType,
 }
 
 impl ShapeArgs {

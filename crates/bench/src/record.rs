@@ -79,6 +79,17 @@ impl DeviceRecord {
     }
 }
 
+/// The process that ran other people's kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRecord {
+    /// As in `PyTorch 2.11.0`.
+    pub name: String,
+    /// Its interpreter.
+    pub program: String,
+    /// Where it ran, in its own words.
+    pub device: String,
+}
+
 /// A problem, as its arguments and what follows from them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProblemRecord {

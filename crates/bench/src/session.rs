@@ -7,11 +7,11 @@ use flash_attention::cuda::Cuda;
 use flash_attention::gemm::GemmProblem;
 use flash_attention::{Backend, BackendKind, Device, Plan, Problem, shipped};
 
-use crate::cli::{BackendArgs, MeasureArgs};
+use crate::args::{BackendArgs, MeasureArgs};
 use crate::failure::usage;
 use crate::memory;
 use crate::output::Screen;
-use crate::timer::Effort;
+use crate::timer::{Effort, Pacing};
 
 /// FLOP/s of the simulator on one core, measured on 64-row tiles of forward_simt; small problems, which
 /// fill no tile, are slower.
@@ -83,16 +83,17 @@ impl Session {
 
     /// How much measuring this backend is worth by default: `iterations` is the experiment's.
     pub(crate) fn effort(&self, args: &MeasureArgs, iterations: usize) -> Effort {
-        let (warmup, iterations, least) = match self.kind() {
-            BackendKind::Cuda => (10, iterations, 20),
-            BackendKind::Cpu => (10, iterations, 3),
-            BackendKind::Sim => (0, 1, 1),
+        let (warmup, iterations, least, pacing) = match self.kind() {
+            BackendKind::Cuda => (10, iterations, 20, Pacing::Device { warm: Duration::ZERO }),
+            BackendKind::Cpu => (10, iterations, 3, Pacing::Caches),
+            BackendKind::Sim => (0, 1, 1, Pacing::Simulated),
         };
         Effort {
             warmup: args.warmup.unwrap_or(warmup),
             iterations: args.iterations.unwrap_or(iterations),
             least,
             budget: Duration::from_secs_f64(args.budget),
+            pacing,
         }
     }
 

@@ -13,6 +13,46 @@ pub(crate) struct Effort {
     pub(crate) least: usize,
     /// Wall-clock time of the timed runs, with what happens between them.
     pub(crate) budget: Duration,
+    /// What comes before timed runs where several kernels take turns.
+    pub(crate) pacing: Pacing,
+}
+
+/// What comes before timed runs, so that all that are compared find the device in the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pacing {
+    /// Nothing: in the simulator, whose times mean nothing.
+    Simulated,
+    /// On the CPU: a run that does not count begins each turn, since the kernel before left its own data in
+    /// the caches.
+    Caches,
+    /// On a GPU: its L2 cache is overwritten before each run. Where all runs are long, each turn begins with
+    /// runs of this time in all, which bring the card to rest at its power limit.
+    Device {
+        /// 0 where speeds at the power limit are not what is compared.
+        warm: Duration,
+    },
+}
+
+/// What a GPU does before each run. A rest lets the card's clocks rise, so that all that are compared rest
+/// alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// It overwrites the L2 cache so often that even PyTorch enqueues a call meanwhile: no time of the host
+    /// is part of a short run's.
+    Rested,
+    /// It overwrites the L2 cache once. Each run is enqueued while the one before it runs, so that the card
+    /// stays at its power limit.
+    Steady,
+}
+
+impl Pace {
+    /// How often the L2 cache is overwritten before a run.
+    pub(crate) const fn evictions(self) -> usize {
+        match self {
+            Self::Rested => 16,
+            Self::Steady => 1,
+        }
+    }
 }
 
 /// Times of the runs of one kernel.
@@ -91,7 +131,13 @@ mod tests {
 
     #[test]
     fn all_runs_are_made_within_the_budget() {
-        let effort = Effort { warmup: 4, iterations: 20, least: 3, budget: Duration::from_secs(1000) };
+        let effort = Effort {
+            warmup: 4,
+            iterations: 20,
+            least: 3,
+            budget: Duration::from_secs(1000),
+            pacing: Pacing::Caches,
+        };
         let (times, steps) = times(effort);
         assert_eq!((times.warmup_runs, times.seconds.len(), steps), (4, 20, 24));
         assert_eq!(times.seconds[7], 1e-3);
@@ -99,14 +145,21 @@ mod tests {
 
     #[test]
     fn past_the_budget_the_least_runs_are_made() {
-        let effort = Effort { warmup: 1, iterations: 20, least: 3, budget: Duration::ZERO };
+        let effort =
+            Effort { warmup: 1, iterations: 20, least: 3, budget: Duration::ZERO, pacing: Pacing::Caches };
         assert_eq!(times(effort).0.seconds.len(), 3);
         assert_eq!(times(Effort { iterations: 2, ..effort }).0.seconds.len(), 2);
     }
 
     #[test]
     fn a_failed_run_ends_it() {
-        let effort = Effort { warmup: 0, iterations: 20, least: 3, budget: Duration::from_secs(1000) };
+        let effort = Effort {
+            warmup: 0,
+            iterations: 20,
+            least: 3,
+            budget: Duration::from_secs(1000),
+            pacing: Pacing::Caches,
+        };
         assert_eq!(effort.time(|| Err("stop"), || ()).unwrap_err(), "stop");
     }
 }

@@ -350,12 +350,52 @@ fn a_closed_pipe_ends_it_quietly() {
 }
 
 #[test]
+fn a_grid_takes_no_sizes_beside_it() {
+    for line in [
+        "forward --batch 4",
+        "forward --seq 64 --causal",
+        "forward --layout bshd",
+        "backward --seq 64",
+        "decode --seq-k 100",
+        "matmul --size 64",
+        "matmul --kernel gemm_cpu",
+        "cpu --dim 16",
+    ] {
+        let (name, arguments) = line.split_once(' ').unwrap();
+        let line = format!("{name} --grid published {arguments}");
+        fails(&line, 2, "'--grid <GRID>' cannot be used with");
+    }
+    fails("forward --grid all", 2, "[possible values: published]");
+    fails("cpu --backend sim", 2, "--backend sim: this experiment runs on the CPU");
+    fails("cpu --device 0", 2, "--device 0 chooses a GPU, but this experiment runs on the CPU");
+}
+
+#[test]
 fn help_names_every_experiment_and_its_arguments() {
     let help = stdout("--help");
-    for word in
-        ["alignment", "decode", "matmul", "verify", "--seq", "--dim", "--kv-heads", "--json", "--force"]
-    {
+    for word in [
+        "all",
+        "alignment",
+        "cpu",
+        "decode",
+        "forward",
+        "matmul",
+        "verify",
+        "--seq",
+        "--dim",
+        "--kv-heads",
+        "--json",
+        "--force",
+    ] {
         assert!(help.contains(word), "{word}: {help}");
+    }
+    for line in [
+        "Benchmarks attention kernels: without an experiment's name, all kernels",
+        "  all          Every experiment that the report shows",
+        "  causal       What a causal mask costs\n",
+        "  forward      The forward pass over the sequence length, beside cuDNN, FlashAttention-2 and -4",
+    ] {
+        assert!(help.contains(line), "{line}: {help}");
     }
     assert!(stdout("verify --help").contains("--schedules"));
     assert!(stdout("--version").starts_with("fa-bench "));

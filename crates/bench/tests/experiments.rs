@@ -48,6 +48,48 @@ fn flash_runs_the_gpu_kernels_in_the_simulator() {
 }
 
 #[test]
+fn forward_runs_a_grid_or_the_problem_that_is_asked_for() {
+    let document = json("forward --grid published --backend cpu --iterations 1 --warmup 0 --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document).len(), 3 * 2 * 3);
+    for row in rows(&document) {
+        let problem = &row["problem"];
+        let of = |name: &str| problem[name].as_u64().unwrap();
+        assert_eq!((of("batch") * of("seq"), of("heads") * of("head_dim")), (256, 256));
+        assert_eq!((row["x"].as_f64(), &problem["layout"]), (Some(of("seq") as f64), &"bhsd".into()));
+    }
+    let speeds: Vec<_> = rows(&document)
+        .iter()
+        .filter(|row| row["problem"]["head_dim"] == 256)
+        .map(|row| 1e12 * row["measurement"]["tflops"].as_f64().unwrap())
+        .collect();
+    let fastest = speeds.into_iter().fold(0.0, f64::max);
+    assert!((figure(&document, "D=256: fastest case") / fastest - 1.0).abs() < 1e-9);
+    let line =
+        "forward --backend cpu --batch 2 --heads 3 --seq 20,40 --dim 12 --layout bshd --iterations 1 --json";
+    let document = json(line);
+    let cases: Vec<_> = rows(&document).iter().map(|row| row["case"].as_str().unwrap()).collect();
+    assert_eq!(cases, ["D=12 S=20 full", "D=12 S=40 full", "D=12 S=20 causal", "D=12 S=40 causal"]);
+    assert_eq!(
+        (&rows(&document)[0]["problem"]["batch"], &rows(&document)[0]["problem"]["heads"]),
+        (&2.into(), &3.into())
+    );
+    let document = json(
+        "forward --backend sim --seq 40 --dim 20 --heads 1 --batch 1 --causal --kernel forward_sm80 --json",
+    );
+    all_right(&document, &[]);
+    assert_eq!((rows(&document).len(), &rows(&document)[0]["series"]), (1, &"forward_sm80".into()));
+}
+
+#[test]
+fn cpu_runs_on_the_cpu_whatever_else_there_is() {
+    let document = json("cpu --seq 24 --dim 8 --heads 2 --iterations 2 --dtype bf16 --json");
+    all_right(&document, &[]);
+    assert_eq!((&document["backend"], rows(&document).len()), (&"cpu".into(), 2));
+    assert_eq!(rows(&document)[1]["case"], "D=8 S=24 causal");
+}
+
+#[test]
 fn memory_is_what_the_allocator_counts() {
     let document = json("memory --backend cpu --seq 256,512 --heads 1 --iterations 1 --json");
     all_right(&document, &[]);
@@ -313,6 +355,22 @@ fn matmul_runs_every_kernel_of_the_backend() {
     let kernels: Vec<_> = rows(&document).iter().map(|run| &run["series"]).collect();
     assert_eq!(kernels, ["gemm_sm90", "gemm_sm80", "gemm_simt"]);
     assert_eq!((&document["experiment"], &document["passed"]), (&"matmul".into(), &true.into()));
+}
+
+#[test]
+fn grids_of_the_other_operations_run_the_planners_kernels() {
+    let document = json("backward --grid published --dim 64 --backend cpu --iterations 1 --warmup 0 --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document).len(), 2 * 3, "of one head_dim");
+    assert!(rows(&document).iter().all(|row| row["series"] == "backward_cpu"));
+    assert_eq!(rows(&document)[0]["case"], "D=64 S=64 full backward");
+    let document = json("decode --grid published --backend cpu --page-size 16 --iterations 1 --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document).len(), 3);
+    assert_eq!(figure(&rows(&document)[1], "rows of a page"), 16.0);
+    let document = json("matmul --grid published --backend sim --json");
+    all_right(&document, &[]);
+    assert_eq!((rows(&document).len(), &rows(&document)[0]["series"]), (1, &"gemm_sm90".into()));
 }
 
 #[test]

@@ -4,9 +4,10 @@
 use anyhow::Result;
 use flash_attention::{MAX_HEAD_DIM, Problem, Request};
 
-use crate::cli::{KernelArgs, LabArgs, ProblemArgs};
+use crate::args::{KernelArgs, LabArgs};
 use crate::lab::{self, Case, Contender, Lab, Recipe, Row, Shared, Unit};
-use crate::problem::Defaults;
+use crate::peer::Implementation;
+use crate::problem::{Defaults, ProblemArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "alignment",
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         // Hundreds of problems: few runs of smaller ones show the steps as well.
         let defaults = Defaults { batch: defaults.batch.min(4), ..defaults };
         lab.effort.iterations = lab.effort.iterations.min(20);
-        lab.dismiss_peer();
+        lab.compare_with(&[Implementation::Default]);
         for head_dim in first..=last {
             let case = Case::at("staircase D", head_dim, args.problem.problem(head_dim, defaults)?);
             measure(lab, args, case)?;
@@ -113,7 +114,8 @@ fn climb(lab: &mut Lab) {
         let Some(x) = row.x else { continue };
         let next = (x as usize).next_multiple_of(STEP);
         // Whatever the kernel: falling back to a slower one is what shows here.
-        let step = lab.rows().iter().find(|other| other.x == Some(next as f64));
+        let same_side = |other: &&Row| other.plan.is_some() == row.plan.is_some();
+        let step = lab.rows().iter().filter(same_side).find(|other| other.x == Some(next as f64));
         let over = row.median().zip(step.and_then(Row::median)).map(|(own, step)| own / step);
         if let (Some(over), false) = (over, x as usize == next) {
             lab.row_mut(index).put("time over its step's", Unit::Times, over);

@@ -1,32 +1,29 @@
 //! The backward pass by recomputation: its speed, its gradients' error, and its memory beside what P would
 //! take.
 
+mod passes;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::{
-    Backend, BackwardPlan, BackwardRequest, Dropout, Element, Error, GradientReport, Kernel, Options, Plan,
-    PreparedBackward, Problem, Request,
-};
+use flash_attention::{Dropout, Element, Error, Kernel, Options, Plan, Problem, Request};
 
-use super::memory::{allocated, extra_bytes, note_of_extra_memory};
-use crate::check::Verdict;
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
-use crate::gradients::Gradients;
-use crate::heap;
-use crate::inputs::Inputs;
-use crate::lab::{self, CheckRecord, Each, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
-use crate::measure::{Subject, cold, with_output_element};
-use crate::peer::Pass;
-use crate::problem::{Layout, Shape};
+use self::passes::{BothPasses, Passes, put};
+use super::memory::{extra_bytes, note_of_extra_memory};
+use super::published::{Attention, RIVALS};
+use crate::args::{Grid, LabArgs, at_least_one, named};
+use crate::lab::{self, Case, CheckRecord, Entrant, ITERATIONS, Lab, Recipe, Row, Shared, Unit, Work};
+use crate::measure::{Subject, with_output_element};
+use crate::peer::{Form, Implementation, Pass};
+use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord};
 
 const RECIPE: Recipe = Recipe {
     name: "backward",
     what: "forward and backward pass by recomputation: speed, error of the gradients, and memory beside what P would take",
     reported_elsewhere: None,
-    axis: None,
+    axis: Some("sequence length (rows)"),
     iterations: ITERATIONS,
     scaled: true,
 };
@@ -44,6 +41,11 @@ const EXTRA: &str = "extra memory";
 /// Arguments of `backward`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The problems whose figures are published, the backward pass alone, in place of one; with --dim those
+    /// of one head_dim [cpu, sim: smaller ones]
+    #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
+    #[arg(conflicts_with_all = ["batch", "heads", "seq"])]
+    grid: Option<Grid>,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Sequence length [default: 2048; cpu: 512; sim: 64]
@@ -56,106 +58,93 @@ pub(crate) struct Args {
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
-        let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
-        let head_dims = args.shape.dim.map_or(vec![64, 128], |dim| vec![dim]);
-        for (head_dim, (mask, causal, dropout)) in
-            head_dims.into_iter().flat_map(|dim| CASES.map(|case| (dim, case)))
-        {
-            let sizes = lab.pick((4, 32, head_dim), (1, 4, head_dim), (1, 1, head_dim));
-            let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
-            let dropout = dropout.then_some(Dropout { probability: PROBABILITY, seed: lab.seed, offset: 0 });
-            let options = Options { causal, dropout, ..Options::default() };
-            let tensors = *shape.problem(Layout::Bhsd)?.tensors();
-            let problem = Problem::new(tensors, shape.dtype, options)?;
-            // Both passes, of which the backward one recomputes: about as much as five forward ones.
-            lab.session.check_patience(&problem, 5, &lab.effort, &args.lab.measure)?;
-            lab.session.check_tensors(&problem)?;
-            let case = format!("D={head_dim} {mask}");
-            with_output_element!(problem.dtype(), measure(lab, &case, &problem))?;
-        }
-        lab.note("TFLOP/s of a backward pass counts 2.5 times the forward pass's operations: five products for two");
-        lab.note(
-            "the forward and backward row is the time of both on cold caches, the second after the first",
-        );
-        note_of_extra_memory(lab);
-        Ok(())
+        if args.grid.is_some() { grid(lab, args) } else { both_passes(lab, args) }
     })
 }
 
-/// A backward pass on one backend.
-struct BackwardSubject<'a, T> {
-    gradients: Gradients<T>,
-    plan: BackwardPlan,
-    inputs: &'a Inputs<T>,
+/// The backward pass alone over the published grid.
+fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
+    lab.compare_with(&[&RIVALS[..], &[Implementation::Flash4Deterministic]].concat());
+    lab.compare_at_power_limit();
+    for case in Attention::of(lab).cases(args.shape.dtype, args.shape.dim)? {
+        check(lab, args, &case.problem)?;
+        with_output_element!(case.problem.dtype(), backward_alone(lab, &case))?;
+    }
+    lab.add_headline();
+    note_of_flops(lab);
+    Ok(())
 }
 
-impl<T: Element> BackwardSubject<'_, T> {
-    fn prepare<'a>(
-        &'a self,
-        backend: &'a Backend,
-        plan: &BackwardPlan,
-    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
-        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
+/// Both passes of a problem without a mask, with one, and with dropout.
+fn both_passes(lab: &mut Lab, args: &Args) -> Result<()> {
+    let flash4 = [Implementation::Flash4, Implementation::Flash4Deterministic];
+    lab.compare_with(&[lab.implementations(), &flash4].concat());
+    let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
+    let head_dims = args.shape.dim.map_or(vec![64, 128], |dim| vec![dim]);
+    for (head_dim, (mask, causal, dropout)) in
+        head_dims.into_iter().flat_map(|dim| CASES.map(|case| (dim, case)))
+    {
+        let sizes = lab.pick((4, 32, head_dim), (1, 4, head_dim), (1, 1, head_dim));
+        let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
+        let dropout = dropout.then_some(Dropout { probability: PROBABILITY, seed: lab.seed, offset: 0 });
+        let options = Options { causal, dropout, ..Options::default() };
+        let tensors = *shape.problem(Layout::Bhsd)?.tensors();
+        let problem = Problem::new(tensors, shape.dtype, options)?;
+        check(lab, args, &problem)?;
+        let case = format!("D={head_dim} {mask}");
+        with_output_element!(problem.dtype(), measure(lab, &case, &problem))?;
     }
-
-    /// Runs once over poisoned gradients, and judges them.
-    fn judged<'a>(
-        &'a self,
-        backend: &'a Backend,
-    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
-        let mut prepared = self.prepare(backend, &self.plan)?;
-        prepared.poison()?;
-        prepared.time()?;
-        let expected = self.gradients.expected(self.inputs);
-        let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
-        Ok((prepared, report, verdict))
-    }
-
-    /// What a run takes beside the tensors, by the allocator.
-    fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
-        let Some(cuda) = backend.as_cuda() else {
-            let mut prepared = self.prepare(backend, &self.plan)?;
-            // The first run may fill what stays, such as the threads' own memory.
-            prepared.time()?;
-            let (bytes, ran) = heap::peak_of(|| prepared.time());
-            ran?;
-            return Ok(bytes);
-        };
-        let ran = || {
-            let mut prepared = self.prepare(backend, &self.plan)?;
-            prepared.time()?;
-            Ok(prepared)
-        };
-        // Loaded kernels stay.
-        allocated(cuda, ran)?;
-        let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
-        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
-        Ok(allocated(cuda, ran)?.saturating_sub(tensors))
-    }
+    note_of_flops(lab);
+    lab.note("the forward and backward row is the time of both on cold caches, the second after the first");
+    note_of_extra_memory(lab);
+    Ok(())
 }
 
-/// Says in a row how near the gradients are to the reference.
-fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
-    row.check = Some(CheckRecord::new(verdict));
-    for (name, accuracy) in ["dQ", "dK", "dV"].into_iter().zip(report.all()) {
-        row.put(format!("{name} max error"), Unit::Count, accuracy.max_error);
-        row.put(format!("{name} bound"), Unit::Count, accuracy.bound);
-    }
+/// Refuses what would take too long, or does not fit.
+fn check(lab: &Lab, args: &Args, problem: &Problem) -> Result<()> {
+    // Both passes, of which the backward one recomputes: about as much as five forward ones.
+    lab.session.check_patience(problem, 5, &lab.effort, &args.lab.measure)?;
+    Ok(lab.session.check_tensors(problem)?)
+}
+
+fn note_of_flops(lab: &mut Lab) {
+    lab.note(
+        "TFLOP/s of a backward pass counts 2.5 times the forward pass's operations: five products for two",
+    );
+}
+
+/// The backward pass of a case: a row, and the peer's.
+fn backward_alone<T: Element<Output = T>>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
+    let session = Rc::clone(&lab.session);
+    let Case { name, x, problem } = case;
+    let subject = Subject::<T>::new(problem, lab.seed);
+    let BothPasses { forward, backward, .. } = BothPasses::new(&session, &subject, problem, lab.seed)?;
+    drop(forward);
+    let (prepared, report, verdict) = backward.judged(&session.backend)?;
+    let template = Row {
+        case: format!("{name} backward"),
+        x: *x,
+        problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
+        ..Row::default()
+    };
+    let mut row = Row { series: backward.plan.kernel.name().to_owned(), ..template.clone() };
+    row.plan = Some(PlanRecord::of_backward(&backward.plan));
+    put(&mut row, &report, &verdict);
+    let (flops, launches) = (backward.gradients.problem.flops(), prepared.launches());
+    let passes = Passes { forward: None, backward: Some(&RefCell::new(prepared)) };
+    let mut entrants = vec![Entrant::new(row, Box::new(passes), flops).launching(launches)];
+    let work = Work { problem, layout: Layout::Bhsd, pass: Pass::Backward, flops };
+    entrants.extend(lab.peer_attention(&template, work, Form::Strided)?);
+    lab.race(entrants, 1).map(drop)
 }
 
 /// Both passes of a problem: three rows, and the peer's.
 fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let backend = &session.backend;
-    let plan = backend.plan(problem, &Request::default())?;
     let subject = Subject::<T>::new(problem, lab.seed);
-    let (forward, verdict) = subject.judge(&session, &plan)?;
-    let gradients = Gradients::new(problem.clone(), forward.outputs()?, lab.seed)?;
-    let backward = BackwardSubject {
-        plan: backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
-        gradients,
-        inputs: &subject.inputs,
-    };
+    let BothPasses { plan, forward, verdict, backward } =
+        BothPasses::new(&session, &subject, problem, lab.seed)?;
     let extra = backward.extra_bytes(backend)?;
     let (prepared, report, judgement) = backward.judged(backend)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };
@@ -178,21 +167,19 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     let calls: Vec<_> =
         rows.iter().map(|row| Row { plan: None, check: None, figures: Vec::new(), ..row.clone() }).collect();
     let (forward, prepared) = (RefCell::new(forward), RefCell::new(prepared));
-    let one = || Ok(cold(&mut forward.borrow_mut())?);
-    let other = || {
-        prepared.borrow_mut().flush_cache()?;
-        Ok(prepared.borrow_mut().time()?)
-    };
-    let both = || Ok(cold(&mut forward.borrow_mut())? + prepared.borrow_mut().time()?);
+    let one = Passes { forward: Some(&forward), backward: None };
+    let other = Passes { forward: None, backward: Some(&prepared) };
+    let both = Passes { forward: Some(&forward), backward: Some(&prepared) };
     let [first, second, third] = rows;
     let mut entrants = vec![
-        Entrant::new(first, Box::new(Each(one)), flops[0]).launching(launches[0]),
-        Entrant::new(second, Box::new(Each(other)), flops[1]).launching(launches[1]),
-        Entrant::new(third, Box::new(Each(both)), flops[2]).launching(launches[0] + launches[1]),
+        Entrant::new(first, Box::new(one), flops[0]).launching(launches[0]),
+        Entrant::new(second, Box::new(other), flops[1]).launching(launches[1]),
+        Entrant::new(third, Box::new(both), flops[2]).launching(launches[0] + launches[1]),
     ];
     let ours = entrants.len();
     for ((template, pass), flops) in calls.iter().zip(passes).zip(flops) {
-        entrants.extend(lab.peer_attention(template, problem, Layout::Bhsd, (false, pass, flops))?);
+        let work = Work { problem, layout: Layout::Bhsd, pass, flops };
+        entrants.extend(lab.peer_attention(template, work, Form::Strided)?);
     }
     let rows = lab.race(entrants, ours)?;
     stored_p::<T>(lab, problem, rows.start + 1)

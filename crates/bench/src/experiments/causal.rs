@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::lab::{self, Case, Group, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
-use crate::problem::{Layout, Shape};
+use crate::problem::{Layout, Shape, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "causal",

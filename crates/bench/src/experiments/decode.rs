@@ -5,8 +5,9 @@ use std::rc::Rc;
 use anyhow::Result;
 use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element, Error};
 
+use super::published::RIVALS;
+use crate::args::{Grid, LabArgs, named};
 use crate::check::Expected;
-use crate::cli::{LabArgs, named};
 use crate::decode::{Cache, Shape, describe};
 use crate::lab::{self, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
 use crate::measure::{CHECKED_ROWS, judged, with_element};
@@ -22,6 +23,19 @@ const RECIPE: Recipe = Recipe {
     scaled: true,
 };
 
+/// The published grid: batch, heads, kv_heads, seq_q, seq_k, head_dim.
+const GPU_GRID: [[usize; 6]; 7] = [
+    [1, 32, 8, 1, 131_072, 128],
+    [16, 32, 8, 1, 8192, 128],
+    [64, 32, 8, 1, 4096, 128],
+    [16, 32, 8, 4, 8192, 128],
+    [16, 32, 32, 1, 8192, 64],
+    [16, 64, 8, 1, 8192, 128],
+    [16, 16, 8, 1, 8192, 256],
+];
+const CPU_GRID: [[usize; 6]; 3] = [[1, 8, 2, 1, 1024, 128], [2, 8, 2, 4, 256, 128], [2, 4, 4, 1, 256, 64]];
+const SIM_GRID: [[usize; 6]; 1] = [[1, 4, 1, 1, 64, 64]];
+
 const GPU_SEQ_K: usize = 8192;
 const CPU_SEQ_K: usize = 2048;
 const SIM_SEQ_K: usize = 256;
@@ -29,6 +43,10 @@ const SIM_SEQ_K: usize = 256;
 /// Arguments of `decode`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The problems whose figures are published, in place of one [cpu, sim: smaller ones]
+    #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "seq_q", "seq_k", "seqused_k", "num_splits", "entry"])]
+    grid: Option<Grid>,
     /// Number of sequences
     #[arg(long, default_value_t = 1)]
     batch: usize,
@@ -75,25 +93,38 @@ pub(crate) struct Args {
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
-        let problem = args.problem(lab.kind())?;
-        lab.session.check_tensors(problem.dense())?;
-        let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
-        let plan = lab.session.backend.plan_decode(&problem, &request)?;
-        lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
-        lab.line(format!("problem {}", describe(&problem)))?;
-        lab.line(format!("plan: {}", plan.reasons.join("; ")))?;
-        let used = args.seqused_k.map(|used| vec![used; args.batch]);
-        let row = with_element!(args.dtype, measure(lab, &problem, &plan, used))?;
+        lab.compare_with(&RIVALS);
+        let problems = args.problems(lab)?;
+        for problem in &problems {
+            lab.session.check_tensors(problem.dense())?;
+        }
+        let mut rows = Vec::new();
+        for problem in &problems {
+            rows.push(planned(lab, args, problem)?);
+        }
         // What a GPU's memory gives at best; a CPU's last-level cache holds such a K and V.
         if lab.kind() == BackendKind::Cuda {
             let copy = lab.copy_bandwidth()?;
-            let row = lab.row_mut(row);
-            if let Some(reached) = row.figure(BANDWIDTH) {
-                row.put("of copy", Unit::Percent, 100.0 * reached / copy);
+            for row in rows {
+                let row = lab.row_mut(row);
+                if let Some(reached) = row.figure(BANDWIDTH) {
+                    row.put("of copy", Unit::Percent, 100.0 * reached / copy);
+                }
             }
         }
         Ok(())
     })
+}
+
+/// Plans and measures one problem, and gives its row.
+fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize> {
+    let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
+    let plan = lab.session.backend.plan_decode(problem, &request)?;
+    lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
+    lab.line(format!("problem {}", describe(problem)))?;
+    lab.line(format!("plan: {}", plan.reasons.join("; ")))?;
+    let used = args.seqused_k.map(|used| vec![used; args.batch]);
+    with_element!(args.dtype, measure(lab, problem, &plan, used))
 }
 
 /// The figure that this is about.
@@ -114,7 +145,15 @@ pub(super) fn measure<T: Element>(
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
     let judged = judged(prepared, |o, lse| expected.judge(dense, DType::F32, o, lse))?;
     let row = Row {
-        case: format!("decode B={} Sq={} Sk={}", dense.batch(), dense.seqlen_q(), dense.seqlen_k()),
+        case: format!(
+            "decode B={} H={} Hkv={} Sq={} Sk={} D={}",
+            dense.batch(),
+            dense.heads(),
+            dense.kv_heads(),
+            dense.seqlen_q(),
+            dense.seqlen_k(),
+            dense.head_dim()
+        ),
         series: "decode".to_owned(),
         problem: Some(ProblemRecord::new(dense, Layout::Bshd)),
         plan: Some(PlanRecord::of_decode(plan)),
@@ -135,24 +174,23 @@ pub(super) fn measure<T: Element>(
 }
 
 impl Args {
-    fn problem(&self, backend: BackendKind) -> flash_attention::Result<DecodeProblem> {
-        let default = match backend {
-            BackendKind::Cuda => GPU_SEQ_K,
-            BackendKind::Cpu => CPU_SEQ_K,
-            BackendKind::Sim => SIM_SEQ_K,
-        };
-        let shape = Shape {
-            batch: self.batch,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.dim,
-            seq_q: self.seq_q,
-            seq_k: self.seq_k.unwrap_or(default),
-            page_size: self.page_size,
-            dtype: self.dtype,
-            causal: self.causal,
-            softmax_scale: self.softmax_scale,
-        };
+    /// The problem that the arguments describe, or those of the grid.
+    fn problems(&self, lab: &Lab) -> flash_attention::Result<Vec<DecodeProblem>> {
+        if self.grid.is_none() {
+            let seq_k = self.seq_k.unwrap_or(lab.pick(GPU_SEQ_K, CPU_SEQ_K, SIM_SEQ_K));
+            let sizes = [self.batch, self.heads, self.kv_heads, self.seq_q, seq_k, self.dim];
+            return Ok(vec![self.problem(sizes)?]);
+        }
+        let grid = lab.pick(&GPU_GRID[..], &CPU_GRID, &SIM_GRID);
+        grid.iter().map(|&sizes| self.problem(sizes)).collect()
+    }
+
+    /// Of batch, heads, kv_heads, seq_q, seq_k and head_dim.
+    fn problem(&self, sizes: [usize; 6]) -> flash_attention::Result<DecodeProblem> {
+        let [batch, heads, kv_heads, seq_q, seq_k, head_dim] = sizes;
+        let Self { page_size, dtype, causal, softmax_scale, .. } = *self;
+        let shape =
+            Shape { batch, heads, kv_heads, head_dim, seq_q, seq_k, page_size, dtype, causal, softmax_scale };
         let problem = shape.problem()?;
         // Refused before the inputs are made, which can take long.
         match self.seqused_k {

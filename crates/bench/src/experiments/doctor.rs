@@ -4,7 +4,7 @@ use anyhow::Result;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{BackendKind, DType, DecodeRequest, Device, Kernel, Request, shipped};
 
-use crate::cli::LabArgs;
+use crate::args::LabArgs;
 use crate::decode::Shape as DecodeShape;
 use crate::lab::{self, Lab, Recipe, Row, Shared, Unit, is_refusal};
 use crate::problem::{Layout, Shape};

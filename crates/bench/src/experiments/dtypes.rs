@@ -3,7 +3,7 @@
 use anyhow::Result;
 use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
 
-use crate::cli::{LabArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::inputs::Inputs;
 use crate::lab::{self, Case, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
 use crate::measure::with_element;

@@ -16,28 +16,26 @@ mod panics;
 mod place;
 mod product;
 mod replay;
+mod run;
 mod shrink;
 mod start;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use flash_attention::cuda::Cuda;
-use flash_attention::{Backend, BackendKind, Sim};
+use flash_attention::BackendKind;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::Serialize;
 
-use self::bench::Bench;
 use self::case::{Case, Operation};
 use self::crew::{Count, Crew, Extent, Found};
 use self::generate::Scope;
-use self::machine::{OnGpu, OnHost};
-use self::outcome::Stop;
 use self::panics::Quiet;
-use crate::cli::{BackendArgs, ReportArgs, named, seconds};
-use crate::failure::usage;
+use self::worker::{ENDLESS, Worker};
+use crate::args::{BackendArgs, ReportArgs, named, seconds};
 use crate::interrupt::{self, Interrupted};
 use crate::lab::Shared;
 use crate::output::{Progress, Screen};
@@ -67,9 +65,6 @@ pub(crate) struct Args {
 
 /// Problems of a run without a limit.
 const RUNS: u64 = 1000;
-
-/// What no problem takes; kernels take milliseconds.
-const ENDLESS: Duration = Duration::from_secs(60);
 
 #[derive(Serialize)]
 struct Document {
@@ -101,7 +96,7 @@ struct FailureRecord {
 }
 
 /// Runs the experiment; false if a problem failed.
-pub(crate) fn run(args: &Args, shared: &Shared) -> Result<bool> {
+pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     interrupt::listen()?;
@@ -147,7 +142,7 @@ impl Team {
     /// Lets all work, and reports failures as they come.
     fn run(&self, crew: &Crew, journal: &mut Journal<'_>) -> Result<()> {
         let session = journal.session;
-        let machines: Vec<_> = self.pools.iter().map(|_| machine(session)).collect::<Result<_>>()?;
+        let machines: Vec<_> = self.pools.iter().map(|_| Worker::of(session)).collect::<Result<_>>()?;
         let progress = journal.screen.progress(crew.length(), "fuzz");
         let mut suspects = Vec::new();
         thread::scope(|scope| {
@@ -277,41 +272,6 @@ impl Journal<'_> {
         }
         Ok(passed)
     }
-}
-
-/// A machine of a backend.
-enum AnyMachine {
-    Host(OnHost),
-    Gpu(Box<OnGpu>),
-}
-
-impl AnyMachine {
-    fn work(self, crew: &Crew, index: usize) {
-        match self {
-            Self::Host(machine) => crew.work(index, &mut Bench::new(machine)),
-            Self::Gpu(machine) => crew.work(index, &mut Bench::new(*machine)),
-        }
-    }
-
-    /// Runs one problem.
-    fn run(self, case: &Case) -> Result<(), Stop> {
-        match self {
-            Self::Host(machine) => Bench::new(machine).run(case),
-            Self::Gpu(machine) => Bench::new(*machine).run(case),
-        }
-    }
-}
-
-fn machine(session: &Session) -> Result<AnyMachine> {
-    Ok(match session.kind() {
-        BackendKind::Cpu => AnyMachine::Host(OnHost::Cpu(Backend::open(Some(BackendKind::Cpu))?)),
-        BackendKind::Sim => AnyMachine::Host(OnHost::Sim(Sim::new(0).device().clone())),
-        BackendKind::Cuda => AnyMachine::Gpu(Box::new(OnGpu::new(gpu(session)?)?)),
-    })
-}
-
-fn gpu(session: &Session) -> Result<&Cuda> {
-    session.backend.as_cuda().ok_or_else(|| usage("the backend is no GPU"))
 }
 
 /// The failure with the command lines that bring it back.

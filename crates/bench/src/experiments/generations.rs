@@ -3,9 +3,9 @@
 use anyhow::Result;
 use flash_attention::{BackendKind, Kernel};
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::lab::{self, Case, ITERATIONS, Recipe, Row, Shared, Unit};
-use crate::problem::Layout;
+use crate::problem::{Layout, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "generations",

@@ -6,7 +6,7 @@ use anyhow::Result;
 use flash_attention::{BackendKind, DType, Element, Problem, TensorLayout};
 use rayon::prelude::*;
 
-use crate::cli::{LabArgs, named};
+use crate::args::{LabArgs, named};
 use crate::inputs::normal;
 use crate::lab::{self, Case, Each, Group, ITERATIONS, Lab, Recipe, Row, RunRecord, Shared, Unit};
 use crate::measure::with_element;

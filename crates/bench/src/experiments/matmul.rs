@@ -5,7 +5,7 @@ use anyhow::Result;
 use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{BackendKind, DType, Error};
 
-use crate::cli::{LabArgs, at_least_one, named};
+use crate::args::{Grid, LabArgs, at_least_one, named};
 use crate::lab::{self, Case, Contender, ITERATIONS, Recipe, Shared, Unit};
 use crate::session::Session;
 
@@ -27,6 +27,11 @@ const SIM_SIZES: [usize; 1] = [128];
 /// Arguments of `matmul`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The problems whose figures are published, by the planner's kernel alone [cpu, sim: smaller
+    /// ones]
+    #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
+    #[arg(conflicts_with_all = ["size", "m", "n", "k", "kernel", "block_m", "block_n"])]
+    grid: Option<Grid>,
     /// M = N = K, as in 1024,2048 [default: 1024,2048,4096,8192; cpu: 256,512,1024; sim: 128]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = at_least_one)]
     #[arg(conflicts_with_all = ["m", "n", "k"])]
@@ -71,6 +76,9 @@ pub(crate) struct Args {
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
+        if args.grid.is_some() {
+            lab.compare_at_power_limit();
+        }
         let mut planned = Vec::new();
         for problem in args.problems(lab.kind())? {
             lab.session.check_matrices(&problem)?;
@@ -130,7 +138,8 @@ fn plans(session: &Session, args: &Args, problem: &GemmProblem) -> Result<Vec<Ge
     let request = GemmRequest { kernel, block_m, block_n, realign: false };
     let first = session.backend.plan_gemm(problem, &request)?;
     let others = GemmKernel::of_backend(session.kind()).iter().copied();
-    let others: Vec<_> = others.filter(|&other| kernel.is_none() && other != first.kernel).collect();
+    let alone = kernel.is_some() || args.grid.is_some();
+    let others: Vec<_> = others.filter(|&other| !alone && other != first.kernel).collect();
     let mut plans = vec![first];
     for other in others {
         // A tile asked for means the planner's choice; the others keep theirs.

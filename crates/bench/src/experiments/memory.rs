@@ -6,13 +6,13 @@ use anyhow::Result;
 use flash_attention::cuda::Cuda;
 use flash_attention::{Element, Plan, Problem};
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::heap;
 use crate::inputs::Inputs;
 use crate::lab::{self, Case, Lab, Recipe, Shared, Unit};
 use crate::measure::with_element;
-use crate::peer::{Call, Pass};
-use crate::problem::Layout;
+use crate::peer::{AttentionCall, Call, Form, Implementation, Pass, Prepared};
+use crate::problem::{Layout, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "memory",
@@ -115,12 +115,14 @@ fn peer_memory(lab: &mut Lab, problem: &Problem, rows: Range<usize>) -> Result<(
     let output = problem.tensors().o.elements() * problem.dtype().output().bytes();
     for index in rows {
         let row = lab.row_mut(index);
-        let Some(backend) = row.series.strip_prefix("torch ").filter(|_| row.not_run.is_none()) else {
-            continue;
+        let of_row = |implementation| {
+            let (layout, form, pass) = (Layout::Bhsd, Form::Strided, Pass::Forward);
+            let call = Call::Attention(AttentionCall { problem, layout, implementation, form, pass });
+            (call.series() == row.series).then_some(call)
         };
-        let call =
-            Call::Attention { problem, layout: Layout::Bhsd, backend, copies: false, pass: Pass::Forward };
-        let Ok(number) = peer.prepare(&call)? else { continue };
+        let call = Implementation::ALL.into_iter().find_map(of_row).filter(|_| row.not_run.is_none());
+        let Some(call) = call else { continue };
+        let Prepared::Ready(number) = peer.prepare(&call)? else { continue };
         // A call of PyTorch's makes its output.
         if let Ok(bytes) = peer.peak_bytes(number)? {
             row.put(EXTRA, Unit::Bytes, bytes.saturating_sub(output as u64) as f64);

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use flash_attention::{Backend, BackendKind, Element, Prepared, Problem, Request};
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::inputs::Inputs;
 use crate::lab::{self, CheckRecord, Each, Lab, MANY, Recipe, Row, RunRecord, Shared, Timed, Unit};
 use crate::measure::{Subject, with_element};
-use crate::problem::{Layout, Shape};
+use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord, TimesRecord};
 
 const RECIPE: Recipe = Recipe {

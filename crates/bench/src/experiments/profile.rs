@@ -9,13 +9,13 @@ use flash_attention::cuda::LaunchSpan;
 use flash_attention::{BackendKind, Device, Element, Plan, Problem, shipped};
 use serde_json::{Value, json};
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::inputs::Inputs;
 use crate::json;
 use crate::lab::{self, Case, Lab, Recipe, Shared, Unit};
 use crate::measure::with_element;
 use crate::nvtx;
-use crate::problem::Layout;
+use crate::problem::{Layout, ShapeArgs};
 use crate::record::PlanRecord;
 
 const RECIPE: Recipe = Recipe {

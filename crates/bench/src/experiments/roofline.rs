@@ -5,7 +5,7 @@ use anyhow::Result;
 use flash_attention::{DType, DecodeRequest, Element, Error, Kernel};
 
 use super::decode::measure as measure_decode;
-use crate::cli::{LabArgs, named};
+use crate::args::{LabArgs, named};
 use crate::decode::Shape as DecodeShape;
 use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit, square};
 use crate::measure::with_element;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::lab::{self, Case, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
-use crate::problem::{Layout, Shape};
+use crate::problem::{Layout, Shape, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "scaling",

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use flash_attention::{Error, Kernel, Plan, Problem, Request};
 
-use crate::cli::{KernelArgs, LabArgs, ProblemArgs};
+use crate::args::{KernelArgs, LabArgs};
 use crate::failure::usage;
 use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Shared, Unit};
-use crate::problem::{Defaults, describe};
+use crate::problem::{Defaults, ProblemArgs, describe};
 use crate::record::tensor_bytes;
 
 const RECIPE: Recipe = Recipe {

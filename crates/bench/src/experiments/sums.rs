@@ -4,9 +4,10 @@ use anyhow::Result;
 use flash_attention::{BackendKind, DType, Element, Plan, Problem, Request};
 use serde::Serialize;
 
+use crate::args::{BackendArgs, ReportArgs, named};
 use crate::check::Expected;
-use crate::cli::{BackendArgs, ReportArgs, named};
 use crate::inputs::Inputs;
+use crate::lab::Shared;
 use crate::measure::{judged, with_element};
 use crate::problem::{Layout, Shape};
 use crate::record::Header;
@@ -82,7 +83,7 @@ struct RowRecord {
 }
 
 /// Runs the experiment; false if a result is wrong.
-pub(crate) fn run(args: &Args) -> Result<bool> {
+pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     session.header(&screen)?;

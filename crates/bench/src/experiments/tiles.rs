@@ -6,9 +6,9 @@ use anyhow::Result;
 use fa_kernels::entries::{Entry, entries};
 use flash_attention::{BackendKind, Kernel, Problem, Request, plan_entry, shipped};
 
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
+use crate::args::{LabArgs, at_least_one};
 use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
-use crate::problem::{Layout, Shape};
+use crate::problem::{Layout, Shape, ShapeArgs};
 
 const RECIPE: Recipe = Recipe {
     name: "tiles",

@@ -6,12 +6,12 @@ mod counters;
 use anyhow::{Context as _, Result};
 use flash_attention::{Backend, BackendKind, Element, Kernel, Plan, Problem, Request, Sim, plan};
 
+use crate::args::{LabArgs, at_least_one};
 use crate::check::Expected;
-use crate::cli::{LabArgs, ShapeArgs, at_least_one};
 use crate::inputs::Inputs;
 use crate::lab::{self, Case, Lab, Recipe, Row, Shared, Unit, is_refusal};
 use crate::measure::{CHECKED_ROWS, with_element};
-use crate::problem::{Layout, Shape};
+use crate::problem::{Layout, Shape, ShapeArgs};
 use crate::record::{PlanRecord, ProblemRecord, tensor_bytes};
 
 const RECIPE: Recipe = Recipe {

@@ -5,38 +5,35 @@ mod backward;
 mod cases;
 mod cover;
 mod decode;
+mod entry;
 mod large;
 mod products;
 mod repeat;
 mod targets;
 
-use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fa_kernels::entries::Entry;
-use flash_attention::{Backend, BackendKind, DType, Element, Error, Problem};
-use rayon::prelude::*;
+use flash_attention::{Backend, BackendKind, Element, Error, Problem};
 use serde::Serialize;
 
 use crate::check::{Expected, Verdict};
 use crate::failure::usage;
 use crate::inputs::Inputs;
+use crate::lab::Shared;
 use crate::measure::{judged, with_element};
 use crate::output::Screen;
 use crate::problem::describe;
 use crate::record::Header;
 use crate::session::Session;
-use crate::table::judgement;
 pub(crate) use args::Args;
 use args::{AnyKernel, Sizes};
-use cases::{Case, Takes, cases, of_each_family};
+use cases::{Case, Takes, WithCases, cases, distinct, of_each_family};
+use entry::{CHECKED_ROWS, Effort, EntryRecord, SkippedRecord, Subject, outcomes, print, record};
 use products::verify as verify_product;
 use repeat::repeated;
 use targets::{Target, refusal, targets};
-
-/// Rows of a case that are compared with the reference; small cases have fewer.
-const CHECKED_ROWS: usize = 144;
 
 #[derive(Serialize)]
 struct Document {
@@ -49,30 +46,6 @@ struct Document {
     passed: bool,
 }
 
-#[derive(Clone, Serialize)]
-struct EntryRecord {
-    entry: String,
-    dtype: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    head_dims: Option<(usize, usize)>,
-    runs: usize,
-    /// How often each run was made, with the same bits.
-    repeats: usize,
-    /// Whether each was also replayed from a CUDA graph, with the same bits.
-    replayed: bool,
-    /// Of the run with the largest error in terms of its bound.
-    max_error: f64,
-    bound: f64,
-    failures: Vec<String>,
-    passed: bool,
-}
-
-#[derive(Serialize)]
-struct SkippedRecord {
-    entry: String,
-    reason: String,
-}
-
 /// A case made concrete for a storage type and a range of head_dims.
 struct Trial<T: Element> {
     case: Case,
@@ -80,25 +53,6 @@ struct Trial<T: Element> {
     inputs: Inputs<T>,
     expected: Expected<T>,
     name: String,
-}
-
-/// One run: a verdict, or what stopped the kernel.
-struct Outcome {
-    what: String,
-    result: Result<Verdict, String>,
-}
-
-/// A problem for a target: what a run is about.
-trait Subject: Sync {
-    /// The problem in words.
-    fn name(&self) -> String;
-
-    /// The target in words.
-    fn target(&self) -> String;
-
-    /// Runs over poisoned outputs, judges them, and runs again until there are `repeats` runs of the same
-    /// bits. What speaks against the kernel is inside, or a simulator's error.
-    fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>>;
 }
 
 /// What the arguments select and the device can run.
@@ -109,12 +63,6 @@ struct Chosen {
     backward: Vec<WithCases<backward::Target>>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
-}
-
-/// A target and the cases that it runs on.
-struct WithCases<T> {
-    target: T,
-    cases: Vec<Case>,
 }
 
 /// Those of `targets` that are `selected`, with their cases. A target's cases are the same whichever others
@@ -134,7 +82,7 @@ fn with_cases<T: Takes>(
 }
 
 /// Runs the experiment; false if a result is wrong.
-pub(crate) fn run(args: &Args) -> Result<bool> {
+pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());
@@ -261,17 +209,6 @@ fn groups(targets: Vec<WithCases<Target>>) -> Vec<Vec<WithCases<Target>>> {
     groups
 }
 
-/// The cases of a group, each once.
-fn distinct<'a, T: 'a>(group: impl IntoIterator<Item = &'a WithCases<T>>) -> Vec<Case> {
-    let mut distinct: Vec<Case> = Vec::new();
-    for case in group.into_iter().flat_map(|of| &of.cases) {
-        if !distinct.contains(case) {
-            distinct.push(*case);
-        }
-    }
-    distinct
-}
-
 /// Verifies the targets of a group, printing a line for each entry as soon as it is known.
 fn verify<T: Element>(
     session: &Session,
@@ -337,100 +274,4 @@ impl<T: Element> Subject for OnTarget<'_, T> {
         let judged = judged(prepared, |o, lse| expected.judge(problem, scores, o, lse))?;
         repeated(judged, repeats)
     }
-}
-
-/// How often each case runs.
-#[derive(Clone, Copy)]
-struct Effort {
-    repeats: usize,
-    replayed: bool,
-}
-
-impl Effort {
-    fn new(session: &Session, args: &Args) -> Self {
-        let repeats = args.repeats(session.kind());
-        Self { repeats, replayed: repeats > 1 && session.kind() == BackendKind::Cuda }
-    }
-}
-
-/// Runs each subject, on the simulator in each schedule.
-///
-/// # Errors
-/// What speaks against the machine.
-fn outcomes(session: &Session, args: &Args, subjects: &[impl Subject]) -> Result<Vec<Outcome>> {
-    let repeats = args.repeats(session.kind());
-    match session.kind() {
-        BackendKind::Sim => subjects
-            .par_iter()
-            .flat_map(|subject| (0..args.schedules).into_par_iter().map(move |seed| (subject, seed)))
-            .map(|(subject, seed)| {
-                outcome(subject, &Backend::simulator(seed), repeats, &format!("schedule {seed}, "))
-            })
-            .collect(),
-        BackendKind::Cuda | BackendKind::Cpu => {
-            subjects.iter().map(|subject| outcome(subject, &session.backend, repeats, "")).collect()
-        }
-    }
-}
-
-/// One run and its repeats. What speaks against the kernel is part of the outcome.
-fn outcome(subject: &impl Subject, backend: &Backend, repeats: usize, conditions: &str) -> Result<Outcome> {
-    let what = format!("{conditions}{}", subject.name());
-    let result = match subject.verdict(backend, repeats) {
-        Ok(result) => result,
-        Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
-        Err(error) => return Err(error).with_context(|| format!("{}, {what}", subject.target())),
-    };
-    Ok(Outcome { what, result })
-}
-
-fn record<'a>(
-    name: &str,
-    dtype: DType,
-    head_dims: Option<&RangeInclusive<usize>>,
-    effort: Effort,
-    outcomes: impl Iterator<Item = &'a Outcome> + Clone,
-) -> EntryRecord {
-    let share = |verdict: &&Verdict| verdict.output.max_error / verdict.output.bound.max(f64::MIN_POSITIVE);
-    let worst = outcomes
-        .clone()
-        .filter_map(|outcome| outcome.result.as_ref().ok())
-        .max_by(|a, b| share(a).total_cmp(&share(b)))
-        .map(|verdict| verdict.output);
-    let failures: Vec<_> = outcomes
-        .clone()
-        .filter_map(|Outcome { what, result }| match result {
-            Ok(verdict) if verdict.passed() => None,
-            Ok(verdict) => {
-                let (error, bound) = (verdict.output.max_error, verdict.output.bound);
-                Some(format!("{what}: {}, max error {error:.2e}, bound {bound:.2e}", judgement(verdict)))
-            }
-            Err(reason) => Some(format!("{what}: {reason}")),
-        })
-        .collect();
-    EntryRecord {
-        entry: name.to_owned(),
-        dtype: dtype.name(),
-        head_dims: head_dims.map(|range| (*range.start(), *range.end())),
-        runs: outcomes.count(),
-        repeats: effort.repeats,
-        replayed: effort.replayed,
-        max_error: worst.map_or(0.0, |output| output.max_error),
-        bound: worst.map_or(0.0, |output| output.bound),
-        passed: failures.is_empty(),
-        failures,
-    }
-}
-
-fn print(screen: &Screen, record: &EntryRecord) -> std::io::Result<()> {
-    let EntryRecord { entry, runs, repeats, replayed, max_error, bound, passed, head_dims, .. } = record;
-    let verdict = if *passed { "pass" } else { "FAIL" };
-    let head_dims = head_dims.map_or(String::new(), |(least, most)| format!("head_dim {least}-{most}, "));
-    let runs = if *runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") };
-    let graph = if *replayed { " and in a replayed graph" } else { "" };
-    let again = if *repeats > 1 { format!(", each {repeats} times{graph}") } else { String::new() };
-    screen.line(format!(
-        "{verdict} {entry:32} {head_dims}{runs}{again}: max error {max_error:.2e}, bound {bound:.2e}"
-    ))?;
-    record.failures.iter().try_for_each(|failure| screen.line(format!("     {failure}")))
 }

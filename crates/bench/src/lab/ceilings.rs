@@ -9,8 +9,11 @@ use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{BackendKind, DType};
 use rayon::prelude::*;
 
+use super::case::{Case, Contender};
+use super::contest::is_refusal;
 use super::document::{Row, RunRecord, Unit};
-use super::{Case, Contender, Each, Lab, is_refusal};
+use super::run::Lab;
+use super::timed::Each;
 
 /// Bytes of a copy: far more than any cache holds.
 const GPU_COPY: usize = 1 << 30;

@@ -7,52 +7,22 @@ use anyhow::Result;
 use flash_attention::gemm::{GemmPlan, GemmProblem};
 use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
 
-use super::Lab;
+use super::case::{Case, Contender, Group};
 use super::document::{CheckRecord, ProductRecord, Row};
+use super::peers::Work;
 use super::race::Entrant;
-use super::turns::{Timed, interleave};
+use super::run::Lab;
+use super::timed::Timed;
+use super::turns::interleave;
 use crate::check::Verdict;
 use crate::interrupt;
 use crate::measure::{Subject, with_element};
 use crate::nvtx;
-use crate::peer::{Call, Pass, PeerCall};
+use crate::peer::{Call, Form};
 use crate::problem::Layout;
 use crate::product::Product;
 use crate::record::{PlanRecord, ProblemRecord, TimesRecord};
 use crate::session::Session;
-
-/// What is the same for all that is compared.
-pub(crate) struct Case<P> {
-    pub(crate) name: String,
-    /// Where it stands on the document's axis.
-    pub(crate) x: Option<f64>,
-    pub(crate) problem: P,
-}
-
-impl<P> Case<P> {
-    /// As in `S=1024`, at 1024.
-    pub(crate) fn at(letter: &str, value: usize, problem: P) -> Self {
-        Self { name: format!("{letter}={value}"), x: Some(value as f64), problem }
-    }
-
-    /// A case that is on no axis.
-    pub(crate) fn named(name: impl Into<String>, problem: P) -> Self {
-        Self { name: name.into(), x: None, problem }
-    }
-}
-
-/// A kernel of the library's, or why it has no plan.
-pub(crate) struct Contender<P> {
-    pub(crate) series: String,
-    pub(crate) plan: Result<P, Error>,
-}
-
-/// A case with what runs in it.
-pub(crate) struct Group<'a> {
-    pub(crate) case: &'a Case<Problem>,
-    pub(crate) layout: Layout,
-    pub(crate) contenders: Vec<Contender<Plan>>,
-}
 
 /// Whether an error says that a kernel does not take a problem here, rather than that something broke.
 pub(crate) const fn is_refusal(error: &Error) -> bool {
@@ -133,43 +103,13 @@ impl Lab {
         let template = Row { plan: None, figures: Vec::new(), ..row.clone() };
         let mut entrants = vec![Entrant::judged(row, judged, problem.flops())];
         if peers {
-            let pass = (false, Pass::Forward, problem.flops());
-            entrants.extend(self.peer_attention(&template, problem, Layout::Bshd, pass)?);
+            let work = Work::forward(problem, Layout::Bshd);
+            entrants.extend(self.peer_attention(&template, work, Form::Strided)?);
+            if problem.heads() > problem.kv_heads() && !problem.causal() {
+                entrants.extend(self.peer_attention(&template, work, Form::HeadsAsRows)?);
+            }
         }
         self.race(entrants, 1)
-    }
-
-    /// The peer's attention with each of its backends: with copies or without, which pass, and its
-    /// operations.
-    ///
-    /// # Errors
-    /// When the peer is gone.
-    pub(crate) fn peer_attention(
-        &self,
-        template: &Row,
-        problem: &Problem,
-        layout: Layout,
-        (copies, pass, flops): (bool, Pass, f64),
-    ) -> Result<Vec<Entrant<'static>>> {
-        let backends = self.peer.as_ref().map_or(&[][..], |peer| peer.borrow().attention_backends());
-        let suffix = if copies { " with copies" } else { "" };
-        let call = |backend: &&'static str| {
-            (format!("torch {backend}{suffix}"), Call::Attention { problem, layout, backend, copies, pass })
-        };
-        self.peer_entrants(template, flops, backends.iter().map(call).collect())
-    }
-
-    /// Times the peer's attention alone, between copies to contiguous [B, H, S, D] tensors and back.
-    ///
-    /// # Errors
-    /// When the peer is gone, or Ctrl-C is pressed.
-    pub(crate) fn peer_with_copies(&mut self, case: &Case<Problem>, layout: Layout) -> Result<()> {
-        let Case { name, x, problem } = case;
-        let record = ProblemRecord::new(problem, layout);
-        let template = Row { case: name.clone(), x: *x, problem: Some(record), ..Row::default() };
-        let pass = (true, Pass::Forward, problem.flops());
-        let entrants = self.peer_attention(&template, problem, layout, pass)?;
-        if entrants.is_empty() { Ok(()) } else { self.race(entrants, 0).map(drop) }
     }
 
     /// As [`Self::contest`], of matrix multiplications.
@@ -210,25 +150,6 @@ impl Lab {
         interrupt::check()?;
         results.into_iter().map(|result| Ok(TimesRecord::new(&result?))).collect()
     }
-
-    /// The peer's calls that are ready, and rows for those that it refuses.
-    fn peer_entrants(
-        &self,
-        template: &Row,
-        flops: f64,
-        calls: Vec<(String, Call<'_>)>,
-    ) -> Result<Vec<Entrant<'static>>> {
-        let Some(peer) = &self.peer else { return Ok(Vec::new()) };
-        let entrant = |(series, call): (String, Call<'_>)| {
-            let prepared = peer.borrow_mut().prepare(&call)?;
-            let row = Row { series, ..template.clone() };
-            Ok(match prepared {
-                Ok(number) => Entrant::new(row, Box::new(PeerCall { peer: Rc::clone(peer), number }), flops),
-                Err(reason) => Entrant::refused(row, reason),
-            })
-        };
-        calls.into_iter().map(entrant).collect()
-    }
 }
 
 fn contest_in<T: Element>(lab: &mut Lab, groups: Vec<Group<'_>>) -> Result<Range<usize>> {
@@ -253,8 +174,7 @@ fn contest_in<T: Element>(lab: &mut Lab, groups: Vec<Group<'_>>) -> Result<Range
                 (_, Err(reason)) => Entrant::refused(row, reason.clone()),
             });
         }
-        let pass = (false, Pass::Forward, problem.flops());
-        peers.extend(lab.peer_attention(&template, problem, layout, pass)?);
+        peers.extend(lab.peer_attention(&template, Work::forward(problem, layout), Form::Strided)?);
     }
     let ours = entrants.len();
     entrants.extend(peers);
@@ -309,7 +229,6 @@ fn products_in<T: Element>(
         });
     }
     let ours = entrants.len();
-    let calls = vec![("torch matmul".to_owned(), Call::Product { problem })];
-    entrants.extend(lab.peer_entrants(&template, problem.flops(), calls)?);
+    entrants.extend(lab.peer_entrants(&template, problem.flops(), vec![Call::Product { problem }])?);
     lab.race(entrants, ours)
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::check::Verdict;
-use crate::record::{Header, PlanRecord, ProblemRecord, TimesRecord};
+use crate::record::{Header, PeerRecord, PlanRecord, ProblemRecord, TimesRecord};
 
 /// Version of these documents; a field that changes its meaning or goes away raises it.
 pub(crate) const SCHEMA: u32 = 2;
@@ -41,17 +41,6 @@ pub struct Document {
     pub stopped: Option<String>,
     /// Whether every result is right.
     pub passed: bool,
-}
-
-/// The process that ran other people's kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerRecord {
-    /// As in `PyTorch 2.11.0`.
-    pub name: String,
-    /// Its interpreter.
-    pub program: String,
-    /// Where it ran, in its own words.
-    pub device: String,
 }
 
 /// One kernel in one case, or why it did not run.

@@ -6,14 +6,15 @@ use std::ops::Range;
 use anyhow::Result;
 use flash_attention::{BackendKind, Element, Kernel, Prepared};
 
-use super::Lab;
 use super::document::{CheckRecord, Row, RunRecord, Unit};
-use super::turns::{Many, Timed, interleave};
+use super::run::Lab;
+use super::timed::{Many, Probe, Timed};
+use super::turns::interleave;
 use crate::check::Verdict;
 use crate::interrupt::{self, Interrupted};
 use crate::nvtx;
 use crate::record::TimesRecord;
-use crate::timer::Times;
+use crate::timer::{Pace, Times};
 
 /// The row of a contender, and what times it.
 pub(crate) struct Entrant<'a> {
@@ -27,7 +28,7 @@ pub(crate) struct Entrant<'a> {
 /// Seconds below which the launch is a good part of what two events measure.
 const SHORT: f64 = 20e-6;
 
-/// Runs behind one another that show what a kernel takes without its launch.
+/// Runs without a wait in between that show what a kernel takes without its launch.
 pub(crate) const MANY: usize = 100;
 
 /// How often they are timed: the median counts.
@@ -40,9 +41,14 @@ struct Ranged<'a> {
 }
 
 impl Timed for Ranged<'_> {
-    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
+    fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
         let _range = nvtx::range(&self.entries);
-        self.timed.time(runs)
+        self.timed.time(runs, pace)
+    }
+
+    fn probe(&mut self) -> Result<Probe> {
+        let _range = nvtx::range(&self.entries);
+        self.timed.probe()
     }
 
     fn time_many(&mut self, runs: usize) -> Result<Many> {
@@ -123,14 +129,19 @@ impl Lab {
         let results = interleave(&self.effort, timed.collect(), &|runs| progress.advance(runs));
         let interrupted = interrupt::check();
         drop(progress);
-        let (mut results, on_gpu) = (results.into_iter(), self.kind() == BackendKind::Cuda);
+        let short = |times: &Times| !times.seconds.is_empty() && times.median() < SHORT;
+        let of_ours = entrants.iter().take(ours).filter(|entrant| entrant.timed.is_some()).count();
+        let any_short = results.iter().take(of_ours).flatten().any(short);
+        // Both sides or neither: what a run takes without its launch is compared too.
+        let with_many = any_short && self.kind() == BackendKind::Cuda && interrupted.is_ok();
+        let mut results = results.into_iter();
         for (index, entrant) in entrants.iter_mut().enumerate() {
             let Some(result) = entrant.timed.as_ref().and_then(|_| results.next()) else { continue };
             match result {
                 Ok(times) if times.seconds.is_empty() => entrant.row.not_run = Some(Interrupted.to_string()),
                 Ok(times) => {
                     entrant.finish(&times);
-                    if on_gpu && times.median() < SHORT && interrupted.is_ok() {
+                    if with_many {
                         entrant.add_many()?;
                     }
                 }
@@ -170,7 +181,7 @@ impl Lab {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::BackendArgs;
+    use crate::args::BackendArgs;
     use crate::measure::Subject;
     use crate::problem::{Layout, Shape};
     use crate::session::Session;
@@ -185,7 +196,7 @@ mod tests {
         let subject = Subject::<f32>::new(&problem, 0);
         let judged = subject.judge(&session, &plan).unwrap();
         let mut entrant = Entrant::judged(Row::default(), judged, problem.flops());
-        assert_eq!(entrant.timed.as_mut().unwrap().time(3).unwrap().len(), 3);
+        assert_eq!(entrant.timed.as_mut().unwrap().time(3, Pace::Rested).unwrap().len(), 3);
         entrant.add_many().unwrap();
         assert!(entrant.row.figure("one of 100 queued").unwrap() > 0.0);
         assert_eq!(entrant.row.figure("one of 100 in a replayed graph"), None, "the CPU has no graphs");

@@ -1,6 +1,7 @@
 //! The table of an experiment, from its document alone.
 
 use super::document::{CheckRecord, Document, Figure, Row, RunRecord, Unit};
+use super::summary;
 use crate::output::Screen;
 use crate::table;
 
@@ -21,11 +22,17 @@ pub(super) fn print(screen: &Screen, document: &Document) -> std::io::Result<()>
             screen.line(format!("{} {} was not run: {reason}", row.case, row.series))?;
         }
     }
-    for figure in &document.figures {
+    let headline = summary::table_of(document);
+    let in_headline = |figure: &Figure| headline.iter().any(|(_, figures)| figures.contains(figure));
+    for figure in document.figures.iter().filter(|figure| !in_headline(figure)) {
         screen.line(format!("{}: {}", figure.name, figure.text()))?;
     }
     document.notes.iter().try_for_each(|note| screen.line(format!("note: {note}")))?;
-    document.reported_elsewhere.iter().try_for_each(|text| screen.line(format!("reported elsewhere: {text}")))
+    document
+        .reported_elsewhere
+        .iter()
+        .try_for_each(|text| screen.line(format!("reported elsewhere: {text}")))?;
+    headline.iter().try_for_each(|(table, _)| screen.line(format!("\n{table}")))
 }
 
 impl Document {

@@ -4,48 +4,30 @@
 
 mod protocol;
 
-use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flash_attention::BackendKind;
 
-use crate::lab::{PeerRecord, Timed};
+use crate::args::Choice;
+use crate::record::PeerRecord;
+use crate::timer::Pace;
 use protocol::{Answer, Greeting, Request};
-pub(crate) use protocol::{Call, Pass};
+pub(crate) use protocol::{AttentionCall, Call, Form, Implementation, Pass};
 
 /// The peer's side of the pipe.
 const TORCH: &str = include_str!("torch.py");
 
-/// Which peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
-    /// The Python that has PyTorch.
-    python: String,
-}
-
-impl Choice {
-    /// `torch`, or `torch=PYTHON`.
-    ///
-    /// # Errors
-    /// When it is neither.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            None if text == "torch" => Ok(Self { python: "python3".to_owned() }),
-            Some(("torch", python)) if !python.is_empty() => Ok(Self { python: python.to_owned() }),
-            _ => Err("torch or torch=PYTHON is possible".to_owned()),
-        }
-    }
-
-    /// The text itself, if it is a choice.
-    ///
-    /// # Errors
-    /// As [`Self::parse`].
-    pub(crate) fn parse_text(text: &str) -> Result<String, String> {
-        Self::parse(text).map(|_| text.to_owned())
-    }
+/// What came of a call's preparation.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// Its number.
+    Ready(usize),
+    /// Why this call cannot be made.
+    Refused(String),
+    /// Why no call of its kind can be made here.
+    Missing(String),
 }
 
 /// A peer that answers.
@@ -60,7 +42,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts the peer for a backend's device, GPU `ordinal` of those that the driver sees.
+    /// Starts the peer for a backend's device, GPU `ordinal` of those that the driver sees; on the CPU it has
+    /// as many threads as the library.
     ///
     /// # Errors
     /// When the Python does not run, or has no PyTorch that can use the device.
@@ -71,7 +54,7 @@ impl Peer {
             BackendKind::Cpu | BackendKind::Sim => "cpu".to_owned(),
         };
         let mut child = Command::new(python)
-            .args(["-c", TORCH, &device])
+            .args(["-c", TORCH, &device, &rayon::current_num_threads().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -101,27 +84,29 @@ impl Peer {
         Ok(Self { child, input: Some(input), output, record, backend, calls: 0 })
     }
 
-    /// The backends of `scaled_dot_product_attention` that exist on the peer's device.
-    pub(crate) const fn attention_backends(&self) -> &'static [&'static str] {
+    /// PyTorch's attention with each backend that exists on the peer's device, and as it comes.
+    pub(crate) const fn implementations(&self) -> &'static [Implementation] {
+        use Implementation::{Cudnn, Default, Efficient, Flash2, Math};
         match self.backend {
-            BackendKind::Cuda => &["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"],
-            BackendKind::Cpu | BackendKind::Sim => &["FLASH_ATTENTION", "MATH"],
+            BackendKind::Cuda => &[Flash2, Cudnn, Efficient, Math, Default],
+            BackendKind::Cpu | BackendKind::Sim => &[Flash2, Math, Default],
         }
     }
 
-    /// Has the peer make the inputs of a call and do it once; its number, or why it refuses.
+    /// Has the peer make the inputs of a call and do it once.
     ///
     /// # Errors
     /// When the peer is gone.
-    pub(crate) fn prepare(&mut self, call: &Call<'_>) -> Result<Result<usize, String>> {
+    pub(crate) fn prepare(&mut self, call: &Call<'_>) -> Result<Prepared> {
         self.calls += 1;
         let request = match call.request(self.calls) {
             Ok(request) => request,
-            Err(reason) => return Ok(Err(reason)),
+            Err(reason) => return Ok(Prepared::Refused(reason)),
         };
         match self.ask(&request)? {
-            Answer::Ready { .. } => Ok(Ok(self.calls)),
-            Answer::Refused { refused } => Ok(Err(refused)),
+            Answer::Ready { .. } => Ok(Prepared::Ready(self.calls)),
+            Answer::Refused { refused } => Ok(Prepared::Refused(refused)),
+            Answer::Missing { missing } => Ok(Prepared::Missing(missing)),
             answer => Err(self.confused(&answer)),
         }
     }
@@ -146,10 +131,39 @@ impl Peer {
         self.ask(&Request::Forget).map(drop)
     }
 
-    fn time(&mut self, number: usize, runs: usize) -> Result<Vec<f64>> {
-        match self.ask(&Request::Time { number, runs })? {
+    /// Seconds of runs of a prepared call.
+    ///
+    /// # Errors
+    /// When it is refused, or the peer is gone.
+    pub(crate) fn time(&mut self, number: usize, runs: usize, pace: Pace) -> Result<Vec<f64>> {
+        let (evictions, waits) = (pace.evictions(), pace == Pace::Rested);
+        match self.ask(&Request::Time { number, runs, evictions, waits })? {
             Answer::Seconds { seconds } if seconds.len() == runs => Ok(seconds),
             Answer::Refused { refused } => Err(anyhow!(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    /// Seconds of one run between events of the device, and seconds that the host takes to enqueue it.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub(crate) fn probe(&mut self, number: usize) -> Result<(f64, f64)> {
+        match self.ask(&Request::Probe { number, evictions: Pace::Rested.evictions() })? {
+            Answer::Probe { device, host } => Ok((device, host)),
+            Answer::Refused { refused } => Err(anyhow!(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    /// Seconds of one of `runs` runs in a replayed CUDA graph; `None` where a graph cannot hold them.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub(crate) fn replayed(&mut self, number: usize, runs: usize) -> Result<Option<f64>> {
+        match self.ask(&Request::Replay { number, runs })? {
+            Answer::Seconds { seconds } => Ok(seconds.first().copied()),
+            Answer::Refused { .. } => Ok(None),
             answer => Err(self.confused(&answer)),
         }
     }
@@ -179,17 +193,5 @@ impl Drop for Peer {
         // The end of its input is what tells it to end.
         self.input = None;
         let _ = self.child.wait();
-    }
-}
-
-/// A prepared call whose runs are timed in turns with ours.
-pub(crate) struct PeerCall {
-    pub(crate) peer: Rc<RefCell<Peer>>,
-    pub(crate) number: usize,
-}
-
-impl Timed for PeerCall {
-    fn time(&mut self, runs: usize) -> Result<Vec<f64>> {
-        self.peer.borrow_mut().time(self.number, runs)
     }
 }

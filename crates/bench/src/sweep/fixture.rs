@@ -8,10 +8,10 @@ use flash_attention::accuracy::Accuracy;
 use flash_attention::{BackendKind, DType, Kernel, Options, Problem, TensorLayout, Tensors};
 
 use super::built::{Built, Module, Tools};
-use super::document::{Document, Row, Shape};
+use super::document::{Document, Rejected, Row, Shape};
 use super::space::{Candidate, Space};
+use crate::args::BackendArgs;
 use crate::check::Verdict;
-use crate::cli::BackendArgs;
 use crate::measure::Measurement;
 use crate::problem::Layout;
 use crate::record::{Header, MeasurementRecord};
@@ -103,7 +103,7 @@ pub(super) fn document() -> Document {
         tools: built().tools,
         shape: Shape::new(&problem(64), Layout::Bshd, None),
         rows: Vec::new(),
-        rejected: candidates().iter().filter_map(super::Rejected::of).collect(),
+        rejected: candidates().iter().filter_map(Rejected::of).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::document::{Document, Row};
+use super::document::{Document, Rejected, Row};
 use crate::table::{seconds, significant};
 
 /// Pixels of a cell.
@@ -125,9 +125,8 @@ fn cell(document: &Document, head_dim: usize, tile_head_dim: u32, place: (u32, u
     }
     let failed = rows().find_map(|row| row.error.clone());
     let rejected = || {
-        let here = |row: &&super::Rejected| {
-            row.tile_head_dim == tile_head_dim && (row.block_m, row.block_n) == place
-        };
+        let here =
+            |row: &&Rejected| row.tile_head_dim == tile_head_dim && (row.block_m, row.block_n) == place;
         document.rejected.iter().find(here).map(|row| row.reason.clone())
     };
     failed.or_else(rejected).map(Cell::Without)

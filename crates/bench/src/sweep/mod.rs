@@ -20,11 +20,11 @@ pub use built::{Builder, Module, Tools};
 pub(crate) use document::folder_name;
 pub use document::{Document, Row};
 
-use crate::cli::{BackendArgs, MeasureArgs, ProblemArgs, named};
+use crate::args::{BackendArgs, MeasureArgs, named};
 use crate::failure::usage;
 use crate::measure::with_element;
 use crate::output::Screen;
-use crate::problem::Defaults;
+use crate::problem::{Defaults, ProblemArgs};
 use crate::record::Header;
 use crate::session::Session;
 use built::Built;

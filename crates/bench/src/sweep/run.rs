@@ -171,8 +171,9 @@ fn measure<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::BackendArgs;
+    use crate::args::BackendArgs;
     use crate::sweep::fixture;
+    use crate::timer::Pacing;
     use fa_kernels::entries::entries;
     use flash_attention::BackendKind;
     use std::time::Duration;
@@ -279,7 +280,8 @@ mod tests {
     fn the_runner_verifies_and_times_what_a_backend_can_run() {
         let sim = BackendArgs { backend: Some(BackendKind::Sim), device: None };
         let (session, screen) = (Session::open(&sim).unwrap(), Screen::stdout());
-        let effort = Effort { warmup: 0, iterations: 2, least: 1, budget: Duration::from_secs(100) };
+        let budget = Duration::from_secs(100);
+        let effort = Effort { warmup: 0, iterations: 2, least: 1, budget, pacing: Pacing::Caches };
         let mut runner = Gpu::<f32> { session: &session, effort, seed: 0, screen: &screen, subject: None };
         let built = fixture::built();
         let module = built.variants[fixture::FASTEST].as_ref().unwrap();

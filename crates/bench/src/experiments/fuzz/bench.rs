@@ -1,15 +1,11 @@
-//! Runs a problem and judges it.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! Where problems are run, and what all of them are judged by.
 
 use flash_attention::accuracy::Accuracy;
 use flash_attention::{BackendKind, Error};
 
-use super::case::{Case, Operation};
+use super::case::Operation;
 use super::machine::{Machine, Memory};
 use super::outcome::{Failure, Kind, Stop};
-use super::start::suited;
-use super::{attention, backward, decode, product};
 
 /// A machine and the memory that its problems lie in, one after another.
 pub(super) struct Bench<M> {
@@ -61,26 +57,6 @@ impl<M: Machine> Bench<M> {
 
     pub(super) fn limits(&self) -> Limits {
         Limits::of(self.machine.device().backend)
-    }
-
-    /// Plans, runs and judges a problem; a panic is a failure of it.
-    ///
-    /// # Errors
-    /// Why it did not come to a right end.
-    pub(super) fn run(&mut self, case: &Case) -> Result<(), Stop> {
-        self.memory.clear();
-        let case = suited(case.clone(), self.machine.device().backend);
-        let run = AssertUnwindSafe(|| match &case {
-            Case::Forward(case) => attention::run(self, case),
-            Case::Backward(case) => backward::run(self, case),
-            Case::Decode(case) => decode::run(self, case),
-            Case::Gemm(case) => product::run(self, case),
-        });
-        catch_unwind(run).unwrap_or_else(|payload| {
-            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
-            Err(Failure::new(Kind::Panicked, super::panics::described(&text)).into())
-        })
     }
 }
 

@@ -13,6 +13,7 @@ use super::case::Case;
 use super::crew::Found;
 use super::outcome::{Kind, Stop};
 use super::shrink::{Patience, shrink};
+use super::worker::{ENDLESS, Worker};
 use crate::failure::usage;
 use crate::output::Screen;
 use crate::session::Session;
@@ -23,7 +24,7 @@ const PATIENCE: Patience = Patience { attempts: 60, time: Duration::from_secs(90
 /// Runs one problem and says what came of it; false if it failed.
 pub(super) fn one(case: &Case, session: &Session, screen: &Screen) -> Result<bool> {
     session.header(screen)?;
-    match super::machine(session)?.run(case) {
+    match Worker::of(session)?.run(case) {
         Ok(()) => screen.line("right")?,
         Err(Stop::Large) => screen.line("planned; too large to be run here")?,
         Err(Stop::Refused(line)) => return Err(usage(line)),
@@ -68,7 +69,7 @@ fn fails_alone(session: &Session, ordinal: usize, case: &Case) -> Result<bool> {
     let mut child = command.spawn().context("a process for one problem")?;
     let begin = Instant::now();
     while child.try_wait().context("a process for one problem")?.is_none() {
-        if begin.elapsed() > super::ENDLESS {
+        if begin.elapsed() > ENDLESS {
             child.kill().and_then(|()| child.wait()).context("a process that does not end")?;
             return Ok(true);
         }

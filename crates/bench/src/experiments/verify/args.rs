@@ -3,7 +3,7 @@
 use flash_attention::gemm::GemmKernel;
 use flash_attention::{BackendKind, Kernel};
 
-use crate::cli::{BackendArgs, ReportArgs, at_least_one, named};
+use crate::args::{BackendArgs, ReportArgs, at_least_one, named};
 
 /// Arguments of `verify`.
 #[derive(Clone, Debug, clap::Args)]

@@ -10,12 +10,11 @@ use flash_attention::{
     Problem, cpu,
 };
 
-use super::cases::Takes;
-use super::repeat::Repeatable;
+use super::args::Args;
+use super::cases::{Case, Takes, WithCases, distinct};
+use super::entry::{Effort, EntryRecord, Subject, outcomes, print, record};
+use super::repeat::{Repeatable, repeated};
 use super::targets::{block, bucket};
-use super::{
-    Args, Case, Effort, EntryRecord, Subject, WithCases, distinct, outcomes, print, record, repeated,
-};
 use crate::check::Verdict;
 use crate::gradients::Gradients;
 use crate::inputs::Inputs;

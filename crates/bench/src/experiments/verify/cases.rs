@@ -7,7 +7,7 @@ use flash_attention::{DType, Descale, Dropout, Options, Problem, Result, Tensors
 
 mod small;
 
-use super::Sizes;
+use super::args::Sizes;
 use crate::problem::{Layout, alibi_slopes};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
@@ -230,6 +230,23 @@ impl Case {
     pub(super) const fn layout(&self) -> Layout {
         self.layout
     }
+}
+
+/// A target and the cases that it runs on.
+pub(super) struct WithCases<T> {
+    pub(super) target: T,
+    pub(super) cases: Vec<Case>,
+}
+
+/// The cases of a group, each once.
+pub(super) fn distinct<'a, T: 'a>(group: impl IntoIterator<Item = &'a WithCases<T>>) -> Vec<Case> {
+    let mut distinct: Vec<Case> = Vec::new();
+    for case in group.into_iter().flat_map(|of| &of.cases) {
+        if !distinct.contains(case) {
+            distinct.push(*case);
+        }
+    }
+    distinct
 }
 
 #[cfg(test)]

@@ -8,8 +8,10 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest, Element};
 use half::{bf16, f16};
 
+use super::args::{Args, Sizes};
+use super::entry::{CHECKED_ROWS, Effort, EntryRecord, Subject, outcomes, print, record};
+use super::repeat::repeated;
 use super::targets::bucket;
-use super::{Args, CHECKED_ROWS, Effort, EntryRecord, Sizes, Subject, outcomes, print, record, repeated};
 use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
 use crate::measure::judged;

@@ -8,15 +8,16 @@ use flash_attention::{
 };
 use half::f16;
 
-use super::{Args, CHECKED_ROWS, Effort, EntryRecord, Sizes, SkippedRecord, Subject, outcome, print, record};
-use super::{Verdict, repeated};
+use super::args::{Args, Sizes};
+use super::entry::{CHECKED_ROWS, Effort, EntryRecord, SkippedRecord, Subject, outcome, print, record};
+use super::repeat::repeated;
 use crate::check::Expected;
+use crate::check::Verdict;
 use crate::decode::{Cache, Shape, describe as describe_decode};
 use crate::inputs::Inputs;
 use crate::measure::{judged, with_element};
 use crate::output::Screen;
-use crate::problem::Layout;
-use crate::problem::describe;
+use crate::problem::{Layout, describe};
 use crate::session::Session;
 
 /// A problem of attention, and what it is there for.

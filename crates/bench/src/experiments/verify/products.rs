@@ -5,8 +5,10 @@ use fa_kernels::entries::{GemmAlgorithm, GemmEntry, gemm_entries};
 use flash_attention::gemm::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, Order};
 use flash_attention::{Backend, BackendKind, DType, Device, Element};
 
+use super::args::{Args, Sizes};
+use super::entry::{Effort, EntryRecord, Outcome, Subject, outcomes, record};
+use super::repeat::repeated;
 use super::targets::refusal;
-use super::{Args, Effort, EntryRecord, Outcome, Sizes, Subject, outcomes, record, repeated};
 use crate::check::Verdict;
 use crate::product::{Product, describe};
 use crate::session::Session;

@@ -6,7 +6,7 @@ use flash_attention::{BackendKind, BackwardKernel, DType, Kernel};
 use super::super::case::{Alibi, Attention, Backward, Data};
 use super::super::draw::Draw;
 use super::super::place::Place;
-use super::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+use super::parts::{self, Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
 
 /// Elements of 16 bytes of e4m3, at multiples of which `forward_sm90` takes rows.
 const CHUNK: usize = 16;
@@ -78,7 +78,7 @@ fn holds(entry: &Entry, dtype: DType, widest: usize) -> bool {
 /// What forward and backward problems have alike.
 fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     let head_dim = head_dim(draw);
-    let head_dim_v = draw.once_in(6).then(|| super::head_dim(draw));
+    let head_dim_v = draw.once_in(6).then(|| parts::head_dim(draw));
     let mut case = Attention { dtype, head_dim, head_dim_v, ..Attention::default() };
     shape(draw, &mut case, size);
     case.causal = draw.once_in(3);

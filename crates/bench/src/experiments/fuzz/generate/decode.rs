@@ -6,7 +6,7 @@ use flash_attention::{BackendKind, MAX_DECODE_SEQLEN_Q};
 use super::super::case::Decode;
 use super::super::draw::Draw;
 use super::super::place::Place;
-use super::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+use super::parts::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
 
 pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode {
     // Kernels of GPUs have no fp32.

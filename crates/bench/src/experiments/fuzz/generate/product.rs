@@ -7,7 +7,7 @@ use flash_attention::{BackendKind, DType};
 use super::super::case::Gemm;
 use super::super::draw::Draw;
 use super::super::place::MatrixPlace;
-use super::{Size, data, length, result_dtype, seed, shrink_to};
+use super::parts::{Size, data, length, result_dtype, seed, shrink_to};
 
 pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Gemm {
     let dtype = result_dtype(draw);

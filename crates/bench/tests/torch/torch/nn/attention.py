@@ -10,5 +10,7 @@ chosen = []
 @contextlib.contextmanager
 def sdpa_kernel(backend):
     chosen.append(backend)
-    yield
-    chosen.pop()
+    try:
+        yield
+    finally:
+        chosen.pop()

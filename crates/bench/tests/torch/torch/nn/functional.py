@@ -3,6 +3,7 @@
 import warnings
 
 from .. import Tensor, enable_grad, float8_e4m3fn
+from ..cuda import trace
 from . import attention
 
 
@@ -14,9 +15,10 @@ def scaled_dot_product_attention(q, k, v, is_causal, scale, dropout_p, enable_gq
     assert not is_causal or k.shape[2] == rows
     if q.dtype == float8_e4m3fn:
         raise RuntimeError("Expected query to be of dtype: {Half, BFloat16}")
-    if attention.chosen[-1] == "flash" and head_dim > 64:
+    if attention.chosen and attention.chosen[-1] == "flash" and head_dim > 64:
         warnings.warn("Flash attention here takes head_dim up to 64.")
         raise RuntimeError("No available kernel. Aborting execution.\nmore of it")
+    trace("a")
     output = Tensor(q.shape)
     output.has_graph = q.requires_grad and enable_grad.depth > 0
     return output

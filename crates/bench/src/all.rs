@@ -5,43 +5,46 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
 
-use crate::cli::{BackendArgs, Cli, named, seconds};
+use crate::args::{BackendArgs, Choice, named, seconds};
+use crate::experiments::{EXPERIMENTS as TABLE, Experiment};
 use crate::failure;
 use crate::interrupt::Interrupted;
 use crate::lab::Shared;
 use crate::output::Screen;
-use crate::peer::Choice;
 use crate::session::{REVISION, Session};
 use crate::sweep::folder_name;
 use flash_attention::{Backend, BackendKind};
 
-/// The experiments of `fa-bench all`, in the order in which they run: first what a reader looks at first.
-pub const EXPERIMENTS: [&str; 17] = [
-    "doctor",
-    "flash",
-    "scaling",
-    "memory",
-    "matmul",
-    "alignment",
-    "causal",
-    "layout",
-    "generations",
-    "dtypes",
-    "tiles",
-    "roofline",
-    "backward",
-    "decode",
-    "traffic",
-    "pitfalls",
-    "profile",
-];
+/// The names of the experiments of `fa-bench all`, in the order in which they run.
+pub const EXPERIMENTS: [&str; count()] = names();
+
+const fn count() -> usize {
+    let (mut count, mut index) = (0, 0);
+    while index < TABLE.len() {
+        count += TABLE[index].in_all.is_some() as usize;
+        index += 1;
+    }
+    count
+}
+
+const fn names() -> [&'static str; count()] {
+    let (mut names, mut count, mut index) = ([""; count()], 0, 0);
+    while index < TABLE.len() {
+        if TABLE[index].in_all.is_some() {
+            names[count] = TABLE[index].name;
+            count += 1;
+        }
+        index += 1;
+    }
+    names
+}
 
 /// Arguments of `all`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also run PyTorch's kernels, in turns with these, in the Python named [default: python3]
+    /// Also run PyTorch's kernels and FlashAttention-4, in turns with these, in the Python named [default:
+    /// python3]
     #[arg(long, value_name = "torch[=PYTHON]", value_parser = Choice::parse_text)]
     peer: Option<String>,
     /// Where to run [default: cuda if there is a usable GPU, else cpu]
@@ -76,11 +79,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     };
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
     let can_count = Backend::open(Some(BackendKind::Sim)).is_ok();
-    let wanted = |name: &&&str| match args.only.as_slice() {
-        [] => can_count || **name != "traffic",
-        only => only.iter().any(|only| only == **name),
-    };
-    let chosen: Vec<_> = EXPERIMENTS.iter().filter(wanted).collect();
+    let chosen = chosen(&args.only, can_count);
     let smaller = if device.backend == BackendKind::Cuda { "" } else { ", at smaller sizes than on a GPU" };
     screen.line(format!(
         "all: {} experiments on {} (revision {REVISION}) into {}{smaller}",
@@ -94,10 +93,10 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     }
     drop(session);
     let (start, mut failed) = (Instant::now(), Vec::new());
-    for name in chosen {
-        let begun = Instant::now();
+    for experiment in chosen {
+        let (begun, name) = (Instant::now(), experiment.name);
         screen.line("")?;
-        let right = match one(args, name, &folder, shared) {
+        let right = match one(args, experiment, &folder, shared) {
             Err(error) if error.chain().any(|cause| cause.is::<Interrupted>()) => return Err(error),
             Err(error) => {
                 // What remains may still run.
@@ -107,7 +106,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             Ok(right) => right,
         };
         if !right {
-            failed.push(*name);
+            failed.push(name);
         }
         screen.line(format!("{name} took {:.1} s", begun.elapsed().as_secs_f64()))?;
     }
@@ -119,9 +118,19 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// One experiment, as a command line of its own would run it.
-fn one(args: &Args, name: &str, folder: &Path, shared: &mut Shared) -> Result<bool> {
-    let mut words = vec!["fa-bench".to_owned(), name.to_owned()];
+/// The experiments named, or without a name all: `traffic` only where the simulator can count.
+fn chosen(only: &[String], can_count: bool) -> Vec<&'static Experiment> {
+    let wanted = |experiment: &&Experiment| match only {
+        [] => experiment.in_all.is_some() && (can_count || experiment.name != "traffic"),
+        only => only.iter().any(|only| only == experiment.name),
+    };
+    TABLE.iter().filter(wanted).collect()
+}
+
+/// One experiment, as if its command line were typed.
+fn one(args: &Args, experiment: &Experiment, folder: &Path, shared: &mut Shared) -> Result<bool> {
+    let mut words = vec!["fa-bench".to_owned(), experiment.name.to_owned()];
+    words.extend(experiment.in_all.unwrap_or_default().iter().map(|&word| word.to_owned()));
     let mut option = |name: &str, value: String| words.extend([format!("--{name}"), value]);
     if let Some(kind) = args.backend {
         option("backend", kind.name().to_owned());
@@ -135,13 +144,13 @@ fn one(args: &Args, name: &str, folder: &Path, shared: &mut Shared) -> Result<bo
         option("peer", peer.clone());
     }
     shared.command = words.join(" ");
-    let path = folder.join(format!("{name}.json"));
+    let path = folder.join(format!("{}.json", experiment.name));
     words.extend(["--json".to_owned(), path.display().to_string()]);
-    if name == "profile" {
+    if experiment.name == "profile" {
         words.extend(["--traces".to_owned(), folder.display().to_string()]);
     }
-    let cli = Cli::try_parse_from(&words).map_err(|error| failure::usage(failure::one_line(&error)))?;
-    crate::run(&cli, shared)
+    let matches = experiment.command().try_get_matches_from(&words[1..]);
+    experiment.run(&matches.map_err(|error| failure::usage(failure::one_line(&error)))?, shared)
 }
 
 #[cfg(test)]
@@ -150,22 +159,21 @@ mod tests {
 
     #[test]
     fn every_experiment_is_a_command_that_takes_what_all_gives_it() {
-        for name in EXPERIMENTS {
-            let words = [
-                "fa-bench",
-                name,
-                "--backend",
-                "cpu",
-                "--budget",
-                "1",
-                "--seed",
-                "2",
-                "--peer",
-                "torch",
-                "--json",
-                "x",
-            ];
-            Cli::try_parse_from(words).unwrap();
+        for experiment in chosen(&[], true) {
+            let name = experiment.name;
+            let given =
+                ["--backend", "cpu", "--budget", "1", "--seed", "2", "--peer", "torch", "--json", "x"];
+            let words = [&[name], experiment.in_all.unwrap(), &given].concat();
+            experiment.command().try_get_matches_from(words).unwrap();
         }
+        assert_eq!(chosen(&[], true).len(), EXPERIMENTS.len());
+    }
+
+    #[test]
+    fn no_name_stands_twice() {
+        let mut names: Vec<_> = TABLE.iter().map(|experiment| experiment.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len());
     }
 }

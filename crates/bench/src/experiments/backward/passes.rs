@@ -1,0 +1,155 @@
+//! A forward and a backward pass of one problem: run, judged, and timed.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use anyhow::Result;
+use flash_attention::{
+    Backend, BackwardPlan, BackwardRequest, Element, GradientReport, Plan, Prepared, PreparedBackward,
+    Problem, Request,
+};
+
+use crate::check::Verdict;
+use crate::experiments::memory::allocated;
+use crate::gradients::Gradients;
+use crate::heap;
+use crate::inputs::Inputs;
+use crate::lab::{CheckRecord, Many, Row, Timed, Unit};
+use crate::measure::Subject;
+use crate::session::Session;
+use crate::timer::Pace;
+
+/// A forward pass that was run and judged, and the backward pass of its results.
+pub(super) struct BothPasses<'a, T: Element> {
+    pub(super) plan: Plan,
+    pub(super) forward: Prepared<'a, T>,
+    pub(super) verdict: Verdict,
+    pub(super) backward: BackwardSubject<'a, T>,
+}
+
+impl<'a, T: Element> BothPasses<'a, T> {
+    pub(super) fn new(
+        session: &'a Session,
+        subject: &'a Subject<T>,
+        problem: &Problem,
+        seed: u64,
+    ) -> Result<Self>
+    where
+        T: Element<Output = T>,
+    {
+        let plan = session.backend.plan(problem, &Request::default())?;
+        let (forward, verdict) = subject.judge(session, &plan)?;
+        let gradients = Gradients::new(problem.clone(), forward.outputs()?, seed)?;
+        let backward = BackwardSubject {
+            plan: session.backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
+            gradients,
+            inputs: &subject.inputs,
+        };
+        Ok(Self { plan, forward, verdict, backward })
+    }
+}
+
+/// A backward pass on one backend.
+pub(super) struct BackwardSubject<'a, T> {
+    pub(super) gradients: Gradients<T>,
+    pub(super) plan: BackwardPlan,
+    inputs: &'a Inputs<T>,
+}
+
+impl<T: Element> BackwardSubject<'_, T> {
+    pub(super) fn prepare<'a>(
+        &'a self,
+        backend: &'a Backend,
+        plan: &BackwardPlan,
+    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
+        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
+    }
+
+    /// Runs once over poisoned gradients, and judges them.
+    pub(super) fn judged<'a>(
+        &'a self,
+        backend: &'a Backend,
+    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
+        let mut prepared = self.prepare(backend, &self.plan)?;
+        prepared.poison()?;
+        prepared.time()?;
+        let expected = self.gradients.expected(self.inputs);
+        let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
+        Ok((prepared, report, verdict))
+    }
+
+    /// What a run takes beside the tensors, by the allocator.
+    pub(super) fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
+        let Some(cuda) = backend.as_cuda() else {
+            let mut prepared = self.prepare(backend, &self.plan)?;
+            // The first run may fill what stays, such as the threads' own memory.
+            prepared.time()?;
+            let (bytes, ran) = heap::peak_of(|| prepared.time());
+            ran?;
+            return Ok(bytes);
+        };
+        let ran = || {
+            let mut prepared = self.prepare(backend, &self.plan)?;
+            prepared.time()?;
+            Ok(prepared)
+        };
+        // Loaded kernels stay.
+        allocated(cuda, ran)?;
+        let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
+        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
+        Ok(allocated(cuda, ran)?.saturating_sub(tensors))
+    }
+}
+
+/// Says in a row how near the gradients are to the reference.
+pub(super) fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
+    row.check = Some(CheckRecord::new(verdict));
+    for (name, accuracy) in ["dQ", "dK", "dV"].into_iter().zip(report.all()) {
+        row.put(format!("{name} max error"), Unit::Count, accuracy.max_error);
+        row.put(format!("{name} bound"), Unit::Count, accuracy.bound);
+    }
+}
+
+/// Passes that are timed one after the other, the first on cold caches.
+pub(super) struct Passes<'a, 'b, T: Element> {
+    pub(super) forward: Option<&'a RefCell<Prepared<'b, T>>>,
+    pub(super) backward: Option<&'a RefCell<PreparedBackward<'b, T>>>,
+}
+
+impl<T: Element> Passes<'_, '_, T> {
+    fn run(&self, pace: Pace) -> flash_attention::Result<Duration> {
+        for _ in 0..pace.evictions() {
+            match (self.forward, self.backward) {
+                (Some(forward), _) => forward.borrow_mut().flush_cache()?,
+                (None, Some(backward)) => backward.borrow_mut().flush_cache()?,
+                (None, None) => {}
+            }
+        }
+        let mut sum = Duration::ZERO;
+        if let Some(forward) = self.forward {
+            sum += forward.borrow_mut().time()?;
+        }
+        if let Some(backward) = self.backward {
+            sum += backward.borrow_mut().time()?;
+        }
+        Ok(sum)
+    }
+}
+
+impl<T: Element> Timed for Passes<'_, '_, T> {
+    fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
+        (0..runs).map(|_| Ok(self.run(pace)?.as_secs_f64())).collect()
+    }
+
+    fn time_many(&mut self, runs: usize) -> Result<Many> {
+        Ok(match (self.forward, self.backward) {
+            (Some(forward), None) => forward.borrow_mut().time_many(runs)?,
+            (None, Some(backward)) => {
+                let mut backward = backward.borrow_mut();
+                Many::new(runs, backward.time_runs(runs)?, backward.time_replayed(runs)?)
+            }
+            // One after the other, of which no graph is made.
+            _ => Many::default(),
+        })
+    }
+}

@@ -1,0 +1,1 @@
+"""Stands in for flash-attn-4 beside the module that stands in for PyTorch."""

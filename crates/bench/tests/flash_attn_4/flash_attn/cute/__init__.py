@@ -1,0 +1,1 @@
+"""The part of it that the peer uses."""
