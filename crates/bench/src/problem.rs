@@ -1,6 +1,7 @@
 //! From arguments to a validated problem.
 
-use flash_attention::{DType, Dropout, Options, Problem, TensorLayout, Tensors};
+use flash_attention::forward::Dropout;
+use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
 
 use crate::cli::{ProblemArgs, ShapeArgs};
 

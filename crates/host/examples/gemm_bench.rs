@@ -7,15 +7,14 @@
 
 use std::io::{self, BufRead as _, Write as _};
 
-use flash_attention::cuda::{Cuda, ResidentGemm};
-use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, MatrixLayout, Order, gemm_plan};
-use flash_attention::{DType, Element};
+use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
+use flash_attention::{Backend, BackendKind, DType, Element};
 use half::{bf16, f16};
 
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
-    let cuda = Cuda::new(0)?;
+    let backend: &'static Backend = Box::leak(Box::new(Backend::open(Some(BackendKind::Cuda))?));
     let mut resident: Option<(String, Timed)> = None;
     for line in io::stdin().lock().lines() {
         let line = line?;
@@ -23,7 +22,7 @@ fn main() -> Result<(), Failure> {
         if resident.as_ref().is_none_or(|(of, _)| of != problem) {
             // The old one's memory first.
             drop(resident.take());
-            resident = Some((problem.to_owned(), prepare(&cuda, problem)?));
+            resident = Some((problem.to_owned(), prepare(backend, problem)?));
         }
         let Some((_, timed)) = &mut resident else { continue };
         let seconds: Vec<f64> = (0..runs.parse()?).map(|_| (timed.run)()).collect::<Result<_, _>>()?;
@@ -42,7 +41,7 @@ struct Timed {
     run: Box<dyn FnMut() -> flash_attention::Result<f64>>,
 }
 
-fn prepare(cuda: &Cuda, request: &str) -> Result<Timed, Failure> {
+fn prepare(backend: &'static Backend, request: &str) -> Result<Timed, Failure> {
     let words: Vec<_> = request.split_whitespace().collect();
     let [dtype, m, n, k, a_order, b_order] = words[..] else {
         return Err(format!("not a request: {request}").into());
@@ -58,22 +57,24 @@ fn prepare(cuda: &Cuda, request: &str) -> Result<Timed, Failure> {
     let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype).ok_or("no such dtype")?;
     let problem = GemmProblem::new(matrices, dtype)?;
     match dtype {
-        DType::F32 => timed::<f32>(cuda, &problem),
-        DType::F16 => timed::<f16>(cuda, &problem),
-        DType::Bf16 => timed::<bf16>(cuda, &problem),
+        DType::F32 => timed::<f32>(backend, &problem),
+        DType::F16 => timed::<f16>(backend, &problem),
+        DType::Bf16 => timed::<bf16>(backend, &problem),
         DType::E4m3 => Err("no matrix multiplication in e4m3".into()),
     }
 }
 
-fn timed<T: Element>(cuda: &Cuda, problem: &GemmProblem) -> Result<Timed, Failure> {
-    let plan = gemm_plan(problem, cuda.device(), &GemmRequest::default())?;
+fn timed<T: Element>(backend: &'static Backend, problem: &GemmProblem) -> Result<Timed, Failure> {
+    let plan = backend.plan(problem, &GemmRequest::default())?;
     let matrices = problem.matrices();
     let (a, b) = (random::<T>(matrices.a.span(), 1), random::<T>(matrices.b.span(), 2));
-    let mut resident: ResidentGemm<T> = cuda.upload_gemm(problem, &plan, (&a, &b))?;
+    // As long as the program: the requests are few.
+    let (a, b): (&'static [T], &'static [T]) = (a.leak(), b.leak());
+    let mut resident = backend.prepare(&plan, (a, b))?;
     resident.time()?;
     Ok(Timed {
-        entry: plan.step.map(|step| step.entry.name),
-        reasons: plan.reasons,
+        entry: plan.launches().first().map(|launch| launch.entry.name),
+        reasons: plan.reasons().to_vec(),
         run: Box::new(move || {
             resident.flush_cache()?;
             Ok(resident.time()?.as_secs_f64())

@@ -5,10 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::{
-    Backend, BackwardPlan, BackwardRequest, Dropout, Element, Error, GradientReport, Kernel, Options, Plan,
-    PreparedBackward, Problem, Request,
-};
+use flash_attention::backward::{BackwardPlan, BackwardProblem, BackwardRequest, GradientReport};
+use flash_attention::forward::{Dropout, Results};
+use flash_attention::{Backend, Element, Error, Kernel, Options, Plan, Prepared, Problem, Request};
 
 use super::memory::{allocated, extra_bytes, note_of_extra_memory};
 use crate::check::Verdict;
@@ -93,19 +92,18 @@ impl<T: Element> BackwardSubject<'_, T> {
     fn prepare<'a>(
         &'a self,
         backend: &'a Backend,
-        plan: &BackwardPlan,
-    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
-        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
+    ) -> flash_attention::Result<Prepared<'a, T, BackwardProblem>> {
+        backend.prepare(&self.plan, self.gradients.inputs(self.inputs))
     }
 
     /// Runs once over poisoned gradients, and judges them.
     fn judged<'a>(
         &'a self,
         backend: &'a Backend,
-    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
-        let mut prepared = self.prepare(backend, &self.plan)?;
+    ) -> Result<(Prepared<'a, T, BackwardProblem>, GradientReport, Verdict)> {
+        let mut prepared = self.prepare(backend)?;
         prepared.poison()?;
-        prepared.time()?;
+        prepared.run()?;
         let expected = self.gradients.expected(self.inputs);
         let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
         Ok((prepared, report, verdict))
@@ -114,7 +112,7 @@ impl<T: Element> BackwardSubject<'_, T> {
     /// What a run takes beside the tensors, by the allocator.
     fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
         let Some(cuda) = backend.as_cuda() else {
-            let mut prepared = self.prepare(backend, &self.plan)?;
+            let mut prepared = self.prepare(backend)?;
             // The first run may fill what stays, such as the threads' own memory.
             prepared.time()?;
             let (bytes, ran) = heap::peak_of(|| prepared.time());
@@ -122,14 +120,14 @@ impl<T: Element> BackwardSubject<'_, T> {
             return Ok(bytes);
         };
         let ran = || {
-            let mut prepared = self.prepare(backend, &self.plan)?;
+            let mut prepared = self.prepare(backend)?;
             prepared.time()?;
             Ok(prepared)
         };
         // Loaded kernels stay.
         allocated(cuda, ran)?;
-        let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
-        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
+        let inputs = self.gradients.inputs(self.inputs);
+        let tensors = allocated(cuda, || Ok(cuda.tensor_memory(&self.plan, inputs)?))?;
         Ok(allocated(cuda, ran)?.saturating_sub(tensors))
     }
 }
@@ -149,10 +147,11 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     let backend = &session.backend;
     let plan = backend.plan(problem, &Request::default())?;
     let subject = Subject::<T>::new(problem, lab.seed);
-    let (forward, verdict) = subject.judge(&session, &plan)?;
-    let gradients = Gradients::new(problem.clone(), forward.outputs()?, lab.seed)?;
+    let (mut forward, verdict) = subject.judge(&session, &plan)?;
+    let Results { o, lse } = forward.outputs()?.clone();
+    let gradients = Gradients::new(problem.clone(), (o, lse), lab.seed)?;
     let backward = BackwardSubject {
-        plan: backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
+        plan: backend.plan(&gradients.problem, &BackwardRequest::default())?,
         gradients,
         inputs: &subject.inputs,
     };
@@ -160,7 +159,7 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     let (prepared, report, judgement) = backward.judged(backend)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
-    let names = [plan.kernel.name(), backward.plan.kernel.name()];
+    let names = [plan.kernel().name(), backward.plan.kernel().name()];
     let mut rows = [
         row("forward", names[0].to_owned()),
         row("backward", names[1].to_owned()),

@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use flash_attention::cuda::Cuda;
-use flash_attention::{Backend, BackendKind, Sim};
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::Serialize;
 

@@ -65,12 +65,12 @@ pub(super) fn unreadable(name: &str, layout: &TensorLayout) -> Option<String> {
         ("heads", layout.heads.div_ceil(classes), classes.saturating_mul(layout.stride_head));
     unmapped_axes(name, layout).or_else(|| unmapped_axis(name, heads_of_class)).or_else(|| {
         let needed = columns(layout);
-        (needed > crate::MAX_HEAD_DIM).then(|| {
+        (needed > crate::forward::MAX_HEAD_DIM).then(|| {
             format!(
                 "{name}'s heads start up to {} elements behind a multiple of {CHUNK}, and reach to column {needed} of \
                  tiles of {}",
                 needed - layout.head_dim,
-                crate::MAX_HEAD_DIM
+                crate::forward::MAX_HEAD_DIM
             )
         })
     })

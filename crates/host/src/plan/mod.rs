@@ -11,13 +11,12 @@ mod tuned;
 use fa_kernels::attention::standard;
 use fa_kernels::entries::{Algorithm, Entry, Target, Tile, entries};
 
-use crate::launch::Addresses;
-use crate::{BackendKind, DType, Device, Error, Problem, Result};
+use crate::{BackendKind, DType, Device, Error, Problem, Result, operation};
 
 pub(crate) use hopper::{TileOrder, is_shifted, margin, tiles, unmapped, whole_tiles};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub(crate) use row_classes::{class_layout, of as row_classes};
-pub use tile::plan_entry;
+pub(crate) use tile::plan_entry;
 pub(crate) use tile::tile_too_large;
 
 /// A kernel that computes attention; what a person can ask for by name.
@@ -74,7 +73,7 @@ impl Kernel {
     }
 
     /// Whether this kernel reads copies of some of Q, K and V, which a launch before it makes
-    /// ([`Plan::workspace_bytes`]), unless it takes row classes.
+    /// ([`Plan::workspace_bytes`](crate::Plan::workspace_bytes)), unless it takes row classes.
     pub fn needs_copies(self, problem: &Problem) -> bool {
         self == Self::ForwardSm90 && !Packed::of(problem).is_empty()
     }
@@ -124,67 +123,19 @@ impl Request {
     }
 }
 
-/// One launch of a GPU kernel: a one-dimensional grid of an entry's blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Step {
-    /// The entry, with its threads and shared memory.
-    pub entry: &'static Entry,
-    /// Number of blocks.
-    pub grid: u32,
+/// A launch of a forward pass.
+pub(crate) type Launch = operation::Launch<Problem>;
+
+/// What the planner chose for a forward pass.
+pub(crate) type Choice = operation::Choice<Problem>;
+
+/// What the parameters of a forward pass's launch need beside its entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaunchDetails {
     /// In which order blocks that go through several tiles take them.
     pub(crate) order: TileOrder,
-    /// Which tensors it copies, or reads copies of.
+    /// Which tensors the launch copies, or reads copies of.
     pub(crate) packed: Packed,
-}
-
-impl Step {
-    /// One launch, whose blocks each have their share by their index.
-    pub(crate) fn new(entry: &'static Entry, grid: u32) -> Self {
-        Self { entry, grid, order: TileOrder::default(), packed: Packed::default() }
-    }
-}
-
-/// How a problem will be computed.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The kernel chosen.
-    pub kernel: Kernel,
-    /// Its (BLOCK_M, BLOCK_N), where it has tiles that can be chosen; on the CPU, what was asked for.
-    pub tile: Option<(usize, usize)>,
-    /// The launches in order; empty on the CPU.
-    pub steps: Vec<Step>,
-    /// The launch in place of all others where Q, K or V turns out to start at no multiple of 16 bytes, and
-    /// they need it to.
-    pub unaligned: Option<Step>,
-    /// Bytes of device memory beside Q, K, V, O and lse.
-    pub workspace_bytes: u64,
-    /// Why, one sentence per choice.
-    pub reasons: Vec<String>,
-}
-
-impl Plan {
-    /// The launches for tensors at these addresses.
-    pub(crate) fn steps_at(&self, addresses: &Addresses) -> &[Step] {
-        match &self.unaligned {
-            Some(step) if !addresses.are_mapped(&self.steps) => std::slice::from_ref(step),
-            _ => &self.steps,
-        }
-    }
-
-    /// What the workspace holds.
-    pub fn workspace(&self) -> &'static str {
-        match self.kernel {
-            Kernel::ForwardSm90 => "the copies of Q, K and V",
-            _ => "the score matrix",
-        }
-    }
-
-    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they
-    /// pass through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
-    pub fn score_dtype(&self, problem: &Problem) -> DType {
-        let stored = self.steps.iter().any(|step| step.entry.algorithm == Algorithm::StandardScores);
-        if stored { problem.dtype() } else { DType::F32 }
-    }
 }
 
 /// The most blocks of a one-dimensional grid (CUDA C++ Programming Guide, technical specifications).
@@ -195,7 +146,7 @@ const MAX_GRID: u32 = i32::MAX as u32;
 /// # Errors
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
-pub fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Plan> {
+pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
     let available = Kernel::of_backend(device.backend);
     if let Some(kernel) = request.kernel
         && !available.contains(&kernel)
@@ -260,7 +211,7 @@ fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
 }
 
 /// The next kernel of the backend that has the tile asked for, where `first`, the fastest, has not.
-fn next_with_tile(problem: &Problem, device: &Device, request: &Request, first: Kernel) -> Option<Plan> {
+fn next_with_tile(problem: &Problem, device: &Device, request: &Request, first: Kernel) -> Option<Choice> {
     let slower = Kernel::of_backend(device.backend).iter().skip_while(|&&kernel| kernel != first).skip(1);
     slower.copied().find_map(|kernel| {
         let why = format!("{kernel}: {first}, which would be faster, has no such tile for this problem");
@@ -315,7 +266,7 @@ fn default_kernel(problem: &Problem, device: &Device, request: &Request) -> (Ker
 /// The first architecture with `mma.sync.m16n8k16` and `cp.async`.
 const SM80: u32 = 80;
 
-fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
+fn standard(problem: &Problem, request: &Request) -> Result<Choice> {
     if let Some(block) = request.block_m.or(request.block_n) {
         return Err(Error::NoSuchTile {
             kernel: Kernel::Standard.name(),
@@ -341,13 +292,13 @@ fn standard(problem: &Problem, request: &Request) -> Result<Plan> {
         available: u64::MAX.into(),
         device: "a 64-bit address space".to_owned(),
     })?;
-    Ok(Plan {
+    Ok(Choice {
         kernel: Kernel::Standard,
         tile: None,
-        steps: vec![
-            Step::new(entry(Algorithm::StandardScores)?, grid(problem, &[tiles_m, tiles_n])?),
-            Step::new(entry(Algorithm::StandardSoftmax)?, grid(problem, &[tiles_softmax])?),
-            Step::new(entry(Algorithm::StandardValues)?, grid(problem, &[tiles_m, tiles_d])?),
+        launches: vec![
+            Launch::new(entry(Algorithm::StandardScores)?, grid(problem, &[tiles_m, tiles_n])?),
+            Launch::new(entry(Algorithm::StandardSoftmax)?, grid(problem, &[tiles_softmax])?),
+            Launch::new(entry(Algorithm::StandardValues)?, grid(problem, &[tiles_m, tiles_d])?),
         ],
         unaligned: None,
         workspace_bytes,

@@ -5,7 +5,7 @@ use fa_kernels::entries::Algorithm;
 
 use super::hopper::{self, CHUNK, SECTOR};
 use super::tile::built_for_head_dim;
-use super::{Kernel, Step, checked_grid, entries, join, transpose, unsupported_dtype};
+use super::{Kernel, Launch, LaunchDetails, checked_grid, entries, join, transpose, unsupported_dtype};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
 /// Where each copy begins in the workspace is a multiple of so many bytes.
@@ -86,9 +86,9 @@ impl Packed {
     }
 
     /// The launch that makes the copies.
-    pub(super) fn step(self, problem: &Problem) -> Result<Step> {
+    pub(super) fn launch(self, problem: &Problem) -> Result<Launch> {
         if problem.dtype() == DType::E4m3 {
-            return transpose::step(self, problem);
+            return transpose::launch(self, problem);
         }
         let entry = entries().find(|entry| entry.algorithm == Algorithm::Pack);
         let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Pack, DType::F16);
@@ -96,7 +96,8 @@ impl Packed {
         let blocks = self.copies.iter().flatten().map(|copy| {
             u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
         });
-        Ok(Step { packed: self, ..Step::new(entry, checked_grid(blocks.sum())?) })
+        let details = LaunchDetails { packed: self, ..LaunchDetails::default() };
+        Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks.sum())?) })
     }
 
     /// About how many cycles that launch takes.

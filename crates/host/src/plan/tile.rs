@@ -7,8 +7,8 @@ use fa_kernels::variant::Config;
 use super::order::fastest_first;
 use super::tuned::TUNED;
 use super::{
-    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes, transpose,
-    unsupported_dtype,
+    Choice, Kernel, Launch, LaunchDetails, Packed, Request, built_for, for_scores, grid, hopper, join,
+    row_classes, transpose, unsupported_dtype,
 };
 use crate::{Device, Error, Problem, Result};
 
@@ -20,7 +20,7 @@ pub(super) fn plan(
     kernel: Kernel,
     algorithm: Algorithm,
     why: String,
-) -> Result<Plan> {
+) -> Result<Choice> {
     let needed = columns_needed(problem, algorithm);
     let built = built_for_head_dim(problem, algorithm);
     let columns = built
@@ -107,7 +107,7 @@ fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -
 /// # Errors
 /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does not
 /// run on the device.
-pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Plan> {
+pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Choice> {
     let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
     let family = |kernel: &Kernel| kernel.tiled().map(Algorithm::family);
     let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
@@ -147,15 +147,16 @@ fn of_entry(
     kernel: Kernel,
     (entry, schedule): (&'static Entry, Option<hopper::Schedule>),
     mut reasons: Vec<String>,
-) -> Result<Plan> {
+) -> Result<Choice> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
-    let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
+    let (mut launches, mut unaligned, mut workspace_bytes) = (vec![Launch::new(entry, tiles)], None, 0);
     if let Some(schedule @ hopper::Schedule { blocks, order, cycles, .. }) = schedule {
         let packed = Packed::for_entries(problem, entry.algorithm);
-        steps = vec![Step { entry, grid: blocks + order.single_tiles, order, packed }];
+        let details = LaunchDetails { order, packed };
+        launches = vec![Launch { entry, grid: blocks + order.single_tiles, details }];
         reasons.push(schedule.reason());
         if !packed.is_empty() {
-            steps.insert(0, packed.step(problem)?);
+            launches.insert(0, packed.launch(problem)?);
             workspace_bytes = packed.bytes;
             reasons.push(packed.reason(problem, device, cycles));
         }
@@ -166,13 +167,13 @@ fn of_entry(
         }
         if Kernel::ForwardSm80.takes(problem.dtype()) {
             let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
-            unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
+            unaligned = super::plan(problem, device, &anywhere)?.launches.pop();
         }
     }
-    Ok(Plan {
+    Ok(Choice {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps,
+        launches,
         unaligned,
         workspace_bytes,
         reasons,

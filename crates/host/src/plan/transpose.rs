@@ -5,7 +5,7 @@ use fa_kernels::entries::Algorithm;
 
 use super::hopper::is_mappable;
 use super::pack::{ALIGNMENT, PackedCopy, copy_cycles};
-use super::{Kernel, Packed, Step, checked_grid, entries, unsupported_dtype};
+use super::{Kernel, Launch, LaunchDetails, Packed, checked_grid, entries, unsupported_dtype};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
 /// Elements of 16 bytes, which rows and heads start at multiples of.
@@ -63,13 +63,14 @@ pub(super) fn copy(problem: &Problem) -> Packed {
 }
 
 /// The launch that makes it.
-pub(super) fn step(packed: Packed, problem: &Problem) -> Result<Step> {
+pub(super) fn launch(packed: Packed, problem: &Problem) -> Result<Launch> {
     let v = &problem.tensors().v;
     let entry = entries().find(|entry| entry.algorithm == Algorithm::Transpose);
     let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Transpose, DType::E4m3);
     let entry = entry.ok_or_else(missing)?;
     let blocks = u128::from(head_blocks(v.head_dim as u32, v.seqlen as u32)) * (v.batch * v.heads) as u128;
-    Ok(Step { packed, ..Step::new(entry, checked_grid(blocks)?) })
+    let details = LaunchDetails { packed, ..LaunchDetails::default() };
+    Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
 }
 
 /// Why it is made, and what it costs beside `attention` cycles.

@@ -2,7 +2,7 @@
 
 use fa_kernels::entries::GemmEntry;
 
-use super::{GemmKernel, GemmRequest, GemmStep};
+use super::{GemmKernel, GemmRequest, Launch};
 use crate::gemm::{GemmProblem, Order};
 use crate::plan::{checked_grid, join};
 use crate::{DType, Device, Error, Result};
@@ -18,7 +18,7 @@ pub(super) struct Candidates<'a> {
 
 impl Candidates<'_> {
     /// The tile with the least modelled time, and why; with `exact`, only tiles that were asked for.
-    pub(super) fn choose(&self, aligned: bool, exact: bool) -> Result<(GemmStep, String)> {
+    pub(super) fn choose(&self, aligned: bool, exact: bool) -> Result<(Launch, String)> {
         let (matrices, _) = self.problem.row_major();
         let orders = (matrices.a.order == Order::RowMajor, matrices.b.order == Order::ColumnMajor);
         let built: Vec<_> = self
@@ -76,7 +76,7 @@ impl Candidates<'_> {
             self.device.multiprocessors,
             rounds(entry),
         );
-        Ok((GemmStep { entry, grid: self.grid(entry, checked_grid(tiles)?) }, why))
+        Ok((Launch::new(entry, self.grid(entry, checked_grid(tiles)?)), why))
     }
 
     /// Blocks for `tiles` tiles: on tensor cores no more than run at a time, because a block that goes on to
