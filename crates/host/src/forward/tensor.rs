@@ -41,6 +41,11 @@ impl DeviceTensor {
     pub const fn new(address: u64, len: usize, dtype: DType, layout: TensorLayout) -> Self {
         Self { address, len, dtype, layout }
     }
+
+    /// Address of its first element.
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
 }
 
 /// A tensor on the host or on a GPU.
