@@ -5,6 +5,7 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
 use crate::operation::{Choice, Launch};
+use crate::plan::cost::h200::{BUSY, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS};
 use crate::plan::{built_for, checked_grid, tile_too_large, unsupported_dtype};
 use crate::{BackendKind, Device, Error, Plan, Result};
 
@@ -20,17 +21,6 @@ impl DecodeKernel {
 }
 
 const KERNEL: &str = "decode";
-
-/// Key blocks that each split has at least: a shorter one costs more to merge than it saves.
-const LEAST_BLOCKS: usize = 4;
-
-/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
-/// places, gain 2 % on an H200.
-const GOOD_ENOUGH: f64 = 0.99;
-
-/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
-/// on an H200 as fast as 256 halves do, and leave nothing to merge.
-const BUSY: f64 = 0.8;
 
 /// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability
 /// 8.0 and later).
@@ -221,12 +211,12 @@ impl Shape {
             );
             return (1, why);
         }
-        let most = (self.key_blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS as usize);
+        let most = (self.key_blocks / LEAST_SPLIT_BLOCKS).clamp(1, MAX_SPLITS as usize);
         let best = (1..=most).map(|splits| self.efficiency(splits)).fold(0.0, f64::max);
         let chosen = (1..=most).find(|&splits| self.efficiency(splits) >= GOOD_ENOUGH * best).unwrap_or(1);
         let why = format!(
             "{chosen} split{}: {} blocks in {} wave{} of {} keep the multiprocessors busy {:.0} % of the time, and no \
-             number up to {most} (at least {LEAST_BLOCKS} key blocks each) more than {:.0} %",
+             number up to {most} (at least {LEAST_SPLIT_BLOCKS} key blocks each) more than {:.0} %",
             if chosen == 1 { "" } else { "s" },
             self.tiles * chosen,
             (self.tiles * chosen).div_ceil(self.slots),

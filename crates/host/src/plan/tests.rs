@@ -1,3 +1,8 @@
+//! Which kernel and tile a forward pass gets.
+
+use fa_kernels::entries::entries;
+
+use super::candidates::MAX_GRID;
 use super::*;
 use crate::backward::{BackwardProblem, BackwardRequest};
 use crate::forward::Addresses;

@@ -4,6 +4,7 @@ use fa_kernels::entries::GemmEntry;
 
 use super::{GemmKernel, GemmRequest, Launch};
 use crate::gemm::{GemmProblem, Order};
+use crate::plan::cost::h200::LOAD_COST;
 use crate::plan::{checked_grid, join};
 use crate::{DType, Device, Error, Result};
 
@@ -99,10 +100,6 @@ impl Candidates<'_> {
             * matrices.c.columns.div_ceil(entry.tile.block_n as usize) as u128
     }
 }
-
-/// Elements of a row of A or a column of B whose way to the tensor cores takes as long as the products of one
-/// element of C with each of them: what a tile saves by being larger.
-const LOAD_COST: f64 = 32.0;
 
 /// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` tiles, and
 /// their loads, which grow with the sides alone.
