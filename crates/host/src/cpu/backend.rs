@@ -22,7 +22,7 @@ pub(crate) fn device() -> Device {
 }
 
 /// Chooses the tile of [`Kernel::ForwardCpu`]; the unfused baseline has none.
-pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Choice> {
+pub(crate) fn plan_on_cpu(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Choice> {
     let isa = Isa::widest(None);
     if kernel == Kernel::Standard {
         let reason = "standard was asked for: the unfused baseline, with the scores in memory".to_owned();

@@ -17,44 +17,87 @@ const ON_SM80: &str = "forward_sm80: fused, on tensor cores";
 /// A kernel to be tried, and why.
 pub(super) struct Candidate {
     pub(super) kernel: Kernel,
+    /// Its entries that take the problem's scores; none of a kernel that has no tiles to choose from.
+    pub(super) algorithm: Option<Algorithm>,
     pub(super) why: String,
 }
 
-/// The kernel asked for, or the fastest of the backend that takes the problem on the device, where nothing but
-/// its time speaks against it.
-///
-/// # Errors
-/// When the backend lacks the kernel, the kernel cannot drop the problem's weights, or no grid could hold the
-/// problem.
-pub(super) fn first(problem: &Problem, device: &Device, request: &Request) -> Result<Candidate> {
-    let available = Kernel::of_backend(device.backend);
-    if let Some(kernel) = request.kernel
-        && !available.contains(&kernel)
-    {
-        return Err(Error::KernelNotOnBackend {
-            kernel: kernel.name(),
-            backend: device.backend.name(),
-            available: join(available.iter().map(|kernel| kernel.name())),
-        });
+/// The kernels of a backend as they would take a problem.
+pub(super) struct Candidates {
+    /// The fastest first.
+    kernels: Vec<(Kernel, Option<Algorithm>)>,
+    first: (Kernel, String),
+    /// What entries do that take scores or weights as others do not.
+    special: &'static str,
+}
+
+impl Candidates {
+    /// The first is the kernel asked for, or the fastest that takes the problem on the device, where nothing but
+    /// its time speaks against it.
+    ///
+    /// # Errors
+    /// When the backend lacks the kernel, the kernel cannot drop the problem's weights, or no grid could hold the
+    /// problem.
+    pub(super) fn of(problem: &Problem, device: &Device, request: &Request) -> Result<Self> {
+        let available = Kernel::of_backend(device.backend);
+        if let Some(kernel) = request.kernel
+            && !available.contains(&kernel)
+        {
+            return Err(Error::KernelNotOnBackend {
+                kernel: kernel.name(),
+                backend: device.backend.name(),
+                available: join(available.iter().map(|kernel| kernel.name())),
+            });
+        }
+        if device.backend != BackendKind::Cpu {
+            check_tiles(problem)?;
+        }
+        let first = match request.kernel {
+            Some(kernel) => (kernel, format!("{kernel} was asked for")),
+            None => fastest(problem, device),
+        };
+        let drops = problem.dropout().is_some();
+        if drops && !first.0.drops_weights() {
+            let able = available.iter().filter(|kernel| kernel.drops_weights()).map(|kernel| kernel.name());
+            let reason = format!("it drops no weights; of this backend's kernels do: {}", join(able));
+            return Err(Error::UnfitKernel { kernel: first.0.name(), reason });
+        }
+        let takes = |kernel: &Kernel| (*kernel, kernel.tiled().map(|tiled| for_scores(problem, tiled)));
+        let kernels = available.iter().map(takes).collect();
+        Ok(Self { kernels, first, special: if drops { "drop weights" } else { "change scores" } })
     }
-    if device.backend != BackendKind::Cpu {
-        check_tiles(problem)?;
+
+    pub(super) fn first(&self) -> Candidate {
+        let (kernel, why) = &self.first;
+        self.candidate(*kernel, why.clone())
     }
-    let candidate = match request.kernel {
-        Some(kernel) => Candidate { kernel, why: format!("{kernel} was asked for") },
-        None => fastest(problem, device),
-    };
-    if problem.dropout().is_some() && !candidate.kernel.drops_weights() {
-        let able = available.iter().filter(|kernel| kernel.drops_weights()).map(|kernel| kernel.name());
-        let reason = format!("it drops no weights; of this backend's kernels do: {}", join(able));
-        return Err(Error::UnfitKernel { kernel: candidate.kernel.name(), reason });
+
+    /// `forward_sm80` in place of `forward_sm90`, for a reason.
+    pub(super) fn instead_of_sm90(&self, reason: &str) -> Candidate {
+        self.candidate(Kernel::ForwardSm80, format!("{ON_SM80}; not forward_sm90: {reason}"))
     }
-    Ok(candidate)
+
+    /// The kernels that come in tiles and are slower than `first`, which lacks the tile asked for.
+    pub(super) fn slower(&self, first: Kernel) -> impl Iterator<Item = Candidate> {
+        let slower = self.kernels.iter().skip_while(move |(kernel, _)| *kernel != first).skip(1);
+        slower.filter(|(_, algorithm)| algorithm.is_some()).map(move |&(kernel, algorithm)| {
+            let why = format!("{kernel}: {first}, which would be faster, has no such tile for this problem");
+            Candidate { kernel, algorithm, why }
+        })
+    }
+
+    fn candidate(&self, kernel: Kernel, mut why: String) -> Candidate {
+        let algorithm = self.kernels.iter().find(|(other, _)| *other == kernel).and_then(|(_, it)| *it);
+        if algorithm != kernel.tiled() {
+            why += &format!(", with the entries that {}", self.special);
+        }
+        Candidate { kernel, algorithm, why }
+    }
 }
 
 /// The fastest kernel that takes the problem on the device.
-fn fastest(problem: &Problem, device: &Device) -> Candidate {
-    let candidate = |kernel, why: &str| Candidate { kernel, why: why.to_owned() };
+fn fastest(problem: &Problem, device: &Device) -> (Kernel, String) {
+    let candidate = |kernel, why: &str| (kernel, why.to_owned());
     if device.backend == BackendKind::Cpu {
         return candidate(Kernel::ForwardCpu, "forward_cpu: fused, on all cores");
     }
@@ -79,25 +122,6 @@ fn fastest(problem: &Problem, device: &Device) -> Candidate {
         return candidate(Kernel::ForwardSm80, ON_SM80);
     }
     candidate(Kernel::ForwardSm90, "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps")
-}
-
-/// `forward_sm80` in place of `forward_sm90`, for a reason.
-pub(super) fn instead_of_sm90(reason: &str) -> Candidate {
-    Candidate { kernel: Kernel::ForwardSm80, why: format!("{ON_SM80}; not forward_sm90: {reason}") }
-}
-
-/// The kernels of the backend that come in tiles and are slower than `first`, which lacks the tile asked for.
-pub(super) fn slower(
-    problem: &Problem,
-    device: &Device,
-    first: Kernel,
-) -> impl Iterator<Item = (Candidate, Algorithm)> {
-    let slower =
-        Kernel::of_backend(device.backend).iter().skip_while(move |&&kernel| kernel != first).skip(1);
-    slower.filter_map(move |&kernel| {
-        let why = format!("{kernel}: {first}, which would be faster, has no such tile for this problem");
-        Some((Candidate { kernel, why }, for_scores(problem, kernel.tiled()?)))
-    })
 }
 
 /// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of

@@ -7,7 +7,7 @@ use fa_kernels::tile::row_classes::RowClasses;
 use super::candidates::{for_scores, that_hold, widest};
 use super::cost::h200::{MOVE_CYCLES, SLOWER_BY_CLASSES, SM80_OVER_ALIGNED};
 use super::cost::step_cycles;
-use super::geometry::{class_columns, class_refusal, row_classes, unmapped};
+use super::geometry::{class_columns, class_refusal, row_classes, unfit_in_e4m3, unmapped};
 use super::pack::{Cause, Packed};
 use super::schedule::{Schedule, schedule};
 use super::{Launch, Request};
@@ -45,8 +45,13 @@ pub(super) struct Ways {
     too_large: Option<String>,
 }
 
+/// All ways that a problem can be taken, estimated on `device`; or why there is none.
+pub(super) fn ways(problem: &Problem, device: &Device) -> Result<Ways, String> {
+    unfit_in_e4m3(problem).map_or_else(|| Ok(Ways::of(problem, device)), Err)
+}
+
 impl Ways {
-    pub(super) fn of(problem: &Problem, device: &Device) -> Self {
+    fn of(problem: &Problem, device: &Device) -> Self {
         let refusal = class_refusal(problem, widest(Algorithm::ForwardSm90RowClasses, problem.dtype()));
         let (needed_by_classes, classes) = (class_columns(problem), row_classes(problem));
         let o = unmapped("o", &problem.tensors().o);

@@ -13,6 +13,8 @@ mod tuned;
 
 use fa_kernels::entries::{Algorithm, Tile};
 
+use candidates::Candidates;
+
 use crate::{BackendKind, DType, Device, Error, Problem, Result, cpu, operation};
 
 pub(crate) use candidates::{built_for, check_heads, checked_grid, join, unsupported_dtype};
@@ -148,30 +150,26 @@ pub struct LaunchDetails {
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
 pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
-    let mut candidate = candidates::first(problem, device, request)?;
+    let candidates = Candidates::of(problem, device, request)?;
+    let (mut candidate, mut way) = (candidates.first(), None);
     if device.backend == BackendKind::Cpu {
-        return cpu::backend::plan(problem, candidate.kernel, request);
+        return cpu::backend::plan_on_cpu(problem, candidate.kernel, request);
     }
-    let mut way = None;
     if candidate.kernel == Kernel::ForwardSm90 {
-        if let Some(reason) = geometry::unfit_in_e4m3(problem) {
-            return Err(Error::UnfitKernel { kernel: candidate.kernel.name(), reason });
-        }
-        let (quickest, dissuasion) = hopper::Ways::of(problem, device).quickest(request);
+        let unfit = |reason| Error::UnfitKernel { kernel: candidate.kernel.name(), reason };
+        let ways = hopper::ways(problem, device).map_err(unfit)?;
+        let (quickest, dissuasion) = ways.quickest(request);
         // In 8 bits there is no other kernel.
         let is_open = request.kernel.is_none() && problem.dtype() != DType::E4m3;
         match dissuasion.filter(|_| is_open) {
-            Some(reason) => candidate = candidates::instead_of_sm90(&reason),
+            Some(reason) => candidate = candidates.instead_of_sm90(&reason),
             None => way = Some(quickest),
         }
     }
-    let Some(tiled) = candidate.kernel.tiled() else { return standard::plan(problem, request) };
-    let algorithm = candidates::for_scores(problem, tiled);
-    if algorithm != tiled {
-        let what = if problem.dropout().is_some() { "drop weights" } else { "change scores" };
-        candidate.why += &format!(", with the entries that {what}");
+    match candidate.algorithm {
+        None => standard::plan_unfused(problem, request),
+        Some(algorithm) => tile::choose(problem, device, request, &candidates, (candidate, algorithm), way),
     }
-    tile::choose(problem, device, request, (candidate, algorithm), way)
 }
 
 #[cfg(test)]

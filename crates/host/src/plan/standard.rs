@@ -8,7 +8,7 @@ use super::{Choice, Kernel, Launch, Request};
 use crate::{Error, Problem, Result};
 
 /// Plans three launches, with the scores in device memory between them.
-pub(super) fn plan(problem: &Problem, request: &Request) -> Result<Choice> {
+pub(super) fn plan_unfused(problem: &Problem, request: &Request) -> Result<Choice> {
     if let Some(block) = request.block_m.or(request.block_n) {
         return Err(Error::NoSuchTile {
             kernel: Kernel::Standard.name(),

@@ -4,9 +4,11 @@ use fa_kernels::config::check_shared;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 use fa_kernels::variant::Config;
 
-use super::candidates::{Candidate, for_scores, grid, join, slower, that_hold, unsupported_dtype, widest};
-use super::geometry::{class_refusal, unfit_in_e4m3};
-use super::hopper::{Way, Ways};
+use super::candidates::{
+    Candidate, Candidates, for_scores, grid, join, that_hold, unsupported_dtype, widest,
+};
+use super::geometry::class_refusal;
+use super::hopper::{Way, ways};
 use super::order::fastest_first;
 use super::schedule::Schedule;
 use super::tuned::TUNED;
@@ -19,14 +21,17 @@ pub(super) fn choose(
     problem: &Problem,
     device: &Device,
     request: &Request,
+    candidates: &Candidates,
     (candidate, algorithm): (Candidate, Algorithm),
     way: Option<Way>,
 ) -> Result<Choice> {
-    let first = candidate.kernel;
+    let mut slower = candidates.slower(candidate.kernel);
     match of_kernel(problem, device, request, (candidate, algorithm), way) {
         Err(error @ (Error::NoSuchTile { .. } | Error::TileTooLarge { .. })) if request.kernel.is_none() => {
-            let mut slower = slower(problem, device, first);
-            let next = slower.find_map(|tried| of_kernel(problem, device, request, tried, None).ok());
+            let next = slower.find_map(|tried| {
+                let algorithm = tried.algorithm?;
+                of_kernel(problem, device, request, (tried, algorithm), None).ok()
+            });
             next.ok_or(error)
         }
         planned => planned,
@@ -38,7 +43,7 @@ fn of_kernel(
     problem: &Problem,
     device: &Device,
     request: &Request,
-    (Candidate { kernel, why }, algorithm): (Candidate, Algorithm),
+    (Candidate { kernel, why, .. }, algorithm): (Candidate, Algorithm),
     way: Option<Way>,
 ) -> Result<Choice> {
     let needed = way.as_ref().map_or(problem.widest_head_dim(), |way| way.needed);
@@ -140,14 +145,11 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
     if by_classes && let Some(reason) = class_refusal(problem, widest(entry.algorithm, problem.dtype())) {
         return Err(unfit(format!("it takes keys by where their rows start: {reason}")));
     }
-    let way =
-        entry.algorithm.is_persistent().then(|| Ways::of(problem, device).of_algorithm(entry.algorithm));
+    let ways = entry.algorithm.is_persistent().then(|| ways(problem, device)).transpose().map_err(unfit)?;
+    let way = ways.map(|ways| ways.of_algorithm(entry.algorithm));
     let needed = way.as_ref().map_or(wanted, |way| way.needed);
     if (holds as usize) < needed {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
-    }
-    if let Some(reason) = unfit_in_e4m3(problem) {
-        return Err(unfit(reason));
     }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
@@ -197,8 +199,9 @@ fn of_way(
         choice.workspace_bytes = way.packed.bytes;
     }
     if Kernel::ForwardSm80.takes(problem.dtype()) {
-        let anywhere = Candidate { kernel: Kernel::ForwardSm80, why: String::new() };
         let algorithm = for_scores(problem, Algorithm::ForwardSm80);
+        let anywhere =
+            Candidate { kernel: Kernel::ForwardSm80, algorithm: Some(algorithm), why: String::new() };
         let unaligned = of_kernel(problem, device, &Request::default(), (anywhere, algorithm), None)?;
         choice.unaligned = unaligned.launches.first().copied();
     }
