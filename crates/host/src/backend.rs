@@ -43,8 +43,8 @@ impl Backend {
         }
     }
 
-    /// The simulator with the thread order that `seed` gives. It plans always; without the feature `simulator`
-    /// its runs are [`Error::NoSimulator`].
+    /// The simulator with the thread order that `seed` gives. It plans always; without the feature
+    /// `simulator` its runs are [`Error::NoSimulator`].
     pub fn simulator(seed: u64) -> Self {
         Sim::new(seed).into()
     }

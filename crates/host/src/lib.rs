@@ -12,13 +12,13 @@
 //! # Ok::<(), flash_attention::Error>(())
 //! ```
 //!
-//! Tensors that already lie on a GPU are [`DeviceTensor`]s: `attention(&q, &k, &v).causal().enqueue(&cuda, &o,
-//! stream)` puts the launches on the caller's stream.
+//! Tensors that already lie on a GPU are [`DeviceTensor`]s: `attention(&q, &k, &v).causal().enqueue(&cuda,
+//! &o, stream)` puts the launches on the caller's stream.
 //!
 //! Everything else goes the long way, which is the same for every [`Operation`]: a problem is validated once,
-//! [`Backend::plan`] chooses kernel and tile and says why, and the [`Plan`] is run as often as one likes, over
-//! host slices by [`Backend::run`], or on raw device pointers and a stream by [`cuda::Cuda::enqueue`], which
-//! allocates nothing.
+//! [`Backend::plan`] chooses kernel and tile and says why, and the [`Plan`] is run as often as one likes,
+//! over host slices by [`Backend::run`], or on raw device pointers and a stream by [`cuda::Cuda::enqueue`],
+//! which allocates nothing.
 //!
 //! | module | problem | what |
 //! |---|---|---|

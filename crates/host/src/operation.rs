@@ -55,8 +55,8 @@ pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static
     #[doc(hidden)]
     fn choose(&self, device: &Device, request: &Self::Request) -> Result<Choice<Self>>;
 
-    /// The table of tensors: each one goes to `place`, which says where it lies, once and in the same order in
-    /// each call. Also the only place where an operation's tensors are listed.
+    /// The table of tensors: each one goes to `place`, which says where it lies, once and in the same order
+    /// in each call. Also the only place where an operation's tensors are listed.
     ///
     /// # Errors
     /// The error of `place`.
@@ -93,8 +93,8 @@ pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static
         Ok(())
     }
 
-    /// Runs the plan on all cores, over tensors that were checked, and returns the bytes of memory that it took
-    /// beside them.
+    /// Runs the plan on all cores, over tensors that were checked, and returns the bytes of memory that it
+    /// took beside them.
     #[doc(hidden)]
     fn run_on_cpu<T: Element>(
         plan: &Plan<Self>,

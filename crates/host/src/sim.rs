@@ -47,8 +47,8 @@ impl Sim {
     /// Runs a plan over host tensors and returns the bytes of global memory that it read and wrote.
     ///
     /// # Errors
-    /// As [`Backend::run`](crate::Backend::run), and when the simulator finds a race, a deadlock, or an access
-    /// out of bounds or of uninitialised shared memory in a kernel.
+    /// As [`Backend::run`](crate::Backend::run), and when the simulator finds a race, a deadlock, or an
+    /// access out of bounds or of uninitialised shared memory in a kernel.
     pub fn run<O: Operation, T: Element>(
         &self,
         plan: &Plan<O>,

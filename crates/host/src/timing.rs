@@ -31,7 +31,8 @@ impl Backend {
 }
 
 impl<T: Element, O: Operation> Prepared<'_, T, O> {
-    /// Fills outputs, and on a GPU the workspace, with NaN bits, so that what a kernel leaves unwritten shows.
+    /// Fills outputs, and on a GPU the workspace, with NaN bits, so that what a kernel leaves unwritten
+    /// shows.
     ///
     /// # Errors
     /// When the device fails.
@@ -85,8 +86,8 @@ impl<T: Element, O: Operation> Prepared<'_, T, O> {
         Ok(start.elapsed())
     }
 
-    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no graphs,
-    /// on the CPU and in the simulator.
+    /// As [`Self::time_runs`], of a replayed CUDA graph that holds the runs; `None` where there are no
+    /// graphs, on the CPU and in the simulator.
     ///
     /// # Errors
     /// As [`Self::time`].
@@ -97,8 +98,9 @@ impl<T: Element, O: Operation> Prepared<'_, T, O> {
         unsafe { resident.clock.time_replayed(count, || resident.run()) }.map(Some)
     }
 
-    /// Runs `count` times and returns the time that the host spends on enqueueing them, on a stream that is idle
-    /// at first, without the wait for them; `None` where there is no queue, on the CPU and in the simulator.
+    /// Runs `count` times and returns the time that the host spends on enqueueing them, on a stream that is
+    /// idle at first, without the wait for them; `None` where there is no queue, on the CPU and in the
+    /// simulator.
     ///
     /// The driver lets a stream fall about a thousand launches behind; with more, the host waits for the
     /// device, and that counts too.

@@ -121,19 +121,20 @@ impl Cuda {
 
     /// Enqueues a plan's launches on `stream` and returns; the outputs are there once the stream gets so far.
     ///
-    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with a launch; after
-    /// [`Self::load`] it can be recorded in a CUDA graph ([`Self::capture`]). Lengths and page tables of decode
-    /// problems are not looked at: a length beyond the cache's counts as all of it.
+    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with a launch;
+    /// after [`Self::load`] it can be recorded in a CUDA graph ([`Self::capture`]). Lengths and page tables
+    /// of decode problems are not looked at: a length beyond the cache's counts as all of it.
     ///
     /// # Errors
     /// When the plan is for another device, when an address that the problem needs was left out, and when the
     /// driver refuses a kernel or a launch.
     ///
     /// # Safety
-    /// The addresses are device memory of this context that the problem's views stay inside of, aligned to their
-    /// element type, and a workspace of [`Plan::workspace_bytes`]. They and `stream` stay alive until the
-    /// launches are over, and nothing else writes the tensors meanwhile. Outputs and workspace overlap neither
-    /// the inputs nor one another. Entries of a page table that hold a sequence's keys name pages of K and V.
+    /// The addresses are device memory of this context that the problem's views stay inside of, aligned to
+    /// their element type, and a workspace of [`Plan::workspace_bytes`]. They and `stream` stay alive until
+    /// the launches are over, and nothing else writes the tensors meanwhile. Outputs and workspace overlap
+    /// neither the inputs nor one another. Entries of a page table that hold a sequence's keys name pages of
+    /// K and V.
     pub unsafe fn enqueue<O: Operation>(
         &self,
         plan: &Plan<O>,

@@ -89,8 +89,8 @@ impl<O: Operation> Resident<O> {
     /// # Errors
     /// When the driver refuses a launch.
     pub(crate) fn run(&self) -> Result<()> {
-        // SAFETY: the buffers are this object's, and as long as the table says; it outlives the stream's work,
-        // because reading and dropping it synchronise. Indices were checked before they were copied.
+        // SAFETY: the buffers are this object's, and as long as the table says; it outlives the stream's
+        // work, because reading and dropping it synchronise. Indices were checked before they were copied.
         unsafe { self.cuda.enqueue(&self.plan, &self.addresses, self.cuda.stream()) }
     }
 
@@ -175,8 +175,8 @@ impl<O: Operation> Resident<O> {
 
 impl<O: Operation> Drop for Resident<O> {
     fn drop(&mut self) {
-        // The buffers are freed next; the device must be done with them. A fault was reported by the call that
-        // saw it, or will be by the next.
+        // The buffers are freed next; the device must be done with them. A fault was reported by the call
+        // that saw it, or will be by the next.
         let _ = self.cuda.stream.synchronize();
     }
 }

@@ -22,7 +22,8 @@ pub struct DecodeAddresses {
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,
-    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where that is 0.
+    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
+    /// that is 0.
     pub workspace: u64,
 }
 

@@ -9,8 +9,8 @@ use crate::{
 /// O = softmax(Q·Kᵀ / √D) · V, to be changed by the methods of [`Attention`], and run by
 /// [`Attention::run`] or, of tensors on a GPU, [`Attention::enqueue`].
 ///
-/// `q` is [B, Sq, H, D], `k` [B, Sk, Hkv, D] and `v` [B, Sk, Hkv, Dv] in any order of axes and with any strides
-/// whose rows are contiguous; Hkv divides H.
+/// `q` is [B, Sq, H, D], `k` [B, Sk, Hkv, D] and `v` [B, Sk, Hkv, Dv] in any order of axes and with any
+/// strides whose rows are contiguous; Hkv divides H.
 ///
 /// ```
 /// use flash_attention::{Backend, HostTensor, attention};
@@ -135,8 +135,8 @@ impl<T: Element> Attention<HostTensor<'_, T>> {
     /// [`Self::output`] says otherwise.
     ///
     /// # Errors
-    /// When the tensors do not fit one another or their memory, no kernel of the backend takes the problem, the
-    /// memory for it cannot be had, or the device fails.
+    /// When the tensors do not fit one another or their memory, no kernel of the backend takes the problem,
+    /// the memory for it cannot be had, or the device fails.
     pub fn run(self, backend: &Backend) -> Result<Results<T>> {
         let plan = self.plan(backend.device())?;
         let mut results = Results::new(plan.problem(), backend.device())?;
@@ -158,9 +158,9 @@ impl Attention<DeviceTensor> {
     /// needs a workspace, or the driver refuses a kernel or a launch.
     ///
     /// # Safety
-    /// The tensors are device memory of the primary context as long as they say, aligned to their element type.
-    /// They and `stream` stay alive until the launches are over, nothing else writes the tensors meanwhile, and
-    /// O does not overlap the others.
+    /// The tensors are device memory of the primary context as long as they say, aligned to their element
+    /// type. They and `stream` stay alive until the launches are over, nothing else writes the tensors
+    /// meanwhile, and O does not overlap the others.
     pub unsafe fn enqueue(self, cuda: &Cuda, o: &DeviceTensor, stream: CUstream) -> Result<()> {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|tensor| tensor.address);
         let plan = self.plan_into(cuda.device(), o)?;

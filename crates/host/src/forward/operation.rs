@@ -114,8 +114,8 @@ impl Plan {
     /// A plan of one given entry, which need not be in the list: how a sweep runs the variants that it built.
     ///
     /// # Errors
-    /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does not
-    /// run on the device.
+    /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does
+    /// not run on the device.
     pub fn of_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Self> {
         Ok(Self::of(problem, device, plan::plan_entry(problem, device, entry)?))
     }
@@ -125,8 +125,8 @@ impl Plan {
         workspace(self.kernel())
     }
 
-    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they pass through
-    /// device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
+    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they pass
+    /// through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
     pub fn score_dtype(&self) -> DType {
         let is_scores = |launch: &Launch| launch.entry.algorithm == Algorithm::StandardScores;
         if self.launches().iter().any(is_scores) { self.problem().dtype() } else { DType::F32 }

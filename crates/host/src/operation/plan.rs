@@ -63,8 +63,8 @@ impl<O: Operation> Plan<O> {
     /// Chooses kernel, tiles and launches for `problem` on `device`: a pure function.
     ///
     /// # Errors
-    /// When the request names a kernel, storage type or tile that is not there or does not fit, or a grid would
-    /// be too large.
+    /// When the request names a kernel, storage type or tile that is not there or does not fit, or a grid
+    /// would be too large.
     pub fn new(problem: &O, device: &Device, request: &O::Request) -> Result<Self> {
         Ok(Self::of(problem, device, problem.choose(device, request)?))
     }
@@ -98,8 +98,8 @@ impl<O: Operation> Plan<O> {
         &self.choice.launches
     }
 
-    /// The launch in place of all others where an input turns out to start at no multiple of 16 bytes, and they
-    /// need it to.
+    /// The launch in place of all others where an input turns out to start at no multiple of 16 bytes, and
+    /// they need it to.
     pub const fn unaligned(&self) -> Option<&Launch<O>> {
         self.choice.unaligned.as_ref()
     }

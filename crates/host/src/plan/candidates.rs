@@ -32,12 +32,12 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// The first is the kernel asked for, or the fastest that takes the problem on the device, where nothing but
-    /// its time speaks against it.
+    /// The first is the kernel asked for, or the fastest that takes the problem on the device, where nothing
+    /// but its time speaks against it.
     ///
     /// # Errors
-    /// When the backend lacks the kernel, the kernel cannot drop the problem's weights, or no grid could hold the
-    /// problem.
+    /// When the backend lacks the kernel, the kernel cannot drop the problem's weights, or no grid could hold
+    /// the problem.
     pub(super) fn of(problem: &Problem, device: &Device, request: &Request) -> Result<Self> {
         let available = Kernel::of_backend(device.backend);
         if let Some(kernel) = request.kernel

@@ -82,8 +82,8 @@ pub(super) fn costs(
 /// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last
 /// product and way out.
 ///
-/// A step costs the same whatever its rows, and each of its scores two multiply-adds for each column, or, where
-/// columns are few, its exponential; a block of keys at each end that a mask cuts costs more.
+/// A step costs the same whatever its rows, and each of its scores two multiply-adds for each column, or,
+/// where columns are few, its exponential; a block of keys at each end that a mask cuts costs more.
 fn cost(
     problem: &Problem,
     tile: &Tile,

@@ -101,7 +101,8 @@ pub(crate) fn row_classes(problem: &Problem) -> RowClasses {
     RowClasses::of(problem.tensors().k.stride_seq as u64)
 }
 
-/// Why the rows of a problem are not read class by class, if they are not; the widest tile has so many columns.
+/// Why the rows of a problem are not read class by class, if they are not; the widest tile has so many
+/// columns.
 pub(super) fn class_refusal(problem: &Problem, widest: usize) -> Option<String> {
     let Tensors { q, k, v, .. } = problem.tensors();
     let classes = row_classes(problem);

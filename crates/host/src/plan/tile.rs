@@ -1,4 +1,5 @@
-//! The tile of a kernel that is one launch over tiles of queries: the choice among candidates, and its reasons.
+//! The tile of a kernel that is one launch over tiles of queries: the choice among candidates, and its
+//! reasons.
 
 use fa_kernels::config::check_shared;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
@@ -90,8 +91,8 @@ fn of_kernel(
     }
 }
 
-/// The tiles as they are tried, and what the first one is: by their estimates where they have some, else as they
-/// were measured or listed.
+/// The tiles as they are tried, and what the first one is: by their estimates where they have some, else as
+/// they were measured or listed.
 fn in_order(
     problem: &Problem,
     device: &Device,
@@ -181,7 +182,8 @@ fn of_entry(
     })
 }
 
-/// The plan that is one launch of an entry of `forward_sm90`, and where it needs copies of tensors, one before it.
+/// The plan that is one launch of an entry of `forward_sm90`, and where it needs copies of tensors, one
+/// before it.
 fn of_way(
     problem: &Problem,
     device: &Device,

@@ -1,5 +1,5 @@
-//! Every number that the planner was fitted to an H200 with, and what each was fitted to. The sweeps' order of
-//! tiles is `tuned.rs`. Other devices are planned with the same numbers.
+//! Every number that the planner was fitted to an H200 with, and what each was fitted to. The sweeps' order
+//! of tiles is `tuned.rs`. Other devices are planned with the same numbers.
 
 /// Bytes of K and V that stay in L2, of which Hopper has 50 MiB.
 pub(in crate::plan) const L2_BYTES: usize = 32 << 20;
@@ -26,8 +26,8 @@ pub(in crate::plan) const BLOCK_CYCLES: u64 = 1_900;
 /// Cycles of a step of `forward_sm90` beside its scores.
 pub(in crate::plan) const STEP_CYCLES: f64 = 240.0;
 
-/// Columns of 16 bits whose two multiply-adds for a score go through the tensor cores in a cycle, and the share
-/// of that time that a step takes.
+/// Columns of 16 bits whose two multiply-adds for a score go through the tensor cores in a cycle, and the
+/// share of that time that a step takes.
 pub(in crate::plan) const COLUMNS_PER_CYCLE: (f64, f64) = (2_048.0, 0.94);
 
 /// Cycles that a score takes at least: its exponential and what goes with it, where columns are few.
@@ -36,8 +36,8 @@ pub(in crate::plan) const LEAST_SCORE_CYCLES: f64 = 0.088;
 /// What a masked block of keys takes longer, as a share of its scores.
 pub(in crate::plan) const MASKED: f64 = 0.5;
 
-/// Cycles of a tile's first scores, last product and way out: where a block has three warpgroups, and where it
-/// has two.
+/// Cycles of a tile's first scores, last product and way out: where a block has three warpgroups, and where
+/// it has two.
 pub(in crate::plan) const TILE_CYCLES: (u64, u64) = (4_200, 3_300);
 
 /// What a tile of three warpgroups takes longer for each row where one of them has rows, and where two have.
@@ -52,8 +52,8 @@ pub(in crate::plan) const BYTES_PER_CYCLE: f64 = 16.0;
 /// Cycles that one more launch takes.
 pub(in crate::plan) const LAUNCH_CYCLES: f64 = 4_000.0;
 
-/// Cycles for each of a tile's columns in which Q and O move by one column between classes of rows, or the rows
-/// of Q are aligned.
+/// Cycles for each of a tile's columns in which Q and O move by one column between classes of rows, or the
+/// rows of Q are aligned.
 pub(in crate::plan) const MOVE_CYCLES: f64 = 11.0;
 
 /// What a step by classes of rows takes longer, as a share: rows start in the middle of sectors, and foreign
@@ -64,15 +64,16 @@ pub(in crate::plan) const SLOWER_BY_CLASSES: f64 = 0.07;
 /// that start anywhere; at head_dim 129 it takes 2.5 to 3 times as long.
 pub(in crate::plan) const SM80_OVER_ALIGNED: f64 = 2.0;
 
-/// Key blocks that each split of a decode problem has at least: a shorter one costs more to merge than it saves.
+/// Key blocks that each split of a decode problem has at least: a shorter one costs more to merge than it
+/// saves.
 pub(crate) const LEAST_SPLIT_BLOCKS: usize = 4;
 
 /// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
 /// places, gain 2 %.
 pub(crate) const GOOD_ENOUGH: f64 = 0.99;
 
-/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V as
-/// fast as 256 halves do, and leave nothing to merge.
+/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
+/// as fast as 256 halves do, and leave nothing to merge.
 pub(crate) const BUSY: f64 = 0.8;
 
 /// Elements of a row of A or a column of B whose way to the tensor cores takes as long as the products of one
