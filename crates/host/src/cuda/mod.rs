@@ -142,26 +142,27 @@ impl Cuda {
         stream: CUstream,
     ) -> Result<()> {
         plan.check_device(&self.device)?;
-        let mut launches = plan.launches_at(addresses).iter();
-        // SAFETY: the caller vouches for addresses and stream, which each launch uses alike.
-        launches.try_for_each(|launch| unsafe { self.enqueue_launch(plan, launch, addresses, stream) })
+        // SAFETY: the caller vouches for addresses and stream; the launches are the plan's for them.
+        unsafe { self.enqueue_launches(plan, plan.launches_at(addresses), addresses, stream) }
     }
 
-    /// Enqueues one of a plan's launches.
+    /// Enqueues some of a plan's launches.
     ///
     /// # Safety
     /// As [`Self::enqueue`].
-    unsafe fn enqueue_launch<O: Operation>(
+    unsafe fn enqueue_launches<O: Operation>(
         &self,
         plan: &Plan<O>,
-        launch: &Launch<O>,
+        launches: &[Launch<O>],
         addresses: &O::Addresses,
         stream: CUstream,
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
-        // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
-        unsafe { self.enqueue_entry(launch.entry, launch.grid, &params, stream) }
+        launches.iter().try_for_each(|launch| {
+            let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
+            // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
+            unsafe { self.enqueue_entry(launch.entry, launch.grid, &params, stream) }
+        })
     }
 
     /// Refuses an address that is no memory of this GPU.

@@ -169,7 +169,10 @@ impl<O: Operation> Resident<O> {
     /// When the driver refuses it.
     pub(crate) fn launch(&self, launch: &Launch<O>) -> Result<()> {
         // SAFETY: as in `run`.
-        unsafe { self.cuda.enqueue_launch(&self.plan, launch, &self.addresses, self.cuda.stream()) }
+        unsafe {
+            let launches = std::slice::from_ref(launch);
+            self.cuda.enqueue_launches(&self.plan, launches, &self.addresses, self.cuda.stream())
+        }
     }
 }
 
