@@ -22,18 +22,26 @@ enum Step {
     /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again,
     /// with the features of that one package.
     FaBench(&'static [&'static str]),
+    /// An example of the library, as `cargo build --workspace --examples` made it.
+    Example(&'static str),
 }
-use Step::{Cargo, FaBench};
+use Step::{Cargo, Example, FaBench};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-const CI: [Step; 10] = [
+const CI: [Step; 15] = [
     Cargo(&["fmt", "--all", "--check"]),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
+    Cargo(&["build", "--workspace", "--examples"]),
+    Example("cpu_attention"),
+    // Where there is no GPU it says so, and passes.
+    Example("device_pointers"),
+    Example("training_step"),
+    Example("decode_loop"),
     // Every kernel entry in the simulator, each case under eight thread schedules.
     FaBench(&["verify", "--backend", "sim"]),
     // A bounded share of random problems, the same ones each time.
@@ -78,19 +86,20 @@ fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
 impl Step {
     /// The command, and how it reads.
     fn command(&self) -> Result<(Command, String)> {
+        let beside = |name: &str| {
+            let this = env::current_exe().context("this program does not know where it is")?;
+            anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)))
+        };
         let (program, name, arguments) = match self {
             Self::Cargo(arguments) => {
-                (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), "cargo", arguments)
+                (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), "cargo", *arguments)
             }
-            Self::FaBench(arguments) => {
-                let this = env::current_exe().context("this program does not know where it is")?;
-                let program = this.with_file_name(format!("fa-bench{}", env::consts::EXE_SUFFIX));
-                (program.into_os_string(), "fa-bench", arguments)
-            }
+            Self::FaBench(arguments) => (beside("fa-bench")?.into_os_string(), "fa-bench", *arguments),
+            Self::Example(name) => (beside(&format!("examples/{name}"))?.into_os_string(), *name, &[][..]),
         };
         let mut command = Command::new(program);
-        command.args(*arguments);
-        Ok((command, format!("{name} {}", arguments.join(" "))))
+        command.args(arguments);
+        Ok((command, [&[name], arguments].concat().join(" ")))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Whether outputs are right: sampled rows against the f64 reference, and every element written.
 
 use flash_attention::accuracy::{self, Accuracy};
+use flash_attention::decode::{DecodeInputs, DecodeProblem};
 use flash_attention::reference::{self, Row};
-use flash_attention::{DType, DecodeInputs, DecodeProblem, Element, Problem};
+use flash_attention::{DType, Element, Problem};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use rayon::prelude::*;

@@ -1,8 +1,7 @@
 //! Decode problems: their caches, lengths and pages.
 
-use flash_attention::{
-    DType, DecodeInputs, DecodeOptions, DecodeProblem, Element, Result, TensorLayout, Tensors,
-};
+use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem};
+use flash_attention::{DType, Element, Result, TensorLayout, Tensors};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 

@@ -1,9 +1,9 @@
 //! What a backward pass reads beside Q, K and V, and whether what it writes is right.
 
-use flash_attention::{
-    BackwardInputs, BackwardOutputs, BackwardProblem, Element, ExpectedGradients, GradientReport, Problem,
-    Result,
+use flash_attention::backward::{
+    BackwardInputs, BackwardProblem, BackwardResults, ExpectedGradients, GradientReport,
 };
+use flash_attention::{Element, Problem, Result};
 
 use crate::check::Verdict;
 use crate::inputs::{Inputs, normal};
@@ -47,12 +47,12 @@ impl<T: Element> Gradients<T> {
     pub(crate) fn judge(
         &self,
         expected: &ExpectedGradients<T>,
-        [mut dq, mut dk, mut dv]: [Vec<T>; 3],
+        found: &BackwardResults<T>,
     ) -> (GradientReport, Verdict) {
-        let written = [&dq, &dk, &dv].into_iter().flatten();
+        let BackwardResults { dq, dk, dv } = found;
+        let written = [dq, dk, dv].into_iter().flatten();
         let unwritten = written.filter(|value| !value.to_f32().is_finite()).count();
-        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        let report = expected.judge(&self.problem, &outputs);
+        let report = expected.judge(&self.problem, [dq, dk, dv]);
         let verdict = Verdict::of_product(report.worst(), unwritten, expected.query_rows(&self.problem));
         (report, verdict)
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use flash_attention::{Element, Plan, Prepared, Problem, Result};
+use flash_attention::forward::Results;
+use flash_attention::{Element, Operation, Plan, Prepared, Problem, Result};
 
 use crate::check::{Expected, Verdict};
 use crate::inputs::Inputs;
@@ -47,8 +48,8 @@ impl<T: Element> Subject<T> {
         plan: &Plan,
     ) -> Result<(Prepared<'a, T>, Verdict)> {
         session.check_workspace(&self.problem, plan)?;
-        let prepared = session.backend.prepare(&self.problem, plan, self.inputs.tensors())?;
-        let scores = plan.score_dtype(&self.problem);
+        let prepared = session.backend.prepare(plan, self.inputs.tensors())?;
+        let scores = plan.score_dtype();
         judged(prepared, |o, lse| self.expected.judge(&self.problem, scores, o, lse))
     }
 
@@ -71,14 +72,14 @@ impl<T: Element> Subject<T> {
 ///
 /// # Errors
 /// When the device or a kernel fails.
-pub(crate) fn judged<T: Element>(
-    mut prepared: Prepared<'_, T>,
+pub(crate) fn judged<T: Element, O: Operation<Results<T> = Results<T>>>(
+    mut prepared: Prepared<'_, T, O>,
     judge: impl FnOnce(&[T::Output], &[f32]) -> Verdict,
-) -> Result<(Prepared<'_, T>, Verdict)> {
+) -> Result<(Prepared<'_, T, O>, Verdict)> {
     prepared.poison()?;
-    prepared.time()?;
-    let (o, lse) = prepared.outputs()?;
-    let verdict = judge(&o, &lse);
+    prepared.run()?;
+    let Results { o, lse } = prepared.outputs()?;
+    let verdict = judge(o, lse);
     Ok((prepared, verdict))
 }
 
@@ -86,8 +87,8 @@ pub(crate) fn judged<T: Element>(
 ///
 /// # Errors
 /// When the device or a kernel fails.
-pub(crate) fn measure<T: Element>(
-    (mut prepared, verdict): (Prepared<'_, T>, Verdict),
+pub(crate) fn measure<T: Element, O: Operation>(
+    (mut prepared, verdict): (Prepared<'_, T, O>, Verdict),
     effort: &Effort,
     progress: &Progress,
 ) -> Result<Measurement> {
@@ -99,7 +100,7 @@ pub(crate) fn measure<T: Element>(
 ///
 /// # Errors
 /// When the device or a kernel fails.
-pub(crate) fn cold<T: Element>(prepared: &mut Prepared<'_, T>) -> Result<Duration> {
+pub(crate) fn cold<T: Element, O: Operation>(prepared: &mut Prepared<'_, T, O>) -> Result<Duration> {
     prepared.flush_cache()?;
     prepared.time()
 }

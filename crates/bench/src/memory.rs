@@ -27,11 +27,11 @@ pub(crate) fn check_tensors(problem: &Problem, device: &Device, host: &Device) -
 pub(crate) fn check_workspace(problem: &Problem, plan: &Plan, device: &Device, host: &Device) -> Result<()> {
     let (inputs, outputs) = footprint(problem);
     let memory = if device.backend == BackendKind::Cuda { device } else { host };
-    let what = match plan.kernel {
+    let what = match plan.kernel() {
         Kernel::ForwardSm90 => "the copies of Q, K and V, with Q, K, V, O and lse",
         _ => "the score matrix with Q, K, V, O and lse",
     };
-    fits(what, inputs + outputs + u128::from(plan.workspace_bytes), memory)
+    fits(what, inputs + outputs + u128::from(plan.workspace_bytes()), memory)
 }
 
 /// Refuses a multiplication whose matrices the host, or the device that has a memory of its own, cannot hold.
@@ -60,7 +60,7 @@ fn fits(what: &'static str, needed: u128, memory: &Device) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_attention::{DType, Options, TensorLayout, Tensors};
+    use flash_attention::{Options, Request, TensorLayout, Tensors};
 
     fn device(backend: BackendKind, memory: u64) -> Device {
         Device {
@@ -93,20 +93,17 @@ mod tests {
         assert_eq!(message, "Q, K, V, O and lse needs 680 bytes; a device has 679 bytes free");
         assert!(check_tensors(&problem, &gpu, &device(BackendKind::Cpu, 679)).is_err());
 
-        let plan = |workspace_bytes| Plan {
-            kernel: Kernel::Standard,
-            tile: None,
-            steps: Vec::new(),
-            unaligned: None,
-            workspace_bytes,
-            reasons: Vec::new(),
-        };
-        check_workspace(&problem, &plan(200), &host, &host).unwrap();
-        let message = check_workspace(&problem, &plan(201), &host, &host).unwrap_err().to_string();
+        // Scores of 10 x 10 fp32.
+        let standard = Request { kernel: Some(Kernel::Standard), ..Request::default() };
+        let plan = Plan::new(&problem, &host, &standard).unwrap();
+        let large = device(BackendKind::Cpu, 1080);
+        check_workspace(&problem, &plan, &large, &large).unwrap();
+        let small = device(BackendKind::Cpu, 1079);
+        let message = check_workspace(&problem, &plan, &small, &small).unwrap_err().to_string();
         assert_eq!(
             message,
-            "the score matrix with Q, K, V, O and lse needs 881 bytes; the host has 880 bytes free"
+            "the score matrix with Q, K, V, O and lse needs 1080 bytes; the host has 1079 bytes free"
         );
-        assert!(check_workspace(&problem, &plan(1), &gpu, &host).is_err());
+        assert!(check_workspace(&problem, &plan, &gpu, &large).is_err());
     }
 }

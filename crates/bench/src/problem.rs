@@ -1,7 +1,8 @@
 //! From arguments to a validated problem.
 
 use clap::Args;
-use flash_attention::{DType, Dropout, Options, Problem, TensorLayout, Tensors};
+use flash_attention::forward::Dropout;
+use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
 
 use crate::args::named;
 

@@ -1,8 +1,8 @@
 //! One matrix multiplication with random inputs: run, checked, timed.
 
 use flash_attention::gemm::reference::{Expected, sample};
-use flash_attention::gemm::{GemmPlan, GemmProblem, Matrices, MatrixLayout, PreparedGemm};
-use flash_attention::{Backend, Element, Result};
+use flash_attention::gemm::{GemmPlan, GemmProblem, Matrices, MatrixLayout};
+use flash_attention::{Backend, Element, Prepared, Result};
 
 use crate::check::Verdict;
 use crate::inputs::normal;
@@ -43,16 +43,16 @@ impl<T: Element> Product<T> {
         &'a self,
         backend: &'a Backend,
         plan: &GemmPlan,
-    ) -> Result<(PreparedGemm<'a, T>, Verdict)> {
-        let mut prepared = backend.prepare_gemm(&self.problem, plan, (&self.a, &self.b))?;
+    ) -> Result<(Prepared<'a, T, GemmProblem>, Verdict)> {
+        let mut prepared = backend.prepare(plan, (&self.a[..], &self.b[..]))?;
         prepared.poison()?;
-        prepared.time()?;
-        let c = prepared.output()?;
+        prepared.run()?;
+        let c = prepared.outputs()?;
         let layout = self.problem.matrices().c;
         let all = (0..layout.rows).flat_map(|row| (0..layout.columns).map(move |column| (row, column)));
         let unwritten = all.filter(|&(row, column)| !c[layout.at(row, column)].to_f32().is_finite()).count();
         let verdict =
-            Verdict::of_product(self.expected.judge(&self.problem, &c), unwritten, self.expected.len());
+            Verdict::of_product(self.expected.judge(&self.problem, c), unwritten, self.expected.len());
         Ok((prepared, verdict))
     }
 }

@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 
+use flash_attention::backward::BackwardPlan;
+use flash_attention::decode::DecodePlan;
 use flash_attention::gemm::GemmPlan;
-use flash_attention::{BackwardPlan, DecodePlan, Device, Plan, Problem, Step};
+use flash_attention::operation::Launch;
+use flash_attention::{Device, Operation, Plan, Problem};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measurement;
@@ -190,15 +193,15 @@ struct StepRecord {
 
 impl PlanRecord {
     pub(crate) fn new(plan: &Plan) -> Self {
-        Self::from_parts(plan.kernel.name(), plan.tile, &plan.steps, &plan.reasons)
+        Self::from_parts(plan.kernel().name(), plan)
     }
 
     pub(crate) fn of_decode(plan: &DecodePlan) -> Self {
-        Self::from_parts("decode", plan.tile, &plan.steps, &plan.reasons)
+        Self::from_parts(plan.kernel().name(), plan)
     }
 
     pub(crate) fn of_backward(plan: &BackwardPlan) -> Self {
-        Self::from_parts(plan.kernel.name(), None, &plan.steps, &plan.reasons)
+        Self::from_parts(plan.kernel().name(), plan)
     }
 
     /// Why, in one line.
@@ -212,38 +215,25 @@ impl PlanRecord {
         if entries.is_empty() { self.kernel.to_string() } else { entries.join(" + ") }
     }
 
-    fn from_parts(
-        kernel: &'static str,
-        tile: Option<(usize, usize)>,
-        steps: &[Step],
-        reasons: &[String],
-    ) -> Self {
-        let step = |step: &Step| StepRecord {
-            entry: step.entry.name.into(),
-            grid: step.grid,
-            threads: step.entry.threads,
-            shared_bytes: step.entry.shared_bytes,
+    pub(crate) fn of_product(plan: &GemmPlan) -> Self {
+        let tile = plan.launches().first().map(|launch| launch.entry.tile);
+        let tile =
+            tile.map(|tile| [tile.block_m, tile.block_n, tile.block_k].map(|size| size as usize).into());
+        Self { tile, ..Self::from_parts(plan.kernel().name(), plan) }
+    }
+
+    fn from_parts<O: Operation>(kernel: &'static str, plan: &Plan<O>) -> Self {
+        let step = |launch: &Launch<O>| StepRecord {
+            entry: launch.entry.name.into(),
+            grid: launch.grid,
+            threads: launch.entry.threads,
+            shared_bytes: launch.entry.shared_bytes,
         };
         Self {
             kernel: kernel.into(),
-            tile: tile.map(|(block_m, block_n)| vec![block_m, block_n]),
-            steps: steps.iter().map(step).collect(),
-            reasons: reasons.to_vec(),
-        }
-    }
-
-    pub(crate) fn of_product(plan: &GemmPlan) -> Self {
-        let step = plan.step.map(|step| StepRecord {
-            entry: step.entry.name.into(),
-            grid: step.grid,
-            threads: step.entry.threads,
-            shared_bytes: step.entry.shared_bytes,
-        });
-        Self {
-            kernel: plan.kernel.name().into(),
-            tile: plan.tile().map(|(m, n, k)| [m, n, k].map(|size| size as usize).into()),
-            steps: step.into_iter().collect(),
-            reasons: plan.reasons.clone(),
+            tile: plan.tile().map(|(block_m, block_n)| vec![block_m, block_n]),
+            steps: plan.launches().iter().map(step).collect(),
+            reasons: plan.reasons().to_vec(),
         }
     }
 }

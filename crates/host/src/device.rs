@@ -69,10 +69,20 @@ impl Device {
                 self.driver
             ),
             BackendKind::Cpu => format!("{} ({} threads, {})", self.name, self.multiprocessors, self.driver),
-            BackendKind::Sim => {
-                format!("{} ({} bytes of shared memory per block)", self.name, self.shared_per_block)
-            }
+            BackendKind::Sim => format!(
+                "{} (sm_{}, {} multiprocessors, {} bytes of shared memory per block)",
+                self.name, self.compute_capability, self.multiprocessors, self.shared_per_block
+            ),
         }
+    }
+
+    /// Whether a plan for this device runs on `other` too: all that planners look at is the same.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let limits = |device: &Self| {
+            let shared = (device.shared_per_block, device.shared_per_multiprocessor);
+            (device.backend, device.compute_capability, device.multiprocessors, shared)
+        };
+        limits(self) == limits(other) && self.name == other.name
     }
 
     /// What it leaves a block of a GPU kernel.

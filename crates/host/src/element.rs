@@ -68,6 +68,7 @@ impl DType {
 
     /// What weights of at most 1 are multiplied by before they are rounded to this type, a power of two: e4m3
     /// has nothing between 0 and 2⁻⁹, and room above 1.
+    #[cfg(feature = "testing")]
     pub(crate) const fn weight_scale(self) -> f32 {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1.0,

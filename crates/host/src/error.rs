@@ -225,6 +225,34 @@ pub enum Error {
         /// Type of the problem.
         expected: DType,
     },
+    /// A tensor is of another type than the others, or than the result has.
+    #[error("{tensor} holds {dtype}; {expected} was expected")]
+    TensorDType {
+        /// Which tensor.
+        tensor: &'static str,
+        /// Its type.
+        dtype: DType,
+        /// The type that it has to have.
+        expected: DType,
+    },
+    /// A tensor is not where the GPU can use it.
+    #[error("{tensor}: address {address:#x} {reason}")]
+    Address {
+        /// Which tensor.
+        tensor: &'static str,
+        /// Where it begins.
+        address: u64,
+        /// What is wrong with that.
+        reason: String,
+    },
+    /// A plan is run on a device that it was not made for.
+    #[error("the plan was made for {planned}, and this is {device}")]
+    OtherDevice {
+        /// The device that it was made for.
+        planned: String,
+        /// The device that was to run it.
+        device: String,
+    },
     /// A kernel was not built for this storage type.
     #[error("kernel {kernel} has no {dtype} entry; it has {available}")]
     UnsupportedDType {

@@ -12,12 +12,14 @@ use fa_kernels::params::{
 use fa_kernels::ptx::tma;
 
 use self::maps::{class_map, class_maps, row_class_maps};
+use crate::forward::MAX_SEQLEN;
+use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{
     Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, row_classes, tiles, unmapped,
     whole_tiles,
 };
 use crate::tensor_map::TensorMap;
-use crate::{Error, MAX_SEQLEN, Problem, Result, Step, TensorLayout, Tensors};
+use crate::{Error, Problem, Result, TensorLayout, Tensors};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator).
 ///
@@ -48,9 +50,9 @@ pub struct Addresses {
 impl Addresses {
     /// Whether the tensors that these launches load by tensor maps start at multiples of 16 bytes, as maps
     /// want them: those of Q, K and V that are not copied.
-    pub(crate) fn are_mapped(&self, steps: &[Step]) -> bool {
-        steps.iter().all(|step| {
-            let mut inputs = [self.q, self.k, self.v].into_iter().zip(step.packed.copies);
+    pub(crate) fn are_mapped(&self, launches: &[Launch]) -> bool {
+        launches.iter().all(|launch| {
+            let mut inputs = [self.q, self.k, self.v].into_iter().zip(launch.details.packed.copies);
             inputs.all(|(address, copy)| copy.is_some() || address.is_multiple_of(16))
         })
     }
@@ -63,11 +65,11 @@ impl Addresses {
 /// When an address that the problem needs was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &Problem,
-    step: &Step,
+    launch: &Launch,
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let Step { entry, packed, .. } = step;
+    let Launch { entry, details: LaunchDetails { packed, .. }, .. } = launch;
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         let (address, bytes) = (addresses.workspace, packed.bytes);
         if address == 0 || !address.is_multiple_of(16) {
@@ -82,18 +84,18 @@ pub(crate) fn params(
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
-    Ok(Params::Persistent(persistent_params(problem, step, addresses, attention, encode)?))
+    Ok(Params::Persistent(persistent_params(problem, launch, addresses, attention, encode)?))
 }
 
 /// The parameters of an entry of `forward_sm90`, and its tensor maps.
 fn persistent_params(
     problem: &Problem,
-    step: &Step,
+    launch: &Launch,
     addresses: &Addresses,
     attention: AttentionParams,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Mapped<AttentionMaps, PersistentParams>> {
-    let Step { entry, order, packed, .. } = step;
+    let Launch { entry, details: LaunchDetails { order, packed }, .. } = launch;
     let reads = packed.reads(problem);
     let [q_read, k_read, v_read] = reads;
     let at = |index: usize, address| {
@@ -287,7 +289,9 @@ fn side(size: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Kernel, Options, Request, Sim, Tensors, plan};
+    use crate::plan::plan;
+    use crate::sim::Sim;
+    use crate::{DType, Kernel, Options, Request, Tensors};
 
     #[test]
     fn an_axis_of_one_index_has_no_stride() {
@@ -305,7 +309,7 @@ mod tests {
         let at = |workspace| {
             let addresses = Addresses { q: 2, k: 4, v: 6, o: 8, workspace, ..Addresses::default() };
             let no_maps = |_: &TensorMap| Ok(tma::TensorMap::default());
-            params(&problem, &plan.steps[0], &addresses, no_maps)
+            params(&problem, &plan.launches[0], &addresses, no_maps)
         };
         for address in [0, 8] {
             let error = at(address).unwrap_err().to_string();

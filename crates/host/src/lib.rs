@@ -1,68 +1,72 @@
 //! FlashAttention for Rust: exact attention in linear memory, on an NVIDIA GPU, on the CPU, or, with the
 //! feature `simulator`, in a simulator of the GPU.
 //!
-//! A call goes one way through: a [`Problem`] is validated once, [`plan`] chooses kernel and tile and
-//! says why, and a [`Backend`] runs it.
-//!
 //! ```
-//! use flash_attention::{Backend, DType, Options, Problem, Request, TensorLayout, Tensors};
-//!
-//! let layout = TensorLayout::bshd(1, 100, 2, 64); // batch, seqlen, heads, head_dim
-//! let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
-//! let options = Options { causal: true, ..Options::default() };
-//! let problem = Problem::new(tensors, DType::F32, options)?;
+//! use flash_attention::{Backend, HostTensor, attention};
 //!
 //! let backend = Backend::open(None)?; // a GPU if there is one, else the CPU
-//! let plan = backend.plan(&problem, &Request::default())?;
-//! let q = vec![0.5_f32; layout.span()];
-//! let mut o = vec![0.0; layout.span()];
-//! backend.forward(&problem, &plan, (&q, &q, &q), &mut o, None)?;
-//! assert!((o[0] - 0.5).abs() < 1e-6);
+//! let values = vec![0.5_f32; 100 * 2 * 64];
+//! let q = HostTensor::bshd(&values, [1, 100, 2, 64]); // batch, seqlen, heads, head_dim
+//! let found = attention(&q, &q, &q).causal().run(&backend)?;
+//! assert!((found.o[0] - 0.5).abs() < 1e-6);
 //! # Ok::<(), flash_attention::Error>(())
 //! ```
 //!
-//! Tensors that already lie on a GPU go through [`cuda::Cuda::forward`]: raw device pointers and a
-//! stream in, launches enqueued, nothing allocated. Kernels alone, for any driver API, come from [`shipped`].
+//! Tensors that already lie on a GPU are [`DeviceTensor`]s: `attention(&q, &k, &v).causal().enqueue(&cuda,
+//! &o, stream)` puts the launches on the caller's stream.
+//!
+//! Everything else goes the long way, which is the same for every [`Operation`]: a problem is validated once,
+//! [`Backend::plan`] chooses kernel and tile and says why, and the [`Plan`] is run as often as one likes,
+//! over host slices by [`Backend::run`], or on raw device pointers and a stream by [`cuda::Cuda::enqueue`],
+//! which allocates nothing.
+//!
+//! | module | problem | what |
+//! |---|---|---|
+//! | [`forward`] | [`Problem`] | O and lse, of dense or packed sequences |
+//! | [`backward`] | [`backward::BackwardProblem`] | dQ, dK and dV by recomputation |
+//! | [`decode`] | [`decode::DecodeProblem`] | few queries against a K/V cache, paged or not |
+//! | [`gemm`] | [`gemm::GemmProblem`] | C = A·B, what attention's products are measured against |
+//!
+//! Kernels alone, for any driver API, come from [`shipped`]. The feature `testing` adds what judges and times
+//! the kernels: f64 references, error bounds, poisoned outputs, device clocks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(feature = "testing")]
 pub mod accuracy;
 mod backend;
-mod backward;
+pub mod backward;
 pub mod cpu;
 pub mod cuda;
-mod decode;
+pub mod decode;
 mod device;
 mod dropout;
 mod element;
 mod error;
+pub mod forward;
 pub mod gemm;
 mod launch;
 mod layout;
+pub mod operation;
 mod plan;
+mod prepared;
 mod problem;
+#[cfg(feature = "testing")]
 pub mod reference;
 pub mod shipped;
-mod sim;
+pub mod sim;
 mod tensor_map;
+#[cfg(feature = "testing")]
+pub mod timing;
 mod varlen;
 mod visibility;
 
-pub use backend::{Backend, Prepared};
-pub use backward::{
-    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
-    BackwardRequest, ExpectedGradients, GradientInputs, GradientLayouts, GradientReport, Gradients, KvHead,
-    PreparedBackward, plan_backward,
-};
-pub use decode::{
-    DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
-    MAX_DECODE_SEQLEN_Q, plan_decode,
-};
+pub use backend::Backend;
 pub use device::{BackendKind, Device};
-pub use dropout::Dropout;
 pub use element::{DType, Element};
 pub use error::{Error, Result};
-pub use launch::Addresses;
+pub use forward::{DeviceTensor, HostTensor, attention};
 pub use layout::TensorLayout;
-pub use plan::{Kernel, Plan, Request, Step, plan, plan_entry};
-pub use problem::{Descale, MAX_HEAD_DIM, MAX_SEQLEN, MAX_SOFTCAP, Options, Problem, Tensors};
-pub use sim::{Sim, Traffic};
+pub use operation::{Operation, Plan};
+pub use plan::{Kernel, Request};
+pub use prepared::Prepared;
+pub use problem::{Options, Problem, Tensors};

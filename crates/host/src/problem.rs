@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use fa_kernels::params;
 
+use crate::forward::Dropout;
 use crate::varlen::Sequences;
-use crate::{DType, Dropout, Error, Result, TensorLayout};
+use crate::{DType, Error, Result, TensorLayout};
 
 /// The largest head_dim that the kernels hold.
 pub const MAX_HEAD_DIM: usize = 256;

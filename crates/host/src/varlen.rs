@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::{Error, MAX_SEQLEN, Result};
+use crate::forward::MAX_SEQLEN;
+use crate::{Error, Result};
 
 /// Where the sequences of a packed batch begin and end, for queries and for keys.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,14 @@ mod common;
 
 use common::{Case, Order, case, for_each_element, tensor, untouched_outside};
 use flash_attention::accuracy::{self, Report};
+use flash_attention::backward::{
+    BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
+    GradientLayouts,
+};
+use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
-    Backend, BackendKind, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
-    BackwardRequest, DType, Dropout, Element, GradientLayouts, Kernel, Options, Problem, Request,
-    TensorLayout, Tensors, cpu, reference,
+    Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
+    reference,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -64,28 +68,27 @@ impl<T: Element<Output = T>> Made<T> {
         kernel: Option<BackwardKernel>,
     ) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
         let request = BackwardRequest { kernel, ..BackwardRequest::default() };
-        let plan = backend.plan_backward(&self.problem, &request)?;
+        let plan = backend.plan(&self.problem, &request)?;
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
-        backend.backward(&self.problem, &plan, self.inputs(), outputs)?;
+        backend.run(&plan, self.inputs(), outputs)?;
         Ok(([dq, dk, dv], plan))
     }
 
     fn check(&self, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
         let ran = self.run_with(backend, kernel).map_err(|error| TestCaseError::fail(error.to_string()));
-        let ([mut dq, mut dk, mut dv], plan) = ran?;
+        let ([dq, dk, dv], plan) = ran?;
         let layouts = self.problem.layouts();
         for (layout, gradient, name) in
             [(layouts.dq, &dq, "dq"), (layouts.dk, &dk, "dk"), (layouts.dv, &dv, "dv")]
         {
             prop_assert!(untouched_outside(&layout, gradient, -77.0), "{name}: wrote outside the view");
         }
-        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
         let [q, k, v] = &self.inputs;
         let expected = self.problem.expected([q, k, v, &self.dout], &self.problem.heads());
-        let report = expected.judge(&self.problem, &outputs);
-        prop_assert!(report.passed(), "{report}; {:?}", plan.reasons);
+        let report = expected.judge(&self.problem, [&dq, &dk, &dv]);
+        prop_assert!(report.passed(), "{report}; {:?}", plan.reasons());
         Ok(())
     }
 }
@@ -184,7 +187,7 @@ fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
     let plan = backend.plan(&problem, &Request::default()).unwrap();
     let (mut o, mut lse) =
         (vec![T::Output::default(); problem.tensors().o.span()], vec![0.0; problem.lse_len()]);
-    backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
+    backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &reference::all(&problem))
 }
 
@@ -201,11 +204,11 @@ fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
     let backend = Backend::simulator(0);
     let plan = backend.plan(&problem, &Request::default()).unwrap();
     assert_eq!(
-        (plan.kernel, plan.steps[0].entry.name),
+        (plan.kernel(), plan.launches()[0].entry.name),
         (Kernel::ForwardSimt, "forward_simt_f16_m64_n32_d64_dropout")
     );
     let why = "forward_simt: fused, on fp32 FMA, because the kernels on tensor cores drop no weights, with the entries that drop weights";
-    assert_eq!(plan.reasons[0], why);
+    assert_eq!(plan.reasons()[0], why);
     for kernel in [Kernel::ForwardSm90, Kernel::ForwardSm80, Kernel::Standard] {
         let request = Request { kernel: Some(kernel), ..Request::default() };
         let error = backend.plan(&problem, &request).unwrap_err().to_string();
@@ -233,10 +236,8 @@ fn packed_sequences_do_not_meet() {
             for backend in [Backend::simulator(3), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
                 let ([dq, dk, dv], _) = made.run(&backend).unwrap();
                 let [q, k, v] = &made.inputs;
-                let (mut of_q, mut of_k, mut of_v) = (dq.clone(), dk.clone(), dv.clone());
-                let outputs = BackwardOutputs { dq: &mut of_q, dk: &mut of_k, dv: &mut of_v };
                 let expected = made.problem.expected([q, k, v, &made.dout], &made.problem.heads());
-                let report = expected.judge(&made.problem, &outputs);
+                let report = expected.judge(&made.problem, [&dq, &dk, &dv]);
                 assert!(report.passed(), "{report}");
                 let layouts = made.problem.layouts();
                 for (layout, gradient, rows) in
@@ -292,12 +293,12 @@ fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
     let problem =
         BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
-    let plan = Backend::simulator(0).plan_backward(&problem, &BackwardRequest::default()).unwrap();
-    assert_eq!(plan.workspace_bytes, 4 * 2 * 1024);
+    let plan = Backend::simulator(0).plan(&problem, &BackwardRequest::default()).unwrap();
+    assert_eq!(plan.workspace_bytes(), 4 * 2 * 1024);
     let made = Made::<f16>::new(problem.forward().clone(), *problem.layouts(), 2);
     let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
-    let plan = backend.plan_backward(&problem, &BackwardRequest::default()).unwrap();
-    let mut prepared = backend.prepare_backward(&problem, &plan, made.inputs()).unwrap();
+    let plan = backend.plan(&problem, &BackwardRequest::default()).unwrap();
+    let mut prepared = backend.prepare(&plan, made.inputs()).unwrap();
     prepared.time().unwrap();
     assert!(prepared.extra_bytes() > 2 * 4 * 2 * 1024 && prepared.extra_bytes() < 2 * 2 * 1024 * 1024);
 }

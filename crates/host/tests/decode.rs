@@ -5,10 +5,10 @@ mod common;
 
 use common::{Order, for_each_element, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
-use flash_attention::{
-    Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
-    Element, Sim, TensorLayout, Tensors, reference,
-};
+use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest};
+use flash_attention::forward::Outputs;
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind, DType, Element, Plan, TensorLayout, Tensors, reference};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -122,7 +122,7 @@ impl<T: Element> Made<T> {
         let dense = self.problem.dense();
         let mut o = vec![T::Output::from_f32(-77.0); dense.tensors().o.span() + 3];
         let mut lse = vec![-77.0; dense.lse_len()];
-        let ran = backend.decode(&self.problem, plan, inputs, &mut o, Some(&mut lse));
+        let ran = backend.run(plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) });
         prop_assert!(ran.is_ok(), "{}", ran.unwrap_err());
         prop_assert!(untouched_outside(&dense.tensors().o, &o, -77.0), "wrote outside the view");
         let rows = reference::all(dense);
@@ -130,8 +130,8 @@ impl<T: Element> Made<T> {
         let lse: Vec<_> = rows.iter().map(|at| lse[dense.lse_index(at.batch, at.head, at.row)]).collect();
         let of_output = Accuracy::of_output(&reference::gather(dense, &o, &rows), &exact, &standard);
         let of_lse = Accuracy::of_lse(&lse, &exact, DType::F32);
-        prop_assert!(of_output.passed(), "o {of_output}; {:?}", plan.reasons);
-        prop_assert!(of_lse.passed(), "lse {of_lse}; {:?}", plan.reasons);
+        prop_assert!(of_output.passed(), "o {of_output}; {:?}", plan.reasons());
+        prop_assert!(of_lse.passed(), "lse {of_lse}; {:?}", plan.reasons());
         Ok(())
     }
 }
@@ -140,7 +140,7 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
     let made = case.make::<T>();
     let backend = Backend::simulator(schedule);
     let request = DecodeRequest { num_splits: Some(case.num_splits), ..DecodeRequest::default() };
-    let plan = backend.plan_decode(&made.problem, &request).unwrap();
+    let plan = backend.plan(&made.problem, &request).unwrap();
     made.check(&backend, &plan)
 }
 
@@ -188,10 +188,10 @@ proptest! {
         let request = DecodeRequest::default();
         if single {
             let made = case.make::<f32>();
-            made.check(&backend, &backend.plan_decode(&made.problem, &request).unwrap())?;
+            made.check(&backend, &backend.plan(&made.problem, &request).unwrap())?;
         } else {
             let made = case.make::<bf16>();
-            made.check(&backend, &backend.plan_decode(&made.problem, &request).unwrap())?;
+            made.check(&backend, &backend.plan(&made.problem, &request).unwrap())?;
         }
     }
 }
@@ -229,14 +229,14 @@ fn each_key_is_read_once_whatever_the_heads_and_splits() {
     for (num_splits, page_size) in [(1, None), (5, None), (3, Some(64)), (3, Some(1))] {
         let made = grouped(num_splits, page_size).make::<f16>();
         let request = DecodeRequest { num_splits: Some(num_splits), ..DecodeRequest::default() };
-        let plan = flash_attention::plan_decode(&made.problem, sim.device(), &request).unwrap();
+        let plan = Plan::new(&made.problem, sim.device(), &request).unwrap();
         let dense = made.problem.dense();
         let (mut o, mut lse) = (vec![f16::ZERO; dense.tensors().o.span()], vec![0.0; dense.lse_len()]);
         let inputs = made.inputs();
-        let traffic = sim.decode(&made.problem, &plan, &inputs, &mut o, Some(&mut lse)).unwrap();
+        let traffic = sim.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
         let cache = made.problem.cache_bytes(&inputs);
         let queries = (num_splits * 2 * dense.tensors().q.elements()) as u64;
-        let partials = if num_splits == 1 { 0 } else { plan.workspace_bytes };
+        let partials = if num_splits == 1 { 0 } else { plan.workspace_bytes() };
         // What is looked up beside: page numbers, and each log-sum-exp once for each warp and column.
         let beside = traffic.bytes_read - cache - queries - partials;
         if num_splits == 1 {
@@ -249,7 +249,7 @@ fn each_key_is_read_once_whatever_the_heads_and_splits() {
             traffic.bytes_written,
             2 * dense.tensors().o.elements() as u64 + 4 * lse.len() as u64 + partials
         );
-        let declared: Vec<_> = plan.steps.iter().map(|step| step.entry.barriers as usize).collect();
+        let declared: Vec<_> = plan.launches().iter().map(|launch| launch.entry.barriers as usize).collect();
         assert_eq!(traffic.barrier_sites, declared);
     }
 }

@@ -5,7 +5,8 @@
 use fa_kernels::entries::Target;
 use flash_attention::gemm::reference::Expected;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
-use flash_attention::{Backend, BackendKind, DType, Device, Element, Sim};
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind, DType, Device, Element, Plan};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -51,8 +52,8 @@ fn check<T: Element>(backend: &Backend, case: &Case, request: GemmRequest, lead:
     let (a, b) = (&a[lead..], &b[lead..]);
     let mark = T::from_f32(-77.0);
     let mut c = vec![mark; lc.span()];
-    let plan = backend.plan_gemm(&problem, &request).unwrap();
-    backend.gemm(&problem, &plan, (a, b), &mut c).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    let plan = backend.plan(&problem, &request).unwrap();
+    backend.run(&plan, (a, b), &mut c).unwrap_or_else(|error| panic!("{case:?}: {error}"));
     let expected = Expected::new(&problem, (a, b), (0..problem.m()).collect());
     let accuracy = expected.judge(&problem, &c);
     assert!(accuracy.passed(), "{case:?} {request:?}: {accuracy}");
@@ -158,11 +159,11 @@ fn reaches<T: Element>(case: &Case, request: GemmRequest, entry: &fa_kernels::en
     let Matrices { a: la, b: lb, c: lc } = problem.matrices();
     let (a, b) = (matrix::<T>(la, 1, 0), matrix::<T>(lb, 2, 0));
     let mut c = vec![T::default(); lc.span()];
-    let sim = Sim::new(3);
-    let device = Device { multiprocessors: 1, ..sim.device().clone() };
-    let plan = flash_attention::gemm::gemm_plan(&problem, &device, &request).unwrap();
-    assert_eq!(plan.step.unwrap().entry.name, entry.name);
-    let traffic = sim.gemm(&problem, &plan, (&a, &b), &mut c).unwrap();
+    let device = Device { multiprocessors: 1, ..Sim::new(0).device().clone() };
+    let sim = Sim::of_device(device.clone(), 3);
+    let plan = Plan::new(&problem, &device, &request).unwrap();
+    assert_eq!(plan.launches()[0].entry.name, entry.name);
+    let traffic = sim.run(&plan, (&a, &b), &mut c).unwrap();
     assert_eq!(traffic.barrier_sites, [entry.barriers as usize], "{}", entry.name);
     let expected = Expected::new(&problem, (&a, &b), (0..problem.m()).collect());
     let accuracy = expected.judge(&problem, &c);

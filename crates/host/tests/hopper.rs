@@ -6,9 +6,9 @@ mod common;
 
 use common::{Case, Order, case, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{
-    DType, Device, Element, Kernel, Options, Plan, Request, Sim, accuracy, plan, plan_entry, reference,
-};
+use flash_attention::forward::Outputs;
+use flash_attention::sim::Sim;
+use flash_attention::{DType, Device, Element, Kernel, Options, Plan, Request, accuracy, reference};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn run<T: Element>(
 
 fn plan_for(case: &Case, multiprocessors: u32, request: &Request) -> Plan {
     let device = Device { multiprocessors, ..Sim::new(0).device().clone() };
-    plan(&case.problem(), &device, request).unwrap()
+    Plan::new(&case.problem(), &device, request).unwrap()
 }
 
 /// Runs a case as planned.
@@ -66,7 +66,11 @@ fn run_plan<T: Element>(
     let mut o = vec![T::Output::from_f32(-77.0); o_offset + problem.tensors().o.span() + 3];
     let (before, o) = o.split_at_mut(o_offset);
     let mut lse = vec![-77.0; problem.lse_len() + 3];
-    let ran = Sim::new(schedule).forward(&problem, plan, (q, k, v), o, Some(&mut lse));
+    let ran = Sim::of_device(plan.device().clone(), schedule).run(
+        plan,
+        (q, k, v),
+        Outputs { o, lse: Some(&mut lse) },
+    );
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
     let report = accuracy::check(&problem, (q, k, v), o, Some(&lse), DType::F32, &rows);
@@ -110,7 +114,7 @@ fn blocks_go_through_several_tiles() {
             let request =
                 Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
             let schedule = (tile + index) as u64 % 8;
-            grids.push(plan_for(&case, 2, &request).steps.last().unwrap().grid);
+            grids.push(plan_for(&case, 2, &request).launches().last().unwrap().grid);
             if let Err(error) = run_in_its_type(&case, 0, 2, &request, schedule) {
                 panic!("{case:?}: {error}");
             }
@@ -170,13 +174,13 @@ fn q_k_and_v_may_lie_anywhere() {
             seed: index as u64,
         };
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let planned = plan(&case.problem(), Sim::new(0).device(), &request).unwrap();
+        let planned = Plan::new(&case.problem(), Sim::new(0).device(), &request).unwrap();
         let columns = [head_dim, head_dim, head_dim_v].map(|columns| columns.next_multiple_of(16));
         let [_, sq, sk, h, _, _] = case.shape;
         let rows = [2 * sq * 2 * h, 2 * sk * h, 2 * sk * h];
         let bytes = |tensor: usize| (2 * rows[tensor] * columns[tensor]).next_multiple_of(256);
         let expected: usize = (0..3).filter(|&tensor| copied[tensor]).map(bytes).sum();
-        assert_eq!((planned.steps.len(), planned.workspace_bytes), (2, expected as u64), "{case:?}");
+        assert_eq!((planned.launches().len(), planned.workspace_bytes()), (2, expected as u64), "{case:?}");
         if let Err(error) = run_in_its_type(&case, index, 2, &request, index as u64) {
             panic!("{case:?}: {error}");
         }
@@ -237,8 +241,8 @@ fn heads_of_every_class_keep_out_what_is_between_them() {
             seed: index as u64,
         };
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let planned = plan(&case.problem(), Sim::new(0).device(), &request).unwrap();
-        assert_eq!((planned.steps.len(), planned.workspace_bytes), (1, 0), "{case:?}");
+        let planned = Plan::new(&case.problem(), Sim::new(0).device(), &request).unwrap();
+        assert_eq!((planned.launches().len(), planned.workspace_bytes()), (1, 0), "{case:?}");
         if let Err(error) = run_in_its_type(&case, 0, 3, &request, index as u64) {
             panic!("{case:?}: {error}");
         }
@@ -254,8 +258,8 @@ fn run_classes(case: &Case, o_offset: usize, multiprocessors: u32, columns: u32,
     });
     let entry = built.next().unwrap();
     let device = Device { multiprocessors, ..Sim::new(schedule).device().clone() };
-    let planned = plan_entry(&problem, &device, entry).unwrap();
-    assert_eq!((planned.steps.len(), planned.workspace_bytes), (1, 0), "{case:?}");
+    let planned = Plan::of_entry(&problem, &device, entry).unwrap();
+    assert_eq!((planned.launches().len(), planned.workspace_bytes()), (1, 0), "{case:?}");
     let ran = match case.dtype {
         DType::Bf16 => run_plan::<bf16>(case, o_offset, &planned, schedule),
         _ => run_plan::<f16>(case, o_offset, &planned, schedule),

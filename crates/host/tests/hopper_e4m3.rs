@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Case, Order, case, untouched_outside};
-use flash_attention::{
-    DType, Descale, Device, Error, Kernel, Options, Problem, Request, Sim, accuracy, plan, reference,
-};
+use flash_attention::forward::{Descale, Outputs};
+use flash_attention::sim::Sim;
+use flash_attention::{DType, Device, Error, Kernel, Options, Plan, Problem, Request, accuracy, reference};
 use float8::F8E4M3;
 use half::bf16;
 use proptest::prelude::*;
@@ -17,15 +17,15 @@ fn run(case: &Case, multiprocessors: u32, request: &Request, schedule: u64) -> R
     let [q, k, v] = &case.inputs::<F8E4M3>();
     let mut o = vec![bf16::from_f32(-77.0); problem.tensors().o.span() + 3];
     let mut lse = vec![-77.0; problem.lse_len() + 3];
-    let sim = Sim::new(schedule);
-    let device = Device { multiprocessors, ..sim.device().clone() };
-    let plan = plan(&problem, &device, request).unwrap();
-    let names: Vec<_> = plan.steps.iter().map(|step| step.entry.name).collect();
+    let device = Device { multiprocessors, ..Sim::new(0).device().clone() };
+    let sim = Sim::of_device(device.clone(), schedule);
+    let plan = Plan::new(&problem, &device, request).unwrap();
+    let names: Vec<_> = plan.launches().iter().map(|launch| launch.entry.name).collect();
     prop_assert!(names.len() == 2 && names[0] == "transpose_b8", "{names:?}");
-    let ran = sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    let ran = sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) });
     prop_assert!(ran.is_ok(), "schedule {schedule}: {}", ran.unwrap_err());
     let rows = reference::all(&problem);
-    let scores = plan.score_dtype(&problem);
+    let scores = plan.score_dtype();
     let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), scores, &rows);
     prop_assert!(report.passed(), "{report}");
     prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "wrote outside the view");
@@ -101,8 +101,8 @@ fn sums_over_many_keys_lose_nothing() {
     let [q, k, v] = case.inputs::<F8E4M3>();
     let ones = vec![F8E4M3::from_f32(1.0); v.len()];
     let mut o = vec![bf16::ZERO; problem.tensors().o.span()];
-    let plan = plan(&problem, sim.device(), &Request::default()).unwrap();
-    sim.forward(&problem, &plan, (&q, &k, &ones), &mut o, None).unwrap();
+    let plan = Plan::new(&problem, sim.device(), &Request::default()).unwrap();
+    sim.run(&plan, (&q, &k, &ones), Outputs { o: &mut o, lse: None }).unwrap();
     let errors = o.iter().map(|value| (value.to_f64() - 1.0).abs());
     let worst = errors.fold(0.0, f64::max);
     assert!(worst <= 1.0 / 256.0, "{worst}");
@@ -120,13 +120,13 @@ fn one_key_that_outweighs_its_block_costs_the_others() {
     let mut k = vec![F8E4M3::from_f32(0.0); problem.tensors().k.span()];
     k[..64].copy_from_slice(&ones(64));
     let mut o = vec![bf16::ZERO; problem.tensors().o.span()];
-    let plan = plan(&problem, sim.device(), &Request::default()).unwrap();
-    sim.forward(&problem, &plan, (&q, &k, &v), &mut o, None).unwrap();
+    let plan = Plan::new(&problem, sim.device(), &Request::default()).unwrap();
+    sim.run(&plan, (&q, &k, &v), Outputs { o: &mut o, lse: None }).unwrap();
     // P is 256 and 127 times 15/512, which is below 2⁻¹³ of 256.
     let expected = 256.0 / (256.0 + 127.0 * 15.0 / 512.0);
     assert!((o[0].to_f64() - expected).abs() < 1.0 / 256.0, "{} {expected}", o[0]);
     let rows = reference::all(&problem);
-    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_dtype(&problem), &rows);
+    let report = accuracy::check(&problem, (&q, &k, &v), &o, None, plan.score_dtype(), &rows);
     assert!(report.passed() && report.output.max_error > 0.01, "{report}");
 }
 
@@ -164,7 +164,7 @@ proptest! {
 /// What a problem in e4m3 is refused with on a device of this compute capability.
 fn refusal(case: &Case, compute_capability: u32, kernel: Option<Kernel>) -> String {
     let device = Device { compute_capability, name: "GPU".to_owned(), ..Sim::new(0).device().clone() };
-    let error = plan(&case.problem(), &device, &Request { kernel, ..Request::default() }).unwrap_err();
+    let error = Plan::new(&case.problem(), &device, &Request { kernel, ..Request::default() }).unwrap_err();
     assert!(!matches!(error, Error::NoSuchTile { .. }), "{error}");
     error.to_string()
 }
@@ -225,9 +225,9 @@ fn the_plan_says_what_the_copy_of_v_costs() {
         options: Options::default(),
         seed: 0,
     };
-    let plan = plan(&case.problem(), Sim::new(0).device(), &Request::default()).unwrap();
-    assert_eq!(plan.workspace_bytes, 2 * 3 * 64 * 128);
-    let reasons = plan.reasons.join("; ");
+    let plan = Plan::new(&case.problem(), Sim::new(0).device(), &Request::default()).unwrap();
+    assert_eq!(plan.workspace_bytes(), 2 * 3 * 64 * 128);
+    let reasons = plan.reasons().join("; ");
     assert!(reasons.contains("before it, v transposed") && reasons.contains("49152 bytes"), "{reasons}");
-    assert_eq!(plan.score_dtype(&case.problem()), DType::F32);
+    assert_eq!(plan.score_dtype(), DType::F32);
 }

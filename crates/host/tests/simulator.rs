@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use flash_attention::accuracy::Expected;
+use flash_attention::forward::Outputs;
+use flash_attention::sim::Sim;
 use flash_attention::{
-    Backend, BackendKind, DType, Kernel, Options, Problem, Request, Sim, TensorLayout, Tensors, accuracy,
+    Backend, BackendKind, DType, Kernel, Options, Plan, Problem, Request, TensorLayout, Tensors, accuracy,
     reference,
 };
 use half::f16;
@@ -42,12 +44,13 @@ fn every_barrier_of_the_source_is_reached() {
             // of the source.
             let block_m = (kernel == Kernel::ForwardSm90).then_some(192);
             let request = Request { kernel: Some(kernel), block_m, ..Request::default() };
-            let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+            let plan = Plan::new(&problem, sim.device(), &request).unwrap();
             let mut o = vec![f16::ZERO; layout.span()];
-            let traffic =
-                sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+            let traffic = sim
+                .run(&plan, (&inputs[0], &inputs[1], &inputs[2]), Outputs { o: &mut o, lse: None })
+                .unwrap();
             let declared: Vec<_> =
-                plan.steps.iter().map(|step| step.entry.barriers as usize / loops).collect();
+                plan.launches().iter().map(|launch| launch.entry.barriers as usize / loops).collect();
             assert_eq!(traffic.barrier_sites, declared, "{kernel}, head_dim {head_dim}");
         }
     }
@@ -60,10 +63,11 @@ fn flash_attention_reads_keys_once_per_query_tile_and_writes_the_output_once() {
     let layout = TensorLayout::bhsd(2, seqlen, heads, head_dim);
     let problem = problem(layout, layout, false);
     let request = Request { block_m: Some(32), ..Request::default() };
-    let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+    let plan = Plan::new(&problem, sim.device(), &request).unwrap();
     let inputs = [1, 2, 3].map(|seed| values(layout.span(), seed));
     let (mut o, mut lse) = (vec![0.0; layout.span()], vec![0.0; problem.lse_len()]);
-    let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, Some(&mut lse));
+    let run =
+        sim.run(&plan, (&inputs[0], &inputs[1], &inputs[2]), Outputs { o: &mut o, lse: Some(&mut lse) });
     let traffic = run.unwrap();
     let tensor = 4 * layout.elements() as u64;
     let query_tiles = seqlen.div_ceil(32) as u64;
@@ -79,9 +83,10 @@ fn a_causal_mask_halves_the_keys_read() {
     let keys_read = |causal| {
         let problem = problem(layout, layout, causal);
         let request = Request { block_m: Some(64), block_n: Some(64), ..Request::default() };
-        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let plan = Plan::new(&problem, sim.device(), &request).unwrap();
         let mut o = vec![0.0; layout.span()];
-        let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+        let run =
+            sim.run(&plan, (&inputs[0], &inputs[1], &inputs[2]), Outputs { o: &mut o, lse: None }).unwrap();
         run.bytes_read - 4 * layout.elements() as u64
     };
     // Four query tiles see 1, 2, 3 and 4 of the four key tiles.
@@ -98,9 +103,10 @@ fn a_window_reads_no_block_outside_of_it() {
         let options = Options { window, ..Options::default() };
         let problem = Problem::new(tensors, DType::F32, options).unwrap();
         let request = Request { block_m: Some(64), block_n: Some(32), ..Request::default() };
-        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let plan = Plan::new(&problem, sim.device(), &request).unwrap();
         let mut o = vec![0.0; layout.span()];
-        let run = sim.forward(&problem, &plan, (&inputs[0], &inputs[1], &inputs[2]), &mut o, None).unwrap();
+        let run =
+            sim.run(&plan, (&inputs[0], &inputs[1], &inputs[2]), Outputs { o: &mut o, lse: None }).unwrap();
         (run.bytes_read as usize - 4 * layout.elements()) / (2 * 4 * 32)
     };
     // Four tiles of 64 rows. Blocks of 32 keys begin at a tile's first key.
@@ -124,9 +130,9 @@ fn a_window_may_begin_at_any_row() {
         for kernel in KERNELS {
             let sim = Sim::new(5);
             let request = Request { kernel: Some(kernel), ..Request::default() };
-            let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+            let plan = Plan::new(&problem, sim.device(), &request).unwrap();
             let mut o = vec![f16::NAN; layout.span()];
-            sim.forward(&problem, &plan, (&q, &k, &v), &mut o, None).unwrap();
+            sim.run(&plan, (&q, &k, &v), Outputs { o: &mut o, lse: None }).unwrap();
             let report = expected.judge(&problem, &o, None, DType::F16);
             assert!(report.passed(), "{kernel}, window of {left}: {report:?}");
         }
@@ -155,7 +161,7 @@ fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
         let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
         let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
         let mut o = vec![f16::from_f32(-7.0); layout.span()];
-        backend.forward(&problem, &plan, (q, k, v), &mut o, None).unwrap();
+        backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: None }).unwrap();
         for (i, &value) in o.iter().enumerate() {
             assert!(
                 if inside[i] { value.is_finite() } else { value.to_f32() == -7.0 },
@@ -187,10 +193,10 @@ fn a_head_of_nan_does_not_leak_into_its_neighbours() {
     for kernel in KERNELS {
         let sim = Sim::new(3);
         let request = Request { kernel: Some(kernel), ..Request::default() };
-        let plan = flash_attention::plan(&problem, sim.device(), &request).unwrap();
+        let plan = Plan::new(&problem, sim.device(), &request).unwrap();
         let [o, beside_nan] = [&clean, &tainted].map(|[q, k, v]| {
             let mut o = vec![f16::ZERO; layout.span()];
-            sim.forward(&problem, &plan, (q, k, v), &mut o, None).unwrap();
+            sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: None }).unwrap();
             o
         });
         for (row, head) in (0..rows).flat_map(|row| [0, 2, 3, 5, 6, 7].map(|head| (row, head))) {
@@ -223,7 +229,7 @@ fn tensors_of_more_than_two_to_the_31_elements() {
             let plan =
                 backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
             let mut o = zeros(layout.span());
-            backend.forward(&problem, &plan, (values, values, values), &mut o, None).unwrap();
+            backend.run(&plan, (values, values, values), Outputs { o: &mut o, lse: None }).unwrap();
             (0..rows).flat_map(|row| o[layout.row(0, row, 0)..][..head_dim].to_vec()).collect::<Vec<_>>()
         };
         assert_eq!(run(far, &tensor), run(near, &small), "{kernel}");
@@ -248,8 +254,8 @@ fn what_was_summed_is_rescaled_where_the_maximum_grows() {
         let backend = Backend::simulator(5);
         let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
         let (mut o, mut lse) = (vec![f16::ZERO; q.span()], vec![0.0; problem.lse_len()]);
-        backend.forward(&problem, &plan, (&queries, &ramp, &v), &mut o, Some(&mut lse)).unwrap();
-        let scores = plan.score_dtype(&problem);
+        backend.run(&plan, (&queries, &ramp, &v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+        let scores = plan.score_dtype();
         let report = expected.judge(&problem, &o, Some(&lse), scores);
         assert!(report.passed(), "{kernel}: {report}");
     }
@@ -265,7 +271,7 @@ fn errors_do_not_grow_with_the_number_of_blocks() {
     let request = Request { block_n: Some(32), ..Request::default() };
     let plan = backend.plan(&problem, &request).unwrap();
     let (mut o, mut lse) = (vec![f32::NAN; q.span()], vec![f32::NAN; problem.lse_len()]);
-    backend.forward(&problem, &plan, (&qs, &ks, &vs), &mut o, Some(&mut lse)).unwrap();
+    backend.run(&plan, (&qs, &ks, &vs), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let rows = reference::all(&problem);
     let report = accuracy::check(&problem, (&qs, &ks, &vs), &o, Some(&lse), DType::F32, &rows);
     assert!(report.passed(), "{report}");
@@ -280,7 +286,7 @@ fn grouped_query_heads_read_their_own_key_head() {
     let backend = Backend::open(Some(BackendKind::Sim)).unwrap();
     let plan = backend.plan(&problem, &Request::default()).unwrap();
     let mut o = vec![f32::NAN; q.span()];
-    backend.forward(&problem, &plan, (&qs, &ks, &vs), &mut o, None).unwrap();
+    backend.run(&plan, (&qs, &ks, &vs), Outputs { o: &mut o, lse: None }).unwrap();
     let error = o.iter().zip(&exact.o).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max);
     // 1e-6 is far below what reading another head would give, and far above fp32 rounding here.
     assert!(error < 1e-6, "{error}");

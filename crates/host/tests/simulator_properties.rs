@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Case, case, untouched_outside};
+use flash_attention::forward::Outputs;
 use flash_attention::{Backend, DType, Element, Kernel, Request, accuracy, reference};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -15,16 +16,10 @@ fn run<T: Element>(case: &Case, kernel: Kernel, schedule: u64) -> Result<(), Tes
     let mut lse = vec![-77.0; problem.lse_len() + 3];
     let backend = Backend::simulator(schedule);
     let plan = backend.plan(&problem, &Request { kernel: Some(kernel), ..Request::default() }).unwrap();
-    let ran = backend.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse));
+    let ran = backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) });
     prop_assert!(ran.is_ok(), "{kernel}, schedule {schedule}: {}", ran.unwrap_err());
-    let report = accuracy::check(
-        &problem,
-        (q, k, v),
-        &o,
-        Some(&lse),
-        plan.score_dtype(&problem),
-        &reference::all(&problem),
-    );
+    let report =
+        accuracy::check(&problem, (q, k, v), &o, Some(&lse), plan.score_dtype(), &reference::all(&problem));
     prop_assert!(report.passed(), "{kernel}: {report}");
     prop_assert!(untouched_outside(&problem.tensors().o, &o, -77.0), "{kernel}: wrote outside the view");
     prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));

@@ -9,7 +9,8 @@ use std::sync::Barrier;
 use common::{Case, Order};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use flash_attention::cuda::Cuda;
-use flash_attention::{Addresses, Backend, BackendKind, DType, Options, Request};
+use flash_attention::forward::{Addresses, Outputs};
+use flash_attention::{Backend, BackendKind, DType, Options, Plan, Request};
 use half::f16;
 
 const THREADS: usize = 16;
@@ -52,7 +53,7 @@ fn alone(backend: &Backend, case: &Case) -> Results {
     let plan = backend.plan(&problem, &Request::default()).unwrap();
     let mut o = vec![f16::from_f32(-77.0); problem.tensors().o.span()];
     let mut lse = vec![-77.0; problem.lse_len()];
-    backend.forward(&problem, &plan, (&q, &k, &v), &mut o, Some(&mut lse)).unwrap();
+    backend.run(&plan, (&q, &k, &v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     bits(&o, &lse)
 }
 
@@ -94,11 +95,11 @@ fn upload(stream: &std::sync::Arc<CudaStream>, values: &[f16]) -> CudaSlice<u16>
 /// One problem on a stream of its own, with outputs that hold −77 before.
 fn on_a_stream(cuda: &Cuda, stream: &std::sync::Arc<CudaStream>, case: &Case) -> Results {
     let problem = case.problem();
-    let plan = flash_attention::plan(&problem, cuda.device(), &Request::default()).unwrap();
+    let plan = Plan::new(&problem, cuda.device(), &Request::default()).unwrap();
     let [q, k, v] = case.inputs::<f16>().map(|values| upload(stream, &values));
     let o = upload(stream, &vec![f16::from_f32(-77.0); problem.tensors().o.span()]);
     let lse = stream.clone_htod(&vec![-77.0_f32; problem.lse_len()]).unwrap();
-    let workspace = stream.clone_htod(&vec![0xff_u8; plan.workspace_bytes.max(1) as usize]).unwrap();
+    let workspace = stream.clone_htod(&vec![0xff_u8; plan.workspace_bytes().max(1) as usize]).unwrap();
     let addresses = Addresses {
         q: q.device_ptr(stream).0,
         k: k.device_ptr(stream).0,
@@ -108,9 +109,9 @@ fn on_a_stream(cuda: &Cuda, stream: &std::sync::Arc<CudaStream>, case: &Case) ->
         workspace: workspace.device_ptr(stream).0,
         ..Addresses::default()
     };
-    // SAFETY: the plan is the problem's on this device, and the tensors, as long as its views, outlive the
-    // synchronisation below; no other stream uses them.
-    unsafe { cuda.forward(&problem, &plan, &addresses, stream.cu_stream()) }.unwrap();
+    // SAFETY: the tensors, as long as the problem's views, outlive the synchronisation below; no other stream
+    // uses them.
+    unsafe { cuda.enqueue(&plan, &addresses, stream.cu_stream()) }.unwrap();
     let o = stream.clone_dtoh(&o).unwrap();
     let lse: Vec<f32> = stream.clone_dtoh(&lse).unwrap();
     stream.synchronize().unwrap();

@@ -5,8 +5,10 @@ mod common;
 
 use common::{Order, for_each_element, options, tensor};
 use flash_attention::accuracy::Expected;
+use flash_attention::forward::Outputs;
+use flash_attention::sim::Sim;
 use flash_attention::{
-    Backend, BackendKind, DType, Device, Element, Kernel, Options, Problem, Request, Sim, TensorLayout,
+    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
     Tensors, accuracy, reference,
 };
 use half::f16;
@@ -67,8 +69,8 @@ fn run<T: Element>(
     let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
     let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span()];
     let mut lse = vec![-77.0; problem.lse_len()];
-    backend.forward(problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
-    (o, lse, plan.score_dtype(problem))
+    backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+    (o, lse, plan.score_dtype())
 }
 
 fn inputs<T: Element>(problem: &Problem) -> [Vec<T>; 3] {
@@ -133,14 +135,14 @@ fn blocks_go_through_tiles_of_many_sequences() {
         };
         let problem = packed.problem(DType::F16);
         let [q, k, v] = &inputs::<f16>(&problem);
-        let sim = Sim::new(schedule as u64);
-        let device = Device { multiprocessors: 2, ..sim.device().clone() };
+        let device = Device { multiprocessors: 2, ..Sim::new(0).device().clone() };
+        let sim = Sim::of_device(device.clone(), schedule as u64);
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        let plan = flash_attention::plan(&problem, &device, &request).unwrap();
-        grids.push(plan.steps.last().unwrap().grid);
+        let plan = Plan::new(&problem, &device, &request).unwrap();
+        grids.push(plan.launches().last().unwrap().grid);
         let mut o = vec![f16::from_f32(-77.0); problem.tensors().o.span()];
         let mut lse = vec![-77.0; problem.lse_len()];
-        sim.forward(&problem, &plan, (q, k, v), &mut o, Some(&mut lse)).unwrap();
+        sim.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
         let rows = reference::all(&problem);
         let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), DType::F32, &rows);
         assert!(report.passed(), "schedule {schedule}, {packed:?}: {report}");

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::{Dropout, Element, Error, Kernel, Options, Plan, Problem, Request};
+use flash_attention::forward::Dropout;
+use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
 use self::passes::{BothPasses, Passes, put};
 use super::memory::{extra_bytes, note_of_extra_memory};
@@ -127,7 +128,7 @@ fn backward_alone<T: Element<Output = T>>(lab: &mut Lab, case: &Case<Problem>) -
         problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
         ..Row::default()
     };
-    let mut row = Row { series: backward.plan.kernel.name().to_owned(), ..template.clone() };
+    let mut row = Row { series: backward.plan.kernel().name().to_owned(), ..template.clone() };
     row.plan = Some(PlanRecord::of_backward(&backward.plan));
     put(&mut row, &report, &verdict);
     let (flops, launches) = (backward.gradients.problem.flops(), prepared.launches());
@@ -149,7 +150,7 @@ fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem)
     let (prepared, report, judgement) = backward.judged(backend)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
-    let names = [plan.kernel.name(), backward.plan.kernel.name()];
+    let names = [plan.kernel().name(), backward.plan.kernel().name()];
     let mut rows = [
         row("forward", names[0].to_owned()),
         row("backward", names[1].to_owned()),

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::{BackendKind, DType, DecodePlan, DecodeProblem, DecodeRequest, Element, Error};
+use flash_attention::decode::{DecodePlan, DecodeProblem, DecodeRequest};
+use flash_attention::{BackendKind, DType, Element, Error};
 
 use super::published::RIVALS;
 use crate::args::{Grid, LabArgs, named};
@@ -119,10 +120,10 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 /// Plans and measures one problem, and gives its row.
 fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize> {
     let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
-    let plan = lab.session.backend.plan_decode(problem, &request)?;
+    let plan = lab.session.backend.plan(problem, &request)?;
     lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
     lab.line(format!("problem {}", describe(problem)))?;
-    lab.line(format!("plan: {}", plan.reasons.join("; ")))?;
+    lab.line(format!("plan: {}", plan.reasons().join("; ")))?;
     let used = args.seqused_k.map(|used| vec![used; args.batch]);
     with_element!(args.dtype, measure(lab, problem, &plan, used))
 }
@@ -141,7 +142,7 @@ pub(super) fn measure<T: Element>(
     // PyTorch's attention has no pages and no lengths of their own.
     let comparable = problem.max_pages().is_none() && used.is_none();
     let cache = Cache::<T>::random(problem, used, lab.seed);
-    let prepared = session.backend.prepare_decode(problem, plan, cache.inputs())?;
+    let prepared = session.backend.prepare(plan, cache.inputs())?;
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
     let judged = judged(prepared, |o, lse| expected.judge(dense, DType::F32, o, lse))?;
     let row = Row {
@@ -162,7 +163,7 @@ pub(super) fn measure<T: Element>(
     let first = lab.judged(row, judged, dense, comparable)?.start;
     let bytes = problem.cache_bytes(&cache.inputs()) as f64;
     let row = lab.row_mut(first);
-    row.put("splits", Unit::Count, plan.num_splits as f64);
+    row.put("splits", Unit::Count, plan.num_splits() as f64);
     row.put("K and V used", Unit::Bytes, bytes);
     if let Some(median) = row.median() {
         row.put(BANDWIDTH, Unit::BytesPerSecond, bytes / median);

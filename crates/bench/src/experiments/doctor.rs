@@ -1,8 +1,9 @@
 //! What this machine has, which kernels that lets run, and how to get what is missing.
 
 use anyhow::Result;
+use flash_attention::decode::DecodeRequest;
 use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, Order};
-use flash_attention::{BackendKind, DType, DecodeRequest, Device, Kernel, Request, shipped};
+use flash_attention::{BackendKind, DType, Device, Kernel, Request, shipped};
 
 use crate::args::LabArgs;
 use crate::decode::Shape as DecodeShape;
@@ -87,7 +88,7 @@ fn attention(lab: &mut Lab, dtype: DType) -> Result<()> {
         softmax_scale: None,
     };
     let plan = decode.problem();
-    let plan = plan.and_then(|problem| session.backend.plan_decode(&problem, &DecodeRequest::default()));
+    let plan = plan.and_then(|problem| session.backend.plan(&problem, &DecodeRequest::default()));
     answer(lab, dtype, "decode", plan.map(drop))
 }
 
@@ -98,7 +99,7 @@ fn products(lab: &mut Lab, dtype: DType) -> Result<()> {
     for &kernel in GemmKernel::of_backend(lab.kind()) {
         let request = GemmRequest { kernel: Some(kernel), ..GemmRequest::default() };
         let problem = GemmProblem::new(Matrices { a: matrix, b: matrix, c: matrix }, dtype);
-        let plan = problem.and_then(|problem| session.backend.plan_gemm(&problem, &request));
+        let plan = problem.and_then(|problem| session.backend.plan(&problem, &request));
         answer(lab, dtype, kernel.name(), plan.map(drop))?;
     }
     Ok(())

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             }
             let planned = lab.session.backend.plan(&case.problem, &Request::default());
             if let Some(plan) =
-                planned.ok().filter(|plan| plan.steps.len() > 1 && lab.kind() == BackendKind::Cuda)
+                planned.ok().filter(|plan| plan.launches().len() > 1 && lab.kind() == BackendKind::Cuda)
             {
                 let alone = with_element!(dtype, attention_alone(lab, &case.problem, &plan))?;
                 lab.row_mut(first).put("attention alone", Unit::Seconds, alone);
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 /// runs.
 fn attention_alone<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<f64> {
     let inputs = Inputs::<T>::random(problem, lab.seed);
-    let mut prepared = lab.session.backend.prepare(problem, plan, inputs.tensors())?;
+    let mut prepared = lab.session.backend.prepare(plan, inputs.tensors())?;
     let mut seconds = Vec::new();
     for _ in 0..ITERATIONS {
         prepared.flush_cache()?;

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
                 .filter(|_| problem.m() == problem.n() && problem.n() == problem.k());
             let case = Case { name, x, problem };
             let contender =
-                |plan: GemmPlan| Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
+                |plan: GemmPlan| Contender { series: plan.kernel().name().to_owned(), plan: Ok(plan) };
             let rows = lab.products(&case, plans.into_iter().map(contender).collect())?;
             for row in rows {
                 let row = lab.row_mut(row);
@@ -136,16 +136,16 @@ impl Args {
 fn plans(session: &Session, args: &Args, problem: &GemmProblem) -> Result<Vec<GemmPlan>> {
     let Args { kernel, block_m, block_n, .. } = *args;
     let request = GemmRequest { kernel, block_m, block_n, realign: false };
-    let first = session.backend.plan_gemm(problem, &request)?;
+    let first = session.backend.plan(problem, &request)?;
     let others = GemmKernel::of_backend(session.kind()).iter().copied();
     let alone = kernel.is_some() || args.grid.is_some();
-    let others: Vec<_> = others.filter(|&other| !alone && other != first.kernel).collect();
+    let others: Vec<_> = others.filter(|&other| !alone && other != first.kernel()).collect();
     let mut plans = vec![first];
     for other in others {
         // A tile asked for means the planner's choice; the others keep theirs.
         match session
             .backend
-            .plan_gemm(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() })
+            .plan(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() })
         {
             // A kernel that the type or the device lacks, or that does not take the matrices, is not one of
             // this problem's.

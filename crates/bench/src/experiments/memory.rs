@@ -80,7 +80,7 @@ pub(super) fn extra_bytes<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan)
     let backend = &lab.session.backend;
     let inputs = Inputs::<T>::random(problem, lab.seed);
     let Some(cuda) = backend.as_cuda() else {
-        let mut prepared = backend.prepare(problem, plan, inputs.tensors())?;
+        let mut prepared = backend.prepare(plan, inputs.tensors())?;
         // The first run may fill what stays, such as the threads' own memory.
         prepared.time()?;
         let (bytes, ran) = heap::peak_of(|| prepared.time());
@@ -88,14 +88,13 @@ pub(super) fn extra_bytes<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan)
         return Ok(bytes);
     };
     let ran = || {
-        let mut prepared = backend.prepare(problem, plan, inputs.tensors())?;
+        let mut prepared = backend.prepare(plan, inputs.tensors())?;
         prepared.time()?;
         Ok(prepared)
     };
     // Loaded kernels stay.
     allocated(cuda, ran)?;
-    let bare = Plan { workspace_bytes: 0, ..plan.clone() };
-    let tensors = allocated(cuda, || Ok(backend.prepare(problem, &bare, inputs.tensors())?))?;
+    let tensors = allocated(cuda, || Ok(cuda.tensor_memory(plan, inputs.tensors())?))?;
     Ok(allocated(cuda, ran)?.saturating_sub(tensors))
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use flash_attention::forward::Outputs;
 use flash_attention::{Backend, BackendKind, Element, Prepared, Problem, Request};
 
 use crate::args::{LabArgs, at_least_one};
@@ -78,7 +79,8 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     }
 
     let (mut o, inputs) = (vec![T::Output::default(); problem.tensors().o.span()], &subject.inputs);
-    let mut copying = Each(|| wall(|| backend.forward(&problem, &plan, inputs.tensors(), &mut o, None)));
+    let mut copying =
+        Each(|| wall(|| backend.run(&plan, inputs.tensors(), Outputs { o: &mut o, lse: None })));
     let mut resident = Each(|| wall(|| one.time().map(drop)));
     let times = together(lab, "copies", [&mut copying, &mut resident])?;
     let names = ["tensors of the host in each call", "tensors that are there"].map(str::to_owned);
@@ -87,7 +89,7 @@ fn all<T: Element>(lab: &mut Lab, args: &LabArgs, shape: Shape) -> Result<()> {
     let many = Shape { batch: CALLS * shape.batch, ..shape }.problem(Layout::Bhsd)?;
     let (many_plan, many_inputs) =
         (backend.plan(&many, &Request::default())?, Inputs::<T>::random(&many, lab.seed));
-    let mut batch = backend.prepare(&many, &many_plan, many_inputs.tensors())?;
+    let mut batch = backend.prepare(&many_plan, many_inputs.tensors())?;
     let mut single = Each(|| wall(|| one.time_runs(CALLS).map(drop)));
     let mut batched = Each(|| wall(|| batch.time().map(drop)));
     let times = together(lab, "batches", [&mut single, &mut batched])?;
@@ -177,7 +179,7 @@ fn first_call<T: Element>(
     };
     let call = |backend: &Backend| {
         let plan = backend.plan(problem, &Request::default())?;
-        backend.prepare(problem, &plan, subject.inputs.tensors())?.time().map(drop)
+        backend.prepare(&plan, subject.inputs.tensors())?.time().map(drop)
     };
     lab.effort.warmup = 0;
     lab.effort.iterations = lab.effort.iterations.min(CALLS);

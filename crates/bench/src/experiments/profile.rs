@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
-use flash_attention::cuda::LaunchSpan;
+use flash_attention::timing::LaunchSpan;
 use flash_attention::{BackendKind, Device, Element, Plan, Problem, shipped};
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let (trace, kernels) = with_element!(case.problem.dtype(), trace(lab, &case.problem, &plan))?;
             json::write(&file, &trace)?;
             lab.row_mut(index).put("kernels in a run", Unit::Count, kernels as f64);
-            lab.note(format!("{} is the trace of {}", file.display(), plan.kernel));
+            lab.note(format!("{} is the trace of {}", file.display(), plan.kernel()));
         }
         if lab.kind() != BackendKind::Cuda {
             lab.note("without a GPU a run is one bar: there are no launches to see");
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 /// Some runs as a trace, and how many kernels one has.
 fn trace<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<(Value, usize)> {
     let inputs = Inputs::<T>::random(problem, lab.seed);
-    let mut prepared = lab.session.backend.prepare(problem, plan, inputs.tensors())?;
+    let mut prepared = lab.session.backend.prepare(plan, inputs.tensors())?;
     prepared.time()?;
     let start = Instant::now();
     let mut events = vec![name(0, "process_name", "fa-bench"), name(0, "thread_name", "host")];
@@ -95,7 +95,7 @@ fn trace<T: Element>(lab: &Lab, problem: &Problem, plan: &Plan) -> Result<(Value
         // The two clocks meet where the host has waited for the last launch.
         let zero = end - spans.last().map_or(0.0, |span| span.end.as_secs_f64());
         for LaunchSpan { name, begin, end } in &spans {
-            let named = if plan.steps.is_empty() { plan.kernel.name() } else { name };
+            let named = if plan.launches().is_empty() { plan.kernel().name() } else { name };
             let arguments = arguments(plan, name, lab.session.device());
             events.push(bar(1, named, zero + begin.as_secs_f64(), zero + end.as_secs_f64(), arguments));
         }
@@ -117,7 +117,8 @@ fn bar(track: u32, name: &str, begin: f64, end: f64, arguments: Value) -> Value 
 
 /// Grid, block and resources of a launch.
 fn arguments(plan: &Plan, name: &str, device: &Device) -> Value {
-    let Some(step) = plan.steps.iter().chain(&plan.unaligned).find(|step| step.entry.name == name) else {
+    let Some(step) = plan.launches().iter().chain(plan.unaligned()).find(|launch| launch.entry.name == name)
+    else {
         return json!({});
     };
     let resources = shipped::entry(name).ok().and_then(|entry| entry.resources.last());
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn occupancy_is_what_registers_and_shared_memory_leave() {
-        let sim = flash_attention::Sim::new(0);
+        let sim = flash_attention::sim::Sim::new(0);
         let of = |threads, registers, shared| occupancy(threads, registers, shared, sim.device());
         assert_eq!(of(128, 255, 0), 100.0 * 2.0 * 128.0 / 2048.0);
         assert_eq!(of(128, 32, 100 * 1024), 100.0 * 2.0 * 128.0 / 2048.0);

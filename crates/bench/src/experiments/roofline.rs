@@ -2,7 +2,8 @@
 //! measured in the same run.
 
 use anyhow::Result;
-use flash_attention::{DType, DecodeRequest, Element, Error, Kernel};
+use flash_attention::decode::DecodeRequest;
+use flash_attention::{DType, Element, Error, Kernel};
 
 use super::decode::measure as measure_decode;
 use crate::args::{LabArgs, named};
@@ -57,9 +58,9 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let bytes = |contender: &Contender<flash_attention::Plan>| {
                 // Scores are written, read, written as weights, and read again; copies for tensor maps are
                 // written and read.
-                let passes = contender.plan.as_ref().map_or(0, |plan| match plan.kernel {
-                    Kernel::Standard => 4 * plan.workspace_bytes,
-                    _ => 2 * plan.workspace_bytes,
+                let passes = contender.plan.as_ref().map_or(0, |plan| match plan.kernel() {
+                    Kernel::Standard => 4 * plan.workspace_bytes(),
+                    _ => 2 * plan.workspace_bytes(),
                 });
                 (tensor_bytes(&case.problem) + passes) as f64
             };
@@ -101,7 +102,7 @@ fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
     let problem = shape.problem()?;
     let session = std::rc::Rc::clone(&lab.session);
     let name = format!("decode Sk={seq_k}");
-    let plan = match session.backend.plan_decode(&problem, &DecodeRequest::default()) {
+    let plan = match session.backend.plan(&problem, &DecodeRequest::default()) {
         Err(error @ (Error::UnsupportedDType { .. } | Error::KernelNeedsDevice { .. })) => {
             lab.push(Row::refused(&name, "decode", error.to_string()))?;
             return Ok(None);

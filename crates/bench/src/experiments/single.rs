@@ -55,7 +55,7 @@ fn measure(lab: &mut Lab, args: &Args, problem: Problem) -> Result<()> {
     lab.line(format!("problem {}", describe(&problem, layout)))?;
     for Contender { series, plan } in &contenders {
         match plan {
-            Ok(plan) => lab.line(format!("plan: {}", plan.reasons.join("; ")))?,
+            Ok(plan) => lab.line(format!("plan: {}", plan.reasons().join("; ")))?,
             Err(reason) => lab.line(format!("plan: {series} cannot run: {reason}"))?,
         }
     }
@@ -94,9 +94,9 @@ fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Con
     let contender = |kernel: Kernel, plan| Contender { series: kernel.name().to_owned(), plan };
     if args.kernel.is_some() {
         session.check_workspace(problem, &chosen)?;
-        return Ok(vec![contender(chosen.kernel, Ok(chosen))]);
+        return Ok(vec![contender(chosen.kernel(), Ok(chosen))]);
     }
-    let first = chosen.kernel;
+    let first = chosen.kernel();
     let mut contenders = vec![contender(first, Ok(chosen))];
     let others = Kernel::of_backend(session.kind()).iter().copied().filter(|&kernel| kernel != first);
     contenders.extend(others.filter_map(|kernel| {

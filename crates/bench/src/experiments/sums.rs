@@ -153,7 +153,7 @@ fn measured<T: Element>(
     let seed = args.report.seed;
     let inputs = Inputs::<T>::around(problem, seed, values.mean, values.deviation);
     let expected = Expected::new(problem, &inputs, CHECKED_ROWS, seed);
-    let prepared = session.backend.prepare(problem, plan, inputs.tensors())?;
+    let prepared = session.backend.prepare(plan, inputs.tensors())?;
     let (mut mean, mut least, mut largest) = (0.0, f64::INFINITY, f64::NEG_INFINITY);
     let mut mean_error = 0.0;
     let (_, verdict) = judged(prepared, |o, lse| {
@@ -161,7 +161,7 @@ fn measured<T: Element>(
             (mean, least, largest) = (mean + value / o.len() as f64, least.min(value), largest.max(value));
         }
         mean_error = expected.mean_error(problem, o);
-        expected.judge(problem, plan.score_dtype(problem), o, lse)
+        expected.judge(problem, plan.score_dtype(), o, lse)
     })?;
     let is_one = values.deviation > 0.0 || (mean - 1.0).abs() <= ONES_BOUND;
     Ok(RowRecord {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use anyhow::Result;
 use fa_kernels::entries::{Entry, entries};
-use flash_attention::{BackendKind, Kernel, Problem, Request, plan_entry, shipped};
+use flash_attention::{BackendKind, Kernel, Plan, Problem, Request, shipped};
 
 use crate::args::{LabArgs, at_least_one};
 use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Row, Shared, Unit};
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let found: Vec<_> = tiles(problem).collect();
             let contender = |entry: &&'static Entry| Contender {
                 series: entry.name.to_owned(),
-                plan: plan_entry(problem, lab.session.device(), entry),
+                plan: Plan::of_entry(problem, lab.session.device(), entry),
             };
             let contenders = found.iter().map(contender).collect();
             let rows = lab.contest(&case, Layout::Bhsd, contenders)?;

@@ -4,7 +4,9 @@
 mod counters;
 
 use anyhow::{Context as _, Result};
-use flash_attention::{Backend, BackendKind, Element, Kernel, Plan, Problem, Request, Sim, plan};
+use flash_attention::forward::Outputs;
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind, Element, Kernel, Plan, Problem, Request};
 
 use crate::args::{LabArgs, at_least_one};
 use crate::check::Expected;
@@ -89,7 +91,7 @@ fn of_hardware<T: Element>(lab: &mut Lab, args: &Args, ncu: &str, shape: Shape) 
     for kernel in KERNELS {
         crate::interrupt::check()?;
         let request = Request { kernel: Some(kernel), ..Request::default() };
-        let chosen = match plan(&problem, device, &request) {
+        let chosen = match Plan::new(&problem, device, &request) {
             Err(error) if is_refusal(&error) => {
                 lab.push(Row::refused(&name, kernel.name(), error.to_string()))?;
                 continue;
@@ -103,19 +105,19 @@ fn of_hardware<T: Element>(lab: &mut Lab, args: &Args, ncu: &str, shape: Shape) 
             plan: Some(PlanRecord::new(&chosen)),
             ..Row::default()
         };
-        let tile = chosen.tile.unzip();
+        let tile = chosen.tile().unzip();
         let request = Request { block_m: tile.0, block_n: tile.1, ..request };
         // The planner may know no such tile for a single head; then there is nothing to compare with.
-        if let Ok(of_one) = plan(&one_head, sim.device(), &request)
+        if let Ok(of_one) = Plan::new(&one_head, sim.device(), &request)
             && of_one
-                .steps
+                .launches()
                 .iter()
-                .map(|step| step.entry.name)
-                .eq(chosen.steps.iter().map(|step| step.entry.name))
+                .map(|launch| launch.entry.name)
+                .eq(chosen.launches().iter().map(|launch| launch.entry.name))
         {
             let mut o = vec![T::Output::default(); one_head.tensors().o.span()];
             let mut lse = vec![0.0; one_head.lse_len()];
-            let traffic = sim.forward(&one_head, &of_one, inputs.tensors(), &mut o, Some(&mut lse))?;
+            let traffic = sim.run(&of_one, inputs.tensors(), Outputs { o: &mut o, lse: Some(&mut lse) })?;
             row.put(READ, Unit::Bytes, heads * traffic.bytes_read as f64);
             row.put(WRITTEN, Unit::Bytes, heads * traffic.bytes_written as f64);
         }
@@ -123,7 +125,7 @@ fn of_hardware<T: Element>(lab: &mut Lab, args: &Args, ncu: &str, shape: Shape) 
             row.put(MODEL, Unit::Bytes, model);
         }
         if refused.is_none() {
-            let entries: Vec<_> = chosen.steps.iter().map(|step| step.entry.name).collect();
+            let entries: Vec<_> = chosen.launches().iter().map(|launch| launch.entry.name).collect();
             match counters::count(ncu, &entries, &launch(args, lab, shape, kernel))? {
                 Ok(counters) => {
                     row.put("DRAM read", Unit::Bytes, counters.dram_read);
@@ -175,7 +177,7 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
     for kernel in KERNELS {
         crate::interrupt::check()?;
         let request = Request { kernel: Some(kernel), ..Request::default() };
-        let plan = match plan(problem, sim.device(), &request) {
+        let plan = match Plan::new(problem, sim.device(), &request) {
             Err(error) if is_refusal(&error) => {
                 lab.push(Row::refused(&case.name, kernel.name(), error.to_string()))?;
                 continue;
@@ -184,8 +186,8 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
         };
         let mut o = vec![T::Output::from_f32(f32::NAN); problem.tensors().o.span()];
         let mut lse = vec![f32::NAN; problem.lse_len()];
-        let traffic = sim.forward(problem, &plan, inputs.tensors(), &mut o, Some(&mut lse))?;
-        let verdict = expected.judge(problem, plan.score_dtype(problem), &o, &lse);
+        let traffic = sim.run(&plan, inputs.tensors(), Outputs { o: &mut o, lse: Some(&mut lse) })?;
+        let verdict = expected.judge(problem, plan.score_dtype(), &o, &lse);
         let mut row = Row {
             case: case.name.clone(),
             series: kernel.name().to_owned(),
@@ -216,7 +218,7 @@ fn of_case<T: Element>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
 
 /// N²d²/M elements, in bytes, of a fused kernel with M elements of shared memory.
 fn model(problem: &Problem, plan: &Plan) -> Option<f64> {
-    let step = plan.steps.last().filter(|_| plan.kernel != Kernel::Standard)?;
+    let step = plan.launches().last().filter(|_| plan.kernel() != Kernel::Standard)?;
     let bytes = problem.dtype().bytes() as f64;
     let heads = (problem.batch() * problem.heads()) as f64;
     let [rows, keys, columns] =

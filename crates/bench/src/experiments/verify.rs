@@ -269,8 +269,8 @@ impl<T: Element> Subject for OnTarget<'_, T> {
         if let Some(entry) = self.target.missing_from(&plan) {
             return Ok(Err(format!("the planner does not launch {entry}")));
         }
-        let prepared = backend.prepare(problem, &plan, inputs.tensors())?;
-        let scores = plan.score_dtype(problem);
+        let prepared = backend.prepare(&plan, inputs.tensors())?;
+        let scores = plan.score_dtype();
         let judged = judged(prepared, |o, lse| expected.judge(problem, scores, o, lse))?;
         repeated(judged, repeats)
     }

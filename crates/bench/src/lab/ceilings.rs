@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Result;
-use flash_attention::cuda::MmaPeak;
 use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, Order};
+use flash_attention::timing::MmaPeak;
 use flash_attention::{BackendKind, DType};
 use rayon::prelude::*;
 
@@ -104,8 +104,8 @@ impl Lab {
     /// # Errors
     /// When the device fails, or Ctrl-C is pressed.
     pub(crate) fn planned_product(&mut self, case: &str, product: GemmProblem) -> Result<Range<usize>> {
-        let plan = self.session.backend.plan_gemm(&product, &GemmRequest::default())?;
-        let contender = Contender { series: plan.kernel.name().to_owned(), plan: Ok(plan) };
+        let plan = self.session.backend.plan(&product, &GemmRequest::default())?;
+        let contender = Contender { series: plan.kernel().name().to_owned(), plan: Ok(plan) };
         self.products(&Case::named(case, product), vec![contender])
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use flash_attention::gemm::{GemmPlan, GemmProblem};
-use flash_attention::{Element, Error, Kernel, Plan, Prepared, Problem, Request};
+use flash_attention::{Element, Error, Kernel, Operation, Plan, Prepared, Problem, Request};
 
 use super::case::{Case, Contender, Group};
 use super::document::{CheckRecord, ProductRecord, Row};
@@ -53,7 +53,7 @@ impl Lab {
     /// A kernel by name, or without one the planner's choice, whose series is the chosen kernel's name.
     pub(crate) fn contender(&self, problem: &Problem, kernel: Option<Kernel>) -> Contender<Plan> {
         let plan = self.session.backend.plan(problem, &Request { kernel, ..Request::default() });
-        let name = |plan: &Plan| plan.kernel.name();
+        let name = |plan: &Plan| plan.kernel().name();
         let series = kernel.map_or_else(|| plan.as_ref().map_or("flash", name), Kernel::name).to_owned();
         Contender { series, plan }
     }
@@ -93,10 +93,10 @@ impl Lab {
     ///
     /// # Errors
     /// As [`Self::contest`].
-    pub(crate) fn judged<T: Element>(
+    pub(crate) fn judged<T: Element, O: Operation>(
         &mut self,
         row: Row,
-        judged: (Prepared<'_, T>, Verdict),
+        judged: (Prepared<'_, T, O>, Verdict),
         problem: &Problem,
         peers: bool,
     ) -> Result<Range<usize>> {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use flash_attention::{BackendKind, Element, Kernel, Prepared};
+use flash_attention::{BackendKind, Element, Kernel, Operation, Prepared};
 
 use super::document::{CheckRecord, Row, RunRecord, Unit};
 use super::run::Lab;
@@ -73,9 +73,9 @@ impl<'a> Entrant<'a> {
     }
 
     /// What ran once and was judged.
-    pub(super) fn judged<T: Element>(
+    pub(super) fn judged<T: Element, O: Operation>(
         row: Row,
-        (prepared, verdict): (Prepared<'a, T>, Verdict),
+        (prepared, verdict): (Prepared<'a, T, O>, Verdict),
         flops: f64,
     ) -> Self {
         let row = Row { check: Some(CheckRecord::new(&verdict)), ..row };

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use flash_attention::gemm::PreparedGemm;
-use flash_attention::{Element, Prepared};
+use flash_attention::{Element, Operation, Prepared};
 
 use crate::timer::Pace;
 
@@ -53,25 +52,11 @@ impl Many {
     }
 }
 
-impl<T: Element> Timed for Prepared<'_, T> {
+impl<T: Element, O: Operation> Timed for Prepared<'_, T, O> {
     fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
         let mut run = || {
             (0..pace.evictions()).try_for_each(|_| self.flush_cache())?;
             Ok(Prepared::time(self)?.as_secs_f64())
-        };
-        (0..runs).map(|_| run()).collect()
-    }
-
-    fn time_many(&mut self, runs: usize) -> Result<Many> {
-        Ok(Many::new(runs, self.time_runs(runs)?, self.time_replayed(runs)?))
-    }
-}
-
-impl<T: Element> Timed for PreparedGemm<'_, T> {
-    fn time(&mut self, runs: usize, pace: Pace) -> Result<Vec<f64>> {
-        let mut run = || {
-            (0..pace.evictions()).try_for_each(|_| self.flush_cache())?;
-            Ok(PreparedGemm::time(self)?.as_secs_f64())
         };
         (0..runs).map(|_| run()).collect()
     }

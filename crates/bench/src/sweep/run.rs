@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use fa_kernels::entries::Entry;
 use fa_kernels::variant::Variant;
-use flash_attention::{Element, Error, Problem, plan_entry};
+use flash_attention::{Element, Error, Plan, Problem};
 
 use super::built::{Built, Module};
 use super::document::{Document, Row};
@@ -159,7 +159,7 @@ fn measure<T: Element>(
     effort: &Effort,
     screen: &Screen,
 ) -> flash_attention::Result<Measurement> {
-    let plan = plan_entry(problem, session.device(), entry)?;
+    let plan = Plan::of_entry(problem, session.device(), entry)?;
     if let Some(cuda) = session.backend.as_cuda() {
         // SAFETY: the device build made this module of this variant, and its gates found the one entry.
         unsafe { cuda.load_ptx(entry, &module.ptx)? };

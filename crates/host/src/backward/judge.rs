@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::reference::Exact;
-use super::{BackwardOutputs, BackwardProblem, GradientInputs, Gradients, KvHead};
+use super::{BackwardProblem, GradientInputs, Gradients, KvHead};
 use crate::Element;
 use crate::accuracy::Accuracy;
 
@@ -66,20 +66,20 @@ impl BackwardProblem {
     ///
     /// # Panics
     /// When a buffer is shorter than its view.
-    pub fn gather<T: Element>(&self, outputs: &BackwardOutputs<'_, T>, heads: &[KvHead]) -> Gradients<T> {
+    pub fn gather<T: Element>(&self, [dq, dk, dv]: [&[T]; 3], heads: &[KvHead]) -> Gradients<T> {
         let (problem, layouts) = (self.forward(), self.layouts());
         let mut all = Gradients { dq: Vec::new(), dk: Vec::new(), dv: Vec::new() };
         for &KvHead { batch, kv_head } in heads {
             for head in kv_head * problem.group()..(kv_head + 1) * problem.group() {
                 for row in 0..problem.query_rows(batch).len() {
                     let first = problem.query_index(&layouts.dq, batch, row, head);
-                    all.dq.extend_from_slice(&outputs.dq[first..][..problem.head_dim()]);
+                    all.dq.extend_from_slice(&dq[first..][..problem.head_dim()]);
                 }
             }
             for key in 0..problem.key_rows(batch).len() {
                 let first = |layout| problem.key_index(layout, batch, key, kv_head);
-                all.dk.extend_from_slice(&outputs.dk[first(&layouts.dk)..][..problem.head_dim()]);
-                all.dv.extend_from_slice(&outputs.dv[first(&layouts.dv)..][..problem.head_dim_v()]);
+                all.dk.extend_from_slice(&dk[first(&layouts.dk)..][..problem.head_dim()]);
+                all.dv.extend_from_slice(&dv[first(&layouts.dv)..][..problem.head_dim_v()]);
             }
         }
         all
@@ -113,8 +113,8 @@ impl<T: Element> ExpectedGradients<T> {
     ///
     /// # Panics
     /// When a buffer is shorter than its view.
-    pub fn judge(&self, problem: &BackwardProblem, outputs: &BackwardOutputs<'_, T>) -> GradientReport {
-        let found = problem.gather(outputs, &self.heads);
+    pub fn judge(&self, problem: &BackwardProblem, found: [&[T]; 3]) -> GradientReport {
+        let found = problem.gather(found, &self.heads);
         let softcap = problem.forward().softcap() != 0.0;
         let (Exact { gradients: exact, rounding }, standard) = (&self.exact, &self.standard);
         let of = |found: &[T], exact: &[f64], standard: &[T], rounding| {

@@ -4,8 +4,9 @@ use fa_kernels::entries::Params;
 use fa_kernels::params::{BackwardParams, Strides};
 
 use super::{BackwardProblem, GradientLayouts};
+use crate::forward::Addresses;
 use crate::launch::{attention_params, strides};
-use crate::{Addresses, Error, Result, TensorLayout};
+use crate::{Error, Result, TensorLayout};
 
 /// Addresses of a backward problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

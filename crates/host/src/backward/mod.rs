@@ -1,18 +1,20 @@
 //! The backward pass: dQ, dK and dV from dO by recomputation (FlashAttention-2, arXiv:2307.08691, Algorithm
 //! 2).
 
-mod backend;
+#[cfg(feature = "testing")]
 mod judge;
 mod launch;
+mod operation;
 mod plan;
 mod problem;
+#[cfg(feature = "testing")]
 mod reference;
-mod sim;
 
-pub use backend::PreparedBackward;
+#[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};
 pub use launch::BackwardAddresses;
 pub(crate) use launch::params;
-pub use plan::{BackwardKernel, BackwardPlan, BackwardRequest, plan_backward};
-pub use problem::{BackwardInputs, BackwardOutputs, BackwardProblem, GradientLayouts};
+pub use plan::{BackwardKernel, BackwardPlan, BackwardRequest};
+pub use problem::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardResults, GradientLayouts};
+#[cfg(feature = "testing")]
 pub use reference::{GradientInputs, Gradients, KvHead};

@@ -5,8 +5,9 @@ use std::fmt;
 use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
+use crate::operation::{self, Launch};
 use crate::plan::{built_for, check_heads, checked_grid, join, tile_too_large, unsupported_dtype};
-use crate::{BackendKind, Device, Error, Result, Step};
+use crate::{BackendKind, Device, Error, Plan, Result};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,29 +58,17 @@ pub struct BackwardRequest {
     pub entry: Option<String>,
 }
 
-/// How a backward problem will be computed.
-#[derive(Clone, Debug)]
-pub struct BackwardPlan {
-    /// The kernel chosen.
-    pub kernel: BackwardKernel,
-    /// The launches in order; empty on the CPU.
-    pub steps: Vec<Step>,
-    /// Bytes of device memory beside the tensors: delta, fp32 for each row.
-    pub workspace_bytes: u64,
-    /// Why, one sentence per choice.
-    pub reasons: Vec<String>,
-}
+/// How a backward problem will be computed; its workspace is delta, fp32 for each row.
+pub type BackwardPlan = Plan<BackwardProblem>;
+
+type Choice = operation::Choice<BackwardProblem>;
 
 /// Chooses the launches for `problem` on `device`.
 ///
 /// # Errors
 /// When the kernel or the entry asked for is not there, the device's shared memory is too small, or a grid
 /// would be too large.
-pub fn plan_backward(
-    problem: &BackwardProblem,
-    device: &Device,
-    request: &BackwardRequest,
-) -> Result<BackwardPlan> {
+pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Choice> {
     let available = BackwardKernel::of_backend(device.backend);
     if let Some(kernel) = request.kernel.filter(|kernel| !available.contains(kernel)) {
         return Err(Error::KernelNotOnBackend {
@@ -93,8 +82,7 @@ pub fn plan_backward(
             return Err(no_such_entry(problem, name));
         }
         let reasons = vec!["backward_cpu: P and dS by recomputation, on all cores".to_owned()];
-        let kernel = BackwardKernel::BackwardCpu;
-        return Ok(BackwardPlan { kernel, steps: Vec::new(), workspace_bytes: 0, reasons });
+        return Ok(Choice::on_cpu(BackwardKernel::BackwardCpu, reasons));
     }
     check_heads(problem.forward())?;
     let chosen = choose_kernel(problem, device, request)?;
@@ -152,11 +140,13 @@ fn of_kernel(
     device: &Device,
     request: &BackwardRequest,
     (kernel, why): (BackwardKernel, String),
-) -> Result<BackwardPlan> {
+) -> Result<Choice> {
     let forward = problem.forward();
-    let mut plan = BackwardPlan {
+    let mut plan = Choice {
         kernel,
-        steps: Vec::new(),
+        tile: None,
+        launches: Vec::new(),
+        unaligned: None,
         workspace_bytes: 4 * forward.lse_len() as u64,
         reasons: vec![
             why,
@@ -190,7 +180,7 @@ fn of_kernel(
             (forward.seqlen_q().div_ceil(block_m), forward.heads())
         };
         let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
-        plan.steps.push(Step::new(entry, checked_grid(blocks)?));
+        plan.launches.push(Launch::new(entry, checked_grid(blocks)?));
         plan.reasons.push(reason(problem, device, entry, asked.is_some()));
     }
     Ok(plan)
@@ -257,7 +247,8 @@ fn no_such_entry(problem: &BackwardProblem, name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Options, Problem, Sim, TensorLayout, Tensors};
+    use crate::sim::Sim;
+    use crate::{DType, Options, Problem, TensorLayout, Tensors};
 
     const SIMT: Option<BackwardKernel> = Some(BackwardKernel::BackwardSimt);
 
@@ -271,27 +262,28 @@ mod tests {
     fn plan(head_dim: usize, shared: usize, entry: Option<&str>) -> Result<BackwardPlan> {
         let device = Device { shared_per_block: shared, ..Sim::new(0).device().clone() };
         let request = BackwardRequest { kernel: SIMT, entry: entry.map(str::to_owned) };
-        plan_backward(&problem(head_dim), &device, &request)
+        Plan::new(&problem(head_dim), &device, &request)
     }
 
     #[test]
     fn one_launch_owns_keys_and_one_queries() {
         let plan = plan(64, 227 << 10, None).unwrap();
-        let launches: Vec<_> = plan.steps.iter().map(|step| (step.entry.name, step.grid)).collect();
+        let launches: Vec<_> =
+            plan.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
         let expected = [
             ("backward_delta_f16", 2 * 6 * 4),
             ("backward_keys_f16_m64_n64_d64", 2 * 2 * 5),
             ("backward_queries_f16_m64_n64_d64", 2 * 6 * 2),
         ];
         assert_eq!(launches, expected);
-        assert_eq!((plan.workspace_bytes, plan.reasons.len()), (4 * 2 * 6 * 100, 5));
+        assert_eq!((plan.workspace_bytes(), plan.reasons().len()), (4 * 2 * 6 * 100, 5));
     }
 
     #[test]
     fn small_devices_have_a_tile_of_each_head_dim() {
         for head_dim in [1, 64, 65, 128, 256] {
             let plan = plan(head_dim, 64 << 10, None).unwrap();
-            assert!(plan.steps.iter().all(|step| step.entry.shared_bytes <= 64 << 10));
+            assert!(plan.launches().iter().all(|launch| launch.entry.shared_bytes <= 64 << 10));
         }
         let error = plan(256, 32 << 10, None).unwrap_err().to_string();
         assert!(error.ends_with("simulated GPU has 32768 per block"), "{error}");
@@ -301,7 +293,7 @@ mod tests {
     fn an_entry_can_be_asked_for() {
         let name = "backward_queries_f16_m32_n16_d128";
         let plan = |head_dim| plan(head_dim, 227 << 10, Some(name));
-        let names: Vec<_> = plan(64).unwrap().steps.iter().map(|step| step.entry.name).collect();
+        let names: Vec<_> = plan(64).unwrap().launches().iter().map(|launch| launch.entry.name).collect();
         assert_eq!(names, ["backward_delta_f16", "backward_keys_f16_m64_n64_d64", name]);
         let error = plan(129).unwrap_err().to_string();
         assert_eq!(error, format!("entry {name} is not built, or not for f16 at head_dim 129"));
@@ -311,10 +303,10 @@ mod tests {
     fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
         let sim = Sim::new(0).device().clone();
         let plan = |problem: &BackwardProblem, device: &Device, kernel| {
-            plan_backward(problem, device, &BackwardRequest { kernel, entry: None })
+            Plan::new(problem, device, &BackwardRequest { kernel, entry: None })
         };
         let fast = plan(&problem(64), &sim, None).unwrap();
-        let names: Vec<_> = fast.steps.iter().map(|step| (step.entry.name, step.grid)).collect();
+        let names: Vec<_> = fast.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
         let expected = [
             ("backward_delta_f16", 2 * 6 * 4),
             ("backward_keys_sm80_f16_m32_n128_d64_w4", 2 * 2 * 3),
@@ -338,8 +330,8 @@ mod tests {
             ),
         ] {
             let plan = plan(&problem, device, None).unwrap();
-            assert_eq!(plan.kernel, BackwardKernel::BackwardSimt);
-            assert_eq!(plan.reasons[0], format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}"));
+            assert_eq!(plan.kernel(), BackwardKernel::BackwardSimt);
+            assert_eq!(plan.reasons()[0], format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}"));
         }
         let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
         assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
@@ -348,7 +340,7 @@ mod tests {
     #[test]
     fn kernels_of_other_backends_are_refused() {
         let request = BackwardRequest { kernel: Some(BackwardKernel::BackwardCpu), entry: None };
-        let error = plan_backward(&problem(8), Sim::new(0).device(), &request).unwrap_err().to_string();
+        let error = Plan::new(&problem(8), Sim::new(0).device(), &request).unwrap_err().to_string();
         assert_eq!(
             error,
             "kernel backward_cpu does not run on backend sim; it has backward_sm80, backward_simt"

@@ -24,7 +24,8 @@ pub struct GradientLayouts {
 /// key that no row sees.
 ///
 /// ```
-/// use flash_attention::{BackwardProblem, DType, GradientLayouts, Options, Problem, TensorLayout, Tensors};
+/// use flash_attention::backward::{BackwardProblem, GradientLayouts};
+/// use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
 ///
 /// let layout = TensorLayout::bshd(1, 100, 2, 64);
 /// let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
@@ -67,6 +68,17 @@ pub struct BackwardOutputs<'a, T> {
     pub dk: &'a mut [T],
     /// Gradient of the values.
     pub dv: &'a mut [T],
+}
+
+/// dQ, dK and dV of a call, in buffers of the library's, as long as their views reach.
+#[derive(Clone, Debug)]
+pub struct BackwardResults<T> {
+    /// Gradient of the queries.
+    pub dq: Vec<T>,
+    /// Gradient of the keys.
+    pub dk: Vec<T>,
+    /// Gradient of the values.
+    pub dv: Vec<T>,
 }
 
 impl BackwardProblem {

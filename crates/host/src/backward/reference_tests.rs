@@ -1,5 +1,6 @@
 use super::*;
-use crate::{DType, Dropout, Options, TensorLayout, Tensors, reference};
+use crate::forward::Dropout;
+use crate::{DType, Options, TensorLayout, Tensors, reference};
 
 /// Normal-like values, the same for the same seed.
 fn values(count: usize, seed: u64) -> Vec<f32> {

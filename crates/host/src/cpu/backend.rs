@@ -1,10 +1,11 @@
-//! The CPU as a backend: its device, its plans, and running one.
+//! The CPU as a backend: its device and its plans.
 
+use super::Config;
 use super::isa::Isa;
 use super::memory::available_bytes;
 use super::tiles::{self, Machine};
-use super::{Config, Stats};
-use crate::{BackendKind, Device, Element, Kernel, Plan, Problem, Request, Result};
+use crate::plan::Choice;
+use crate::{BackendKind, Device, Kernel, Problem, Request, Result};
 
 /// This machine's CPU.
 pub(crate) fn device() -> Device {
@@ -21,18 +22,13 @@ pub(crate) fn device() -> Device {
 }
 
 /// Chooses the tile of [`Kernel::ForwardCpu`]; the unfused baseline has none.
-pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Plan> {
+pub(crate) fn plan_on_cpu(problem: &Problem, kernel: Kernel, request: &Request) -> Result<Choice> {
     let isa = Isa::widest(None);
     if kernel == Kernel::Standard {
-        return Ok(Plan {
-            kernel,
-            tile: None,
-            steps: Vec::new(),
-            unaligned: None,
+        let reason = "standard was asked for: the unfused baseline, with the scores in memory".to_owned();
+        return Ok(Choice {
             workspace_bytes: (4 * problem.lse_len() as u64).saturating_mul(problem.seqlen_k() as u64),
-            reasons: vec![
-                "standard was asked for: the unfused baseline, with the scores in memory".to_owned(),
-            ],
+            ..Choice::on_cpu(kernel, vec![reason])
         });
     }
     let tile =
@@ -43,33 +39,10 @@ pub(crate) fn plan(problem: &Problem, kernel: Kernel, request: &Request) -> Resu
     }];
     reasons.push(format!("{isa}: the widest vector instructions of this CPU"));
     reasons.push(tile.to_string());
-    Ok(Plan {
-        kernel,
-        tile: Some((tile.block_m, tile.block_n)),
-        steps: Vec::new(),
-        unaligned: None,
-        workspace_bytes: 0,
-        reasons,
-    })
+    Ok(Choice { tile: Some((tile.block_m, tile.block_n)), ..Choice::on_cpu(kernel, reasons) })
 }
 
-/// Runs a plan.
-pub(crate) fn run<T: Element>(
-    problem: &Problem,
-    plan: &Plan,
-    (q, k, v): (&[T], &[T], &[T]),
-    o: &mut [T::Output],
-    lse: Option<&mut [f32]>,
-) -> Result<Stats> {
-    match plan.tile {
-        None => super::standard(problem, q, k, v, o, lse),
-        Some((block_m, block_n)) => {
-            super::forward_with(problem, config(Some(block_m), Some(block_n)), q, k, v, o, lse)
-        }
-    }
-}
-
-const fn config(block_m: Option<usize>, block_n: Option<usize>) -> Config {
+pub(crate) const fn config(block_m: Option<usize>, block_n: Option<usize>) -> Config {
     Config { block_m, block_n, isa: None }
 }
 

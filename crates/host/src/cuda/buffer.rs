@@ -55,6 +55,7 @@ impl Buffer {
     }
 
     /// Sets every byte on `stream`.
+    #[cfg(feature = "testing")]
     pub(super) fn fill(&self, byte: u8, stream: sys::CUstream) -> Result<()> {
         // SAFETY: the allocation is live and as long as said.
         check("cuMemsetD8Async", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })

@@ -16,8 +16,8 @@ impl Cuda {
     /// Records what `enqueue` puts on this backend's stream, which is given to it, without running it.
     ///
     /// The driver refuses to record an allocation or a wait, so that a call that can be recorded makes none.
-    /// Kernels must be loaded before ([`Self::load`], [`Self::load_decode`], [`Self::load_gemm`], or a first
-    /// call). To record on a stream of one's own, begin the capture there and enqueue as ever.
+    /// Kernels must be loaded before ([`Self::load`], or a first call). To record on a stream of one's own,
+    /// begin the capture there and enqueue as ever.
     ///
     /// # Errors
     /// The error of `enqueue`, and when the driver refuses to record what it does.

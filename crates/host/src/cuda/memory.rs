@@ -9,7 +9,7 @@ use super::driver::check;
 use super::{CUstream, Cuda};
 use crate::{Error, Result};
 
-/// An allocation and a stream. Launches that [`Cuda::forward`] and its kin put on the stream find what was
+/// An allocation and a stream. Launches that [`Cuda::enqueue`] puts on the stream find what was
 /// copied before.
 pub struct DeviceMemory {
     cuda: Cuda,

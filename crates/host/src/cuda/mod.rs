@@ -1,19 +1,17 @@
 //! The CUDA backend: the driver API through `cudarc`, loaded at run time, and the shipped PTX.
 //!
-//! Everything that an embedding runtime (candle, burn, cust) needs is [`Cuda::forward`]: raw device
+//! Everything that an embedding runtime (candle, burn, cust) needs is [`Cuda::enqueue`]: raw device
 //! pointers and a stream in, launches enqueued, nothing allocated on the device and nothing synchronised.
 
-mod backward;
 mod buffer;
-mod clock;
-mod copy;
 mod driver;
-mod gemm;
 mod graph;
 mod memory;
 mod modules;
 mod resident;
 mod tensor_map;
+#[cfg(feature = "testing")]
+pub(crate) mod timing;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -22,20 +20,14 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use fa_kernels::entries::{Entry, Params};
 use fa_kernels::ptx::tma;
 
-pub use backward::ResidentBackward;
-pub use copy::DeviceCopy;
 pub use cudarc::driver::sys::CUstream;
-pub use gemm::{MmaPeak, ResidentGemm};
 pub use graph::Graph;
 pub use memory::DeviceMemory;
-pub use resident::{LaunchSpan, Resident};
+pub(crate) use resident::Resident;
 
-use crate::launch::{Addresses, params};
+use crate::operation::Launch;
 use crate::tensor_map::TensorMap;
-use crate::{
-    BackendKind, DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Error, Plan,
-    Problem, Result, Step, decode,
-};
+use crate::{BackendKind, Device, Error, Operation, Plan, Result};
 use buffer::Buffer;
 use driver::{attribute, check};
 use modules::Modules;
@@ -52,7 +44,6 @@ pub struct Cuda {
     device: Device,
     /// CUDA version of the driver, as 1000·major + 10·minor.
     cuda_version: i32,
-    l2_bytes: usize,
 }
 
 impl Cuda {
@@ -75,10 +66,8 @@ impl Cuda {
         unsafe { context.disable_event_tracking() };
         let stream = check("cuStreamCreate", context.new_stream())?;
         let device = describe(&context, cuda_version)?;
-        let l2_bytes =
-            attribute(&context, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize;
         let (modules, tensor_maps) = (Arc::new(Modules::default()), Arc::new(TensorMaps::new()));
-        Ok(Self { context, stream, modules, tensor_maps, device, cuda_version, l2_bytes })
+        Ok(Self { context, stream, modules, tensor_maps, device, cuda_version })
     }
 
     /// The GPU.
@@ -106,33 +95,16 @@ impl Cuda {
         Buffer::new(&self.context, &self.device.name, what, bytes)
     }
 
-    /// Device memory with a copy of `values`.
-    fn buffer_of<T: Copy>(&self, what: &'static str, values: &[T]) -> Result<Buffer> {
-        let buffer = self.buffer(what, size_of_val(values))?;
-        buffer.write(values, self.stream())?;
-        Ok(buffer)
-    }
-
-    /// Loads a plan's kernels, so that the first [`Self::forward`] does not pay for the driver's compiler.
+    /// Loads a plan's kernels, so that the first [`Self::enqueue`] does not pay for the driver's compiler.
     ///
     /// # Errors
-    /// When the driver refuses a kernel; the error carries its compiler's log.
-    pub fn load(&self, plan: &Plan) -> Result<()> {
-        self.load_steps(&plan.steps)?;
-        self.load_steps(plan.unaligned.as_slice())
-    }
-
-    /// As [`Self::load`], for [`Self::decode`].
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_decode(&self, plan: &DecodePlan) -> Result<()> {
-        self.load_steps(&plan.steps)
-    }
-
-    fn load_steps(&self, steps: &[Step]) -> Result<()> {
+    /// When the plan is for another device, and when the driver refuses a kernel; the error carries its
+    /// compiler's log.
+    pub fn load<O: Operation>(&self, plan: &Plan<O>) -> Result<()> {
+        plan.check_device(&self.device)?;
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        steps.iter().try_for_each(|step| self.modules.function(step.entry).map(drop))
+        let mut launches = plan.launches().iter().chain(plan.unaligned());
+        launches.try_for_each(|launch| self.modules.function(launch.entry).map(drop))
     }
 
     /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded under its name.
@@ -147,47 +119,66 @@ impl Cuda {
         self.modules.load(entry, ptx)
     }
 
-    /// Enqueues a plan's launches on `stream` and returns; O and lse are there once the stream gets so far.
+    /// Enqueues a plan's launches on `stream` and returns; the outputs are there once the stream gets so far.
     ///
-    /// Allocates nothing on the device and synchronises nothing; after [`Self::load`] it can be recorded in a
-    /// CUDA graph ([`Self::capture`]).
+    /// Allocates nothing on the device and synchronises nothing, and tensor maps go by value with a launch;
+    /// after [`Self::load`] it can be recorded in a CUDA graph ([`Self::capture`]). Lengths and page tables
+    /// of decode problems are not looked at: a length beyond the cache's counts as all of it.
     ///
     /// # Errors
-    /// When an address that the problem needs was left out, and when the driver refuses a kernel or a launch.
+    /// When the plan is for another device, when an address that the problem needs was left out, and when the
+    /// driver refuses a kernel or a launch.
     ///
     /// # Safety
-    /// `plan` was made for `problem` and this device. The addresses are device memory of this
-    /// context that the problem's views stay inside of, aligned to their element type; they and
-    /// `stream` stay alive until the launches are over, nothing else writes the tensors meanwhile,
-    /// and O, lse and workspace do not overlap the inputs.
-    pub unsafe fn forward(
+    /// The addresses are device memory of this context that the problem's views stay inside of, aligned to
+    /// their element type, and a workspace of [`Plan::workspace_bytes`]. They and `stream` stay alive until
+    /// the launches are over, and nothing else writes the tensors meanwhile. Outputs and workspace overlap
+    /// neither the inputs nor one another. Entries of a page table that hold a sequence's keys name pages of
+    /// K and V.
+    pub unsafe fn enqueue<O: Operation>(
         &self,
-        problem: &Problem,
-        plan: &Plan,
-        addresses: &Addresses,
+        plan: &Plan<O>,
+        addresses: &O::Addresses,
         stream: CUstream,
     ) -> Result<()> {
-        // SAFETY: the caller's contract.
-        plan.steps_at(addresses)
-            .iter()
-            .try_for_each(|step| unsafe { self.forward_step(problem, step, addresses, stream) })
+        plan.check_device(&self.device)?;
+        // SAFETY: the caller vouches for addresses and stream; the launches are the plan's for them.
+        unsafe { self.enqueue_launches(plan, plan.launches_at(addresses), addresses, stream) }
     }
 
-    /// Enqueues one of a plan's launches.
+    /// Enqueues some of a plan's launches.
     ///
     /// # Safety
-    /// As [`Self::forward`].
-    unsafe fn forward_step(
+    /// As [`Self::enqueue`].
+    unsafe fn enqueue_launches<O: Operation>(
         &self,
-        problem: &Problem,
-        step: &Step,
-        addresses: &Addresses,
+        plan: &Plan<O>,
+        launches: &[Launch<O>],
+        addresses: &O::Addresses,
         stream: CUstream,
     ) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let params = params(problem, step, addresses, |map| self.tensor_map(map))?;
-        // SAFETY: the caller's contract; the entry takes these parameters.
-        unsafe { self.enqueue(step.entry, step.grid, &params, stream) }
+        launches.iter().try_for_each(|launch| {
+            let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
+            // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
+            unsafe { self.enqueue_entry(launch.entry, launch.grid, &params, stream) }
+        })
+    }
+
+    /// Refuses an address that is no memory of this GPU.
+    pub(crate) fn check_address(&self, tensor: &'static str, address: u64) -> Result<()> {
+        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        let (mut ordinal, this) = (-1, self.context.ordinal());
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        // SAFETY: the driver writes one integer, and only looks the address up.
+        let found =
+            unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast::<c_void>(), attribute, address) };
+        let reason = match (found.result(), usize::try_from(ordinal)) {
+            (Ok(()), Ok(ordinal)) if ordinal == this => return Ok(()),
+            (Ok(()), Ok(ordinal)) => format!("is memory of GPU {ordinal}, and this is GPU {this}"),
+            _ => format!("is no memory of a GPU, and GPU {this}'s was expected"),
+        };
+        Err(Error::Address { tensor, address, reason })
     }
 
     /// A tensor map in the form that goes by value with a launch.
@@ -195,42 +186,12 @@ impl Cuda {
         self.tensor_maps.encoded(self.cuda_version, map)
     }
 
-    /// As [`Self::forward`], of a decode problem. Nothing is checked on the way: lengths beyond the cache's
-    /// count as all of it.
-    ///
-    /// # Errors
-    /// When the driver refuses a kernel or a launch.
-    ///
-    /// # Safety
-    /// As [`Self::forward`]; and the page table's entries that hold a sequence's keys name pages of K and V.
-    pub unsafe fn decode(
-        &self,
-        problem: &DecodeProblem,
-        plan: &DecodePlan,
-        addresses: &DecodeAddresses,
-        stream: CUstream,
-    ) -> Result<()> {
-        let params = Params::Decode(decode::params(problem, plan, addresses));
-        // SAFETY: the caller's contract.
-        unsafe { self.launch(&plan.steps, &params, stream) }
-    }
-
-    /// Enqueues launches that share their parameters.
-    ///
-    /// # Safety
-    /// The parameters are those that the steps' entries take, and describe memory as [`Self::forward`] says.
-    unsafe fn launch(&self, steps: &[Step], params: &Params, stream: CUstream) -> Result<()> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        // SAFETY: the caller's contract.
-        steps.iter().try_for_each(|step| unsafe { self.enqueue(step.entry, step.grid, params, stream) })
-    }
-
     /// Enqueues one launch of an entry in the current context.
     ///
     /// # Safety
     /// `params` are what the entry takes, and describe device memory that it may use until the launch is
     /// over.
-    unsafe fn enqueue<A, T>(
+    unsafe fn enqueue_entry<A, T>(
         &self,
         entry: &'static Entry<A, T>,
         grid: u32,
@@ -261,32 +222,6 @@ impl Cuda {
             )
         };
         check(format_args!("cuLaunchKernel({})", entry.name), launched)
-    }
-
-    /// Copies host tensors to the device, where the problem can be run as often as one likes.
-    ///
-    /// # Errors
-    /// When a buffer is too small for its view, or the device's memory for the problem.
-    pub fn upload<T: Element>(
-        &self,
-        problem: &Problem,
-        plan: &Plan,
-        (q, k, v): (&[T], &[T], &[T]),
-    ) -> Result<Resident<T>> {
-        Resident::forward(self, problem, plan, (q, k, v))
-    }
-
-    /// As [`Self::upload`], of a decode problem.
-    ///
-    /// # Errors
-    /// When a buffer is too small, an input out of range, or the device's memory too small.
-    pub fn upload_decode<T: Element>(
-        &self,
-        problem: &DecodeProblem,
-        plan: &DecodePlan,
-        inputs: &DecodeInputs<'_, T>,
-    ) -> Result<Resident<T>> {
-        Resident::decode(self, problem, plan, inputs)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use fa_kernels::params::DecodeParams;
 
-use super::{DecodePlan, DecodeProblem};
+use super::DecodeProblem;
 use crate::launch::strides;
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeAddresses {
     /// Queries.
     pub q: u64,
@@ -22,20 +22,21 @@ pub struct DecodeAddresses {
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,
-    /// [`DecodePlan::workspace_bytes`] of memory, aligned to 16 bytes; unused where that is 0.
+    /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
+    /// that is 0.
     pub workspace: u64,
 }
 
-/// The parameters that every entry of a plan for `problem` takes.
+/// The parameters that every entry takes that splits the keys of `problem` into so many parts.
 pub(crate) fn params(
     problem: &DecodeProblem,
-    plan: &DecodePlan,
+    num_splits: usize,
     addresses: &DecodeAddresses,
 ) -> DecodeParams {
     let dense = problem.dense();
     let tensors = dense.tensors();
     let rows = dense.lse_len() as u64;
-    // `DecodeProblem::new` bounds sequences and head_dim, `plan_decode` the splits, and the grid check heads
+    // `DecodeProblem::new` bounds sequences and head_dim, the planner the splits, and the grid check heads
     // and rows, so these casts keep their values.
     DecodeParams {
         q: addresses.q,
@@ -46,7 +47,7 @@ pub(crate) fn params(
         seqused_k: addresses.seqused_k.unwrap_or(0),
         page_table: addresses.page_table.unwrap_or(0),
         partial_o: addresses.workspace,
-        partial_lse: addresses.workspace + 4 * plan.num_splits as u64 * rows * dense.head_dim() as u64,
+        partial_lse: addresses.workspace + 4 * num_splits as u64 * rows * dense.head_dim() as u64,
         q_strides: strides(&tensors.q),
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
@@ -60,7 +61,7 @@ pub(crate) fn params(
         group: dense.group() as u32,
         head_dim: dense.head_dim() as u32,
         causal: dense.causal().into(),
-        num_splits: plan.num_splits as u32,
+        num_splits: num_splits as u32,
         softmax_scale: dense.softmax_scale(),
     }
 }

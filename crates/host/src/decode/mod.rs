@@ -2,14 +2,13 @@
 
 mod cpu;
 mod launch;
+mod operation;
 mod plan;
 mod problem;
+#[cfg(feature = "testing")]
 mod reference;
-mod sim;
 
 pub use launch::DecodeAddresses;
 pub(crate) use launch::params;
-pub use plan::{DecodePlan, DecodeRequest, plan_decode};
+pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
 pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q};
-
-pub(crate) use cpu::run as run_on_cpu;

@@ -4,22 +4,23 @@ use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
+use crate::operation::{Choice, Launch};
+use crate::plan::cost::h200::{BUSY, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS};
 use crate::plan::{built_for, checked_grid, tile_too_large, unsupported_dtype};
-use crate::{BackendKind, Device, Error, Result, Step};
+use crate::{BackendKind, Device, Error, Plan, Result};
 
-/// The kernel's name in messages.
+/// The one kernel that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeKernel;
+
+impl DecodeKernel {
+    /// The name that messages and documents use.
+    pub const fn name(self) -> &'static str {
+        KERNEL
+    }
+}
+
 const KERNEL: &str = "decode";
-
-/// Key blocks that each split has at least: a shorter one costs more to merge than it saves.
-const LEAST_BLOCKS: usize = 4;
-
-/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
-/// places, gain 2 % on an H200.
-const GOOD_ENOUGH: f64 = 0.99;
-
-/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
-/// on an H200 as fast as 256 halves do, and leave nothing to merge.
-const BUSY: f64 = 0.8;
 
 /// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability
 /// 8.0 and later).
@@ -35,18 +36,25 @@ pub struct DecodeRequest {
 }
 
 /// How a decode problem will be computed.
-#[derive(Clone, Debug)]
-pub struct DecodePlan {
+pub type DecodePlan = Plan<DecodeProblem>;
+
+/// What the parameters of a launch need beside its entry.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeLaunchDetails {
+    pub(crate) num_splits: usize,
+}
+
+impl Default for DecodeLaunchDetails {
+    fn default() -> Self {
+        Self { num_splits: 1 }
+    }
+}
+
+impl DecodePlan {
     /// Parts that each sequence's keys are split into.
-    pub num_splits: usize,
-    /// (BLOCK_M, BLOCK_N); none on the CPU.
-    pub tile: Option<(usize, usize)>,
-    /// The launches in order; empty on the CPU.
-    pub steps: Vec<Step>,
-    /// Bytes of device memory for the splits' results.
-    pub workspace_bytes: u64,
-    /// Why, one sentence per choice.
-    pub reasons: Vec<String>,
+    pub fn num_splits(&self) -> usize {
+        self.launches().first().map_or(1, |launch| launch.details.num_splits)
+    }
 }
 
 /// Chooses entry and number of splits for `problem` on `device`.
@@ -54,15 +62,18 @@ pub struct DecodePlan {
 /// # Errors
 /// When there is no entry for the storage type, the device is too old or its shared memory too small,
 /// the splits asked for are none or too many, or the grid would be too large.
-pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeRequest) -> Result<DecodePlan> {
+pub(super) fn plan(
+    problem: &DecodeProblem,
+    device: &Device,
+    request: &DecodeRequest,
+) -> Result<Choice<DecodeProblem>> {
     let limit = if device.backend == BackendKind::Cpu { 1 } else { MAX_SPLITS as usize };
     if let Some(value) = request.num_splits.filter(|value| !(1..=limit).contains(value)) {
         return Err(Error::NumSplits { value, limit });
     }
     if device.backend == BackendKind::Cpu {
         let reason = "forward_cpu on each sequence: its tasks fill the cores without splits";
-        let reasons = vec![reason.to_owned()];
-        return Ok(DecodePlan { num_splits: 1, tile: None, steps: Vec::new(), workspace_bytes: 0, reasons });
+        return Ok(Choice::on_cpu(DecodeKernel, vec![reason.to_owned()]));
     }
     let dense = problem.dense();
     let entry = choose_entry(problem, device, request)?;
@@ -72,14 +83,18 @@ pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeReq
         None => shape.choose_splits(),
     };
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-    let mut steps = vec![Step::new(entry, checked_grid(shape.tiles as u128 * num_splits as u128)?)];
+    let launch = |entry, blocks| {
+        let details = DecodeLaunchDetails { num_splits };
+        Ok::<_, Error>(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
+    };
+    let mut launches = vec![launch(entry, shape.tiles as u128 * num_splits as u128)?];
     let mut workspace_bytes = 0;
     if num_splits > 1 {
         let rows = dense.lse_len() as u128;
         let combine = built_for(Algorithm::DecodeCombine, dense.dtype())
             .next()
             .ok_or_else(|| unsupported_dtype(KERNEL, Algorithm::DecodeCombine, dense.dtype()))?;
-        steps.push(Step::new(combine, checked_grid(rows)?));
+        launches.push(launch(combine, rows)?);
         // The grid bounds the rows, so this fits.
         workspace_bytes = (4 * rows * num_splits as u128 * (dense.head_dim() as u128 + 1)) as u64;
     }
@@ -106,7 +121,14 @@ pub fn plan_decode(problem: &DecodeProblem, device: &Device, request: &DecodeReq
         ),
         why,
     ];
-    Ok(DecodePlan { num_splits, tile: Some((block_m, block_n)), steps, workspace_bytes, reasons })
+    Ok(Choice {
+        kernel: DecodeKernel,
+        tile: Some((block_m, block_n)),
+        launches,
+        unaligned: None,
+        workspace_bytes,
+        reasons,
+    })
 }
 
 /// The entry asked for, or of the smallest HEAD_DIM that fits the one that wastes the fewest rows.
@@ -189,12 +211,12 @@ impl Shape {
             );
             return (1, why);
         }
-        let most = (self.key_blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS as usize);
+        let most = (self.key_blocks / LEAST_SPLIT_BLOCKS).clamp(1, MAX_SPLITS as usize);
         let best = (1..=most).map(|splits| self.efficiency(splits)).fold(0.0, f64::max);
         let chosen = (1..=most).find(|&splits| self.efficiency(splits) >= GOOD_ENOUGH * best).unwrap_or(1);
         let why = format!(
             "{chosen} split{}: {} blocks in {} wave{} of {} keep the multiprocessors busy {:.0} % of the time, and no \
-             number up to {most} (at least {LEAST_BLOCKS} key blocks each) more than {:.0} %",
+             number up to {most} (at least {LEAST_SPLIT_BLOCKS} key blocks each) more than {:.0} %",
             if chosen == 1 { "" } else { "s" },
             self.tiles * chosen,
             (self.tiles * chosen).div_ceil(self.slots),
@@ -210,7 +232,9 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, DecodeOptions, Sim, TensorLayout, Tensors};
+    use crate::decode::DecodeOptions;
+    use crate::sim::Sim;
+    use crate::{DType, TensorLayout, Tensors};
 
     fn problem(
         batch: usize,
@@ -226,12 +250,12 @@ mod tests {
     }
 
     fn plan(problem: &DecodeProblem) -> DecodePlan {
-        plan_decode(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap()
+        Plan::new(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap()
     }
 
     #[test]
     fn splits_fill_the_multiprocessors_and_no_more() {
-        let splits = |batch, sk| plan(&problem(batch, [32, 8], 1, sk, 128, DType::F16)).num_splits;
+        let splits = |batch, sk| plan(&problem(batch, [32, 8], 1, sk, 128, DType::F16)).num_splits();
         // 8, 64, 128 and 512 tiles for 264 slots on 132 multiprocessors.
         assert_eq!(splits(1, 131_072), 33);
         assert_eq!(splits(8, 8192), 4);
@@ -245,16 +269,17 @@ mod tests {
     #[test]
     fn one_split_needs_neither_workspace_nor_a_second_launch() {
         let one = plan(&problem(64, [32, 8], 1, 4096, 128, DType::Bf16));
-        assert_eq!((one.steps.len(), one.workspace_bytes), (1, 0));
+        assert_eq!((one.launches().len(), one.workspace_bytes()), (1, 0));
         let four = plan(&problem(8, [32, 8], 1, 8192, 128, DType::Bf16));
-        assert_eq!((four.steps.len(), four.workspace_bytes), (2, 4 * 4 * 8 * 32 * 129));
-        assert_eq!(four.steps[1].grid, 8 * 32);
+        assert_eq!((four.launches().len(), four.workspace_bytes()), (2, 4 * 4 * 8 * 32 * 129));
+        assert_eq!(four.launches()[1].grid, 8 * 32);
     }
 
     #[test]
     fn the_tile_holds_the_packed_rows_where_one_is_large_enough() {
-        let tile =
-            |heads, sq, head_dim| plan(&problem(1, heads, sq, 100, head_dim, DType::F16)).steps[0].entry.name;
+        let tile = |heads, sq, head_dim| {
+            plan(&problem(1, heads, sq, 100, head_dim, DType::F16)).launches()[0].entry.name
+        };
         assert_eq!(tile([8, 1], 1, 128), "decode_f16_m16_d128_w4_s3");
         assert_eq!(tile([8, 1], 4, 128), "decode_f16_m32_d128_w4_s3");
         assert_eq!(tile([8, 1], 16, 128), "decode_f16_m32_d128_w4_s3");
@@ -269,17 +294,17 @@ mod tests {
             compute_capability: 86,
             ..Sim::new(0).device().clone()
         };
-        for head_dim in 1..=crate::MAX_HEAD_DIM {
+        for head_dim in 1..=crate::forward::MAX_HEAD_DIM {
             let problem = problem(1, [8, 1], 1, 1000, head_dim, DType::Bf16);
-            let plan = plan_decode(&problem, &device, &DecodeRequest::default()).unwrap();
-            assert!(plan.steps[0].entry.shared_bytes <= 99 << 10);
+            let plan = Plan::new(&problem, &device, &DecodeRequest::default()).unwrap();
+            assert!(plan.launches()[0].entry.shared_bytes <= 99 << 10);
         }
     }
 
     #[test]
     fn what_cannot_run_is_refused_in_one_line() {
         let refused = |dtype, device: &Device, request: &DecodeRequest| {
-            plan_decode(&problem(1, [8, 1], 1, 100, 64, dtype), device, request).unwrap_err().to_string()
+            Plan::new(&problem(1, [8, 1], 1, 100, 64, dtype), device, request).unwrap_err().to_string()
         };
         let sim = Sim::new(0).device().clone();
         let splits = |num_splits| DecodeRequest { num_splits: Some(num_splits), ..DecodeRequest::default() };

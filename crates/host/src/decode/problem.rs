@@ -24,10 +24,9 @@ pub struct DecodeOptions {
 /// of page `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
 ///
 /// ```
-/// use flash_attention::{
-///     Backend, BackendKind, DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, TensorLayout,
-///     Tensors,
-/// };
+/// use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
+/// use flash_attention::forward::Outputs;
+/// use flash_attention::{Backend, BackendKind, DType, TensorLayout, Tensors};
 ///
 /// let q = TensorLayout::bshd(2, 1, 8, 64); // two sequences, one query row each, 8 heads
 /// let pages = TensorLayout::bshd(10, 16, 2, 64); // 10 pages of 16 keys, 2 key/value heads
@@ -36,7 +35,7 @@ pub struct DecodeOptions {
 /// let problem = DecodeProblem::new(tensors, DType::F32, options)?;
 ///
 /// let backend = Backend::open(Some(BackendKind::Cpu))?;
-/// let plan = backend.plan_decode(&problem, &DecodeRequest::default())?;
+/// let plan = backend.plan(&problem, &DecodeRequest::default())?;
 /// let cache = vec![0.25_f32; pages.span()];
 /// let inputs = DecodeInputs {
 ///     q: &cache[..q.span()],
@@ -46,7 +45,7 @@ pub struct DecodeOptions {
 ///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
 /// };
 /// let mut o = vec![0.0; q.span()];
-/// backend.decode(&problem, &plan, inputs, &mut o, None)?;
+/// backend.run(&plan, inputs, Outputs { o: &mut o, lse: None })?;
 /// assert!((o[0] - 0.25).abs() < 1e-6);
 /// # Ok::<(), flash_attention::Error>(())
 /// ```
@@ -183,28 +182,9 @@ impl DecodeProblem {
         }
     }
 
-    /// Checks host buffers: their type and lengths, the keys that are used and the pages that hold them.
-    pub(crate) fn check<T: Element>(
-        &self,
-        inputs: &DecodeInputs<'_, T>,
-        o: usize,
-        lse: Option<usize>,
-    ) -> Result<()> {
-        let dense = &self.dense;
-        // The dense K and V are not what lies in memory, so they are checked below.
-        let (dense_k, dense_v) = (dense.tensors().k.span(), dense.tensors().v.span());
-        dense.check_buffers::<T>(inputs.q.len(), dense_k, dense_v, o, lse)?;
-        let [k, v] = self.cache.map(|layout| layout.span());
-        let batch = dense.batch();
-        let table =
-            inputs.page_table.map(|table| ("page_table", table.len(), self.max_pages.unwrap_or(0) * batch));
-        let used = inputs.seqused_k.map(|used| ("seqused_k", used.len(), batch));
-        let lengths = [Some(("k", inputs.k.len(), k)), Some(("v", inputs.v.len(), v)), table, used];
-        for (tensor, len, needed) in lengths.into_iter().flatten() {
-            if len < needed {
-                return Err(Error::BufferTooSmall { tensor, len, needed });
-            }
-        }
+    /// Checks lists whose lengths were checked: the keys that are used and the pages that hold them.
+    pub(super) fn check_lists<T: Element>(&self, inputs: &DecodeInputs<'_, T>) -> Result<()> {
+        let (dense, batch) = (&self.dense, self.dense.batch());
         if inputs.page_table.is_some() != self.max_pages.is_some() {
             return Err(Error::PageTablePresence { paged: self.max_pages.is_some() });
         }
@@ -237,6 +217,9 @@ impl DecodeProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Plan;
+    use crate::decode::DecodeRequest;
+    use crate::forward::Outputs;
 
     fn tensors(sq: usize, k: TensorLayout) -> Tensors {
         let q = TensorLayout::bshd(2, sq, 4, 8);
@@ -248,11 +231,17 @@ mod tests {
         DecodeProblem::new(tensors(1, TensorLayout::bshd(5, 16, 2, 8)), DType::F32, options)
     }
 
-    fn message(seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> String {
-        let problem = paged(3).unwrap();
+    fn check(problem: &DecodeProblem, seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> Result<()> {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
         let inputs = DecodeInputs { q: &q, k: &kv, v: &kv, seqused_k, page_table };
-        problem.check(&inputs, 64, None).unwrap_err().to_string()
+        let (mut o, mut lse) = ([0.0; 64], [0.0; 8]);
+        let mut outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
+        let plan = Plan::new(problem, &crate::cpu::backend::device(), &DecodeRequest::default())?;
+        plan.check(plan.device(), inputs, &mut outputs)
+    }
+
+    fn message(seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> String {
+        check(&paged(3).unwrap(), seqused_k, page_table).unwrap_err().to_string()
     }
 
     #[test]
@@ -308,7 +297,7 @@ mod tests {
             seqused_k: Some(&[32, 0]),
             page_table: Some(&[4, 0, -7, 99, 99, 99]),
         };
-        problem.check(&inputs, 64, Some(8)).unwrap();
+        check(&problem, inputs.seqused_k, inputs.page_table).unwrap();
         assert_eq!(problem.cache_bytes(&inputs), 2 * 32 * 2 * 8 * 4);
     }
 }

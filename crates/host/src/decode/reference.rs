@@ -73,7 +73,8 @@ impl DecodeProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, DecodeOptions};
+    use crate::DType;
+    use crate::decode::DecodeOptions;
 
     #[test]
     fn pages_and_lengths_are_followed() {

@@ -2,14 +2,15 @@
 
 use rayon::prelude::*;
 
-use super::{GemmKernel, GemmPlan, GemmProblem, GemmRequest, Matrices, MatrixLayout};
+use super::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout};
+use crate::operation::Choice;
 use crate::{DType, Device, Element, Error, Result};
 
 /// Most rows of C that a thread makes at a time: enough that packing B again for each band costs little.
 const BAND: usize = 256;
 
 /// Plans the one kernel that there is.
-pub(super) fn plan(problem: &GemmProblem, why: String, request: &GemmRequest) -> Result<GemmPlan> {
+pub(super) fn plan(problem: &GemmProblem, why: String, request: &GemmRequest) -> Result<Choice<GemmProblem>> {
     let kernel = GemmKernel::GemmCpu;
     if request.block_m.is_some() || request.block_n.is_some() {
         return Err(Error::FixedTile { kernel: kernel.name(), tile: request.tile() });
@@ -19,10 +20,10 @@ pub(super) fn plan(problem: &GemmProblem, why: String, request: &GemmRequest) ->
     if problem.dtype() != DType::F32 {
         reasons.push(format!("A and B are converted from {} to fp32 once", problem.dtype()));
     }
-    Ok(GemmPlan { kernel, step: None, unaligned: None, reasons })
+    Ok(Choice::on_cpu(kernel, reasons))
 }
 
-/// C = A·B. Elements of `c` outside the matrix keep their values.
+/// C = A·B, and the bytes of memory taken beside it. Elements of `c` outside the matrix keep their values.
 ///
 /// # Errors
 /// When the memory for A, B and C in fp32 cannot be had.
@@ -31,7 +32,7 @@ pub(super) fn run<T: Element>(
     device: &Device,
     (a, b): (&[T], &[T]),
     c: &mut [T],
-) -> Result<()> {
+) -> Result<u64> {
     let (Matrices { a: la, b: lb, c: lc }, swapped) = problem.row_major();
     let (a, b) = if swapped { (b, a) } else { (a, b) };
     let a = widened(device, "A in fp32", &a[..la.span()])?;
@@ -46,7 +47,7 @@ pub(super) fn run<T: Element>(
             to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
         }
     });
-    Ok(())
+    Ok((size_of::<f32>() * (a.len() + b.len() + product.len())) as u64)
 }
 
 fn widened<T: Element>(device: &Device, what: &'static str, values: &[T]) -> Result<Vec<f32>> {

@@ -10,7 +10,7 @@ use crate::tensor_map::{Dimension, TensorMap, swizzled};
 
 /// Addresses of a problem's matrices on the device that runs it (host addresses in the simulator), each of
 /// the first element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GemmAddresses {
     /// M × K.
     pub a: u64,

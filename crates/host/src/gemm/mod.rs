@@ -1,7 +1,7 @@
 //! Matrix multiplication C = A·B on the three backends: what attention's products are measured against.
 //!
-//! The way through is attention's: a [`GemmProblem`] is validated once, [`gemm_plan`] chooses kernel and tile
-//! and says why, and [`Backend::gemm`](crate::Backend::gemm) runs it.
+//! The way through is attention's: a [`GemmProblem`] is validated once, a [`GemmPlan`] says which kernel and
+//! tile and why, and [`Backend::run`](crate::Backend::run) runs it.
 //!
 //! ```
 //! use flash_attention::gemm::{GemmProblem, GemmRequest, Matrices, MatrixLayout};
@@ -14,23 +14,23 @@
 //! };
 //! let problem = GemmProblem::new(matrices, DType::F32)?;
 //! let backend = Backend::open(None)?; // a GPU if there is one, else the CPU
-//! let plan = backend.plan_gemm(&problem, &GemmRequest::default())?;
+//! let plan = backend.plan(&problem, &GemmRequest::default())?;
 //! let (a, b) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 2.0]);
 //! let mut c = [0.0; 2];
-//! backend.gemm(&problem, &plan, (&a, &b), &mut c)?;
+//! backend.run(&plan, (&a, &b), &mut c)?;
 //! assert_eq!(c, [9.0, 21.0]);
 //! # Ok::<(), flash_attention::Error>(())
 //! ```
 
-mod backend;
 pub(crate) mod cpu;
 mod launch;
+mod operation;
 mod plan;
 mod problem;
+#[cfg(feature = "testing")]
 pub mod reference;
 
-pub use backend::PreparedGemm;
 pub use launch::GemmAddresses;
 pub(crate) use launch::params;
-pub use plan::{GemmKernel, GemmPlan, GemmRequest, GemmStep, gemm_plan};
+pub use plan::{GemmKernel, GemmPlan, GemmRequest};
 pub use problem::{GemmProblem, MAX_EXTENT, Matrices, MatrixLayout, Order};

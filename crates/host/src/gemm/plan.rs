@@ -7,9 +7,9 @@ use fa_kernels::tile::mma_block::MAX_LEADING;
 
 use tile::Candidates;
 
-use super::{GemmAddresses, GemmProblem, Matrices, Order};
+use super::{GemmProblem, Matrices, Order};
 use crate::plan::join;
-use crate::{BackendKind, DType, Device, Error, Result};
+use crate::{BackendKind, DType, Device, Error, Plan, Result, operation};
 
 /// A kernel that multiplies matrices; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,48 +91,18 @@ impl GemmRequest {
     }
 }
 
-/// One launch: a one-dimensional grid of an entry's blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct GemmStep {
-    /// The entry, with its threads and shared memory.
-    pub entry: &'static GemmEntry,
-    /// Number of blocks.
-    pub grid: u32,
-}
+/// How a matrix multiplication will be computed, in one launch or on the CPU.
+pub type GemmPlan = Plan<GemmProblem>;
 
-/// How a matrix multiplication will be computed.
-#[derive(Clone, Debug)]
-pub struct GemmPlan {
-    /// The kernel chosen.
-    pub kernel: GemmKernel,
-    /// The launch; none on the CPU.
-    pub step: Option<GemmStep>,
-    /// The launch in its place where A or B turns out to start at no multiple of 16 bytes, if that one needs
-    /// it.
-    pub unaligned: Option<GemmStep>,
-    /// Why, one sentence per choice.
-    pub reasons: Vec<String>,
-}
-
-impl GemmPlan {
-    /// (BLOCK_M, BLOCK_N, BLOCK_K) of the launch.
-    pub fn tile(&self) -> Option<(u32, u32, u32)> {
-        self.step.map(|GemmStep { entry, .. }| (entry.tile.block_m, entry.tile.block_n, entry.tile.block_k))
-    }
-
-    /// The launch for matrices at these addresses; none on the CPU.
-    pub fn step_at(&self, addresses: &GemmAddresses) -> Option<GemmStep> {
-        let aligned = (addresses.a | addresses.b).is_multiple_of(16);
-        if aligned { self.step } else { self.unaligned.or(self.step) }
-    }
-}
+type Launch = operation::Launch<GemmProblem>;
+type Choice = operation::Choice<GemmProblem>;
 
 /// Chooses kernel and tile for `problem` on `device`.
 ///
 /// # Errors
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
-pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) -> Result<GemmPlan> {
+pub(super) fn plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) -> Result<Choice> {
     let available = GemmKernel::of_backend(device.backend);
     if let Some(kernel) = request.kernel
         && !available.contains(&kernel)
@@ -166,7 +136,7 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
         reasons.push(format!("through registers: {why}"));
     }
     let candidates = Candidates { problem, device, kernel, request };
-    let (step, why) = candidates.choose(alignment.is_ok(), true)?;
+    let (launch, why) = candidates.choose(alignment.is_ok(), true)?;
     reasons.push(why);
     let unaligned = match alignment {
         // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
@@ -177,7 +147,8 @@ pub fn gemm_plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) 
         Ok(()) => Some(candidates.choose(false, false)?.0),
         Err(_) => None,
     };
-    Ok(GemmPlan { kernel, step: Some(step), unaligned, reasons })
+    let tile = Some((launch.entry.tile.block_m as usize, launch.entry.tile.block_n as usize));
+    Ok(Choice { kernel, tile, launches: vec![launch], unaligned, workspace_bytes: 0, reasons })
 }
 
 /// The fastest kernel that takes the problem on the device, and why.

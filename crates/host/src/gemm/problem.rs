@@ -1,8 +1,6 @@
 //! One matrix multiplication: validated once here, trusted by everything after.
 
-use std::ops::Range;
-
-use crate::{DType, Element, Error, Result};
+use crate::{DType, Error, Result, TensorLayout};
 
 /// The largest M, N, K and leading dimension: kernels count elements of an axis in 32 bits, with room for a
 /// tile.
@@ -67,15 +65,13 @@ impl MatrixLayout {
         Self { leading_dimension, ..self }
     }
 
-    /// The bytes of each row, or column, of consecutive elements of `element_bytes` bytes, from the first
-    /// element on.
-    pub(crate) fn byte_lines(&self, element_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    /// The same elements as rows of a tensor: each row, or column, of consecutive elements is one.
+    pub(crate) const fn lines(&self) -> TensorLayout {
         let (length, lines) = match self.order {
             Order::RowMajor => (self.columns, self.rows),
             Order::ColumnMajor => (self.rows, self.columns),
         };
-        let step = self.leading_dimension;
-        (0..lines).map(move |line| line * step * element_bytes..(line * step + length) * element_bytes)
+        TensorLayout::strided([1, lines, 1, length], [0, self.leading_dimension, 0, 1])
     }
 
     /// Elements from one row to the next, and from one column to the next.
@@ -226,20 +222,6 @@ impl GemmProblem {
                 (Matrices { a: b.transposed(), b: a.transposed(), c: c.transposed() }, true)
             }
         }
-    }
-
-    /// Checks that buffers of these lengths (in elements) hold what the matrices reach.
-    pub(crate) fn check_buffers<T: Element>(&self, a: usize, b: usize, c: usize) -> Result<()> {
-        if T::DTYPE != self.dtype {
-            return Err(Error::DTypeMismatch { given: T::DTYPE, expected: self.dtype });
-        }
-        let Matrices { a: la, b: lb, c: lc } = &self.matrices;
-        for (tensor, len, needed) in [("a", a, la.span()), ("b", b, lb.span()), ("c", c, lc.span())] {
-            if len < needed {
-                return Err(Error::BufferTooSmall { tensor, len, needed });
-            }
-        }
-        Ok(())
     }
 }
 

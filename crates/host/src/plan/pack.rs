@@ -1,21 +1,16 @@
-//! Which of Q, K and V are copied to where tensor maps can describe them, and when that pays.
+//! Which of Q, K and V are copied to where `forward_sm90` can read them, and what that costs.
 
-use fa_kernels::attention::pack::block_rows;
-use fa_kernels::entries::Algorithm;
+use fa_kernels::attention::{pack, transpose};
+use fa_kernels::entries::{Algorithm, entries};
 
-use super::hopper::{self, CHUNK, SECTOR};
-use super::tile::built_for_head_dim;
-use super::{Kernel, Step, checked_grid, entries, join, transpose, unsupported_dtype};
+use super::candidates::{checked_grid, join, unsupported_dtype};
+use super::cost::h200::{BYTES_PER_CYCLE, LAUNCH_CYCLES};
+use super::geometry::{CHUNK, SECTOR, columns, is_shifted, unreadable};
+use super::{Kernel, Launch, LaunchDetails, geometry};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
 /// Where each copy begins in the workspace is a multiple of so many bytes.
-pub(super) const ALIGNMENT: u64 = 256;
-
-/// Bytes that a multiprocessor of an H200 copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
-const BYTES_PER_CYCLE: f64 = 16.0;
-
-/// Cycles that one more launch takes.
-const LAUNCH_CYCLES: f64 = 4_000.0;
+const ALIGNMENT: u64 = 256;
 
 /// A tensor's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,22 +30,17 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The copies that entries of `algorithm` read.
-    pub(super) fn for_entries(problem: &Problem, algorithm: Algorithm) -> Self {
-        if algorithm == Algorithm::ForwardSm90RowClasses { Self::default() } else { Self::of(problem) }
-    }
-
     /// Copies of what cannot be read where it is.
     pub(super) fn of(problem: &Problem) -> Self {
         if problem.dtype() == DType::E4m3 {
-            return transpose::copy(problem);
+            return transposed(problem);
         }
         let tensors = inputs(problem);
-        let mut copied = tensors.map(|(name, tensor)| hopper::unreadable(name, tensor).is_some());
+        let mut copied = tensors.map(|(name, tensor)| unreadable(name, tensor).is_some());
         let [(_, q), (_, k), _] = tensors;
         if apart(problem, copied).is_some() {
-            copied[0] |= hopper::is_shifted(q);
-            copied[1] |= hopper::is_shifted(k);
+            copied[0] |= is_shifted(q);
+            copied[1] |= is_shifted(k);
         }
         let mut packed = Self::default();
         for ((copy, (_, tensor)), is_copied) in packed.copies.iter_mut().zip(tensors).zip(copied) {
@@ -78,7 +68,7 @@ impl Packed {
         if problem.dtype() == DType::E4m3 {
             return problem.widest_head_dim();
         }
-        self.reads(problem).iter().map(hopper::columns).max().unwrap_or(0)
+        self.reads(problem).iter().map(columns).max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -86,21 +76,29 @@ impl Packed {
     }
 
     /// The launch that makes the copies.
-    pub(super) fn step(self, problem: &Problem) -> Result<Step> {
-        if problem.dtype() == DType::E4m3 {
-            return transpose::step(self, problem);
-        }
-        let entry = entries().find(|entry| entry.algorithm == Algorithm::Pack);
-        let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Pack, DType::F16);
+    pub(super) fn launch(self, problem: &Problem) -> Result<Launch> {
+        let is_transposed = problem.dtype() == DType::E4m3;
+        let (algorithm, dtype) =
+            if is_transposed { (Algorithm::Transpose, DType::E4m3) } else { (Algorithm::Pack, DType::F16) };
+        let entry = entries().find(|entry| entry.algorithm == algorithm);
+        let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), algorithm, dtype);
         let entry = entry.ok_or_else(missing)?;
-        let blocks = self.copies.iter().flatten().map(|copy| {
-            u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
-        });
-        Ok(Step { packed: self, ..Step::new(entry, checked_grid(blocks.sum())?) })
+        let blocks = if is_transposed {
+            let v = &problem.tensors().v;
+            let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
+            u128::from(head_blocks) * (v.batch * v.heads) as u128
+        } else {
+            let blocks = self.copies.iter().flatten().map(|copy| {
+                u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
+            });
+            blocks.sum()
+        };
+        let details = LaunchDetails { packed: self, ..LaunchDetails::default() };
+        Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
     }
 
     /// About how many cycles that launch takes.
-    fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
+    pub(super) fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
         let moved = self.copies.iter().zip(inputs(problem)).filter_map(|(copy, (_, tensor))| {
             copy.map(|copy| {
                 let written = copy_bytes(&copy.layout) as f64;
@@ -110,69 +108,56 @@ impl Packed {
         copy_cycles(moved.sum(), device)
     }
 
-    /// Why these copies are made, and what they cost beside `attention` cycles.
-    pub(super) fn reason(&self, problem: &Problem, device: &Device, attention: f64) -> String {
+    /// Why these copies are made, and what they cost.
+    pub(super) fn cause(&self, problem: &Problem, device: &Device) -> Cause {
         if problem.dtype() == DType::E4m3 {
-            return transpose::reason(*self, problem, device, attention);
+            let v = &problem.tensors().v;
+            let read = (v.batch * v.heads * v.seqlen * v.head_dim) as f64;
+            let why =
+                "before it, v transposed, since tensor cores take 8-bit operands along their rows alone";
+            let cycles = copy_cycles(read + self.bytes as f64, device);
+            return Cause { why: why.to_owned(), bytes: self.bytes, cycles };
         }
         let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
         let names = join(copied().map(|(_, (name, _))| name));
-        let why = copied().find_map(|(_, (name, tensor))| hopper::unreadable(name, tensor));
+        let why = copied().find_map(|(_, (name, tensor))| unreadable(name, tensor));
         let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
-        let cycles = self.cycles(problem, device);
-        let (bytes, share) = (self.bytes, 100.0 * cycles / (cycles + attention));
-        format!(
-            "before it, {names} copied to rows of whole 32-byte sectors, since {why}: {bytes} bytes of workspace, \
-             about {share:.0} % of the time"
-        )
+        let why = format!("before it, {names} copied to rows of whole 32-byte sectors, since {why}");
+        Cause { why, bytes: self.bytes, cycles: self.cycles(problem, device) }
+    }
+}
+
+/// Why copies are made, and what they cost.
+pub(super) struct Cause {
+    why: String,
+    bytes: u64,
+    cycles: f64,
+}
+
+impl Cause {
+    /// In words, beside `attention` cycles.
+    pub(super) fn reason(&self, attention: f64) -> String {
+        let Self { why, bytes, cycles } = self;
+        let share = 100.0 * cycles / (cycles + attention);
+        format!("{why}: {bytes} bytes of workspace, about {share:.0} % of the time")
     }
 }
 
 /// About how many cycles a launch takes that reads and writes so many bytes.
-pub(super) fn copy_cycles(bytes: f64, device: &Device) -> f64 {
+fn copy_cycles(bytes: f64, device: &Device) -> f64 {
     LAUNCH_CYCLES + bytes / (f64::from(device.multiprocessors.max(1)) * BYTES_PER_CYCLE)
 }
 
-/// Why `forward_sm90` with copies would be no faster than `forward_sm80` without, or would not fit, if so.
-///
-/// Attention over rows that start anywhere takes `forward_sm80` 2.5 to 3 times as long as it takes
-/// `forward_sm90` over aligned ones (H200, head_dim 129); twice is counted on. So the copies pay where they
-/// take no longer than the attention that follows: where there are enough queries for each key, and keys for
-/// each query.
-pub(super) fn dissuasion(problem: &Problem, device: &Device, algorithm: Algorithm) -> Option<String> {
-    let packed = Packed::of(problem);
-    if packed.is_empty() {
-        return None;
-    }
-    let Tensors { q, k, v, o } = problem.tensors();
-    let spans = [q, k, v, o].into_iter().map(|tensor| 2 * tensor.span() as u128);
-    let tensors: u128 = spans.sum();
-    if tensors + u128::from(packed.bytes) > device.memory.into() {
-        return Some(format!(
-            "{} bytes of copies for tensor maps do not fit beside the tensors' {tensors}",
-            packed.bytes
-        ));
-    }
-    let attention = attention_cycles(problem, device, algorithm);
-    let copies = packed.cycles(problem, device);
-    (copies > attention).then(|| {
-        format!(
-            "copying rows for tensor maps would take about {:.1} times as long as its attention",
-            copies / attention.max(1.0)
-        )
-    })
-}
-
-/// As [`attention_cycles`], with the copies before it.
-pub(super) fn cycles(problem: &Problem, device: &Device, algorithm: Algorithm) -> f64 {
-    Packed::of(problem).cycles(problem, device) + attention_cycles(problem, device, algorithm)
-}
-
-/// About how many cycles the quickest tile of `algorithm` takes, over rows that are aligned.
-pub(super) fn attention_cycles(problem: &Problem, device: &Device, algorithm: Algorithm) -> f64 {
-    let tiles = built_for_head_dim(problem, algorithm).into_iter();
-    let cycles = tiles.map(|entry| hopper::schedule(problem, &entry.tile, device.multiprocessors).cycles);
-    cycles.min_by(f64::total_cmp).unwrap_or(0.0)
+/// The copy of V, [B, H, D, S] with S in whole products, contiguous.
+fn transposed(problem: &Problem) -> Packed {
+    let TensorLayout { batch, seqlen, heads, head_dim, .. } = problem.tensors().v;
+    let row = seqlen.next_multiple_of(transpose::KEYS as usize);
+    let stride_head = head_dim.saturating_mul(row);
+    let stride_batch = heads.saturating_mul(stride_head);
+    let layout = TensorLayout::strided([batch, head_dim, heads, row], [stride_batch, row, stride_head, 1]);
+    let bytes = (batch as u64).saturating_mul(stride_batch as u64);
+    let bytes = bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+    Packed { copies: [None, None, Some(PackedCopy { offset: 0, layout })], bytes }
 }
 
 /// Why the columns of Q and K do not meet, where some of the tensors are copied.
@@ -180,7 +165,7 @@ fn apart(problem: &Problem, copied: [bool; 3]) -> Option<String> {
     let Tensors { q, k, .. } = problem.tensors();
     let read =
         |is_copied: bool, tensor: &TensorLayout| if is_copied { packed_layout(tensor) } else { *tensor };
-    hopper::apart(&read(copied[0], q), &read(copied[1], k))
+    geometry::apart(&read(copied[0], q), &read(copied[1], k))
 }
 
 /// Q, K and V by name.
@@ -214,5 +199,5 @@ pub(crate) fn chunks(layout: &TensorLayout) -> u32 {
 /// Blocks of the launch for each head of a copy.
 pub(crate) fn head_blocks(layout: &TensorLayout) -> u32 {
     // `Problem::new` bounds sequences by MAX_SEQLEN.
-    (layout.seqlen as u32).div_ceil(block_rows(chunks(layout)))
+    (layout.seqlen as u32).div_ceil(pack::block_rows(chunks(layout)))
 }

@@ -1,5 +1,13 @@
+//! Which kernel and tile a forward pass gets.
+
+use fa_kernels::entries::entries;
+
+use super::candidates::MAX_GRID;
 use super::*;
-use crate::{BackwardProblem, BackwardRequest, Options, Sim, TensorLayout, Tensors, plan_backward};
+use crate::backward::{BackwardProblem, BackwardRequest};
+use crate::forward::Addresses;
+use crate::sim::Sim;
+use crate::{Options, Plan, TensorLayout, Tensors};
 
 fn problem(dtype: DType, head_dim: usize) -> Problem {
     let layout = TensorLayout::bshd(1, 100, 2, head_dim);
@@ -15,7 +23,7 @@ fn device(shared_per_block: usize) -> Device {
 fn tile(head_dim: usize, shared_per_block: usize) -> (usize, usize, u32) {
     let plan = plan(&problem(DType::F32, head_dim), &device(shared_per_block), &Request::default()).unwrap();
     let (block_m, block_n) = plan.tile.unwrap();
-    (block_m, block_n, plan.steps[0].entry.tile.head_dim)
+    (block_m, block_n, plan.launches[0].entry.tile.head_dim)
 }
 
 #[test]
@@ -27,9 +35,9 @@ fn the_smallest_head_dim_and_the_fastest_tile_that_fit_are_chosen() {
 
 #[test]
 fn every_head_dim_has_a_tile_on_the_smallest_device() {
-    for head_dim in 1..=crate::MAX_HEAD_DIM {
+    for head_dim in 1..=crate::forward::MAX_HEAD_DIM {
         let plan = plan(&problem(DType::F32, head_dim), &device(64 << 10), &Request::default()).unwrap();
-        assert!(plan.steps[0].entry.shared_bytes <= 64 << 10);
+        assert!(plan.launches[0].entry.shared_bytes <= 64 << 10);
     }
 }
 
@@ -66,7 +74,7 @@ fn more_heads_than_a_grid_has_blocks_are_refused_before_any_is_looked_at() {
             assert_eq!(error, "the launch needs 2199023255552 blocks; the limit is 2147483647");
         }
         let backward = BackwardProblem::like(problem).unwrap();
-        let error = plan_backward(&backward, &device(227 << 10), &BackwardRequest::default()).unwrap_err();
+        let error = Plan::new(&backward, &device(227 << 10), &BackwardRequest::default()).unwrap_err();
         assert_eq!(error.to_string(), "the launch needs 2199023255552 blocks; the limit is 2147483647");
     }
 }
@@ -79,7 +87,7 @@ fn a_packed_batch_of_so_many_tiles_that_orders_do_not_matter_is_not_dealt_out() 
     let problem = Problem::varlen(tensors, DType::F16, Options::default(), &offsets, &offsets).unwrap();
     let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
     let planned = plan(&problem, &Device { multiprocessors: 132, ..device(227 << 10) }, &request).unwrap();
-    assert_eq!(planned.steps[0].grid, 132);
+    assert_eq!(planned.launches[0].grid, 132);
     assert!(planned.reasons.iter().any(|reason| reason.contains("for 1610612736 tiles")), "{planned:?}");
 }
 
@@ -105,11 +113,11 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
         let device = Device { compute_capability, multiprocessors: 2, ..device(227 << 10) };
         plan(&problem(DType::F16, head_dim), &device, &Request::default()).unwrap()
     };
-    for head_dim in (8..=crate::MAX_HEAD_DIM).step_by(8) {
+    for head_dim in (8..=crate::forward::MAX_HEAD_DIM).step_by(8) {
         let plan = planned(head_dim, 90);
         assert_eq!(plan.kernel, Kernel::ForwardSm90);
         // Two heads of 100 rows; addresses turn out at the launch.
-        assert_eq!(plan.steps[0].grid, 2);
+        assert_eq!(plan.launches[0].grid, 2);
         assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
     }
     assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
@@ -140,13 +148,14 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
     let planned = |problem: &Problem| plan(problem, &h200, &Request::default()).unwrap();
     let trap = of_heads(2048, 2048, 129, Options { causal: true, ..Options::default() });
     let plan_of_trap = planned(&trap);
-    let algorithms: Vec<_> = plan_of_trap.steps.iter().map(|step| step.entry.algorithm).collect();
+    let algorithms: Vec<_> = plan_of_trap.launches.iter().map(|launch| launch.entry.algorithm).collect();
     assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
     // 144 columns of 2 bytes for each row of Q, K and V; 56 rows a block.
     let rows = 3 * 16 * 16 * 2048;
     assert_eq!(plan_of_trap.workspace_bytes, rows * 288);
-    assert_eq!(plan_of_trap.steps[0].grid, 3 * 16 * 16 * 37);
-    assert_eq!(plan_of_trap.workspace(), "the copies of Q, K and V");
+    assert_eq!(plan_of_trap.launches[0].grid, 3 * 16 * 16 * 37);
+    let name = Plan::new(&trap, &h200, &Request::default()).unwrap().workspace();
+    assert_eq!(name, "the copies of Q, K and V");
     let reason = plan_of_trap.reasons.iter().find(|reason| reason.contains("copied")).unwrap();
     assert!(reason.starts_with("before it, q, k, v copied to rows of whole 32-byte sectors"), "{reason}");
     assert!(reason.contains("q's seqlen stride is 129"), "{reason}");
@@ -168,7 +177,7 @@ fn hopper_reads_copies_of_what_no_tensor_map_describes_where_they_pay() {
             plan.reasons
         );
         let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-        assert_eq!(super::plan(&short, &h200, &asked).unwrap().steps.len(), 2);
+        assert_eq!(super::plan(&short, &h200, &asked).unwrap().launches.len(), 2);
     }
 
     let full = Device { memory: 4 * 2 * 16 * 16 * 2048 * 129 + rows * 288 - 1, ..h200.clone() };
@@ -186,10 +195,10 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
     let any = Request::default();
     for head_dim in [97, 129, 130, 132] {
         let plan = planned(2048, 2048, head_dim, any);
-        let step = &plan.steps[0];
-        assert_eq!((plan.steps.len(), plan.workspace_bytes), (1, 0), "{head_dim}");
-        assert_eq!(step.entry.algorithm, Algorithm::ForwardSm90RowClasses, "{head_dim}");
-        assert!(step.entry.tile.head_dim as usize >= head_dim + 4, "{head_dim}");
+        let launch = &plan.launches[0];
+        assert_eq!((plan.launches.len(), plan.workspace_bytes), (1, 0), "{head_dim}");
+        assert_eq!(launch.entry.algorithm, Algorithm::ForwardSm90RowClasses, "{head_dim}");
+        assert!(launch.entry.tile.head_dim as usize >= head_dim + 4, "{head_dim}");
         assert!(plan.reasons.iter().any(|reason| reason.contains("classes by where their rows start")));
         assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
     }
@@ -200,13 +209,13 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
     );
     // What crossings take counts for less there, but so do copies, and each step by classes is slower.
     let copied = planned(8192, 8192, 129, any);
-    assert_eq!(copied.steps[0].entry.algorithm, Algorithm::Pack);
+    assert_eq!(copied.launches[0].entry.algorithm, Algorithm::Pack);
     // A block of keys for each class of eight is eight blocks for one.
     assert_eq!(planned(64, 64, 129, any).kernel, Kernel::ForwardSm80);
     // A tile that classes have none of.
     let tile = Request { block_m: Some(192), block_n: Some(80), ..any };
     let algorithms: Vec<_> =
-        planned(4096, 4096, 121, tile).steps.iter().map(|step| step.entry.algorithm).collect();
+        planned(4096, 4096, 121, tile).launches.iter().map(|launch| launch.entry.algorithm).collect();
     assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
     let entry = entries().find(|entry| entry.name == "forward_sm90_f16_m192_n64_d128_row_classes").unwrap();
     let refused = |problem: &Problem| plan_entry(problem, &h200, entry).unwrap_err().to_string();
@@ -228,10 +237,10 @@ fn addresses_matter_where_a_tensor_is_not_copied() {
     let tensors = Tensors { q: layout(128), k: layout(128), v: layout(129), o: layout(129) };
     let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
     let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
-    let plan = plan(&problem, &device(227 << 10), &asked).unwrap();
+    let plan = Plan::new(&problem, &device(227 << 10), &asked).unwrap();
     let launched = |q, k, v, o| {
-        let steps = plan.steps_at(&Addresses { q, k, v, o, ..Addresses::default() });
-        steps.iter().map(|step| step.entry.algorithm).collect::<Vec<_>>()
+        let launches = plan.launches_at(&Addresses { q, k, v, o, ..Addresses::default() });
+        launches.iter().map(|launch| launch.entry.algorithm).collect::<Vec<_>>()
     };
     let copies = [Algorithm::Pack, Algorithm::ForwardSm90];
     assert_eq!(launched(16, 32, 48, 64), copies);
@@ -252,7 +261,7 @@ fn heads_that_start_anywhere_take_a_tile_that_holds_them_behind_their_shift() {
     let columns = |head_dims| {
         let plan = planned([16, 16], head_dims);
         assert_eq!(plan.kernel, Kernel::ForwardSm90);
-        plan.steps[0].entry.tile.head_dim
+        plan.launches[0].entry.tile.head_dim
     };
     // The last shift is that of a head: 7 elements of 129, 6 of 130, 4 of 132.
     assert_eq!([[129, 129], [130, 130], [137, 137], [138, 138]].map(columns), [144, 144, 144, 144]);
@@ -273,7 +282,7 @@ fn heads_that_start_anywhere_take_a_tile_that_holds_them_behind_their_shift() {
             Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, Options::default()).unwrap();
         let asked = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
         let plan = plan(&problem, &device(227 << 10), &asked).unwrap();
-        assert_eq!(plan.steps.len(), 2);
+        assert_eq!(plan.launches.len(), 2);
         assert!(plan.reasons.iter().any(|text| text.contains(reason)), "{:?}", plan.reasons);
     }
 }
@@ -284,18 +293,18 @@ fn changed_scores_have_entries_of_their_own_where_they_would_cost_the_others() {
         0 => Options { softcap: 20.0, ..Options::default() },
         _ => Options { alibi_slopes: Some(vec![0.5, 0.25]), ..Options::default() },
     };
-    for head_dim in 1..=crate::MAX_HEAD_DIM {
+    for head_dim in 1..=crate::forward::MAX_HEAD_DIM {
         let layout = TensorLayout::bshd(1, 100, 2, head_dim);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
         let problem = Problem::new(tensors, DType::F16, changes(head_dim)).unwrap();
         let sm80 = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
         let plan = plan(&problem, &device(227 << 10), &sm80).unwrap();
-        assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
+        assert_eq!(plan.launches[0].entry.algorithm, Algorithm::ForwardSm80ScoreMod);
         assert!(plan.reasons[0].ends_with("with the entries that change scores"), "{:?}", plan.reasons);
     }
     let sm80 = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
     let plan = plan(&problem(DType::F16, 64), &device(227 << 10), &sm80).unwrap();
-    assert_eq!(plan.steps[0].entry.algorithm, Algorithm::ForwardSm80);
+    assert_eq!(plan.launches[0].entry.algorithm, Algorithm::ForwardSm80);
 }
 
 #[test]
@@ -354,7 +363,7 @@ fn one_entry_is_planned_if_it_takes_the_problem() {
     let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
     let planned = |name, dtype, head_dim| plan_entry(&problem(dtype, head_dim), &device(64 << 10), of(name));
     let plan = planned("forward_simt_f32_m32_n32_d128", DType::F32, 100).unwrap();
-    assert_eq!((plan.kernel, plan.tile, plan.steps[0].grid), (Kernel::ForwardSimt, Some((32, 32)), 8));
+    assert_eq!((plan.kernel, plan.tile, plan.launches[0].grid), (Kernel::ForwardSimt, Some((32, 32)), 8));
     let message = |name, dtype, head_dim| planned(name, dtype, head_dim).unwrap_err().to_string();
     assert_eq!(
         message("forward_simt_f32_m32_n32_d128", DType::F16, 100),

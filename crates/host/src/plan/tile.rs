@@ -1,47 +1,73 @@
-//! The tile of a kernel that is one launch over tiles of queries.
+//! The tile of a kernel that is one launch over tiles of queries: the choice among candidates, and its
+//! reasons.
 
 use fa_kernels::config::check_shared;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 use fa_kernels::variant::Config;
 
-use super::order::fastest_first;
-use super::tuned::TUNED;
-use super::{
-    Kernel, Packed, Plan, Request, Step, built_for, for_scores, grid, hopper, join, row_classes, transpose,
-    unsupported_dtype,
+use super::candidates::{
+    Candidate, Candidates, for_scores, grid, join, that_hold, unsupported_dtype, widest,
 };
+use super::geometry::class_refusal;
+use super::hopper::{Way, ways};
+use super::order::fastest_first;
+use super::schedule::Schedule;
+use super::tuned::TUNED;
+use super::{Choice, Kernel, Launch, LaunchDetails, Request};
 use crate::{Device, Error, Problem, Result};
 
-/// Plans `kernel` with the fastest of its built tiles that is as asked and fits the device.
-pub(super) fn plan(
+/// Plans `candidate`, or, where it lacks the tile and was not asked for, the next slower kernel that has it.
+/// `forward_sm90` comes with the way in which it reads rows.
+pub(super) fn choose(
     problem: &Problem,
     device: &Device,
     request: &Request,
-    kernel: Kernel,
-    algorithm: Algorithm,
-    why: String,
-) -> Result<Plan> {
-    let needed = columns_needed(problem, algorithm);
-    let built = built_for_head_dim(problem, algorithm);
+    candidates: &Candidates,
+    (candidate, algorithm): (Candidate, Algorithm),
+    way: Option<Way>,
+) -> Result<Choice> {
+    let mut slower = candidates.slower(candidate.kernel);
+    match of_kernel(problem, device, request, (candidate, algorithm), way) {
+        Err(error @ (Error::NoSuchTile { .. } | Error::TileTooLarge { .. })) if request.kernel.is_none() => {
+            let next = slower.find_map(|tried| {
+                let algorithm = tried.algorithm?;
+                of_kernel(problem, device, request, (tried, algorithm), None).ok()
+            });
+            next.ok_or(error)
+        }
+        planned => planned,
+    }
+}
+
+/// Plans a kernel with the fastest of its built tiles that is as asked and fits the device.
+fn of_kernel(
+    problem: &Problem,
+    device: &Device,
+    request: &Request,
+    (Candidate { kernel, why, .. }, algorithm): (Candidate, Algorithm),
+    way: Option<Way>,
+) -> Result<Choice> {
+    let needed = way.as_ref().map_or(problem.widest_head_dim(), |way| way.needed);
+    let algorithm = way.as_ref().map_or(algorithm, |way| way.algorithm);
+    let built: Vec<(&'static Entry, Option<Schedule>)> = match &way {
+        Some(way) => way.tiles.iter().map(|&(entry, schedule)| (entry, Some(schedule))).collect(),
+        None => {
+            let built = that_hold(algorithm, problem.dtype(), needed).into_iter();
+            built.map(|entry| (entry, None)).collect()
+        }
+    };
     let columns = built
         .first()
-        .map(|entry| entry.tile.head_dim)
+        .map(|(entry, _)| entry.tile.head_dim)
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
-    built.iter().try_for_each(|entry| check_target(entry, device, kernel))?;
-    let asked_for: Vec<_> = built.iter().copied().filter(|entry| request.takes(&entry.tile)).collect();
+    built.iter().try_for_each(|(entry, _)| check_target(entry, device, kernel))?;
+    let asked_for: Vec<_> = built.iter().copied().filter(|(entry, _)| request.takes(&entry.tile)).collect();
     // Where nothing was built as asked, there is no smallest tile either.
-    let Some(smallest) = asked_for.iter().copied().min_by_key(|entry| entry.shared_bytes) else {
+    let Some((smallest, _)) = asked_for.iter().copied().min_by_key(|(entry, _)| entry.shared_bytes) else {
+        let built: Vec<_> = built.iter().map(|&(entry, _)| entry).collect();
         return Err(no_such_tile(problem, device, request, kernel, &built));
     };
-    let (ordered, order) = if algorithm.is_persistent() {
-        (asked_for, "the tile estimated to be done first,".to_owned())
-    } else {
-        fastest_first(asked_for, problem.causal(), &device.name, TUNED)
-    };
-    let mut ordered: Vec<_> =
-        ordered.into_iter().map(|entry| (entry, schedule(problem, device, entry))).collect();
-    // A stable sort: without an estimate the order stays.
-    ordered.sort_by_key(|(_, schedule)| schedule.map(|schedule| schedule.cycles as u64));
+    let (ordered, order) = in_order(problem, device, asked_for);
     let fitting = ordered.into_iter().find(|(entry, _)| check_fits(entry, problem, device).is_ok());
     let Some((entry, schedule)) = fitting else {
         return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
@@ -59,35 +85,27 @@ pub(super) fn plan(
             device.shared_per_block
         ),
     ];
-    of_entry(problem, device, kernel, (entry, schedule), reasons)
-}
-
-/// How the tiles of an entry whose blocks go through several are taken.
-fn schedule(problem: &Problem, device: &Device, entry: &Entry) -> Option<hopper::Schedule> {
-    let schedule = match entry.algorithm {
-        Algorithm::ForwardSm90RowClasses => row_classes::schedule,
-        algorithm if algorithm.is_persistent() => hopper::schedule,
-        _ => return None,
-    };
-    Some(schedule(problem, &entry.tile, device.multiprocessors))
-}
-
-/// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds its rows.
-pub(super) fn built_for_head_dim(problem: &Problem, algorithm: Algorithm) -> Vec<&'static Entry> {
-    let needed = columns_needed(problem, algorithm);
-    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= needed;
-    let built = || built_for(algorithm, problem.dtype()).filter(wide_enough);
-    let columns = built().map(|entry| entry.tile.head_dim).min();
-    built().filter(|entry| Some(entry.tile.head_dim) == columns).collect()
-}
-
-/// Columns that a tile must hold.
-fn columns_needed(problem: &Problem, algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::ForwardSm90RowClasses => row_classes::columns(problem),
-        algorithm if algorithm.is_persistent() => Packed::of(problem).columns(problem),
-        _ => problem.widest_head_dim(),
+    match way.zip(schedule) {
+        Some(way) => of_way(problem, device, entry, way, reasons),
+        None => of_entry(problem, kernel, entry, reasons),
     }
+}
+
+/// The tiles as they are tried, and what the first one is: by their estimates where they have some, else as
+/// they were measured or listed.
+fn in_order(
+    problem: &Problem,
+    device: &Device,
+    mut tiles: Vec<(&'static Entry, Option<Schedule>)>,
+) -> (Vec<(&'static Entry, Option<Schedule>)>, String) {
+    if tiles.iter().all(|(_, schedule)| schedule.is_some()) {
+        // A stable sort, by whole cycles: of tiles that are as quick the first one listed.
+        tiles.sort_by_key(|(_, schedule)| schedule.map(|schedule| schedule.cycles as u64));
+        return (tiles, "the tile estimated to be done first,".to_owned());
+    }
+    let entries = tiles.into_iter().map(|(entry, _)| entry).collect();
+    let (ordered, what) = fastest_first(entries, problem.causal(), &device.name, TUNED);
+    (ordered.into_iter().map(|entry| (entry, None)).collect(), what)
 }
 
 /// Why a tile has so many columns.
@@ -107,7 +125,7 @@ fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -
 /// # Errors
 /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does not
 /// run on the device.
-pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Plan> {
+pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Choice> {
     let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
     let family = |kernel: &Kernel| kernel.tiled().map(Algorithm::family);
     let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
@@ -119,64 +137,77 @@ pub fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> 
     if (holds as usize) < wanted {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
     }
-    if entry.algorithm != for_scores(problem, entry.algorithm) {
+    let drops = problem.dropout().is_some() && !kernel.drops_weights();
+    let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
+    let takes_scores = !by_classes || !problem.changes_scores();
+    if drops || !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }
-    if entry.algorithm == Algorithm::ForwardSm90RowClasses
-        && let Some(reason) = row_classes::refusal(problem)
-    {
+    if by_classes && let Some(reason) = class_refusal(problem, widest(entry.algorithm, problem.dtype())) {
         return Err(unfit(format!("it takes keys by where their rows start: {reason}")));
     }
-    let needed = columns_needed(problem, entry.algorithm);
+    let ways = entry.algorithm.is_persistent().then(|| ways(problem, device)).transpose().map_err(unfit)?;
+    let way = ways.map(|ways| ways.of_algorithm(entry.algorithm));
+    let needed = way.as_ref().map_or(wanted, |way| way.needed);
     if (holds as usize) < needed {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
     }
-    if let Some(reason) = transpose::unfit(problem) {
-        return Err(unfit(reason));
-    }
     check_target(entry, device, kernel)?;
     check_fits(entry, problem, device)?;
-    let planned = (entry, schedule(problem, device, entry));
-    of_entry(problem, device, kernel, planned, vec![format!("{} was asked for", entry.name)])
+    let reasons = vec![format!("{} was asked for", entry.name)];
+    match way {
+        Some(way) => {
+            let schedule = way.schedule(problem, device, entry);
+            of_way(problem, device, entry, (way, schedule), reasons)
+        }
+        None => of_entry(problem, kernel, entry, reasons),
+    }
 }
 
-/// The plan that is one launch of `entry`, and where it needs copies of tensors, one before it.
+/// The plan that is one launch of `entry`, whose blocks each have their share by their index.
 fn of_entry(
     problem: &Problem,
-    device: &Device,
     kernel: Kernel,
-    (entry, schedule): (&'static Entry, Option<hopper::Schedule>),
-    mut reasons: Vec<String>,
-) -> Result<Plan> {
+    entry: &'static Entry,
+    reasons: Vec<String>,
+) -> Result<Choice> {
     let tiles = grid(problem, &[problem.seqlen_q().div_ceil(entry.tile.block_m as usize)])?;
-    let (mut steps, mut unaligned, mut workspace_bytes) = (vec![Step::new(entry, tiles)], None, 0);
-    if let Some(schedule @ hopper::Schedule { blocks, order, cycles, .. }) = schedule {
-        let packed = Packed::for_entries(problem, entry.algorithm);
-        steps = vec![Step { entry, grid: blocks + order.single_tiles, order, packed }];
-        reasons.push(schedule.reason());
-        if !packed.is_empty() {
-            steps.insert(0, packed.step(problem)?);
-            workspace_bytes = packed.bytes;
-            reasons.push(packed.reason(problem, device, cycles));
-        }
-        if entry.algorithm == Algorithm::ForwardSm90RowClasses {
-            reasons.push(row_classes::reason(problem, device, cycles));
-        } else if let Some(stride) = hopper::unmapped("o", &problem.tensors().o) {
-            reasons.push(format!("O is stored row by row: {stride}"));
-        }
-        if Kernel::ForwardSm80.takes(problem.dtype()) {
-            let anywhere = Request { kernel: Some(Kernel::ForwardSm80), ..Request::default() };
-            unaligned = super::plan(problem, device, &anywhere)?.steps.pop();
-        }
-    }
-    Ok(Plan {
+    Ok(Choice {
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
-        steps,
-        unaligned,
-        workspace_bytes,
+        launches: vec![Launch::new(entry, tiles)],
+        unaligned: None,
+        workspace_bytes: 0,
         reasons,
     })
+}
+
+/// The plan that is one launch of an entry of `forward_sm90`, and where it needs copies of tensors, one
+/// before it.
+fn of_way(
+    problem: &Problem,
+    device: &Device,
+    entry: &'static Entry,
+    (way, schedule): (Way, Schedule),
+    mut reasons: Vec<String>,
+) -> Result<Choice> {
+    reasons.extend(way.reasons(&schedule));
+    let mut choice = of_entry(problem, Kernel::ForwardSm90, entry, reasons)?;
+    let details = LaunchDetails { order: schedule.order, packed: way.packed };
+    let blocks = schedule.blocks + schedule.order.single_tiles;
+    choice.launches = vec![Launch { entry, grid: blocks, details }];
+    if let Some((launch, _)) = way.copy {
+        choice.launches.insert(0, launch?);
+        choice.workspace_bytes = way.packed.bytes;
+    }
+    if Kernel::ForwardSm80.takes(problem.dtype()) {
+        let algorithm = for_scores(problem, Algorithm::ForwardSm80);
+        let anywhere =
+            Candidate { kernel: Kernel::ForwardSm80, algorithm: Some(algorithm), why: String::new() };
+        let unaligned = of_kernel(problem, device, &Request::default(), (anywhere, algorithm), None)?;
+        choice.unaligned = unaligned.launches.first().copied();
+    }
+    Ok(choice)
 }
 
 fn check_target(entry: &Entry, device: &Device, kernel: Kernel) -> Result<()> {

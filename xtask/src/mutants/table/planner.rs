@@ -4,26 +4,40 @@ use super::{Family, defect};
 
 pub(super) const FAMILIES: &[Family] = &[
     Family {
+        file: "crates/host/src/plan/candidates.rs",
+        entries: "forward",
+        tests: &["simulator", "hopper"],
+        defects: &[defect(
+            "plan_head_dim",
+            "a HEAD_DIM that is up to 8 columns too small is taken",
+            "entry.tile.head_dim as usize >= needed",
+            "entry.tile.head_dim as usize + 8 >= needed",
+        )],
+    },
+    Family {
         file: "crates/host/src/plan/tile.rs",
         entries: "forward",
         tests: &["simulator", "hopper"],
-        defects: &[
-            defect(
-                "plan_head_dim",
-                "a HEAD_DIM that is up to 8 columns too small is taken",
-                "entry.tile.head_dim as usize >= needed",
-                "entry.tile.head_dim as usize + 8 >= needed",
-            ),
-            defect(
-                "plan_single",
-                "the grid lacks the tiles that are a block each",
-                "blocks + order.single_tiles",
-                "blocks",
-            ),
-        ],
+        defects: &[defect(
+            "plan_single",
+            "the grid lacks the tiles that are a block each",
+            "schedule.blocks + schedule.order.single_tiles",
+            "schedule.blocks",
+        )],
     },
     Family {
-        file: "crates/host/src/plan/hopper.rs",
+        file: "crates/host/src/plan/geometry.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "varlen"],
+        defects: &[defect(
+            "plan_shift",
+            "heads that start elsewhere need no more columns",
+            "shift(layout, head) + layout.head_dim",
+            "layout.head_dim",
+        )],
+    },
+    Family {
+        file: "crates/host/src/plan/cost.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
         defects: &[
@@ -38,12 +52,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "a head's last tile, of which a part exists, is not counted",
                 "(problem.seqlen_q() as u32).saturating_sub(short_rows).div_ceil(tile.block_m)",
                 "((problem.seqlen_q() as u32).saturating_sub(short_rows) / tile.block_m).max(1)",
-            ),
-            defect(
-                "plan_shift",
-                "heads that start elsewhere need no more columns",
-                "shift(layout, head) + layout.head_dim",
-                "layout.head_dim",
             ),
         ],
     },

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
-use flash_attention::{
-    Backend, BackwardPlan, BackwardRequest, Element, GradientReport, Plan, Prepared, PreparedBackward,
-    Problem, Request,
-};
+use flash_attention::backward::{BackwardPlan, BackwardProblem, BackwardRequest, GradientReport};
+use flash_attention::forward::Results;
+use flash_attention::{Backend, Element, Plan, Prepared, Problem, Request};
 
 use crate::check::Verdict;
 use crate::experiments::memory::allocated;
@@ -38,10 +37,11 @@ impl<'a, T: Element> BothPasses<'a, T> {
         T: Element<Output = T>,
     {
         let plan = session.backend.plan(problem, &Request::default())?;
-        let (forward, verdict) = subject.judge(session, &plan)?;
-        let gradients = Gradients::new(problem.clone(), forward.outputs()?, seed)?;
+        let (mut forward, verdict) = subject.judge(session, &plan)?;
+        let Results { o, lse } = forward.outputs()?.clone();
+        let gradients = Gradients::new(problem.clone(), (o, lse), seed)?;
         let backward = BackwardSubject {
-            plan: session.backend.plan_backward(&gradients.problem, &BackwardRequest::default())?,
+            plan: session.backend.plan(&gradients.problem, &BackwardRequest::default())?,
             gradients,
             inputs: &subject.inputs,
         };
@@ -60,19 +60,18 @@ impl<T: Element> BackwardSubject<'_, T> {
     pub(super) fn prepare<'a>(
         &'a self,
         backend: &'a Backend,
-        plan: &BackwardPlan,
-    ) -> flash_attention::Result<PreparedBackward<'a, T>> {
-        backend.prepare_backward(&self.gradients.problem, plan, self.gradients.inputs(self.inputs))
+    ) -> flash_attention::Result<Prepared<'a, T, BackwardProblem>> {
+        backend.prepare(&self.plan, self.gradients.inputs(self.inputs))
     }
 
     /// Runs once over poisoned gradients, and judges them.
     pub(super) fn judged<'a>(
         &'a self,
         backend: &'a Backend,
-    ) -> Result<(PreparedBackward<'a, T>, GradientReport, Verdict)> {
-        let mut prepared = self.prepare(backend, &self.plan)?;
+    ) -> Result<(Prepared<'a, T, BackwardProblem>, GradientReport, Verdict)> {
+        let mut prepared = self.prepare(backend)?;
         prepared.poison()?;
-        prepared.time()?;
+        prepared.run()?;
         let expected = self.gradients.expected(self.inputs);
         let (report, verdict) = self.gradients.judge(&expected, prepared.outputs()?);
         Ok((prepared, report, verdict))
@@ -81,7 +80,7 @@ impl<T: Element> BackwardSubject<'_, T> {
     /// What a run takes beside the tensors, by the allocator.
     pub(super) fn extra_bytes(&self, backend: &Backend) -> Result<u64> {
         let Some(cuda) = backend.as_cuda() else {
-            let mut prepared = self.prepare(backend, &self.plan)?;
+            let mut prepared = self.prepare(backend)?;
             // The first run may fill what stays, such as the threads' own memory.
             prepared.time()?;
             let (bytes, ran) = heap::peak_of(|| prepared.time());
@@ -89,14 +88,14 @@ impl<T: Element> BackwardSubject<'_, T> {
             return Ok(bytes);
         };
         let ran = || {
-            let mut prepared = self.prepare(backend, &self.plan)?;
+            let mut prepared = self.prepare(backend)?;
             prepared.time()?;
             Ok(prepared)
         };
         // Loaded kernels stay.
         allocated(cuda, ran)?;
-        let bare = BackwardPlan { workspace_bytes: 0, ..self.plan.clone() };
-        let tensors = allocated(cuda, || Ok(self.prepare(backend, &bare)?))?;
+        let inputs = self.gradients.inputs(self.inputs);
+        let tensors = allocated(cuda, || Ok(cuda.tensor_memory(&self.plan, inputs)?))?;
         Ok(allocated(cuda, ran)?.saturating_sub(tensors))
     }
 }
@@ -113,7 +112,7 @@ pub(super) fn put(row: &mut Row, report: &GradientReport, verdict: &Verdict) {
 /// Passes that are timed one after the other, the first on cold caches.
 pub(super) struct Passes<'a, 'b, T: Element> {
     pub(super) forward: Option<&'a RefCell<Prepared<'b, T>>>,
-    pub(super) backward: Option<&'a RefCell<PreparedBackward<'b, T>>>,
+    pub(super) backward: Option<&'a RefCell<Prepared<'b, T, BackwardProblem>>>,
 }
 
 impl<T: Element> Passes<'_, '_, T> {
@@ -144,10 +143,7 @@ impl<T: Element> Timed for Passes<'_, '_, T> {
     fn time_many(&mut self, runs: usize) -> Result<Many> {
         Ok(match (self.forward, self.backward) {
             (Some(forward), None) => forward.borrow_mut().time_many(runs)?,
-            (None, Some(backward)) => {
-                let mut backward = backward.borrow_mut();
-                Many::new(runs, backward.time_runs(runs)?, backward.time_replayed(runs)?)
-            }
+            (None, Some(backward)) => backward.borrow_mut().time_many(runs)?,
             // One after the other, of which no graph is made.
             _ => Many::default(),
         })

@@ -2,10 +2,10 @@
 
 use fa_kernels::entries::entries;
 use flash_attention::accuracy::Accuracy;
+use flash_attention::forward::{Descale, Dropout};
 use flash_attention::reference::{self, Row};
 use flash_attention::{
-    DType, Descale, Device, Dropout, Element, Kernel, Options, Plan, Problem, Request, TensorLayout, Tensors,
-    plan, plan_entry,
+    DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout, Tensors,
 };
 
 use super::bench::{Bench, judged, rows_to_check};
@@ -109,11 +109,11 @@ pub(super) fn check_range(problem: &Problem, data: Data) -> Result<(), Stop> {
 /// The plan that a kernel or entry and a tile ask for.
 fn planned(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
     if let Some(entry) = entries().find(|entry| entry.name == case.run) {
-        return Ok(plan_entry(problem, device, entry)?);
+        return Ok(Plan::of_entry(problem, device, entry)?);
     }
     let [block_m, block_n] = case.block.map(|block| Some(block).filter(|&block| block > 0));
     let request = Request { kernel: named(&case.run, &Kernel::ALL, Kernel::name)?, block_m, block_n };
-    Ok(plan(problem, device, &request)?)
+    Ok(Plan::new(problem, device, &request)?)
 }
 
 /// The kernel of a name, or none for an empty one.
@@ -134,7 +134,7 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Attention) -> Resul
     let plan = planned(&problem, bench.machine.device(), case)?;
     let Tensors { q, k, v, o } = problem.tensors();
     let spans = [q.span(), k.span(), v.span(), o.span(), problem.lse_len()];
-    bench.limits().check_memory(&spans, plan.workspace_bytes)?;
+    bench.limits().check_memory(&spans, plan.workspace_bytes())?;
     bench.limits().check_flops(problem.flops())?;
     check_range(&problem, case.scores)?;
     let (inputs, extras) = place_inputs::<T>(&mut bench.memory, case, &problem);
@@ -143,7 +143,7 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Attention) -> Resul
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((problem.lse_len(), 4), case.o.offset / 2));
     outputs.fill();
     let (o, lse, schedule) = (o_slot, lse_slot, case.schedule);
-    let call = ForwardCall { problem: &problem, plan: &plan, inputs, extras, o, lse, schedule };
+    let call = ForwardCall { plan: &plan, inputs, extras, o, lse, schedule };
     bench.machine.forward::<T>(&call, &mut bench.memory)?;
     check_outputs::<T::Output>(&bench.memory.outputs, &problem, o_slot, lse_slot)?;
     Ok(judge::<T>(&bench.memory, &problem, &plan, (inputs, o_slot, lse_slot), case.seed.0)?)
@@ -247,7 +247,7 @@ fn judge<T: Element>(
     let Some(lse) = lse else { return Ok(()) };
     let lse = memory.outputs.values::<f32>(lse);
     let found: Vec<_> = rows.iter().map(|at| lse[problem.lse_index(at.batch, at.head, at.row)]).collect();
-    let accuracy = Accuracy::of_lse(&found, &exact, plan.score_dtype(problem));
+    let accuracy = Accuracy::of_lse(&found, &exact, plan.score_dtype());
     judged("lse", &accuracy, || worst(&found, &exact.lse, |index| (rows[index], 0)))
 }
 

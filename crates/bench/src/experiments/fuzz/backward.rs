@@ -1,10 +1,8 @@
 //! Backward problems, after a forward pass on the CPU.
 
 use fa_kernels::entries::entries;
-use flash_attention::{
-    BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest, DType, Device, Element, GradientLayouts,
-    Tensors, plan_backward,
-};
+use flash_attention::backward::{BackwardPlan, BackwardProblem, BackwardRequest, GradientLayouts};
+use flash_attention::{DType, Device, Element, Plan, Tensors};
 
 use super::attention::{by_cpu, check_range, key_rows, lse_rows, named, place_inputs, query_rows};
 use super::bench::{Bench, judged, unsupported};
@@ -41,10 +39,10 @@ impl Backward {
         let request = if is_entry {
             BackwardRequest { kernel: None, entry: Some(self.run.clone()) }
         } else {
-            use flash_attention::BackwardKernel as Kernel;
+            use flash_attention::backward::BackwardKernel as Kernel;
             BackwardRequest { kernel: named(&self.run, &Kernel::ALL, Kernel::name)?, entry: None }
         };
-        Ok(plan_backward(problem, device, &request)?)
+        Ok(Plan::new(problem, device, &request)?)
     }
 }
 
@@ -69,7 +67,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backwar
     let GradientLayouts { dout, dq, dk, dv } = problem.layouts();
     let spans = [q, k, v, o, dout, dq, dk, dv].map(|layout| layout.span());
     let limits = bench.limits();
-    limits.check_memory(&spans, plan.workspace_bytes.saturating_mul(2))?;
+    limits.check_memory(&spans, plan.workspace_bytes().saturating_mul(2))?;
     limits.check_flops(problem.flops())?;
     // The reference goes through whole heads.
     limits.check_flops(32.0 * problem.flops() / problem.heads().len().max(1) as f64)?;
@@ -87,7 +85,6 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backwar
         .map(|(layout, offset)| outputs.reserve((layout.span(), size), offset));
     outputs.fill();
     let call = BackwardCall {
-        problem: &problem,
         plan: &plan,
         inputs: [q_slot, k_slot, v_slot, o_slot, dout_slot, lse_slot],
         extras,
@@ -147,9 +144,7 @@ fn judge<T: Element>(
     all.iter().try_for_each(|gradient| gradient.check::<T>(outputs, false))?;
     let heads = problem.sample(CHECKED_HEADS);
     let expected = problem.expected(inputs.map(|slot| bench.memory.inputs.values::<T>(slot)), &heads);
-    // What is judged takes them to be written.
-    let [mut dq, mut dk, mut dv] = gradients.map(|slot| outputs.values::<T>(slot).to_vec());
-    let report = expected.judge(problem, &BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv });
+    let report = expected.judge(problem, gradients.map(|slot| outputs.values::<T>(slot)));
     for (name, accuracy) in ["dq", "dk", "dv"].into_iter().zip(report.all()) {
         judged(name, &accuracy, String::new)?;
     }

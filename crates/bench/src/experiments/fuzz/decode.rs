@@ -1,11 +1,9 @@
 //! Decode problems, over contiguous and paged caches.
 
 use flash_attention::accuracy::Accuracy;
+use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
 use flash_attention::reference;
-use flash_attention::{
-    DType, DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, Element, TensorLayout, Tensors,
-    plan_decode,
-};
+use flash_attention::{DType, Element, Plan, TensorLayout, Tensors};
 
 use super::attention::{check_outputs, check_range, query_rows, softmax_scale, worst};
 use super::bench::{Bench, judged, rows_to_check, unsupported};
@@ -120,13 +118,13 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         num_splits: Some(case.splits).filter(|&splits| splits > 0),
         entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),
     };
-    let plan = plan_decode(&problem, bench.machine.device(), &request)?;
+    let plan = Plan::new(&problem, bench.machine.device(), &request)?;
     let dense = problem.dense();
     let o = dense.tensors().o;
     let entries = problem.max_pages().unwrap_or(0).saturating_mul(dense.batch());
     let spans = [dense.tensors().q, *problem.k(), *problem.v(), o].map(|layout| layout.span());
     let limits = bench.limits();
-    limits.check_memory(&spans, plan.workspace_bytes)?;
+    limits.check_memory(&spans, plan.workspace_bytes())?;
     limits.check_memory(&[dense.lse_len(), entries], 0)?;
     limits.check_flops(dense.flops())?;
     check_range(dense, case.scores)?;
@@ -153,7 +151,6 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
     outputs.fill();
     let call = DecodeCall {
-        problem: &problem,
         plan: &plan,
         inputs,
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),

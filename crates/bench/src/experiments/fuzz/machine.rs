@@ -1,11 +1,12 @@
 //! What runs a planned problem over the tensors of two images.
 
+use flash_attention::backward::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan};
 use flash_attention::cuda::{CUstream, Cuda, DeviceMemory};
-use flash_attention::gemm::{GemmAddresses, GemmPlan, GemmProblem};
-use flash_attention::{
-    Addresses, Backend, BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem,
-    DecodeAddresses, DecodeInputs, DecodePlan, DecodeProblem, Device, Element, Plan, Problem, Sim,
-};
+use flash_attention::decode::{DecodeAddresses, DecodeInputs, DecodePlan};
+use flash_attention::forward::{Addresses, Outputs};
+use flash_attention::gemm::{GemmAddresses, GemmPlan};
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, Device, Element, Plan};
 
 use super::image::{INPUT_CANARY, Image, OUTPUT_CANARY, Slot, elements_mut};
 use super::outcome::{Failure, Kind, ran};
@@ -27,9 +28,8 @@ impl Memory {
     }
 }
 
-/// A forward problem and where its tensors lie; `o` and `lse` among the outputs.
+/// A planned forward pass and where its tensors lie; `o` and `lse` among the outputs.
 pub(super) struct ForwardCall<'a> {
-    pub(super) problem: &'a Problem,
     pub(super) plan: &'a Plan,
     /// Q, K and V.
     pub(super) inputs: [Slot; 3],
@@ -46,9 +46,8 @@ pub(super) struct Extras {
     pub(super) cu_seqlens: Option<[Slot; 2]>,
 }
 
-/// A backward problem and where its tensors lie.
+/// A planned backward pass and where its tensors lie.
 pub(super) struct BackwardCall<'a> {
-    pub(super) problem: &'a BackwardProblem,
     pub(super) plan: &'a BackwardPlan,
     /// Q, K, V, O, dO and lse.
     pub(super) inputs: [Slot; 6],
@@ -58,9 +57,8 @@ pub(super) struct BackwardCall<'a> {
     pub(super) schedule: u64,
 }
 
-/// A decode problem and where its tensors lie.
+/// A planned decode problem and where its tensors lie.
 pub(super) struct DecodeCall<'a> {
-    pub(super) problem: &'a DecodeProblem,
     pub(super) plan: &'a DecodePlan,
     /// Q, K and V.
     pub(super) inputs: [Slot; 3],
@@ -71,9 +69,8 @@ pub(super) struct DecodeCall<'a> {
     pub(super) schedule: u64,
 }
 
-/// A matrix multiplication and where its matrices lie.
+/// A planned matrix multiplication and where its matrices lie.
 pub(super) struct GemmCall<'a> {
-    pub(super) problem: &'a GemmProblem,
     pub(super) plan: &'a GemmPlan,
     /// A and B.
     pub(super) inputs: [Slot; 2],
@@ -110,32 +107,34 @@ impl Machine for OnHost {
 
     fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
-        let ForwardCall { problem, plan, .. } = call;
+        let plan = call.plan;
         let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
         let (o, lse) = output_and_lse(outputs, call.o, call.lse);
         let o = elements_mut::<T::Output>(o);
         ran(match self {
-            Self::Cpu(backend) => backend.forward(problem, plan, (q, k, v), o, lse),
-            Self::Sim(_) => Sim::new(call.schedule).forward(problem, plan, (q, k, v), o, lse).map(drop),
+            Self::Cpu(backend) => backend.run(plan, (q, k, v), Outputs { o, lse }),
+            Self::Sim(device) => {
+                simulator(device, call.schedule).run(plan, (q, k, v), Outputs { o, lse }).map(drop)
+            }
         })
     }
 
     fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
-        let BackwardCall { problem, plan, .. } = call;
+        let plan = call.plan;
         let [q, k, v, o, dout] = [0, 1, 2, 3, 4].map(|index| inputs.values::<T>(call.inputs[index]));
         let inputs = BackwardInputs { q, k, v, o, lse: inputs.values::<f32>(call.inputs[5]), dout };
         let [dq, dk, dv] = outputs.split(call.gradients).map(elements_mut::<T>);
-        let mut outputs = BackwardOutputs { dq, dk, dv };
+        let outputs = BackwardOutputs { dq, dk, dv };
         ran(match self {
-            Self::Cpu(backend) => backend.backward(problem, plan, inputs, outputs),
-            Self::Sim(_) => Sim::new(call.schedule).backward(problem, plan, &inputs, &mut outputs).map(drop),
+            Self::Cpu(backend) => backend.run(plan, inputs, outputs),
+            Self::Sim(device) => simulator(device, call.schedule).run(plan, inputs, outputs).map(drop),
         })
     }
 
     fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
-        let DecodeCall { problem, plan, .. } = call;
+        let plan = call.plan;
         let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
         let list = |of: Option<(_, Slot)>| of.map(|(values, _)| values);
         let inputs =
@@ -143,21 +142,27 @@ impl Machine for OnHost {
         let (o, lse) = output_and_lse(outputs, call.o, call.lse);
         let o = elements_mut::<T::Output>(o);
         ran(match self {
-            Self::Cpu(backend) => backend.decode(problem, plan, inputs, o, lse),
-            Self::Sim(_) => Sim::new(call.schedule).decode(problem, plan, &inputs, o, lse).map(drop),
+            Self::Cpu(backend) => backend.run(plan, inputs, Outputs { o, lse }),
+            Self::Sim(device) => {
+                simulator(device, call.schedule).run(plan, inputs, Outputs { o, lse }).map(drop)
+            }
         })
     }
 
     fn gemm<T: Element>(&mut self, call: &GemmCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
-        let GemmCall { problem, plan, .. } = call;
+        let plan = call.plan;
         let [a, b] = call.inputs.map(|slot| inputs.values::<T>(slot));
         let c = outputs.values_mut::<T>(call.c);
         ran(match self {
-            Self::Cpu(backend) => backend.gemm(problem, plan, (a, b), c),
-            Self::Sim(_) => Sim::new(call.schedule).gemm(problem, plan, (a, b), c).map(drop),
+            Self::Cpu(backend) => backend.run(plan, (a, b), c),
+            Self::Sim(device) => simulator(device, call.schedule).run(plan, (a, b), c).map(drop),
         })
     }
+}
+
+fn simulator(device: &Device, schedule: u64) -> Sim {
+    Sim::of_device(device.clone(), schedule)
 }
 
 fn output_and_lse(outputs: &mut Image, o: Slot, lse: Option<Slot>) -> (&mut [u8], Option<&mut [f32]>) {
@@ -256,22 +261,22 @@ impl Machine for OnGpu {
     }
 
     fn forward<T: Element>(&mut self, call: &ForwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
-        let ForwardCall { problem, plan, .. } = call;
-        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+        let plan = call.plan;
+        self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v] = call.inputs.map(|slot| places.input(slot));
             let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
             let (o, lse) = (places.output(call.o), call.lse.map(|lse| places.output(lse)));
             let workspace = places.workspace;
             let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
-            // SAFETY: the plan is the problem's, whose views lie in places that were reserved for them,
+            // SAFETY: the problem's views lie in places that were reserved for them,
             // aligned to their elements; `run` waits for the stream before anything else touches the memory.
-            unsafe { cuda.forward(problem, plan, &addresses, stream) }
+            unsafe { cuda.enqueue(plan, &addresses, stream) }
         })
     }
 
     fn backward<T: Element>(&mut self, call: &BackwardCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
-        let BackwardCall { problem, plan, .. } = call;
-        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+        let plan = call.plan;
+        self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v, o, dout, lse] = call.inputs.map(|slot| places.input(slot));
             let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
             let workspace = places.workspace;
@@ -279,13 +284,13 @@ impl Machine for OnGpu {
             let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
             let addresses = BackwardAddresses { forward, dout, dq, dk, dv };
             // SAFETY: as in `forward`.
-            unsafe { cuda.backward(problem, plan, &addresses, stream) }
+            unsafe { cuda.enqueue(plan, &addresses, stream) }
         })
     }
 
     fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
-        let DecodeCall { problem, plan, .. } = call;
-        self.run(memory, plan.workspace_bytes, |cuda, places, stream| {
+        let plan = call.plan;
+        self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v] = call.inputs.map(|slot| places.input(slot));
             let list = |of: Option<(_, Slot)>| of.map(|(_, slot)| places.input(slot));
             let addresses = DecodeAddresses {
@@ -300,17 +305,17 @@ impl Machine for OnGpu {
             };
             // SAFETY: as in `forward`; the page table's entries in use were drawn from the pages that there
             // are.
-            unsafe { cuda.decode(problem, plan, &addresses, stream) }
+            unsafe { cuda.enqueue(plan, &addresses, stream) }
         })
     }
 
     fn gemm<T: Element>(&mut self, call: &GemmCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
-        let GemmCall { problem, plan, .. } = call;
+        let plan = call.plan;
         self.run(memory, 0, |cuda, places, stream| {
             let [a, b] = call.inputs.map(|slot| places.input(slot));
             let addresses = GemmAddresses { a, b, c: places.output(call.c) };
             // SAFETY: as in `forward`.
-            unsafe { cuda.gemm(problem, plan, &addresses, stream) }
+            unsafe { cuda.enqueue(plan, &addresses, stream) }
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Matrix multiplications.
 
 use flash_attention::gemm::reference::{Expected, sample};
-use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order, gemm_plan};
-use flash_attention::{DType, Element};
+use flash_attention::gemm::{GemmKernel, GemmProblem, GemmRequest, Matrices, MatrixLayout, Order};
+use flash_attention::{DType, Element, Plan};
 
 use super::attention::named;
 use super::bench::{Bench, judged, rows_to_check, unsupported};
@@ -42,7 +42,7 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Gemm) -> Result<(),
     let [block_m, block_n] = case.block.map(|block| Some(block).filter(|&block| block > 0));
     let kernel = named(&case.run, &GemmKernel::ALL, GemmKernel::name)?;
     let request = GemmRequest { kernel, block_m, block_n, realign: case.realign };
-    let plan = gemm_plan(&problem, bench.machine.device(), &request)?;
+    let plan = Plan::new(&problem, bench.machine.device(), &request)?;
     let Matrices { a, b, c } = problem.matrices();
     bench.limits().check_memory(&[a.span(), b.span(), c.span()], 0)?;
     bench.limits().check_flops(problem.flops())?;
@@ -63,7 +63,7 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Gemm) -> Result<(),
     }
     let c_slot = memory.outputs.reserve((c.span(), size), case.c.offset);
     memory.outputs.fill();
-    let call = GemmCall { problem: &problem, plan: &plan, inputs, c: c_slot, schedule: case.schedule };
+    let call = GemmCall { plan: &plan, inputs, c: c_slot, schedule: case.schedule };
     bench.machine.gemm::<T>(&call, memory)?;
     let (firsts, len) = runs(c);
     let rows = firsts.map(|first| (first, len)).collect();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use flash_attention::cuda::Cuda;
-use flash_attention::{Backend, BackendKind, Sim};
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind};
 
 use super::bench::Bench;
 use super::case::Case;

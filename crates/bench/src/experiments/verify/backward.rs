@@ -5,10 +5,9 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{
-    Backend, BackendKind, BackwardKernel, BackwardRequest, DType, Element, ExpectedGradients, MAX_HEAD_DIM,
-    Problem, cpu,
-};
+use flash_attention::backward::{BackwardKernel, BackwardRequest, ExpectedGradients};
+use flash_attention::forward::MAX_HEAD_DIM;
+use flash_attention::{Backend, BackendKind, DType, Element, Problem, cpu};
 
 use super::args::Args;
 use super::cases::{Case, Takes, WithCases, distinct};
@@ -195,9 +194,9 @@ impl<T: Element> Subject for OnTarget<'_, T> {
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { gradients, inputs, expected, .. } = self.trial;
-        let plan = backend.plan_backward(&gradients.problem, &self.target.request())?;
-        let mut prepared = backend.prepare_backward(&gradients.problem, &plan, gradients.inputs(inputs))?;
-        prepared.run()?;
+        let plan = backend.plan(&gradients.problem, &self.target.request())?;
+        let mut prepared = backend.prepare(&plan, gradients.inputs(inputs))?;
+        prepared.run_poisoned()?;
         let (_, verdict) = gradients.judge(expected, prepared.outputs()?);
         repeated((prepared, verdict), repeats)
     }

@@ -3,7 +3,8 @@
 
 use std::ops::RangeInclusive;
 
-use flash_attention::{DType, Descale, Dropout, Options, Problem, Result, Tensors};
+use flash_attention::forward::{Descale, Dropout};
+use flash_attention::{DType, Options, Problem, Result, Tensors};
 
 mod small;
 

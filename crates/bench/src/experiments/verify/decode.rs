@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{Backend, BackendKind, DType, DecodeProblem, DecodeRequest, Element};
+use flash_attention::decode::{DecodeProblem, DecodeRequest};
+use flash_attention::{Backend, BackendKind, DType, Element};
 use half::{bf16, f16};
 
 use super::args::{Args, Sizes};
@@ -151,7 +152,7 @@ fn verify_type<T: Element>(
         }
     }
     if let Some(entry) = combine {
-        let head_dims = 1..=flash_attention::MAX_HEAD_DIM;
+        let head_dims = 1..=flash_attention::forward::MAX_HEAD_DIM;
         records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, merged.iter()));
         records.last().map_or(Ok(()), |record| print(screen, record))?;
     }
@@ -217,8 +218,8 @@ impl<T: Element> Subject for OnEntry<'_, T> {
         let Trial { problem, cache, expected, num_splits, .. } = self.trial;
         let request =
             DecodeRequest { num_splits: Some(*num_splits), entry: Some(self.entry.name.to_owned()) };
-        let plan = backend.plan_decode(problem, &request)?;
-        let prepared = backend.prepare_decode(problem, &plan, cache.inputs())?;
+        let plan = backend.plan(problem, &request)?;
+        let prepared = backend.prepare(&plan, cache.inputs())?;
         let judged = judged(prepared, |o, lse| expected.judge(problem.dense(), DType::F32, o, lse))?;
         repeated(judged, repeats)
     }

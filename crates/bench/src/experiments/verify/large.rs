@@ -2,9 +2,10 @@
 //! out, a page for each key of a long cache, and tensors of more than 2^31 elements.
 
 use anyhow::Result;
+use flash_attention::decode::DecodeRequest;
 use flash_attention::{
-    Backend, BackendKind, DType, DecodeRequest, Device, Element, Error, Kernel, Options, Plan, Problem,
-    Request, TensorLayout, Tensors,
+    Backend, BackendKind, DType, Device, Element, Error, Kernel, Options, Plan, Problem, Request,
+    TensorLayout, Tensors,
 };
 use half::f16;
 
@@ -89,7 +90,9 @@ fn problems() -> flash_attention::Result<Vec<Large>> {
 
 /// Whether a plan has more persistent blocks than multiprocessors: the last tiles are a block each.
 fn deals_out(plan: &Plan, device: &Device) -> bool {
-    plan.steps.iter().any(|step| step.entry.algorithm.is_persistent() && step.grid > device.multiprocessors)
+    plan.launches()
+        .iter()
+        .any(|launch| launch.entry.algorithm.is_persistent() && launch.grid > device.multiprocessors)
 }
 
 /// Whether the arguments ask for these.
@@ -202,12 +205,12 @@ impl<T: Element> Subject for OnLarge<'_, T> {
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Large { problem, request, tail_tiles, .. } = self.large;
         let plan = backend.plan(problem, request)?;
-        let persistent = plan.steps.iter().any(|step| step.entry.algorithm.is_persistent());
+        let persistent = plan.launches().iter().any(|launch| launch.entry.algorithm.is_persistent());
         if *tail_tiles && persistent && !deals_out(&plan, backend.device()) {
             return Ok(Err("the planner deals no last tiles out".to_owned()));
         }
-        let prepared = backend.prepare(problem, &plan, self.inputs.tensors())?;
-        let scores = plan.score_dtype(problem);
+        let prepared = backend.prepare(&plan, self.inputs.tensors())?;
+        let scores = plan.score_dtype();
         let judged = judged(prepared, |o, lse| self.expected.judge(problem, scores, o, lse))?;
         repeated(judged, repeats)
     }
@@ -230,7 +233,7 @@ const fn cache() -> Shape {
 }
 
 struct OnPages {
-    problem: flash_attention::DecodeProblem,
+    problem: flash_attention::decode::DecodeProblem,
     cache: Cache<f16>,
     expected: Expected<f16>,
 }
@@ -263,8 +266,8 @@ impl Subject for OnPages {
     }
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let plan = backend.plan_decode(&self.problem, &DecodeRequest::default())?;
-        let prepared = backend.prepare_decode(&self.problem, &plan, self.cache.inputs())?;
+        let plan = backend.plan(&self.problem, &DecodeRequest::default())?;
+        let prepared = backend.prepare(&plan, self.cache.inputs())?;
         let dense = self.problem.dense();
         repeated(judged(prepared, |o, lse| self.expected.judge(dense, DType::F32, o, lse))?, repeats)
     }
@@ -272,7 +275,8 @@ impl Subject for OnPages {
 
 #[cfg(test)]
 mod tests {
-    use flash_attention::{Sim, plan, plan_decode};
+    use flash_attention::Plan;
+    use flash_attention::sim::Sim;
 
     use super::*;
 
@@ -290,14 +294,14 @@ mod tests {
     fn the_plans_are_what_the_problems_are_there_for() {
         let device = hopper();
         for large in problems().unwrap() {
-            let plan = plan(&large.problem, &device, &large.request).unwrap();
-            assert_eq!(deals_out(&plan, &device), large.tail_tiles, "{}: {:?}", large.name, plan.reasons);
+            let plan = Plan::new(&large.problem, &device, &large.request).unwrap();
+            assert_eq!(deals_out(&plan, &device), large.tail_tiles, "{}: {:?}", large.name, plan.reasons());
             if large.tail_tiles {
-                assert_eq!(plan.kernel, Kernel::ForwardSm90, "{}", large.name);
+                assert_eq!(plan.kernel(), Kernel::ForwardSm90, "{}", large.name);
             } else {
                 let tensors = large.problem.tensors();
                 assert!(tensors.q.span() > 1 << 31 && tensors.o.span() > 1 << 31, "{}", large.name);
-                assert_eq!(plan.workspace_bytes, 0, "{}: nothing is copied", large.name);
+                assert_eq!(plan.workspace_bytes(), 0, "{}: nothing is copied", large.name);
             }
         }
     }
@@ -307,8 +311,8 @@ mod tests {
         let problem = cache().problem().unwrap();
         assert_eq!((problem.k().batch, problem.k().seqlen), (2 * PAGES, 1));
         assert_eq!(problem.max_pages(), Some(PAGES));
-        let plan = plan_decode(&problem, &hopper(), &DecodeRequest::default()).unwrap();
-        assert!(plan.steps.len() == 2, "one sequence is split over many blocks: {:?}", plan.reasons);
+        let plan = Plan::new(&problem, &hopper(), &DecodeRequest::default()).unwrap();
+        assert!(plan.launches().len() == 2, "one sequence is split over many blocks: {:?}", plan.reasons());
     }
 
     #[test]

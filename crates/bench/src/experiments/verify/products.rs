@@ -167,7 +167,7 @@ impl<T: Element> Subject for Trial<'_, T> {
     }
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let plan = backend.plan_gemm(&self.product.problem, &self.target.request)?;
+        let plan = backend.plan(&self.product.problem, &self.target.request)?;
         if let Some(entry) = self.target.entry.filter(|entry| !launches(&plan, entry)) {
             return Ok(Err(format!("the planner does not launch {}", entry.name)));
         }
@@ -176,13 +176,13 @@ impl<T: Element> Subject for Trial<'_, T> {
 }
 
 fn launches(plan: &GemmPlan, entry: &GemmEntry) -> bool {
-    plan.step.is_some_and(|step| std::ptr::eq(step.entry, entry))
+    plan.launches().iter().any(|launch| std::ptr::eq(launch.entry, entry))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flash_attention::gemm::gemm_plan;
+    use flash_attention::Plan;
 
     #[test]
     fn every_problem_leads_to_its_target() {
@@ -193,7 +193,7 @@ mod tests {
         for target in targets {
             for (index, shape) in shapes(Sizes::Full).enumerate() {
                 let problem = target.problem(index, shape).unwrap();
-                let plan = gemm_plan(&problem, backend.device(), &target.request).unwrap();
+                let plan = Plan::new(&problem, backend.device(), &target.request).unwrap();
                 assert!(launches(&plan, target.entry.unwrap()), "{} at {}", target.name, describe(&problem));
             }
         }

@@ -1,7 +1,10 @@
 //! The same run again: one that is right gives the same bits each time, and from a CUDA graph too.
 
-use flash_attention::gemm::PreparedGemm;
-use flash_attention::{Element, Prepared, PreparedBackward, Result};
+use flash_attention::backward::{BackwardProblem, BackwardResults};
+use flash_attention::decode::DecodeProblem;
+use flash_attention::forward::Results;
+use flash_attention::gemm::GemmProblem;
+use flash_attention::{Element, Prepared, Problem, Result};
 use rayon::prelude::*;
 
 use crate::check::Verdict;
@@ -15,43 +18,47 @@ pub(super) trait Repeatable {
     const OUTPUT: &'static str;
 
     /// Runs once over poisoned outputs.
-    fn run(&mut self) -> Result<()>;
+    fn run_poisoned(&mut self) -> Result<()>;
 
     /// Runs in a replayed CUDA graph over poisoned outputs; false where there are no graphs.
-    fn replay(&mut self) -> Result<bool>;
+    fn replay_poisoned(&mut self) -> Result<bool>;
 
-    /// The output, and lse where there is one, of the last run.
-    fn outputs(&self) -> Result<(Vec<Self::Element>, Vec<f32>)>;
+    /// A copy of the output, and of lse where there is one, of the last run.
+    fn copied(&mut self) -> Result<(Vec<Self::Element>, Vec<f32>)>;
 }
 
-/// What the library prepares has the same methods, whatever it computes, but for those that read its outputs.
+/// What the library prepares has the same methods, whatever it computes, but results of different types.
 macro_rules! repeatable {
-    ($prepared:ident, $element:ty, $output:literal, $outputs:expr) => {
-        impl<T: Element> Repeatable for $prepared<'_, T> {
+    ($problem:ty, $element:ty, $output:literal, $copied:expr) => {
+        impl<T: Element> Repeatable for Prepared<'_, T, $problem> {
             type Element = $element;
 
             const OUTPUT: &'static str = $output;
 
-            fn run(&mut self) -> Result<()> {
+            fn run_poisoned(&mut self) -> Result<()> {
                 self.poison()?;
-                self.time().map(drop)
+                self.run()
             }
 
-            fn replay(&mut self) -> Result<bool> {
+            fn replay_poisoned(&mut self) -> Result<bool> {
                 self.poison()?;
                 Ok(self.time_replayed(1)?.is_some())
             }
 
-            fn outputs(&self) -> Result<(Vec<$element>, Vec<f32>)> {
-                $outputs(self)
+            fn copied(&mut self) -> Result<(Vec<$element>, Vec<f32>)> {
+                Ok($copied(self.outputs()?))
             }
         }
     };
 }
 
-repeatable!(Prepared, T::Output, "O", Prepared::outputs);
-repeatable!(PreparedGemm, T, "C", |product: &Self| Ok((product.output()?, Vec::new())));
-repeatable!(PreparedBackward, T, "dQ, dK and dV", |pass: &Self| Ok((pass.outputs()?.concat(), Vec::new())));
+repeatable!(Problem, T::Output, "O", |results: &Results<T>| (results.o.clone(), results.lse.clone()));
+repeatable!(DecodeProblem, T::Output, "O", |results: &Results<T>| (results.o.clone(), results.lse.clone()));
+repeatable!(GemmProblem, T, "C", |c: &Vec<T>| (c.clone(), Vec::new()));
+repeatable!(BackwardProblem, T, "dQ, dK and dV", |gradients: &BackwardResults<T>| {
+    let BackwardResults { dq, dk, dv } = gradients;
+    ([&dq[..], dk, dv].concat(), Vec::new())
+});
 
 /// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
 pub(super) fn repeated<R: Repeatable>(
@@ -61,17 +68,17 @@ pub(super) fn repeated<R: Repeatable>(
     if !verdict.passed() || repeats == 1 {
         return Ok(Ok(verdict));
     }
-    let first = repeatable.outputs()?;
+    let first = repeatable.copied()?;
     let differs =
-        |repeatable: &R| -> Result<Option<String>> { Ok(difference::<R>(&first, &repeatable.outputs()?)) };
+        |repeatable: &mut R| -> Result<Option<String>> { Ok(difference::<R>(&first, &repeatable.copied()?)) };
     for run in 2..=repeats {
-        repeatable.run()?;
-        if let Some(what) = differs(&repeatable)? {
+        repeatable.run_poisoned()?;
+        if let Some(what) = differs(&mut repeatable)? {
             return Ok(Err(format!("run {run} of {repeats} differs from the first in {what}")));
         }
     }
-    if repeatable.replay()?
-        && let Some(what) = differs(&repeatable)?
+    if repeatable.replay_poisoned()?
+        && let Some(what) = differs(&mut repeatable)?
     {
         return Ok(Err(format!("the replay of a CUDA graph differs from a launch in {what}")));
     }
@@ -120,17 +127,17 @@ mod tests {
 
         const OUTPUT: &'static str = "O";
 
-        fn run(&mut self) -> Result<()> {
+        fn run_poisoned(&mut self) -> Result<()> {
             self.run += 1;
             Ok(())
         }
 
-        fn replay(&mut self) -> Result<bool> {
+        fn replay_poisoned(&mut self) -> Result<bool> {
             self.run += 1;
             Ok(self.graph)
         }
 
-        fn outputs(&self) -> Result<(Vec<f16>, Vec<f32>)> {
+        fn copied(&mut self) -> Result<(Vec<f16>, Vec<f32>)> {
             let zero = if self.run >= self.changes_at { f16::NEG_ZERO } else { f16::ZERO };
             Ok((vec![f16::NAN, zero, f16::ONE], vec![f32::NEG_INFINITY]))
         }

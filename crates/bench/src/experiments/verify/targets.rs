@@ -3,9 +3,8 @@
 use std::ops::RangeInclusive;
 
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{
-    Backend, BackendKind, DType, Device, Kernel, MAX_HEAD_DIM, Plan, Problem, Request, plan_entry,
-};
+use flash_attention::forward::MAX_HEAD_DIM;
+use flash_attention::{Backend, BackendKind, DType, Device, Kernel, Plan, Problem, Request};
 
 use super::cases::Takes;
 
@@ -29,7 +28,7 @@ impl Target {
     pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
         match self.entries[..] {
             [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
-                plan_entry(problem, backend.device(), entry)
+                Plan::of_entry(problem, backend.device(), entry)
             }
             _ => backend.plan(problem, &self.request),
         }
@@ -37,7 +36,7 @@ impl Target {
 
     /// The first of this target's entries that a plan does not launch.
     pub(crate) fn missing_from(&self, plan: &Plan) -> Option<&'static str> {
-        let launched = |entry: &&Entry| plan.steps.iter().any(|step| std::ptr::eq(step.entry, *entry));
+        let launched = |entry: &&Entry| plan.launches().iter().any(|step| std::ptr::eq(step.entry, *entry));
         self.entries.iter().find(|entry| !launched(entry)).map(|entry| entry.name)
     }
 

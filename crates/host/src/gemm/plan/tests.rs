@@ -1,8 +1,8 @@
 //! Which kernel and tile a product gets.
 
 use super::*;
-use crate::Sim;
-use crate::gemm::MatrixLayout;
+use crate::gemm::{GemmAddresses, MatrixLayout};
+use crate::sim::Sim;
 
 fn problem(m: usize, n: usize, k: usize, dtype: DType) -> GemmProblem {
     let row = MatrixLayout::row_major;
@@ -17,14 +17,16 @@ fn device(shared_per_block: usize) -> Device {
 }
 
 fn plan(problem: &GemmProblem, request: GemmRequest) -> Result<GemmPlan> {
-    gemm_plan(problem, &device(227 << 10), &request)
+    Plan::new(problem, &device(227 << 10), &request)
 }
 
 #[test]
 fn large_problems_get_large_tiles_and_small_ones_more_blocks() {
     let tile = |kernel, size| {
         let request = GemmRequest { kernel: Some(kernel), ..GemmRequest::default() };
-        plan(&problem(size, size, size, DType::F16), request).unwrap().tile().unwrap()
+        let plan = plan(&problem(size, size, size, DType::F16), request).unwrap();
+        let GemmTile { block_m, block_n, block_k, .. } = plan.launches()[0].entry.tile;
+        (block_m, block_n, block_k)
     };
     assert_eq!([256, 4096].map(|size| tile(GemmKernel::GemmSm80, size)), [(64, 64, 64), (128, 256, 64)]);
     assert_eq!([256, 1024].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 128, 64); 2]);
@@ -35,8 +37,8 @@ fn large_problems_get_large_tiles_and_small_ones_more_blocks() {
 fn hopper_takes_what_tensor_maps_describe() {
     let chosen = |problem: &GemmProblem, compute_capability, request| {
         let device = Device { compute_capability, ..device(227 << 10) };
-        let plan = gemm_plan(problem, &device, &request).unwrap();
-        (plan.kernel, plan.reasons[0].clone())
+        let plan = Plan::new(problem, &device, &request).unwrap();
+        (plan.kernel(), plan.reasons()[0].clone())
     };
     let any = GemmRequest::default();
     let (even, odd) = (problem(100, 72, 96, DType::F16), problem(100, 64, 99, DType::F16));
@@ -63,7 +65,7 @@ fn hopper_takes_what_tensor_maps_describe() {
     let message = plan(&odd, request).unwrap_err().to_string();
     assert_eq!(message, "kernel gemm_sm90 cannot be run: the leading dimension of A is 99, no multiple of 8");
     let blackwell = Device { compute_capability: 100, ..device(227 << 10) };
-    let message = gemm_plan(&even, &blackwell, &request).unwrap_err().to_string();
+    let message = Plan::new(&even, &blackwell, &request).unwrap_err().to_string();
     assert_eq!(message, "kernel gemm_sm90 needs sm_90a; simulated GPU is sm_100");
 }
 
@@ -73,10 +75,10 @@ fn a_tile_fits_every_device() {
         for dtype in DType::RESULTS {
             for k in [4096, 4097] {
                 let problem = problem(4096, 4096, k, dtype);
-                let plan = gemm_plan(&problem, &device(shared), &GemmRequest::default()).unwrap();
-                let entries = [plan.step, plan.unaligned].into_iter().flatten();
+                let plan = Plan::new(&problem, &device(shared), &GemmRequest::default()).unwrap();
+                let entries = plan.launches().iter().chain(plan.unaligned());
                 assert!(entries.clone().count() > 0);
-                assert!(entries.into_iter().all(|step| step.entry.shared_bytes as usize <= shared));
+                assert!({ entries }.all(|launch| launch.entry.shared_bytes as usize <= shared));
             }
         }
     }
@@ -85,12 +87,12 @@ fn a_tile_fits_every_device() {
 #[test]
 fn rows_that_no_copy_of_16_bytes_reaches_are_realigned() {
     let plan = plan(&problem(100, 64, 99, DType::Bf16), GemmRequest::default()).unwrap();
-    assert!(!plan.step.unwrap().entry.tile.aligned);
-    assert_eq!(plan.reasons[1], "through registers: the leading dimension of A is 99, no multiple of 8");
+    assert!(!plan.launches()[0].entry.tile.aligned);
+    assert_eq!(plan.reasons()[1], "through registers: the leading dimension of A is 99, no multiple of 8");
     let plan = self::plan(&problem(100, 64, 96, DType::Bf16), GemmRequest::default()).unwrap();
     let (at, odd) = (GemmAddresses { a: 32, b: 64, c: 2 }, GemmAddresses { a: 32, b: 66, c: 0 });
-    assert!(plan.step_at(&at).unwrap().entry.tile.aligned);
-    assert!(!plan.step_at(&odd).unwrap().entry.tile.aligned);
+    assert!(plan.launches_at(&at)[0].entry.tile.aligned);
+    assert!(!plan.launches_at(&odd)[0].entry.tile.aligned);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use fa_kernels::entries::GemmEntry;
 
-use super::{GemmKernel, GemmRequest, GemmStep};
+use super::{GemmKernel, GemmRequest, Launch};
 use crate::gemm::{GemmProblem, Order};
+use crate::plan::cost::h200::LOAD_COST;
 use crate::plan::{checked_grid, join};
 use crate::{DType, Device, Error, Result};
 
@@ -18,7 +19,7 @@ pub(super) struct Candidates<'a> {
 
 impl Candidates<'_> {
     /// The tile with the least modelled time, and why; with `exact`, only tiles that were asked for.
-    pub(super) fn choose(&self, aligned: bool, exact: bool) -> Result<(GemmStep, String)> {
+    pub(super) fn choose(&self, aligned: bool, exact: bool) -> Result<(Launch, String)> {
         let (matrices, _) = self.problem.row_major();
         let orders = (matrices.a.order == Order::RowMajor, matrices.b.order == Order::ColumnMajor);
         let built: Vec<_> = self
@@ -76,7 +77,7 @@ impl Candidates<'_> {
             self.device.multiprocessors,
             rounds(entry),
         );
-        Ok((GemmStep { entry, grid: self.grid(entry, checked_grid(tiles)?) }, why))
+        Ok((Launch::new(entry, self.grid(entry, checked_grid(tiles)?)), why))
     }
 
     /// Blocks for `tiles` tiles: on tensor cores no more than run at a time, because a block that goes on to
@@ -99,10 +100,6 @@ impl Candidates<'_> {
             * matrices.c.columns.div_ceil(entry.tile.block_n as usize) as u128
     }
 }
-
-/// Elements of a row of A or a column of B whose way to the tensor cores takes as long as the products of one
-/// element of C with each of them: what a tile saves by being larger.
-const LOAD_COST: f64 = 32.0;
 
 /// Modelled time of the busiest multiprocessor, per element of K: the products of its `rounds` tiles, and
 /// their loads, which grow with the sides alone.

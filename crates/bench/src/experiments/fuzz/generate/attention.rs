@@ -1,7 +1,8 @@
 //! Random forward and backward problems.
 
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::{BackendKind, BackwardKernel, DType, Kernel};
+use flash_attention::backward::BackwardKernel;
+use flash_attention::{BackendKind, DType, Kernel};
 
 use super::super::case::{Alibi, Attention, Backward, Data};
 use super::super::draw::Draw;

@@ -1,7 +1,8 @@
 //! Random decode problems.
 
 use fa_kernels::entries::{Algorithm, entries};
-use flash_attention::{BackendKind, MAX_DECODE_SEQLEN_Q};
+use flash_attention::BackendKind;
+use flash_attention::decode::MAX_DECODE_SEQLEN_Q;
 
 use super::super::case::Decode;
 use super::super::draw::Draw;

@@ -2,11 +2,10 @@
 
 use fa_kernels::entries::Tile;
 
-use super::{
-    MAX_SINGLE_ROUNDS, Schedule, Shares, TileOrder, back_and_forth, cached_heads, costs, quicker, quickest,
-    tiles, with_single_tiles,
-};
+use super::{Schedule, Shares, TileOrder, back_and_forth, quicker, quickest, with_single_tiles};
 use crate::Problem;
+use crate::plan::cost::h200::MAX_SINGLE_ROUNDS;
+use crate::plan::cost::{cached_heads, costs, tiles};
 
 /// Tiles whose shares are computed to find an order, at most: once with all in turn, and once with single
 /// tiles.

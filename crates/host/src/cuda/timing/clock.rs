@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, sys};
 
-use super::buffer::Buffer;
-use super::driver::check;
-use super::{CUstream, Cuda};
 use crate::Result;
+use crate::cuda::buffer::Buffer;
+use crate::cuda::driver::{attribute, check};
+use crate::cuda::{CUstream, Cuda};
 
 /// Two events of a backend's stream, and what evicts its caches.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     cuda: Cuda,
     /// Larger than the L2 cache: writing it evicts everything else.
     eviction: Option<Buffer>,
@@ -18,14 +18,14 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new(cuda: &Cuda) -> Result<Self> {
+    pub(crate) fn new(cuda: &Cuda) -> Result<Self> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = || check("cuEventCreate", cuda.context.new_event(flags));
         Ok(Self { cuda: cuda.clone(), eviction: None, events: [event()?, event()?] })
     }
 
     /// The time that what `enqueue` puts on the backend's stream takes; waits for it.
-    pub(super) fn time(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Duration> {
+    pub(crate) fn time(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Duration> {
         self.record(0)?;
         enqueue(self.cuda.stream())?;
         self.record(1)?;
@@ -38,7 +38,7 @@ impl Clock {
     ///
     /// # Safety
     /// As [`Cuda::capture`], until this returns, and where it fails until the stream is done.
-    pub(super) unsafe fn time_replayed(
+    pub(crate) unsafe fn time_replayed(
         &self,
         count: usize,
         enqueue: impl Fn() -> Result<()>,
@@ -52,7 +52,7 @@ impl Clock {
 
     /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of
     /// its number on the backend's stream. Waits for all of them.
-    pub(super) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
+    pub(crate) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = |_| check("cuEventCreate", self.cuda.context.new_event(flags));
         // Before the first launch, so that nothing is made between two of them.
@@ -70,9 +70,11 @@ impl Clock {
     }
 
     /// Evicts the L2 cache.
-    pub(super) fn flush_cache(&mut self) -> Result<()> {
+    pub(crate) fn flush_cache(&mut self) -> Result<()> {
         if self.eviction.is_none() {
-            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * self.cuda.l2_bytes)?);
+            let size = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
+            let l2_bytes = attribute(&self.cuda.context, size)? as usize;
+            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * l2_bytes)?);
         }
         let Some(eviction) = &self.eviction else { return Ok(()) };
         eviction.fill(0, self.cuda.stream())

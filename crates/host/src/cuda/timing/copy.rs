@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use cudarc::driver::result;
 
-use super::Cuda;
-use super::buffer::Buffer;
 use super::clock::Clock;
-use super::driver::check;
 use crate::Result;
+use crate::cuda::Cuda;
+use crate::cuda::buffer::Buffer;
+use crate::cuda::driver::check;
 
 /// Two buffers, and the copy of one to the other.
 pub struct DeviceCopy {

@@ -1,7 +1,7 @@
-//! Orders of tiles, where heads start, and what tensor maps cannot describe.
+//! Orders of tiles.
 
 use super::*;
-use crate::{DType, Options, Tensors};
+use crate::{DType, Options, TensorLayout, Tensors};
 
 fn causal(batch: usize, seqlen: usize, heads: usize) -> Problem {
     let layout = TensorLayout::bshd(batch, seqlen, heads, 128);
@@ -69,36 +69,4 @@ fn short_causal_sequences_take_short_steps() {
     let lengths = [512, 1024, 2048, 4096, 16_384];
     assert_eq!(lengths.map(|seqlen| quickest(seqlen, true)), [64, 128, 128, 128, 128]);
     assert_eq!(lengths.map(|seqlen| quickest(seqlen, false)), [128; 5]);
-}
-
-#[test]
-fn boxes_start_with_sectors_where_rows_do_alike() {
-    let margin = |address, layout| margin(address, &layout, 160);
-    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 4, 152)), 8);
-    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 16, 145)), 15);
-    // Heads that all start with sectors, and rows of which only some do.
-    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 160)), 0);
-    assert_eq!(margin(64, TensorLayout::bshd(2, 30, 3, 152)), 0);
-    assert_eq!(margin(64, TensorLayout::bhsd(2, 30, 4, 152)), 0);
-    assert_eq!(margin(80, TensorLayout::bshd(2, 30, 4, 152)), 0);
-}
-
-#[test]
-fn a_stride_that_no_map_has_is_named() {
-    assert_eq!(
-        unmapped("q", &TensorLayout::bshd(2, 30, 3, 41)).unwrap(),
-        "q's batch stride is 3690 elements, and tensor maps take positive multiples of 8 below 2^39"
-    );
-    assert_eq!(unmapped("q", &TensorLayout::bshd(1, 30, 1, 48)), None);
-    // A single index takes no steps.
-    assert_eq!(unmapped("q", &TensorLayout::strided([1, 30, 1, 41], [7, 48, 3, 1])), None);
-    // Of heads that start anywhere every eighth is in one map.
-    let far = |heads, stride_head| {
-        unreadable("k", &TensorLayout::strided([1, 30, heads, 41], [0, 48, stride_head, 1]))
-    };
-    assert_eq!((far(9, 57), far(9, (1 << 36) - 1), far(8, (1 << 36) + 1)), (None, None, None));
-    assert_eq!(
-        far(9, (1 << 36) + 1).unwrap(),
-        "k's heads stride is 549755813896 elements, and tensor maps take positive multiples of 8 below 2^39"
-    );
 }

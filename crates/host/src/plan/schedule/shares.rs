@@ -3,11 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Costs, TileOrder};
-
-/// Cycles of a tile that is a block of its own, beside those of a tile among others: nothing overlaps with
-/// its start and end. An H200 took 1.1 us longer.
-const BLOCK_CYCLES: u64 = 1_900;
+use super::TileOrder;
+use crate::plan::cost::Costs;
+use crate::plan::cost::h200::BLOCK_CYCLES;
 
 /// The cost of the block with the largest share.
 pub(super) fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -> u64 {

@@ -1,0 +1,101 @@
+//! The backward pass as an [`Operation`].
+
+use fa_kernels::entries::{Algorithm, Params, Tile};
+use fa_kernels::ptx::tma;
+
+use super::{
+    BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
+    BackwardRequest, BackwardResults, params, plan,
+};
+use crate::forward::Addresses;
+use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
+use crate::tensor_map::TensorMap;
+use crate::{DType, Device, Element, Error, Result, cpu};
+
+impl sealed::Sealed for BackwardProblem {}
+
+impl Operation for BackwardProblem {
+    type Request = BackwardRequest;
+    type Kernel = BackwardKernel;
+    type Algorithm = Algorithm;
+    type Tile = Tile;
+    type Details = ();
+    type Addresses = BackwardAddresses;
+    type Inputs<'a, T: Element> = BackwardInputs<'a, T>;
+    type Outputs<'a, T: Element> = BackwardOutputs<'a, T>;
+    type Results<T: Element> = BackwardResults<T>;
+
+    fn dtype(&self) -> DType {
+        self.forward().dtype()
+    }
+
+    fn choose(&self, device: &Device, request: &BackwardRequest) -> Result<Choice<Self>> {
+        plan::plan(self, device, request)
+    }
+
+    fn tensors<'t, 'i: 't, T: Element>(
+        plan: &'t BackwardPlan,
+        inputs: BackwardInputs<'i, T>,
+        outputs: &'t mut BackwardOutputs<'_, T>,
+        place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+    ) -> Result<BackwardAddresses> {
+        let (forward, gradients) = (plan.problem().forward(), plan.problem().layouts());
+        let tensors = forward.tensors();
+        Ok(BackwardAddresses {
+            forward: Addresses {
+                q: place(Tensor::input("q", inputs.q, tensors.q))?,
+                k: place(Tensor::input("k", inputs.k, tensors.k))?,
+                v: place(Tensor::input("v", inputs.v, tensors.v))?,
+                o: place(Tensor::input("o", inputs.o, tensors.o))?,
+                lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
+                workspace: place(Tensor::workspace("delta", plan.workspace_bytes()))?,
+                alibi_slopes: forward
+                    .alibi_slopes()
+                    .map(|slopes| place(Tensor::list("alibi_slopes", slopes, slopes.len())))
+                    .transpose()?,
+                cu_seqlens: forward
+                    .cu_seqlens()
+                    .map(|(q, k)| {
+                        let q = place(Tensor::list("cu_seqlens_q", q, q.len()))?;
+                        Ok::<_, Error>((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?))
+                    })
+                    .transpose()?,
+            },
+            dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
+            dq: place(Tensor::output("dq", &mut *outputs.dq, gradients.dq))?,
+            dk: place(Tensor::output("dk", &mut *outputs.dk, gradients.dk))?,
+            dv: place(Tensor::output("dv", &mut *outputs.dv, gradients.dv))?,
+        })
+    }
+
+    fn params(
+        plan: &BackwardPlan,
+        _: &Launch<Self>,
+        addresses: &BackwardAddresses,
+        _: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+    ) -> Result<Params> {
+        params(plan.problem(), addresses)
+    }
+
+    fn run_on_cpu<T: Element>(
+        plan: &BackwardPlan,
+        inputs: BackwardInputs<'_, T>,
+        outputs: &mut BackwardOutputs<'_, T>,
+    ) -> Result<u64> {
+        Ok(cpu::backward(plan.problem(), &inputs, outputs)?.extra_bytes as u64)
+    }
+
+    fn results<T: Element>(&self, device: &Device) -> Result<BackwardResults<T>> {
+        let layouts = self.layouts();
+        Ok(BackwardResults {
+            dq: device.allocate("dq", layouts.dq.span())?,
+            dk: device.allocate("dk", layouts.dk.span())?,
+            dv: device.allocate("dv", layouts.dv.span())?,
+        })
+    }
+
+    fn outputs<T: Element>(results: &mut BackwardResults<T>) -> BackwardOutputs<'_, T> {
+        let BackwardResults { dq, dk, dv } = results;
+        BackwardOutputs { dq, dk, dv }
+    }
+}

@@ -1,0 +1,134 @@
+//! The forward pass as an [`Operation`].
+
+use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
+use fa_kernels::ptx::tma;
+
+use super::{Addresses, Outputs, Results};
+use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
+use crate::plan::LaunchDetails;
+use crate::tensor_map::TensorMap;
+use crate::{
+    DType, Device, Element, Kernel, Plan, Problem, Request, Result, TensorLayout, cpu, launch, plan,
+};
+
+impl sealed::Sealed for Problem {}
+
+impl Operation for Problem {
+    type Request = Request;
+    type Kernel = Kernel;
+    type Algorithm = Algorithm;
+    type Tile = Tile;
+    type Details = LaunchDetails;
+    type Addresses = Addresses;
+    /// Q, K and V.
+    type Inputs<'a, T: Element> = (&'a [T], &'a [T], &'a [T]);
+    type Outputs<'a, T: Element> = Outputs<'a, T>;
+    type Results<T: Element> = Results<T>;
+
+    fn dtype(&self) -> DType {
+        self.dtype()
+    }
+
+    fn choose(&self, device: &Device, request: &Request) -> Result<Choice<Self>> {
+        plan::plan(self, device, request)
+    }
+
+    fn tensors<'t, 'i: 't, T: Element>(
+        plan: &'t Plan,
+        (q, k, v): Self::Inputs<'i, T>,
+        outputs: &'t mut Outputs<'_, T>,
+        place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+    ) -> Result<Addresses> {
+        let problem = plan.problem();
+        let layouts = problem.tensors();
+        let lse = outputs.lse.as_deref_mut();
+        let contiguous = TensorLayout::bshd(1, 1, 1, problem.lse_len());
+        Ok(Addresses {
+            q: place(Tensor::input("q", q, layouts.q))?,
+            k: place(Tensor::input("k", k, layouts.k))?,
+            v: place(Tensor::input("v", v, layouts.v))?,
+            o: place(Tensor::output("o", &mut *outputs.o, layouts.o))?,
+            lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
+            workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
+            alibi_slopes: problem
+                .alibi_slopes()
+                .map(|slopes| place(Tensor::list("alibi_slopes", slopes, slopes.len())))
+                .transpose()?,
+            cu_seqlens: problem
+                .cu_seqlens()
+                .map(|(q, k)| {
+                    let q = place(Tensor::list("cu_seqlens_q", q, q.len()))?;
+                    Ok::<_, crate::Error>((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?))
+                })
+                .transpose()?,
+        })
+    }
+
+    fn is_aligned(plan: &Plan, addresses: &Addresses) -> bool {
+        addresses.are_mapped(plan.launches())
+    }
+
+    fn params(
+        plan: &Plan,
+        launch: &Launch,
+        addresses: &Addresses,
+        encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+    ) -> Result<Params> {
+        launch::params(plan.problem(), launch, addresses, encode)
+    }
+
+    fn run_on_cpu<T: Element>(
+        plan: &Plan,
+        (q, k, v): Self::Inputs<'_, T>,
+        Outputs { o, lse }: &mut Outputs<'_, T>,
+    ) -> Result<u64> {
+        let (problem, lse) = (plan.problem(), lse.as_deref_mut());
+        let stats = match plan.tile() {
+            None => cpu::standard(problem, q, k, v, o, lse)?,
+            Some((block_m, block_n)) => {
+                let config = cpu::backend::config(Some(block_m), Some(block_n));
+                cpu::forward_with(problem, config, q, k, v, o, lse)?
+            }
+        };
+        Ok(stats.extra_bytes as u64)
+    }
+
+    fn results<T: Element>(&self, device: &Device) -> Result<Results<T>> {
+        Results::new(self, device)
+    }
+
+    fn outputs<T: Element>(results: &mut Results<T>) -> Outputs<'_, T> {
+        results.outputs()
+    }
+}
+
+/// What a kernel's workspace holds.
+const fn workspace(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::ForwardSm90 => "the copies of Q, K and V",
+        _ => "the score matrix",
+    }
+}
+
+impl Plan {
+    /// A plan of one given entry, which need not be in the list: how a sweep runs the variants that it built.
+    ///
+    /// # Errors
+    /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does
+    /// not run on the device.
+    pub fn of_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Self> {
+        Ok(Self::of(problem, device, plan::plan_entry(problem, device, entry)?))
+    }
+
+    /// What the workspace holds.
+    pub fn workspace(&self) -> &'static str {
+        workspace(self.kernel())
+    }
+
+    /// The type in which scores are kept between Q·Kᵀ and the softmax: the storage type where they pass
+    /// through device memory, fp32 elsewhere. It bounds how accurate `lse` can be.
+    pub fn score_dtype(&self) -> DType {
+        let is_scores = |launch: &Launch| launch.entry.algorithm == Algorithm::StandardScores;
+        if self.launches().iter().any(is_scores) { self.problem().dtype() } else { DType::F32 }
+    }
+}

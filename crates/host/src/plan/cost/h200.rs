@@ -1,0 +1,81 @@
+//! Every number that the planner was fitted to an H200 with, and what each was fitted to. The sweeps' order
+//! of tiles is `tuned.rs`. Other devices are planned with the same numbers.
+
+/// Bytes of K and V that stay in L2, of which Hopper has 50 MiB.
+pub(in crate::plan) const L2_BYTES: usize = 32 << 20;
+
+/// What is left of a block's speed where K and V come from device memory, as a reciprocal.
+pub(in crate::plan) const UNCACHED: f64 = 1.05;
+
+/// Beyond so many tiles a block, the one that ends last hardly matters.
+pub(in crate::plan) const MANY_TILES: usize = 64;
+
+/// The most rounds of tiles that are a block each.
+pub(in crate::plan) const MAX_SINGLE_ROUNDS: u32 = 4;
+
+/// What tiles that are a block each must save, as a share; where less was estimated, there was no gain.
+pub(in crate::plan) const WORTH_SINGLE_TILES: f64 = 0.01;
+
+/// The most short tiles of a head: three times two are as many rows as twice three.
+pub(in crate::plan) const MAX_SHORT_TILES: u32 = 8;
+
+/// Cycles of a tile that is a block of its own, beside those of a tile among others: nothing overlaps with
+/// its start and end. It took 1.1 us longer.
+pub(in crate::plan) const BLOCK_CYCLES: u64 = 1_900;
+
+/// Cycles of a step of `forward_sm90` beside its scores.
+pub(in crate::plan) const STEP_CYCLES: f64 = 240.0;
+
+/// Columns of 16 bits whose two multiply-adds for a score go through the tensor cores in a cycle, and the
+/// share of that time that a step takes.
+pub(in crate::plan) const COLUMNS_PER_CYCLE: (f64, f64) = (2_048.0, 0.94);
+
+/// Cycles that a score takes at least: its exponential and what goes with it, where columns are few.
+pub(in crate::plan) const LEAST_SCORE_CYCLES: f64 = 0.088;
+
+/// What a masked block of keys takes longer, as a share of its scores.
+pub(in crate::plan) const MASKED: f64 = 0.5;
+
+/// Cycles of a tile's first scores, last product and way out: where a block has three warpgroups, and where
+/// it has two.
+pub(in crate::plan) const TILE_CYCLES: (u64, u64) = (4_200, 3_300);
+
+/// What a tile of three warpgroups takes longer for each row where one of them has rows, and where two have.
+pub(in crate::plan) const FEW_WARPGROUPS: (f64, f64) = (1.7, 1.12);
+
+/// What a tile of two warpgroups takes longer for each row than one of three.
+pub(in crate::plan) const TWO_WARPGROUPS: f64 = 1.06;
+
+/// Bytes that a multiprocessor copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
+pub(in crate::plan) const BYTES_PER_CYCLE: f64 = 16.0;
+
+/// Cycles that one more launch takes.
+pub(in crate::plan) const LAUNCH_CYCLES: f64 = 4_000.0;
+
+/// Cycles for each of a tile's columns in which Q and O move by one column between classes of rows, or the
+/// rows of Q are aligned.
+pub(in crate::plan) const MOVE_CYCLES: f64 = 11.0;
+
+/// What a step by classes of rows takes longer, as a share: rows start in the middle of sectors, and foreign
+/// columns are cleared.
+pub(in crate::plan) const SLOWER_BY_CLASSES: f64 = 0.07;
+
+/// How many times as long as `forward_sm90` over aligned rows `forward_sm80` is counted on to take over rows
+/// that start anywhere; at head_dim 129 it takes 2.5 to 3 times as long.
+pub(in crate::plan) const SM80_OVER_ALIGNED: f64 = 2.0;
+
+/// Key blocks that each split of a decode problem has at least: a shorter one costs more to merge than it
+/// saves.
+pub(crate) const LEAST_SPLIT_BLOCKS: usize = 4;
+
+/// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
+/// places, gain 2 %.
+pub(crate) const GOOD_ENOUGH: f64 = 0.99;
+
+/// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
+/// as fast as 256 halves do, and leave nothing to merge.
+pub(crate) const BUSY: f64 = 0.8;
+
+/// Elements of a row of A or a column of B whose way to the tensor cores takes as long as the products of one
+/// element of C with each of them: what a tile of a matrix multiplication saves by being larger.
+pub(crate) const LOAD_COST: f64 = 32.0;
