@@ -22,6 +22,7 @@ pub mod gemm;
 pub mod mask;
 pub mod params;
 pub mod ptx;
+pub mod registers;
 pub mod scheduler;
 pub mod score;
 pub mod softmax;

@@ -265,10 +265,7 @@ macro_rules! forward_sm90 {
                 shared_bytes: sm90($m, $n, $d, $bytes).shared_bytes(),
                 barriers: forward_sm90::$barriers(sm90($m, $n, $d, $bytes)),
             },
-            forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, { sm90($m, $n, $d, $bytes).stages() },
-                { $n / 2 }, { $n * $bytes / 8 }, { $d / 2 }, $score_mod, $row_classes, $bytes
-            >,
+            forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<$element, $m, $n, $d, $score_mod, $row_classes>>,
             Persistent,
             Mapped<crate::params::AttentionMaps, crate::params::PersistentParams>
         }

@@ -14,7 +14,7 @@ use crate::ptx::wgmma::{self, Accumulator, Format};
 use crate::ptx::{barrier, fence, global, index, setmaxnreg, shared, stmatrix, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::mma_block::Panel;
-use crate::tile::ring::Ring;
+use crate::tile::ring::{Count, Ring};
 use crate::tile::wgmma::{BOX_BYTES, Descriptor, LINE_ELEMENTS, chunk, load};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
@@ -71,7 +71,7 @@ pub unsafe fn gemm_sm90<
         if index::thread() == 0 {
             tma::prefetch(maps);
             tma::prefetch(maps + TensorMap::BYTES);
-            Ring::<STAGES>::init(barriers, config.consumers() * (WARPGROUP / 32));
+            Ring::<Count<STAGES>>::init(barriers, config.consumers() * (WARPGROUP / 32));
         }
         barrier::sync(0, config.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
@@ -96,7 +96,7 @@ pub unsafe fn gemm_sm90<
 unsafe fn produce<A: Panel, B: Panel, const STAGES: u32>(
     params: &GemmParams,
     maps: u64,
-    mut ring: Ring<STAGES>,
+    mut ring: Ring<Count<STAGES>>,
 ) {
     let tiles = tiles(params, A::SPAN, B::SPAN);
     let (a_map, b_map) = (maps, maps + TensorMap::BYTES);
@@ -127,7 +127,7 @@ unsafe fn produce<A: Panel, B: Panel, const STAGES: u32>(
 unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32, const ACCUMULATORS: usize>(
     params: &GemmParams,
     warpgroup: u32,
-    mut ring: Ring<STAGES>,
+    mut ring: Ring<Count<STAGES>>,
     out: &Out,
 ) where
     [f32; ACCUMULATORS]: Accumulator,

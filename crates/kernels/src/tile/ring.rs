@@ -4,22 +4,39 @@
 //! empty, which completes when all consumers have released it. Producer and consumers each walk around the
 //! ring by themselves.
 
+use core::marker::PhantomData;
+
 use crate::ptx::mbarrier;
 
-/// A producer's or consumer's place in a ring of `STAGES` stages.
+/// How many stages a ring has.
+pub trait Stages: Copy {
+    /// The number.
+    const COUNT: u32;
+}
+
+/// `N` stages.
+#[derive(Clone, Copy, Debug)]
+pub struct Count<const N: u32>;
+
+impl<const N: u32> Stages for Count<N> {
+    const COUNT: u32 = N;
+}
+
+/// A producer's or consumer's place in a ring.
 #[derive(Clone, Copy)]
-pub struct Ring<const STAGES: u32> {
+pub struct Ring<S: Stages> {
     /// Address of the full barriers; the empty ones lie behind them.
     barriers: u32,
     /// Stage at hand.
     stage: u32,
     /// Parity of the phase that is waited for.
     parity: u32,
+    stages: PhantomData<S>,
 }
 
-impl<const STAGES: u32> Ring<STAGES> {
+impl<S: Stages> Ring<S> {
     /// Bytes of the barriers.
-    pub const BYTES: u32 = 16 * STAGES;
+    pub const BYTES: u32 = 16 * S::COUNT;
 
     /// Makes the barriers, for `consumers` releases of each stage.
     ///
@@ -29,11 +46,11 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     pub unsafe fn init(barriers: u32, consumers: u32) {
         let mut stage = 0;
-        while stage < STAGES {
+        while stage < S::COUNT {
             // SAFETY: the caller's contract.
             unsafe {
                 mbarrier::init(barriers + 8 * stage, 1);
-                mbarrier::init(barriers + 8 * (STAGES + stage), consumers);
+                mbarrier::init(barriers + 8 * (S::COUNT + stage), consumers);
             }
             stage += 1;
         }
@@ -43,19 +60,19 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// The producer's place at first: its waits for empty stages return at once the first time around.
     #[inline(always)]
     pub fn producer(barriers: u32) -> Self {
-        Self { barriers, stage: 0, parity: 1 }
+        Self { barriers, stage: 0, parity: 1, stages: PhantomData }
     }
 
     /// A consumer's place at first.
     #[inline(always)]
     pub fn consumer(barriers: u32) -> Self {
-        Self { barriers, stage: 0, parity: 0 }
+        Self { barriers, stage: 0, parity: 0, stages: PhantomData }
     }
 
     /// A consumer's place that waits for the phase of parity `parity` of the first stage.
     #[inline(always)]
     pub fn consumer_of_phase(barriers: u32, parity: u32) -> Self {
-        Self { barriers, stage: 0, parity }
+        Self { barriers, stage: 0, parity, stages: PhantomData }
     }
 
     /// The same place in the ring whose barriers lie `bytes` bytes behind, where all go around both alike.
@@ -80,7 +97,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     pub fn advance(&mut self) {
         self.stage += 1;
-        if self.stage == STAGES {
+        if self.stage == S::COUNT {
             self.stage = 0;
             self.parity ^= 1;
         }
@@ -124,7 +141,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[track_caller]
     pub unsafe fn wait_empty(&self) {
         // SAFETY: `init` made the barrier.
-        unsafe { mbarrier::wait(self.barriers + 8 * (STAGES + self.stage), self.parity) }
+        unsafe { mbarrier::wait(self.barriers + 8 * (S::COUNT + self.stage), self.parity) }
     }
 
     /// Hands what the producer has written to the consumers.
@@ -159,7 +176,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[track_caller]
     pub unsafe fn release(&self) {
         // SAFETY: `init` made the barrier for as many arrivals as there are consumers.
-        unsafe { mbarrier::arrive(self.barriers + 8 * (STAGES + self.stage)) }
+        unsafe { mbarrier::arrive(self.barriers + 8 * (S::COUNT + self.stage)) }
     }
 
     /// Leaves the stage to the producer for a warp, whose lane that `leads` it releases it, and goes on to

@@ -8,12 +8,13 @@
 use super::consumer::leads_warp;
 use super::producer::key_head;
 use super::schedule::{Keys, Schedule};
-use super::{Pipeline, WARPGROUP_ROWS, turns};
+use super::tile::{KeyStages, Tile};
+use super::{Pipeline, turns};
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, warp};
 use crate::tile::head_start::HeadStart;
-use crate::tile::panels::Panels;
-use crate::tile::ring::Ring;
+use crate::tile::panels::{Extent, Panels};
+use crate::tile::ring::{Count, Ring, Stages};
 
 /// Whether there is anything to amend in a launch.
 #[inline(always)]
@@ -30,32 +31,23 @@ pub(super) fn is_needed(params: &PersistentParams) -> bool {
 /// # Safety
 /// All lanes of one warp call this together, in a launch as [`forward_sm90`](super::forward_sm90) says.
 #[inline(always)]
-pub(super) unsafe fn amend<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const ROW_CLASSES: bool,
->(
-    params: &PersistentParams,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
-) {
+pub(super) unsafe fn amend<T: Tile>(params: &PersistentParams, pipeline: Pipeline<T>) {
     let mut schedule = Schedule::consumer(pipeline.schedule());
-    let mut keys = Ring::<STAGES>::consumer(pipeline.k_barriers());
-    let mut values = Ring::<STAGES>::consumer(pipeline.v_barriers());
+    let mut keys = Ring::<KeyStages<T>>::consumer(pipeline.k_barriers());
+    let mut values = Ring::<KeyStages<T>>::consumer(pipeline.v_barriers());
     // SAFETY: the caller's contract; each stage is changed between its copies' landing and its filling.
     unsafe {
         while schedule.wait() {
             let work = schedule.work();
             let place = schedule.keys();
             let mut block = place.blocks;
-            if ROW_CLASSES {
+            if T::ROW_CLASSES {
                 // Q is moved by those who multiply it, and V's columns before the head's are none of O's.
                 amend_classes(params, pipeline, &mut keys, &place);
                 block = 0;
             }
-            let head = key_head::<ROW_CLASSES>(params, &place, 0);
-            if !ROW_CLASSES && params.qk_landed != 0 {
+            let head = key_head::<T>(params, &place, 0);
+            if !T::ROW_CLASSES && params.qk_landed != 0 {
                 if block > 0 {
                     amend_keys(params, pipeline, &mut keys, head);
                 }
@@ -68,8 +60,8 @@ pub(super) unsafe fn amend<
                 }
                 if params.v_landed != 0 {
                     values.behind(params.v_landed).wait();
-                    let rows = work.keys.first + work.keys.len - (place.row + block * BLOCK_N);
-                    if rows < BLOCK_N {
+                    let rows = work.keys.first + work.keys.len - place.row_of::<T>(block);
+                    if rows < T::BLOCK_N {
                         pipeline.v().stage(values.stage()).clear_from_row(rows);
                         fence::proxy_async();
                     }
@@ -88,18 +80,18 @@ pub(super) unsafe fn amend<
 /// # Safety
 /// As [`amend`].
 #[inline(always)]
-unsafe fn amend_classes<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+unsafe fn amend_classes<T: Tile>(
     params: &PersistentParams,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
-    keys: &mut Ring<STAGES>,
+    pipeline: Pipeline<T>,
+    keys: &mut Ring<KeyStages<T>>,
     place: &Keys,
 ) {
     let mut turn = 0;
-    while turn < turns::<true>(&params.attention) {
+    while turn < turns::<T>(&params.attention) {
         let mut block = 0;
         while block < place.blocks {
             // SAFETY: the caller's contract.
-            unsafe { amend_keys(params, pipeline, keys, key_head::<true>(params, place, turn)) };
+            unsafe { amend_keys(params, pipeline, keys, key_head::<T>(params, place, turn)) };
             block += 1;
         }
         turn += 1;
@@ -111,10 +103,10 @@ unsafe fn amend_classes<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
 /// # Safety
 /// As [`amend`].
 #[inline(always)]
-unsafe fn amend_keys<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+unsafe fn amend_keys<T: Tile>(
     params: &PersistentParams,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
-    keys: &mut Ring<STAGES>,
+    pipeline: Pipeline<T>,
+    keys: &mut Ring<KeyStages<T>>,
     head: HeadStart,
 ) {
     // SAFETY: the caller's contract.
@@ -131,15 +123,15 @@ unsafe fn amend_keys<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32
 /// # Safety
 /// As [`amend`].
 #[inline(always)]
-unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32>(
+unsafe fn amend_queries<T: Tile>(
     params: &PersistentParams,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES>,
+    pipeline: Pipeline<T>,
     phase: u32,
     head: HeadStart,
 ) {
     let mut warpgroup = 0;
-    while warpgroup < index::unknown(BLOCK_M / WARPGROUP_ROWS) {
-        let queries = Ring::<1>::consumer_of_phase(pipeline.q_barriers(warpgroup), phase);
+    while warpgroup < index::unknown(T::CONFIG.warpgroups()) {
+        let queries = Ring::<Count<1>>::consumer_of_phase(pipeline.q_barriers(warpgroup), phase);
         // SAFETY: the caller's contract.
         unsafe {
             queries.behind(params.qk_landed).wait();
@@ -155,7 +147,7 @@ unsafe fn amend_queries<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: 
 /// # Safety
 /// As [`Panels::clear_before_column`].
 #[inline(always)]
-unsafe fn clear_foreign<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, COLUMNS>, head: HeadStart) {
+unsafe fn clear_foreign<X: Extent>(tile: Panels<X>, head: HeadStart) {
     if head.foreign() > 0 {
         // SAFETY: the caller's contract; the columns outside of the map are zeros.
         unsafe { tile.clear_before_column(head.shift) };
@@ -168,7 +160,7 @@ unsafe fn clear_foreign<const ROWS: u32, const COLUMNS: u32>(tile: Panels<ROWS, 
 /// # Safety
 /// All lanes of the warp call this together, behind the fences of what they have written.
 #[inline(always)]
-unsafe fn fill<const STAGES: u32>(ring: &Ring<STAGES>) {
+unsafe fn fill<S: Stages>(ring: &Ring<S>) {
     // SAFETY: the caller's contract; the copies were not counted here, so that this is the phase's only
     // arrival.
     unsafe {

@@ -4,79 +4,47 @@ mod classes;
 mod parts;
 mod products;
 
-use core::marker::PhantomData;
-
 use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
 use super::schedule::{self, Schedule};
+use super::tile::{KeyStages, Tile};
 use super::{Pipeline, WARPGROUP, WARPGROUP_ROWS, first_row, output, turns};
 use crate::config::Sm90Config;
 use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::wgmma::{self, Accumulator};
+use crate::ptx::wgmma::{self, Accumulator as _};
 use crate::ptx::{barrier, index, warp};
+use crate::registers::Registers;
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::QUAD;
-use crate::tile::ring::Ring;
+use crate::tile::ring::{Count, Ring};
 use crate::tile::wgmma::Descriptor;
 
 /// One of the warpgroups that multiply: its place in the rings, and its rows of a tile.
 ///
 /// A thread holds of S, P and O what [`wgmma`] says: two rows, pairs of columns of the one and the other in
 /// turn.
-pub(super) struct Consumer<
-    E,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
-> {
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+pub(super) struct Consumer<T: Tile> {
+    pipeline: Pipeline<T>,
     /// Which of two warpgroups this is, where they take turns.
     turn: u32,
-    queries: Ring<1>,
-    keys: Ring<STAGES>,
-    values: Ring<STAGES>,
+    queries: Ring<Count<1>>,
+    keys: Ring<KeyStages<T>>,
+    values: Ring<KeyStages<T>>,
     /// Of Q, and of the first stages of K and V.
     operands: [Descriptor; 3],
-    s: [f32; SCORES],
+    s: T::S,
     /// P, rounded, as A of its product with V.
-    p: [u32; PAIRS],
-    o: [f32; OUT],
-    softmax: OnlineSoftmax<2, QUAD, BYTES>,
-    /// Of the tile's head; used with `SCORE_MOD`.
+    p: T::P,
+    o: T::O,
+    softmax: OnlineSoftmax<2, QUAD, T::Element>,
+    /// Of the tile's head; used with [`Tile::SCORE_MOD`].
     score_mod: ScoreMod,
-    element: PhantomData<E>,
 }
 
-impl<
-    E: Operand,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
-where
-    [f32; SCORES]: Accumulator,
-    [f32; OUT]: Accumulator,
-{
-    const CONFIG: Sm90Config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG;
-    const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
-    /// Whether P·V is summed in two levels: the sums of 8-bit products.
-    const IN_PARTS: bool = BYTES == 1;
+impl<T: Tile> Consumer<T> {
+    const IN_PARTS: bool = T::Element::SUMS_IN_PARTS;
 
     /// Whether this is its warp's first lane; found anew by each call where registers are few.
     #[inline(always)]
@@ -86,15 +54,15 @@ where
 
     #[inline(always)]
     fn leaves_through_queries(params: &PersistentParams) -> bool {
-        Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::leaves_through_queries(params)
+        Pipeline::<T>::leaves_through_queries(params)
     }
 
     #[inline(always)]
-    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>) -> Self {
+    pub(super) fn new(pipeline: Pipeline<T>) -> Self {
         let warpgroup = warpgroup();
         Self {
             pipeline,
-            turn: if Self::TAKES_TURNS { warpgroup } else { 0 },
+            turn: if T::TAKES_TURNS { warpgroup } else { 0 },
             queries: Ring::consumer(pipeline.q_barriers(warpgroup)),
             keys: Ring::consumer(pipeline.k_barriers()),
             values: Ring::consumer(pipeline.v_barriers()),
@@ -103,12 +71,11 @@ where
                 pipeline.k().descriptor(),
                 pipeline.v().descriptor(),
             ],
-            s: [0.0; SCORES],
-            p: [0; PAIRS],
-            o: [0.0; OUT],
+            s: T::S::ZERO,
+            p: T::P::ZERO,
+            o: T::O::ZERO,
             softmax: OnlineSoftmax::with_positive_scale(1.0),
             score_mod: ScoreMod::default(),
-            element: PhantomData,
         }
     }
 
@@ -129,8 +96,8 @@ where
                 let barriers = self.pipeline.q_barriers(warpgroup());
                 self.queries = Ring::consumer_of_phase(barriers, schedule.phase());
                 let finished = self.attend(params, &schedule.work());
-                if has_rows::<BLOCK_M>(params, &schedule.work()) {
-                    output::store::<E::Output, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, OUT, ROW_CLASSES, BYTES>(
+                if has_rows::<T>(params, &schedule.work()) {
+                    output::store::<T>(
                         params,
                         o_map,
                         self.pipeline,
@@ -166,31 +133,31 @@ where
         } else {
             params
         };
-        let tile_row = first_row::<BLOCK_M>(params, work.tile);
+        let tile_row = first_row::<T>(params, work.tile);
         let first_row = tile_row + WARPGROUP_ROWS * warpgroup();
-        let has_rows = has_rows::<BLOCK_M>(params, work);
+        let has_rows = has_rows::<T>(params, work);
         let attention = &params.attention;
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, tile_row);
+        let blocks = KeyBlocks::<T>::of_tile(attention, work, tile_row);
         let seen = blocks.seen_by(attention, work, first_row, WARPGROUP_ROWS);
-        let seen = if Self::TAKES_TURNS { blocks.all(seen) } else { seen };
+        let seen = if T::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        let softmax_scale = if SCORE_MOD { 1.0 } else { attention.softmax_scale };
+        let softmax_scale = if T::SCORE_MOD { 1.0 } else { attention.softmax_scale };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
-        self.o = [0.0; OUT];
+        self.o = T::O::ZERO;
         let sees = seen.begin < seen.end;
         // SAFETY: the caller's contract.
         unsafe {
-            if SCORE_MOD {
+            if T::SCORE_MOD {
                 self.score_mod = ScoreMod::of_head(attention, work);
             }
             self.queries.wait();
-            if !ROW_CLASSES {
+            if !T::ROW_CLASSES {
                 self.pass_over(blocks.count - seen.end);
             } else if !sees {
-                self.pass_over(blocks.count * turns::<ROW_CLASSES>(attention));
+                self.pass_over(blocks.count * turns::<T>(attention));
             }
             let finished = if sees {
-                if ROW_CLASSES {
+                if T::ROW_CLASSES {
                     self.multiply_classes(params, &blocks, &seen);
                 } else {
                     self.multiply_blocks(params, &blocks, &seen);
@@ -226,7 +193,7 @@ where
     unsafe fn multiply_blocks(
         &mut self,
         params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         seen: &Seen,
     ) {
         // SAFETY: the caller's contract.
@@ -260,7 +227,7 @@ where
     unsafe fn begin(
         &mut self,
         params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         seen: &Seen,
         last: bool,
     ) {
@@ -273,12 +240,12 @@ where
             self.s.wait_group::<0>();
             self.release_operands(params, last);
             self.change_scores(&params.attention, blocks, block);
-            if ROW_CLASSES {
+            if T::ROW_CLASSES {
                 self.mask_tail(&params.attention);
             } else if block >= seen.whole_end || block < seen.whole_begin {
                 self.mask(&params.attention, blocks, block);
             }
-            self.softmax.step_in_turn::<SCORES, true>(&mut self.s);
+            self.softmax.step_in_turn::<_, true>(&mut self.s);
             self.round();
         }
     }
@@ -292,7 +259,7 @@ where
     unsafe fn step<const MASKED: bool>(
         &mut self,
         params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         block: u32,
         last: bool,
     ) {
@@ -316,7 +283,7 @@ where
             if MASKED {
                 self.mask(&params.attention, blocks, block);
             }
-            let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
+            let rescale = self.softmax.step_in_turn::<_, MASKED>(&mut self.s);
             self.o.wait_group::<0>();
             self.values.leave(Self::leads_warp());
             self.round();
@@ -332,7 +299,7 @@ where
     unsafe fn finish(&self, params: &AttentionParams, row: usize) -> (f32, f32) {
         // SAFETY: the caller's contract.
         let (factor, lse) = unsafe { self.softmax.finish(row) };
-        (if BYTES == 1 { factor * params.dropout.scale } else { factor }, lse)
+        (if Self::IN_PARTS { factor * params.dropout.scale } else { factor }, lse)
     }
 
     /// Leaves blocks to the other warpgroups, of which these rows see nothing.
@@ -391,7 +358,7 @@ where
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn take_turn(&self) {
-        if Self::TAKES_TURNS {
+        if T::TAKES_TURNS {
             // SAFETY: the caller's contract.
             unsafe { barrier::sync(1 + self.turn, 2 * WARPGROUP) };
         }
@@ -401,7 +368,7 @@ where
     /// As [`Self::run`].
     #[inline(always)]
     unsafe fn pass_turn(&self) {
-        if Self::TAKES_TURNS {
+        if T::TAKES_TURNS {
             // SAFETY: the caller's contract.
             unsafe { barrier::arrive(2 - self.turn, 2 * WARPGROUP) };
         }
@@ -417,9 +384,9 @@ pub(super) fn warpgroup() -> u32 {
 
 /// Whether this thread's warpgroup has a part in the tile: the last of three has none in a short one.
 #[inline(always)]
-fn has_rows<const BLOCK_M: u32>(params: &PersistentParams, work: &WorkTile) -> bool {
-    let rows = const { Sm90Config::short_block_m(BLOCK_M) };
-    rows == BLOCK_M || work.tile >= params.short_tiles || WARPGROUP_ROWS * warpgroup() < rows
+fn has_rows<T: Tile>(params: &PersistentParams, work: &WorkTile) -> bool {
+    let rows = const { Sm90Config::short_block_m(T::BLOCK_M) };
+    rows == T::BLOCK_M || work.tile >= params.short_tiles || WARPGROUP_ROWS * warpgroup() < rows
 }
 
 /// Whether this is its warp's first lane.
@@ -430,9 +397,9 @@ pub(super) fn leads_warp() -> bool {
 
 /// Multiplies a thread's two rows by a factor each.
 #[inline(always)]
-pub(super) fn scale_rows<const OUT: usize>(o: &mut [f32; OUT], factors: [f32; 2]) {
+pub(super) fn scale_rows<O: Registers<Value = f32>>(o: &mut O, factors: [f32; 2]) {
     let mut j = 0;
-    while j < OUT {
+    while j < O::LEN {
         o[j] *= factors[j / 2 % 2];
         j += 1;
     }

@@ -2,11 +2,13 @@
 
 use super::consumer::{scale_rows, warpgroup};
 use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
+use super::tile::{OutputRows, Tile};
+use super::{Operand, Pipeline, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
 use crate::config::Sm90Config;
 use crate::element::Element;
 use crate::params::PersistentParams;
 use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
+use crate::registers::Registers;
 use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panel_store::store_rows;
 use crate::tile::panels::Panels;
@@ -18,6 +20,9 @@ const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
 /// Sixteens of columns in a panel.
 const STEPS: usize = Sm90Config::BOX_BYTES as usize / 32;
 
+/// Storage type of O.
+type Rounded<T> = <<T as Tile>::Element as Operand>::Output;
+
 /// Hardware barrier of the first warpgroup; those of the others follow.
 pub(super) const FIRST_BARRIER: u32 = 4;
 
@@ -28,21 +33,12 @@ pub(super) const FIRST_BARRIER: u32 = 4;
 /// # Safety
 /// All threads of a warpgroup call this together; these rows of O are theirs alone.
 #[inline(always)]
-pub(super) unsafe fn store<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const OUT: usize,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
+pub(super) unsafe fn store<T: Tile>(
     params: &PersistentParams,
     map: u64,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+    pipeline: Pipeline<T>,
     schedule: &Schedule,
-    o: &mut [f32; OUT],
+    o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
@@ -53,13 +49,12 @@ pub(super) unsafe fn store<
     // warp's own, and no copy still reads them.
     unsafe {
         let work = schedule.work();
-        let tile_row = first_row::<BLOCK_M>(params, work.tile);
-        let through_queries =
-            Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::leaves_through_queries(params);
+        let tile_row = first_row::<T>(params, work.tile);
+        let through_queries = Pipeline::<T>::leaves_through_queries(params);
         let warpgroup_rows = if through_queries {
             // The products of the whole warpgroup have read them.
             barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
-            Panels { address: pipeline.q(thread / WARPGROUP).address }
+            pipeline.q(thread / WARPGROUP).cast()
         } else {
             wait();
             pipeline.o(thread / WARPGROUP)
@@ -70,7 +65,7 @@ pub(super) unsafe fn store<
         let classes = row_classes(&params.attention);
         // Row of the tile that one of the warp's is.
         let place = |row: u32| {
-            if ROW_CLASSES {
+            if T::ROW_CLASSES {
                 let first = lane.warp_row % WARPGROUP_ROWS;
                 let (class, index) = classes.at_place(WARPGROUP_ROWS, first + row);
                 lane.warp_row - first + classes.row(class, index)
@@ -80,20 +75,19 @@ pub(super) unsafe fn store<
         };
         let rows_left = work.queries.len.saturating_sub(tile_row);
         let is_cut = rows_left < lane.warp_row + WARP_ROWS;
-        let by_rows = ROW_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
+        let by_rows = T::ROW_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let target = schedule.o(rows_left);
-            let first_column = if ROW_CLASSES { classes.last_shift() } else { schedule.first_column() };
-            store_rows::<E, _, _, OUT>(rows, o, (&target, first_column), place);
+            let first_column = if T::ROW_CLASSES { classes.last_shift() } else { schedule.first_column() };
+            store_rows::<Rounded<T>, _, _>(rows, o, (&target, first_column), place);
         } else {
             // The sequences of a packed batch have one batch index.
             let batch = if o_by_rows == 0 { work.batch } else { 0 };
             let at = [work.queries.first + tile_row + lane.warp_row, work.head, batch];
-            let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG };
-            if config.own_output() || through_queries {
-                store_boxes::<E, HEAD_DIM, OUT, false>(rows, o, map, at);
+            if T::CONFIG.own_output() || through_queries {
+                store_boxes::<T, false>(rows, o, map, at);
             } else {
-                store_boxes::<E, HEAD_DIM, OUT, true>(rows, o, map, at);
+                store_boxes::<T, true>(rows, o, map, at);
             }
         }
         let mut i = 0;
@@ -113,9 +107,9 @@ pub(super) unsafe fn store<
 /// # Safety
 /// All 32 lanes of the warp call this together; nobody else accesses the rows, and the map describes O.
 #[inline(always)]
-unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, const STAGED: bool>(
-    rows: Rows<HEAD_DIM>,
-    o: &[f32; OUT],
+unsafe fn store_boxes<T: Tile, const STAGED: bool>(
+    rows: Panels<OutputRows<T>>,
+    o: &T::O,
     map: u64,
     at: [u32; 3],
 ) {
@@ -123,19 +117,19 @@ unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, cons
     let mut panel = 0;
     // SAFETY: the caller's contract; a panel is written again after its box was waited for.
     unsafe {
-        while panel < Rows::<HEAD_DIM>::COUNT {
+        while panel < Panels::<OutputRows<T>>::COUNT {
             if STAGED && panel >= 2 {
                 tma::wait_group_read::<1>();
                 warp::sync();
             }
-            write_panel::<E, OUT>(address(panel), o, panel);
-            if STAGED || panel + 1 == Rows::<HEAD_DIM>::COUNT {
+            write_panel::<Rounded<T>, _>(address(panel), o, panel);
+            if STAGED || panel + 1 == Panels::<OutputRows<T>>::COUNT {
                 fence::proxy_async();
                 warp::sync();
                 if index::thread_anew().is_multiple_of(32) {
                     let mut written = if STAGED { panel } else { 0 };
                     while written <= panel {
-                        Rows::<HEAD_DIM>::store_panel(address(written), map, written, at);
+                        Panels::<OutputRows<T>>::store_panel(address(written), map, written, at);
                         written += 1;
                     }
                     tma::commit_group();
@@ -151,10 +145,10 @@ unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, cons
 /// # Safety
 /// As [`store_boxes`].
 #[inline(always)]
-unsafe fn write_panel<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT], panel: u32) {
+unsafe fn write_panel<E: MmaElement, O: Registers<Value = f32>>(address: u32, o: &O, panel: u32) {
     let lane = index::thread_anew() % 32;
     let mut step = 0;
-    while step < STEPS && panel as usize * STEPS + step < OUT / 8 {
+    while step < STEPS && panel as usize * STEPS + step < O::LEN / 8 {
         let first = 8 * (panel as usize * STEPS + step);
         let at = chunk(address, lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
         let pair = |i: usize| E::pack(o[first + 2 * i], o[first + 2 * i + 1]);

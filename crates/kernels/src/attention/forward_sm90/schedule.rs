@@ -3,13 +3,16 @@
 //! Finding a tile, and where its rows of O and lse are, takes many multiplications and divisions; one thread
 //! does it long before the others are there, which have no registers for what that depends on.
 
+use core::marker::PhantomData;
+
 use super::first_row;
 use super::key_blocks::KeyBlocks;
+use super::tile::Tile;
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{index, shared};
 use crate::scheduler::{Rows, Tiles, WorkTile};
 use crate::tile::head_start::HeadStart;
-use crate::tile::ring::Ring;
+use crate::tile::ring::{Count, Ring};
 use crate::tile::simt::GlobalTile;
 
 /// Slots: one for the tile that is multiplied, one for that which is copied.
@@ -36,13 +39,10 @@ impl Keys {
     /// # Safety
     /// As [`WorkTile::kv_head`].
     #[inline(always)]
-    pub(super) unsafe fn of_tile<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
-        params: &PersistentParams,
-        work: &WorkTile,
-    ) -> Self {
+    pub(super) unsafe fn of_tile<T: Tile>(params: &PersistentParams, work: &WorkTile) -> Self {
         let attention = &params.attention;
-        let first_row = first_row::<BLOCK_M>(params, work.tile);
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, first_row);
+        let first_row = first_row::<T>(params, work.tile);
+        let blocks = KeyBlocks::<T>::of_tile(attention, work, first_row);
         Self {
             blocks: blocks.count,
             row: work.keys.first + blocks.first_key(0),
@@ -51,19 +51,26 @@ impl Keys {
             batch: work.batch_index(attention),
         }
     }
+
+    /// First row of a block.
+    #[inline(always)]
+    pub(super) fn row_of<T: Tile>(&self, block: u32) -> u32 {
+        self.row + block * T::BLOCK_N
+    }
 }
 
 /// The thread that announces the tiles of its block.
-pub(super) struct Announcer<const BLOCK_M: u32> {
+pub(super) struct Announcer<T> {
     schedule: Schedule,
-    tiles: Tiles<BLOCK_M>,
+    tiles: Tiles,
+    tile: PhantomData<T>,
 }
 
-impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
+impl<T: Tile> Announcer<T> {
     /// In the slots at `address`.
     #[inline(always)]
     pub(super) fn new(address: u32) -> Self {
-        Self { schedule: Schedule::producer(address), tiles: Tiles::default() }
+        Self { schedule: Schedule::producer(address), tiles: Tiles::default(), tile: PhantomData }
     }
 
     /// Announces the next tile, if there is one, which it says.
@@ -71,15 +78,12 @@ impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
     /// # Safety
     /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn announce<const BLOCK_N: u32, const BYTES: u32>(
-        &mut self,
-        params: &PersistentParams,
-    ) -> bool {
+    pub(super) unsafe fn announce(&mut self, params: &PersistentParams) -> bool {
         let params = anew(params);
         // SAFETY: the caller's contract.
         unsafe {
-            let Some(work) = self.tiles.next(&params) else { return false };
-            self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(&params, Some(&work));
+            let Some(work) = self.tiles.next(&params, T::BLOCK_M) else { return false };
+            self.schedule.announce::<T>(&params, Some(&work));
         }
         true
     }
@@ -89,9 +93,9 @@ impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
     /// # Safety
     /// As [`Self::announce`].
     #[inline(always)]
-    pub(super) unsafe fn end<const BLOCK_N: u32, const BYTES: u32>(mut self, params: &PersistentParams) {
+    pub(super) unsafe fn end(mut self, params: &PersistentParams) {
         // SAFETY: the caller's contract.
-        unsafe { self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(params, None) }
+        unsafe { self.schedule.announce::<T>(params, None) }
     }
 }
 
@@ -108,13 +112,13 @@ pub(super) fn anew(params: &PersistentParams) -> PersistentParams {
 /// A place in the ring of slots.
 pub(super) struct Schedule {
     /// Its barriers count from the slots.
-    ring: Ring<SLOTS>,
+    ring: Ring<Count<SLOTS>>,
     slots: u32,
 }
 
 impl Schedule {
     /// Bytes of slots and barriers.
-    pub(super) const BYTES: u32 = SLOTS * SLOT + Ring::<SLOTS>::BYTES;
+    pub(super) const BYTES: u32 = SLOTS * SLOT + Ring::<Count<SLOTS>>::BYTES;
 
     /// Makes the barriers behind the slots at `address`.
     ///
@@ -123,7 +127,7 @@ impl Schedule {
     #[inline(always)]
     pub(super) unsafe fn init(address: u32, warps: u32) {
         // SAFETY: the caller's contract.
-        unsafe { Ring::<SLOTS>::init(address + SLOTS * SLOT, warps) }
+        unsafe { Ring::<Count<SLOTS>>::init(address + SLOTS * SLOT, warps) }
     }
 
     #[inline(always)]
@@ -153,7 +157,7 @@ impl Schedule {
     /// # Safety
     /// One thread calls this.
     #[inline(always)]
-    unsafe fn announce<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
+    unsafe fn announce<T: Tile>(
         &mut self,
         params: &PersistentParams,
         work: Option<&WorkTile>,
@@ -169,8 +173,8 @@ impl Schedule {
                 Some(work) => {
                     let WorkTile { tile, head, batch, queries, keys } = *work;
                     let PersistentParams { attention, o_by_rows, .. } = params;
-                    let first_row = first_row::<BLOCK_M>(params, tile);
-                    let place = Keys::of_tile::<BLOCK_M, BLOCK_N, BYTES>(params, work);
+                    let first_row = first_row::<T>(params, tile);
+                    let place = Keys::of_tile::<T>(params, work);
                     shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
                     let o = attention.o
                         + 2 * (work.offset(&attention.o_strides, queries, head)

@@ -6,34 +6,19 @@
 
 use super::{Consumer, leads_warp, warpgroup};
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
-use crate::attention::forward_sm90::operand::Operand;
-use crate::attention::forward_sm90::{Rows, WARPGROUP, WARPGROUP_ROWS, output, row_classes};
+use crate::attention::forward_sm90::tile::{QueryRows, Tile};
+use crate::attention::forward_sm90::{WARPGROUP, WARPGROUP_ROWS, output, row_classes};
 use crate::config::Sm90Config;
 use crate::params::{AttentionParams, PersistentParams};
-use crate::ptx::wgmma::{self, Accumulator};
+use crate::ptx::wgmma::{self, Accumulator as _};
 use crate::ptx::{barrier, fence, index, warp};
+use crate::registers::Registers as _;
 use crate::tile::mma::{Lane, QUAD};
 use crate::tile::panel_move::{move_left, move_right_by_one};
 use crate::tile::panels::Panels;
 use crate::tile::row_classes::RowClasses;
 
-impl<
-    E: Operand,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
-where
-    [f32; SCORES]: Accumulator,
-    [f32; OUT]: Accumulator,
-{
+impl<T: Tile> Consumer<T> {
     /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past
     /// the last key.
     ///
@@ -43,7 +28,7 @@ where
     pub(super) unsafe fn multiply_classes(
         &mut self,
         params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         seen: &Seen,
     ) {
         let mut turns = row_classes(&params.attention).count();
@@ -52,7 +37,7 @@ where
             self.align_queries(row_classes(&params.attention));
             self.begin(params, blocks, seen, turns == 1 && seen.end == 1);
             loop {
-                let mut block = last_block::<BLOCK_N>(&params.attention);
+                let mut block = last_block::<T>(&params.attention);
                 while block > 0 {
                     block -= 1;
                     self.step::<false>(params, blocks, block, turns == 1 && block == 0);
@@ -95,9 +80,9 @@ where
             self.o.wait_group::<1>();
             self.values.leave(leads_warp());
             self.s.wait_group::<0>();
-            self.release_operands(params, is_last && last_block::<BLOCK_N>(attention) == 0);
+            self.release_operands(params, is_last && last_block::<T>(attention) == 0);
             self.mask_tail(attention);
-            let mut factors = self.softmax.step_in_turn::<SCORES, false>(&mut self.s);
+            let mut factors = self.softmax.step_in_turn::<_, false>(&mut self.s);
             self.round();
             let mut moved = 0;
             while moved < step {
@@ -111,13 +96,13 @@ where
     /// Sets the scores past the last key of a class to −∞, in its last block.
     #[inline(always)]
     pub(super) fn mask_tail(&mut self, params: &AttentionParams) {
-        let keys = index::unknown(params.seqlen_k) % BLOCK_N;
+        let keys = index::unknown(params.seqlen_k) % T::BLOCK_N;
         if keys == 0 {
             return;
         }
         let keys = keys.saturating_sub(Lane::anew::<2>().column(0));
         let mut j = 0;
-        while j < SCORES {
+        while j < T::S::LEN {
             if 8 * (j as u32 / 4) + j as u32 % 2 >= keys {
                 self.s[j] = f32::NEG_INFINITY;
             }
@@ -144,10 +129,9 @@ where
 
     /// This warp's rows of Q, whose elements have 16 bits.
     #[inline(always)]
-    fn warp_queries(&self) -> Rows<HEAD_DIM> {
+    fn warp_queries(&self) -> Panels<QueryRows<T>> {
         let warp_row = index::thread_anew() % WARPGROUP / 32 * Sm90Config::WARP_ROWS;
-        let rows: Rows<HEAD_DIM> = Panels { address: self.pipeline.q(warpgroup()).address };
-        rows.from_row(warp_row)
+        self.pipeline.q(warpgroup()).from_row(warp_row)
     }
 
     /// Moves the columns of O to the right by one, and multiplies both rows by a factor each. A zero comes in
@@ -164,7 +148,7 @@ where
         let source = lane - lane % QUAD + (lane + QUAD - 1) % QUAD;
         let mut before = [0.0; 2];
         let mut j = 0;
-        while j < OUT {
+        while j < T::O::LEN {
             let row = j / 2 % 2;
             // SAFETY: the caller's contract.
             let other = unsafe { warp::shuffle(self.o[j + 1], source) };
@@ -181,6 +165,6 @@ where
 /// Index of the last of a class's blocks of keys, found anew by each call: it would otherwise be kept in a
 /// register.
 #[inline(always)]
-fn last_block<const BLOCK_N: u32>(params: &AttentionParams) -> u32 {
-    (index::unknown(params.seqlen_k) - 1) / BLOCK_N
+fn last_block<T: Tile>(params: &AttentionParams) -> u32 {
+    (index::unknown(params.seqlen_k) - 1) / T::BLOCK_N
 }

@@ -1,33 +1,18 @@
 //! What a warpgroup does with a stage of K or V: the products, and scores between them.
 
 use super::{Consumer, scale_rows};
-use crate::attention::forward_sm90::Rows;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
-use crate::attention::forward_sm90::operand::Operand;
+use crate::attention::forward_sm90::operand::Operand as _;
+use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::warp;
-use crate::ptx::wgmma::{self, Accumulator};
+use crate::ptx::wgmma::{self, Accumulator as _};
+use crate::registers::Registers as _;
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
 
-impl<
-    E: Operand,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
-where
-    [f32; SCORES]: Accumulator,
-    [f32; OUT]: Accumulator,
-{
+impl<T: Tile> Consumer<T> {
     /// Brings O to the new m.
     ///
     /// # Safety
@@ -47,17 +32,17 @@ where
     #[inline(always)]
     pub(super) unsafe fn multiply_keys(&mut self) {
         let [q, k, _] = self.operands;
-        let k = k.behind(self.keys.stage() * Panels::<BLOCK_N, HEAD_DIM, BYTES>::BYTES);
+        let k = k.behind(self.keys.stage() * Panels::<KeyBlock<T>>::BYTES);
         let mut step = 0;
-        while step < HEAD_DIM / Self::CONFIG.depth() {
-            let a = q.behind(Rows::<HEAD_DIM, BYTES>::columns(step)).bits();
-            let b = k.behind(Panels::<BLOCK_N, HEAD_DIM, BYTES>::columns(step)).bits();
+        while step < T::HEAD_DIM / T::CONFIG.depth() {
+            let a = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
+            let b = k.behind(Panels::<KeyBlock<T>>::columns(step)).bits();
             // SAFETY: the caller's contract.
             unsafe {
                 if Self::IN_PARTS && step == 0 {
-                    self.s.begin_ss::<E>(a, b);
+                    self.s.begin_ss::<T::Element>(a, b);
                 } else {
-                    self.s.multiply_ss::<E, false, false>(a, b, step > 0);
+                    self.s.multiply_ss::<T::Element, false, false>(a, b, step > 0);
                 }
             }
             step += 1;
@@ -73,13 +58,13 @@ where
     #[inline(always)]
     pub(super) unsafe fn multiply_values(&mut self) {
         let [_, _, v] = self.operands;
-        let v = v.behind(self.values.stage() * Panels::<BLOCK_N, HEAD_DIM>::BYTES);
+        let v = v.behind(self.values.stage() * Panels::<ValueBlock<T>>::BYTES);
         let mut step = 0;
-        while step < PAIRS / 4 {
+        while step < T::P::LEN / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
-            let b = v.behind(Panels::<BLOCK_N, HEAD_DIM>::rows(step as u32)).bits();
+            let b = v.behind(Panels::<ValueBlock<T>>::rows(step as u32)).bits();
             // SAFETY: the caller's contract.
-            unsafe { self.o.multiply_rs::<E, true>(a, b, true) };
+            unsafe { self.o.multiply_rs::<T::Element, true>(a, b, true) };
             step += 1;
         }
         // SAFETY: the caller's contract.
@@ -91,29 +76,29 @@ where
     pub(super) fn change_scores(
         &mut self,
         params: &AttentionParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         block: u32,
     ) {
-        if SCORE_MOD {
+        if T::SCORE_MOD {
             let lane = Lane::anew::<2>();
-            let place = blocks.mask.place(BLOCK_M, blocks.first_key(block));
-            let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
+            let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
+            let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
             // Row by row: the same registers under other names.
             let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
-            let mut scores = [[0.0; PAIRS]; 2];
-            for_each::<PAIRS>(|i, j| scores[i][j] = self.s[index(i, j)]);
+            let mut scores = [T::Row::ZERO; 2];
+            for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
             self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i), |j| lane.column(j));
-            for_each::<PAIRS>(|i, j| self.s[index(i, j)] = scores[i][j]);
+            for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
         }
     }
 
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
-    pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<BLOCK_N>, block: u32) {
+    pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
         let lane = Lane::anew::<2>();
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
         let mut j = 0;
-        while j < SCORES {
+        while j < T::S::LEN {
             let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
             if near.hides(params, column, row) {
                 self.s[j] = f32::NEG_INFINITY;
@@ -126,18 +111,18 @@ where
     #[inline(always)]
     pub(super) fn round(&mut self) {
         let mut j = 0;
-        while j < PAIRS {
-            self.p[j] = E::pack_p(j, |index| self.s[index]);
+        while j < T::P::LEN {
+            self.p[j] = T::Element::pack_p(j, |index| self.s[index]);
             j += 1;
         }
     }
 }
 
-/// Calls `visit` with both rows and all `COLUMNS` columns of a thread.
+/// Calls `visit` with both rows and all of so many columns of a thread.
 #[inline(always)]
-fn for_each<const COLUMNS: usize>(mut visit: impl FnMut(usize, usize)) {
+fn for_each(columns: usize, mut visit: impl FnMut(usize, usize)) {
     let mut j = 0;
-    while j < COLUMNS {
+    while j < columns {
         visit(0, j);
         visit(1, j);
         j += 1;
