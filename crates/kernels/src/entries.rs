@@ -199,7 +199,7 @@ const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::co
     crate::config::MmaConfig { block_m, block_n, head_dim, warps }
 }
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[cfg(not(target_arch = "nvptx64"))]
 const fn sm90(block_m: u32, block_n: u32, head_dim: u32, element_bytes: u32) -> crate::config::Sm90Config {
     crate::config::Sm90Config { block_m, block_n, head_dim, element_bytes }
 }

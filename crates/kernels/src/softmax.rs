@@ -63,7 +63,12 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     /// No key seen yet: m = −∞, l = 0.
     #[inline(always)]
     pub fn new(softmax_scale: f32) -> Self {
-        Self { scale: Scale::new(softmax_scale), max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS], weight: PhantomData }
+        Self {
+            scale: Scale::new(softmax_scale),
+            max: [f32::NEG_INFINITY; ROWS],
+            sum: [0.0; ROWS],
+            weight: PhantomData,
+        }
     }
 
     /// Whether [`Self::prescale`] does anything.

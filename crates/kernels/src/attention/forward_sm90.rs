@@ -7,8 +7,8 @@
 //! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
-mod amend;
 mod consumer;
+mod fix_up;
 mod key_blocks;
 mod operand;
 mod output;
@@ -20,25 +20,20 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 
 use crate::config::Sm90Config;
+use crate::hopper::ring::{Count, Ring, Stages as _};
+use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
-use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, tma, warp};
+use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
-use crate::tile::ring::{Count, Ring, Stages as _};
 use crate::tile::row_classes::RowClasses;
-use consumer::{Consumer, leads_warp};
+use consumer::Consumer;
+use fix_up::FixUp;
 pub use operand::Operand;
 use producer::QueriesAndKeys;
-use schedule::{Announcer, Keys, Schedule};
+use schedule::{Keys, TileScheduler, TileSlots};
 use tile::{KeyBlock, KeyStages, OutputRows, QueryRows, ValueBlock};
 pub use tile::{Sm90Tile, Tile};
-
-/// Threads of a warpgroup, and rows of a tile that are one's.
-const WARPGROUP: u32 = 128;
-const WARPGROUP_ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
-
-/// Warps of a warpgroup.
-const WARPS: u32 = WARPGROUP / 32;
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: Sm90Config) -> u32 {
@@ -76,43 +71,32 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         let maps = Maps { first: maps };
         if warpgroup == T::CONFIG.warpgroups() {
-            let mut announcer = Announcer::<T>::new(pipeline.schedule());
+            let mut scheduler = TileScheduler::<T>::new(pipeline.schedule());
             let mut begun = false;
             if leads_warp() {
-                begun = begin(params, maps, pipeline, &mut announcer);
+                begun = begin(params, maps, pipeline, &mut scheduler);
             }
             warp::sync();
             barrier::sync(0, T::CONFIG.threads());
-            match T::CONFIG.registers().1 {
-                40 => setmaxnreg::decrease::<40>(),
-                56 => setmaxnreg::decrease::<56>(),
-                _ => setmaxnreg::decrease::<32>(),
-            }
+            give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
-                0 if leads_warp() => {
-                    QueriesAndKeys::new(pipeline, maps).run(params, begun);
-                }
+                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
                     while begun {
-                        begun = announcer.announce(params);
+                        begun = scheduler.announce(params);
                     }
-                    announcer.end(params);
+                    scheduler.end();
                 }
-                2 if T::Element::IS_GENERAL && amend::is_needed(params) => {
-                    amend::amend(params, pipeline);
+                2 if T::Element::IS_GENERAL && fix_up::is_needed(params) => {
+                    FixUp::new(pipeline).run(params);
                 }
                 _ => {}
             }
         } else {
             barrier::sync(0, T::CONFIG.threads());
-            match T::CONFIG.registers().0 {
-                232 => setmaxnreg::increase::<232>(),
-                152 => setmaxnreg::increase::<152>(),
-                _ => setmaxnreg::increase::<160>(),
-            }
-            let mut consumer = Consumer::new(pipeline);
-            consumer.run(params, maps.o());
+            take_registers(T::CONFIG.registers().0);
+            Consumer::new(pipeline).run(params, maps.o());
         }
     }
 }
@@ -129,7 +113,7 @@ unsafe fn begin<T: Tile>(
     params: &PersistentParams,
     maps: Maps,
     pipeline: Pipeline<T>,
-    announcer: &mut Announcer<T>,
+    scheduler: &mut TileScheduler<T>,
 ) -> bool {
     // SAFETY: the caller's contract; who makes barriers uses no others before the block barrier.
     unsafe {
@@ -138,7 +122,7 @@ unsafe fn begin<T: Tile>(
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
-                let params = &schedule::anew(params);
+                let params = &schedule::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
                 let place = Keys::of_tile::<T>(params, &work);
                 QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
@@ -156,7 +140,7 @@ unsafe fn begin<T: Tile>(
             }
             _ => {
                 pipeline.init_schedule(params);
-                announcer.announce(params)
+                scheduler.announce(params)
             }
         }
     }
@@ -231,14 +215,14 @@ impl<T: Tile> Pipeline<T> {
     /// As [`Self::init`].
     #[inline(always)]
     unsafe fn init_schedule(self, params: &PersistentParams) {
-        let warps = T::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32;
+        let warps = T::CONFIG.warpgroups() * WARPS + 2 + fix_up::is_needed(params) as u32;
         // SAFETY: the caller's contract.
-        unsafe { Schedule::init(self.schedule(), warps) }
+        unsafe { TileSlots::init(self.schedule(), warps) }
     }
 
     #[inline(always)]
     fn schedule(self) -> u32 {
-        const { assert!(Schedule::BYTES == Sm90Config::SCHEDULE_BYTES) };
+        const { assert!(TileSlots::BYTES == Sm90Config::SCHEDULE_BYTES) };
         self.base + T::CONFIG.schedule_offset()
     }
 

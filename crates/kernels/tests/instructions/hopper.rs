@@ -104,12 +104,7 @@ where
             let i = i as u32;
             let (row, column) = (16 * warp + lane / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2 + i % 2);
             let exact: f32 = (0..64).map(|k| a(row, k) * b(k, column)).sum();
-            assert_eq!(
-                value,
-                2.0 * exact,
-                "({row}, {column}) of {} columns, {trans:?}",
-                2 * ACC
-            );
+            assert_eq!(value, 2.0 * exact, "({row}, {column}) of {} columns, {trans:?}", 2 * ACC);
         }
     };
     for seed in SEEDS {

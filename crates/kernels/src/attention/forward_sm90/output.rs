@@ -1,24 +1,17 @@
 //! How O and lse leave.
 
-use super::consumer::{scale_rows, warpgroup};
-use super::schedule::Schedule;
+use super::consumer::scale_rows;
+use super::schedule::TileSlots;
 use super::tile::{OutputRows, Tile};
-use super::{Operand, Pipeline, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
-use crate::config::Sm90Config;
+use super::{Operand, Pipeline, first_row, row_classes};
 use crate::element::Element;
+use crate::hopper::epilogue;
+use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::params::PersistentParams;
-use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
-use crate::registers::Registers;
-use crate::tile::mma::{Lane, MmaElement};
+use crate::ptx::{fence, index, tma, warp};
+use crate::tile::mma::Lane;
 use crate::tile::panel_store::store_rows;
 use crate::tile::panels::Panels;
-use crate::tile::wgmma::chunk;
-
-/// Rows of O that one warp stores.
-const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
-
-/// Sixteens of columns in a panel.
-const STEPS: usize = Sm90Config::BOX_BYTES as usize / 32;
 
 /// Storage type of O.
 type Rounded<T> = <<T as Tile>::Element as Operand>::Output;
@@ -31,32 +24,33 @@ pub(super) const FIRST_BARRIER: u32 = 4;
 /// clip what is not there, or copies of single rows where no tensor map can.
 ///
 /// # Safety
-/// All threads of a warpgroup call this together; these rows of O are theirs alone.
+/// These rows of O are the warpgroup's alone.
 #[inline(always)]
 pub(super) unsafe fn store<T: Tile>(
+    warpgroup: Warpgroup,
     params: &PersistentParams,
     map: u64,
     pipeline: Pipeline<T>,
-    schedule: &Schedule,
+    schedule: &TileSlots,
     o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
-    // Found anew rather than kept in registers over the loop, which needs all of them.
+    // Read again rather than kept in registers over the loop, which needs all of them.
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
-    // SAFETY: the caller's contract; the tile at hand is not left yet; the rows in shared memory are this
-    // warp's own, and no copy still reads them.
+    // SAFETY: the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy still
+    // reads them.
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<T>(params, work.tile);
         let through_queries = Pipeline::<T>::leaves_through_queries(params);
         let warpgroup_rows = if through_queries {
             // The products of the whole warpgroup have read them.
-            barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
+            warpgroup.sync(FIRST_BARRIER + warpgroup.index());
             pipeline.q(thread / WARPGROUP).cast()
         } else {
-            wait();
+            epilogue::wait_read();
             pipeline.o(thread / WARPGROUP)
         };
         let rows = warpgroup_rows.from_row(thread % WARPGROUP / 32 * WARP_ROWS);
@@ -122,7 +116,7 @@ unsafe fn store_boxes<T: Tile, const STAGED: bool>(
                 tma::wait_group_read::<1>();
                 warp::sync();
             }
-            write_panel::<Rounded<T>, _>(address(panel), o, panel);
+            epilogue::write_panel::<Rounded<T>, _>(index::thread_anew() % 32, address(panel), o, panel);
             if STAGED || panel + 1 == Panels::<OutputRows<T>>::COUNT {
                 fence::proxy_async();
                 warp::sync();
@@ -138,39 +132,4 @@ unsafe fn store_boxes<T: Tile, const STAGED: bool>(
             panel += 1;
         }
     }
-}
-
-/// Rounds what a warp's rows of O have in a panel to the lines at `address`.
-///
-/// # Safety
-/// As [`store_boxes`].
-#[inline(always)]
-unsafe fn write_panel<E: MmaElement, O: Registers<Value = f32>>(address: u32, o: &O, panel: u32) {
-    let lane = index::thread_anew() % 32;
-    let mut step = 0;
-    while step < STEPS && panel as usize * STEPS + step < O::LEN / 8 {
-        let first = 8 * (panel as usize * STEPS + step);
-        let at = chunk(address, lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
-        let pair = |i: usize| E::pack(o[first + 2 * i], o[first + 2 * i + 1]);
-        // SAFETY: the caller's contract.
-        unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
-        step += 1;
-    }
-}
-
-/// Waits until the shared memory of this warp's stores may be written again.
-///
-/// # Safety
-/// All 32 lanes of the warp call this together.
-#[inline(always)]
-pub(super) unsafe fn wait() {
-    tma::wait_group_read::<0>();
-    // SAFETY: the caller's contract.
-    unsafe { warp::sync() };
-}
-
-/// Waits until this thread's stores are over.
-#[inline(always)]
-pub(super) fn wait_all() {
-    tma::wait_group::<0>();
 }

@@ -1,14 +1,15 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
 use super::operand::Operand as _;
-use super::schedule::{Keys, Schedule};
+use super::schedule::{Keys, TileSlots};
 use super::tile::{KeyBlock, KeyStages, QueryRows, Tile};
-use super::{Maps, Pipeline, WARPGROUP_ROWS, first_row, row_classes, turns};
+use super::{Maps, Pipeline, first_row, row_classes, turns};
+use crate::hopper::ring::{Count, Ring, Stages};
+use crate::hopper::roles::WARPGROUP_ROWS;
 use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
 use crate::tile::head_start::HeadStart;
 use crate::tile::panels::{Extent, Panels};
-use crate::tile::ring::{Count, Ring, Stages};
 use crate::tile::row_classes::RowClasses;
 
 /// The thread that copies Q and K: its places in their rings.
@@ -20,56 +21,44 @@ pub(super) struct QueriesAndKeys<T: Tile> {
 }
 
 impl<T: Tile> QueriesAndKeys<T> {
+    /// # Safety
+    /// One thread of the block copies Q and K, in a launch as [`forward_sm90`](super::forward_sm90) says; the
+    /// barriers are made.
     #[inline(always)]
-    pub(super) fn new(pipeline: Pipeline<T>, maps: Maps) -> Self {
-        let ring = Ring::producer(pipeline.k_barriers());
+    pub(super) unsafe fn new(pipeline: Pipeline<T>, maps: Maps) -> Self {
+        // SAFETY: this thread is the producer of both rings.
+        let (queries, ring) =
+            unsafe { (Ring::producer(pipeline.q_barriers(0)), Ring::producer(pipeline.k_barriers())) };
         let keys = Copies { ring, first: pipeline.k(), maps: maps.k() };
-        Self { pipeline, maps, queries: Ring::producer(pipeline.q_barriers(0)), keys }
+        Self { pipeline, maps, queries, keys }
     }
 
     /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where
     /// it has `begun`.
-    ///
-    /// # Safety
-    /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn run(mut self, params: &PersistentParams, begun: bool) {
-        let mut schedule = Schedule::consumer(self.pipeline.schedule());
-        // SAFETY: the caller's contract.
-        unsafe {
-            if begun && schedule.wait() {
-                self.pass_beginning(&schedule.keys());
-                self.finish(params, &schedule.keys());
-                schedule.leave(true);
-            }
-            while schedule.wait() {
-                self.begin(params, &schedule.work(), &schedule.keys());
-                self.finish(params, &schedule.keys());
-                schedule.leave(true);
-            }
+    pub(super) fn run(mut self, params: &PersistentParams, begun: bool) {
+        // SAFETY: this thread is its warp's only one that takes part.
+        let mut slots = unsafe { TileSlots::consumer(self.pipeline.schedule()) };
+        if begun && slots.wait() {
+            self.pass_beginning(&slots.keys());
+            self.finish(params, &slots.keys());
+            slots.leave(true);
+        }
+        while slots.wait() {
+            self.begin(params, &slots.work(), &slots.keys());
+            self.finish(params, &slots.keys());
+            slots.leave(true);
         }
     }
 
     /// Copies what a tile is begun with: the last block of keys, and Q.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; each stage is waited for before it is filled.
     #[inline(always)]
-    pub(super) unsafe fn begin(
-        &mut self,
-        params: &PersistentParams,
-        work: &WorkTile,
-        place: &Keys,
-    ) {
+    pub(super) fn begin(&mut self, params: &PersistentParams, work: &WorkTile, place: &Keys) {
         let head = key_head::<T>(params, place, 0);
-        // SAFETY: the caller's contract.
-        unsafe {
-            if place.blocks > 0 {
-                self.keys.copy(place, head, (0, place.row_of::<T>(place.blocks - 1)), params.qk_landed);
-            }
-            let work = (work, head.shift);
-            copy_queries(params, self.maps, self.pipeline, work, &mut self.queries);
+        if place.blocks > 0 {
+            self.copy_keys(params, place, head, place.blocks - 1);
         }
+        self.copy_queries(params, work, head.shift);
     }
 
     /// Goes where [`Self::begin`] has led to.
@@ -82,33 +71,61 @@ impl<T: Tile> QueriesAndKeys<T> {
     }
 
     /// Copies the other blocks of keys.
-    ///
-    /// # Safety
-    /// As [`Self::begin`], behind it.
     #[inline(always)]
-    unsafe fn finish(&mut self, params: &PersistentParams, place: &Keys) {
+    fn finish(&mut self, params: &PersistentParams, place: &Keys) {
         let mut turn = 0;
         let mut block = place.blocks.saturating_sub(1);
         while turn < turns::<T>(&params.attention) {
             let head = key_head::<T>(params, place, turn);
             while block > 0 {
                 block -= 1;
-                // SAFETY: the caller's contract.
-                unsafe { self.keys.copy(place, head, (0, place.row_of::<T>(block)), params.qk_landed) };
+                self.copy_keys(params, place, head, block);
             }
             block = place.blocks;
             turn += 1;
         }
     }
+
+    /// Copies a block of keys.
+    #[inline(always)]
+    fn copy_keys(&mut self, params: &PersistentParams, place: &Keys, head: HeadStart, block: u32) {
+        // SAFETY: the map and the ring are those of K.
+        unsafe { self.keys.copy(place, head, (0, place.row_of::<T>(block)), params.qk_landed) }
+    }
+
+    /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
+    /// class by class.
+    #[inline(always)]
+    fn copy_queries(&mut self, params: &PersistentParams, work: &WorkTile, shift: u32) {
+        let (maps, bytes) = (self.maps.q(), Panels::<QueryRows<T>>::BYTES);
+        let mut warpgroup = 0;
+        while warpgroup < T::CONFIG.warpgroups() {
+            let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
+            let batch = work.batch_index(&params.attention);
+            // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around all
+            // of them alike; the maps describe Q.
+            unsafe {
+                let queries = self.queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
+                let rows = self.pipeline.q(warpgroup);
+                if T::ROW_CLASSES {
+                    let barrier = queries.acquire(bytes);
+                    let classes = row_classes(&params.attention);
+                    load_classes(classes, rows, (maps, barrier), row, work.head, batch);
+                } else {
+                    let barrier = queries.acquire_behind(bytes, params.qk_landed);
+                    let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
+                    rows.load(maps, barrier, row, HeadStart { shift, ..head }, batch);
+                }
+            }
+            warpgroup += 1;
+        }
+        self.queries.advance();
+    }
 }
 
 /// Where the head of K starts, that of Q being shifted alike, or a turn's class of its rows.
 #[inline(always)]
-pub(super) fn key_head<T: Tile>(
-    params: &PersistentParams,
-    place: &Keys,
-    turn: u32,
-) -> HeadStart {
+pub(super) fn key_head<T: Tile>(params: &PersistentParams, place: &Keys, turn: u32) -> HeadStart {
     let attention = &params.attention;
     if T::ROW_CLASSES {
         row_classes(attention).in_turn(turn, place.head)
@@ -120,14 +137,14 @@ pub(super) fn key_head<T: Tile>(
 /// Copies V of all tiles of this block.
 ///
 /// # Safety
-/// As [`QueriesAndKeys::run`].
+/// As [`QueriesAndKeys::new`], of V.
 #[inline(always)]
 pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps, pipeline: Pipeline<T>) {
-    let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
-    let mut schedule = Schedule::consumer(pipeline.schedule());
-    let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
-    // SAFETY: the caller's contract; each stage is waited for before it is filled.
+    // SAFETY: this thread is the ring's producer, and its warp's only one that takes part; the maps describe V.
     unsafe {
+        let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
+        let mut schedule = TileSlots::consumer(pipeline.schedule());
+        let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
             let place = schedule.keys();
             let mut turn = 0;
@@ -163,59 +180,15 @@ impl<X: Extent, S: Stages> Copies<X, S> {
     /// the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
-    /// As [`QueriesAndKeys::run`].
+    /// As [`Panels::load_from`]; `landed` leads to a barrier made for one arrival.
     #[inline(always)]
     unsafe fn copy(&mut self, place: &Keys, head: HeadStart, at: (u32, u32), landed: u32) {
         let stage = self.first.stage(self.ring.stage());
-        // SAFETY: the caller's contract.
-        unsafe {
-            let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
-            stage.load_from(self.maps, barrier, at, head, place.batch);
-        }
+        let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
+        // SAFETY: the maps describe the tensor, and the stage is empty.
+        unsafe { stage.load_from(self.maps, barrier, at, head, place.batch) };
         self.ring.advance();
     }
-}
-
-/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
-/// class by class.
-///
-/// # Safety
-/// As [`QueriesAndKeys::run`].
-#[inline(always)]
-unsafe fn copy_queries<T: Tile>(
-    params: &PersistentParams,
-    maps: Maps,
-    pipeline: Pipeline<T>,
-    (work, shift): (&WorkTile, u32),
-    queries: &mut Ring<Count<1>>,
-) {
-    let bytes = Panels::<QueryRows<T>>::BYTES;
-    let mut warpgroup = 0;
-    while warpgroup < T::CONFIG.warpgroups() {
-        let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
-        // SAFETY: the caller's contract.
-        unsafe {
-            let queries = queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
-            if T::ROW_CLASSES {
-                let barrier = queries.acquire(bytes);
-                load_classes(
-                    row_classes(&params.attention),
-                    pipeline.q(warpgroup),
-                    (maps.q(), barrier),
-                    row,
-                    work.head,
-                    work.batch_index(&params.attention),
-                );
-            } else {
-                let barrier = queries.acquire_behind(bytes, params.qk_landed);
-                let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
-                let head = HeadStart { shift, ..head };
-                pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
-            }
-        }
-        warpgroup += 1;
-    }
-    queries.advance();
 }
 
 /// Begins to load the rows of a head from `row` on, which is of the first class, class by class.

@@ -4,10 +4,10 @@ use core::marker::PhantomData;
 
 use super::operand::Operand;
 use crate::config::Sm90Config;
+use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Columns, Width};
 use crate::registers::Registers;
 use crate::tile::panels::Extent;
-use crate::tile::ring::Stages;
 
 /// What the kernel is compiled for.
 pub trait Tile: Copy {

@@ -6,38 +6,30 @@ use crate::attention::forward_sm90::operand::Operand as _;
 use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
-use crate::ptx::warp;
-use crate::ptx::wgmma::{self, Accumulator as _};
+use crate::ptx::wgmma::Accumulator as _;
 use crate::registers::Registers as _;
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
 
 impl<T: Tile> Consumer<T> {
     /// Brings O to the new m.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
     #[inline(always)]
-    pub(super) unsafe fn rescale(&mut self, rescale: [f32; 2]) {
-        // SAFETY: the caller's contract.
-        if unsafe { warp::vote_any(rescale[0] != 1.0 || rescale[1] != 1.0) } {
+    pub(super) fn rescale(&mut self, rescale: [f32; 2]) {
+        if self.warpgroup.any_of_warp(rescale[0] != 1.0 || rescale[1] != 1.0) {
             scale_rows(&mut self.o, rescale);
         }
     }
 
-    /// Begins S = Q·Kᵀ with the stage of K at hand.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; both are there.
+    /// Begins S = Q·Kᵀ with the stage of K at hand; it is there, and so is Q.
     #[inline(always)]
-    pub(super) unsafe fn multiply_keys(&mut self) {
+    pub(super) fn begin_scores(&mut self) {
         let [q, k, _] = self.operands;
         let k = k.behind(self.keys.stage() * Panels::<KeyBlock<T>>::BYTES);
         let mut step = 0;
         while step < T::HEAD_DIM / T::CONFIG.depth() {
             let a = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
             let b = k.behind(Panels::<KeyBlock<T>>::columns(step)).bits();
-            // SAFETY: the caller's contract.
+            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are together.
             unsafe {
                 if Self::IN_PARTS && step == 0 {
                     self.s.begin_ss::<T::Element>(a, b);
@@ -47,38 +39,42 @@ impl<T: Tile> Consumer<T> {
             }
             step += 1;
         }
-        // SAFETY: the caller's contract.
-        unsafe { wgmma::commit_group() };
+        self.warpgroup.commit_products();
     }
 
-    /// Begins O += P·V with the stage of 16-bit V at hand.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; it is there.
+    /// Waits until S is there, and at most `PENDING` groups of products are under way.
     #[inline(always)]
-    pub(super) unsafe fn multiply_values(&mut self) {
+    pub(super) fn wait_scores<const PENDING: usize>(&mut self) {
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.s.wait_group::<PENDING>() };
+    }
+
+    /// As [`Self::wait_scores`], of O.
+    #[inline(always)]
+    pub(super) fn wait_output<const PENDING: usize>(&mut self) {
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.o.wait_group::<PENDING>() };
+    }
+
+    /// Begins O += P·V with the stage of 16-bit V at hand, which is there.
+    #[inline(always)]
+    pub(super) fn begin_output(&mut self) {
         let [_, _, v] = self.operands;
         let v = v.behind(self.values.stage() * Panels::<ValueBlock<T>>::BYTES);
         let mut step = 0;
         while step < T::P::LEN / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
             let b = v.behind(Panels::<ValueBlock<T>>::rows(step as u32)).bits();
-            // SAFETY: the caller's contract.
+            // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe { self.o.multiply_rs::<T::Element, true>(a, b, true) };
             step += 1;
         }
-        // SAFETY: the caller's contract.
-        unsafe { wgmma::commit_group() };
+        self.warpgroup.commit_products();
     }
 
     /// What happens to scores between the product and the mask.
     #[inline(always)]
-    pub(super) fn change_scores(
-        &mut self,
-        params: &AttentionParams,
-        blocks: &KeyBlocks<T>,
-        block: u32,
-    ) {
+    pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
         if T::SCORE_MOD {
             let lane = Lane::anew::<2>();
             let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));

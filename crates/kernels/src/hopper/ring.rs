@@ -58,26 +58,41 @@ impl<S: Stages> Ring<S> {
     }
 
     /// The producer's place at first: its waits for empty stages return at once the first time around.
+    ///
+    /// # Safety
+    /// [`Self::init`] has made the barriers, or will have before the first wait. One thread is the producer;
+    /// it, or who fills in its place, writes a stage between [`Self::acquire`] or [`Self::wait_empty`] and its
+    /// filling alone.
     #[inline(always)]
-    pub fn producer(barriers: u32) -> Self {
+    pub unsafe fn producer(barriers: u32) -> Self {
         Self { barriers, stage: 0, parity: 1, stages: PhantomData }
     }
 
     /// A consumer's place at first.
+    ///
+    /// # Safety
+    /// [`Self::init`] has made the barriers, or will have before the first wait. The consumer reads a stage
+    /// between [`Self::wait`] and its release alone, and releases each once, in order.
     #[inline(always)]
-    pub fn consumer(barriers: u32) -> Self {
+    pub unsafe fn consumer(barriers: u32) -> Self {
         Self { barriers, stage: 0, parity: 0, stages: PhantomData }
     }
 
     /// A consumer's place that waits for the phase of parity `parity` of the first stage.
+    ///
+    /// # Safety
+    /// As [`Self::consumer`].
     #[inline(always)]
-    pub fn consumer_of_phase(barriers: u32, parity: u32) -> Self {
+    pub unsafe fn consumer_of_phase(barriers: u32, parity: u32) -> Self {
         Self { barriers, stage: 0, parity, stages: PhantomData }
     }
 
     /// The same place in the ring whose barriers lie `bytes` bytes behind, where all go around both alike.
+    ///
+    /// # Safety
+    /// As [`Self::consumer`] or [`Self::producer`], of that ring.
     #[inline(always)]
-    pub fn behind(self, bytes: u32) -> Self {
+    pub unsafe fn behind(self, bytes: u32) -> Self {
         Self { barriers: self.barriers + bytes, ..self }
     }
 
@@ -103,93 +118,67 @@ impl<S: Stages> Ring<S> {
         }
     }
 
-    /// Waits until all consumers have released the stage, announces `bytes` bytes of copies into it, and
-    /// gives the barrier that they are counted at.
-    ///
-    /// # Safety
-    /// The producer calls this once for each stage; copies of so many bytes follow.
+    /// The producer waits until all consumers have released the stage, announces `bytes` bytes of copies into
+    /// it, and gets the barrier that they are counted at.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn acquire(&self, bytes: u32) -> u32 {
-        // SAFETY: the caller's contract; the producer is the full barrier's only arrival.
-        unsafe { self.acquire_behind(bytes, 0) }
+    pub fn acquire(&self, bytes: u32) -> u32 {
+        self.acquire_behind(bytes, 0)
     }
 
     /// As [`Self::acquire`], with copies that are counted at the barrier `distance` bytes behind the full
-    /// one, for a warp that waits there and then calls [`Self::fill`] in the producer's place.
-    ///
-    /// # Safety
-    /// As [`Self::acquire`]; that barrier was made for one arrival.
+    /// one, made for one arrival, for a warp that waits there and then calls [`Self::fill`] in the producer's
+    /// place.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn acquire_behind(&self, bytes: u32, distance: u32) -> u32 {
+    pub fn acquire_behind(&self, bytes: u32, distance: u32) -> u32 {
         let landed = self.full() + distance;
-        // SAFETY: `init` made the empty barrier; the producer is the other's only arrival.
-        unsafe {
-            self.wait_empty();
-            mbarrier::arrive_expect_tx(landed, bytes);
-        }
+        self.wait_empty();
+        // SAFETY: the producer is the barrier's only arrival, once a phase.
+        unsafe { mbarrier::arrive_expect_tx(landed, bytes) };
         landed
     }
 
-    /// Waits until all consumers have released the stage, which the producer then writes itself, to
-    /// [`Self::fill`] it.
-    ///
-    /// # Safety
-    /// The producer calls this once for each stage.
+    /// The producer waits until all consumers have released the stage, to write it and [`Self::fill`] it.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn wait_empty(&self) {
-        // SAFETY: `init` made the barrier.
+    pub fn wait_empty(&self) {
+        // SAFETY: the barrier is made; the producer is at most one phase ahead of it.
         unsafe { mbarrier::wait(self.barriers + 8 * (S::COUNT + self.stage), self.parity) }
     }
 
-    /// Hands what the producer has written to the consumers.
-    ///
-    /// # Safety
-    /// The producer calls this after [`Self::wait_empty`], or another in its place after
-    /// [`Self::acquire_behind`].
+    /// Hands what was written since [`Self::wait_empty`], or has landed since [`Self::acquire_behind`], to the
+    /// consumers.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn fill(&self) {
-        // SAFETY: `init` made the barrier; this is its only arrival.
+    pub fn fill(&self) {
+        // SAFETY: the barrier is made; this is its only arrival of the phase.
         unsafe { mbarrier::arrive(self.full()) }
     }
 
-    /// Waits until the stage's copies have landed.
-    ///
-    /// # Safety
-    /// A consumer calls this before it reads the stage.
+    /// A consumer waits until the stage is there.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn wait(&self) {
-        // SAFETY: `init` made the barrier; consumers are at most one phase behind, because the producer waits
-        // for them.
+    pub fn wait(&self) {
+        // SAFETY: the barrier is made; consumers are at most one phase behind, because the producer waits for
+        // them.
         unsafe { mbarrier::wait(self.full(), self.parity) }
     }
 
-    /// Leaves the stage to the producer.
-    ///
-    /// # Safety
-    /// Each consumer calls this once for each stage, when it has read it.
+    /// A consumer leaves the stage to the producer.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn release(&self) {
-        // SAFETY: `init` made the barrier for as many arrivals as there are consumers.
+    pub fn release(&self) {
+        // SAFETY: the barrier is made for as many arrivals as there are consumers, each of which releases once.
         unsafe { mbarrier::arrive(self.barriers + 8 * (S::COUNT + self.stage)) }
     }
 
-    /// Leaves the stage to the producer for a warp, whose lane that `leads` it releases it, and goes on to
-    /// the next.
-    ///
-    /// # Safety
-    /// All lanes of a consuming warp call this together, as [`Self::release`] says; one of them leads.
+    /// A warp leaves the stage to the producer, by its lane that `leads`, and goes on to the next.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn leave(&mut self, leads: bool) {
+    pub fn leave(&mut self, leads: bool) {
         if leads {
-            // SAFETY: the caller's contract.
-            unsafe { self.release() };
+            self.release();
         }
         self.advance();
     }
