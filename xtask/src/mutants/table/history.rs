@@ -33,7 +33,7 @@ pub(super) const FAMILIES: &[Family] = &[
             Defect {
                 also: &[
                     only(
-                        "if step == 0 { part.begin_rs::<T::Element>(a, b) } else { part.multiply_rs::<T::Element, false>(a, b, true) }",
+                        "part.begin_rs::<T::Element>(a, b)",
                         "part.multiply_rs::<T::Element, false>(a, b, true)",
                     ),
                     only("math::fma(*o, rescale[j / 2 % 2], part[j])", "part[j]"),
@@ -54,7 +54,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "part_wait",
                 "a part of O is added before its products are over",
-                "part.wait_group::<0>();",
+                "unsafe { part.wait_group::<0>() };",
                 "",
             ),
         ],
