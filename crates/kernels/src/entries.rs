@@ -14,11 +14,14 @@
     )
 )]
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::{
+    alignment::{Aligned, ByHeads, ByRows},
+    forward_sm90, pack, transpose,
+};
 use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{backward_sm80, combine, decode, forward_sm80};
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::{forward_sm90, pack, transpose};
 use crate::element::{Bf16, E4m3, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};

@@ -13,8 +13,8 @@ pub use backward::BackwardParams;
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
+use crate::attention::alignment::head_start::HeadStart;
 use crate::ptx::tma::TensorMap;
-use crate::tile::head_start::HeadStart;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]

@@ -1,8 +1,8 @@
 //! Columns that move within rows of a tile in shared memory, in the simulator.
 #![allow(clippy::unwrap_used)]
 
+use fa_kernels::attention::alignment::panel_move::{move_left, move_right_by_one};
 use fa_kernels::ptx::{global, index, shared, warp};
-use fa_kernels::tile::panel_move::{move_left, move_right_by_one};
 use fa_kernels::tile::panels::{Extents, Panels};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 

@@ -5,9 +5,9 @@ mod shares;
 mod tests;
 mod varlen;
 
+use fa_kernels::attention::alignment::head_start::HeadStart;
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::Tile;
-use fa_kernels::tile::head_start::HeadStart;
 use shares::{Shares, longest_share};
 
 use crate::{Problem, TensorLayout};

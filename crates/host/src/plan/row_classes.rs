@@ -1,8 +1,8 @@
 //! Rows of Q, K and V that lie no multiple of 16 bytes apart, read class by class where they are: which
 //! problems `forward_sm90` takes so, and when that is quicker than copying them.
 
+use fa_kernels::attention::alignment::row_classes::RowClasses;
 use fa_kernels::entries::{Algorithm, Tile};
-use fa_kernels::tile::row_classes::RowClasses;
 
 use super::hopper::{self, CHUNK, Schedule};
 use super::tile::built_for_head_dim;

@@ -19,14 +19,14 @@ mod tile;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 
+use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
 use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
-use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
+use crate::params::{AttentionMaps, PersistentParams};
 use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
-use crate::tile::row_classes::RowClasses;
 use consumer::Consumer;
 use fix_up::FixUp;
 pub use operand::Operand;
@@ -40,7 +40,7 @@ pub const fn barriers(config: Sm90Config) -> u32 {
     2 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
-/// As [`barriers`], with `ROW_CLASSES`.
+/// As [`barriers`], by [`ByRows`](super::alignment::ByRows).
 pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
     barriers(config) + 3
 }
@@ -48,16 +48,17 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
-/// `BLOCK_N` of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
+/// BLOCK_N of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
 /// with [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM rows,
 /// and V's elements are multiplied by `params.attention.dropout.scale`.
 ///
-/// With [`Tile::ROW_CLASSES`], rows of Q, K and V lie no multiple of 16 bytes apart, equally far from one
-/// modulo 16 bytes, under a mask that hides nothing. Maps are of [`RowClasses`] in place of classes of heads,
-/// with boxes of Q that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one
-/// class; and HEAD_DIM has room for the largest shift.
+/// By [`ByRows`](super::alignment::ByRows), rows of Q, K and V lie no multiple of 16 bytes apart, equally far
+/// from one modulo 16 bytes, under a mask that hides nothing. Maps are of
+/// [`RowClasses`](super::alignment::row_classes::RowClasses) in place of classes of heads, with boxes of Q
+/// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
+/// HEAD_DIM has room for the largest shift.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, softmax_scale is positive unless there is a
@@ -88,7 +89,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
                     }
                     scheduler.end();
                 }
-                2 if T::Element::IS_GENERAL && fix_up::is_needed(params) => {
+                2 if T::Alignment::FIXES_UP && fix_up::is_needed(params) => {
                     FixUp::new(pipeline).run(params);
                 }
                 _ => {}
@@ -144,18 +145,6 @@ unsafe fn begin<T: Tile>(
             }
         }
     }
-}
-
-/// The classes of rows of Q, K and V, which are alike.
-#[inline(always)]
-fn row_classes(params: &AttentionParams) -> RowClasses {
-    RowClasses::of(params.k_strides.row)
-}
-
-/// How often a tile goes over its blocks of keys: once, or once for each of their classes.
-#[inline(always)]
-fn turns<T: Tile>(params: &AttentionParams) -> u32 {
-    if T::ROW_CLASSES { row_classes(params).count() } else { 1 }
 }
 
 /// First row of a tile in its sequence.
@@ -215,7 +204,8 @@ impl<T: Tile> Pipeline<T> {
     /// As [`Self::init`].
     #[inline(always)]
     unsafe fn init_schedule(self, params: &PersistentParams) {
-        let warps = T::CONFIG.warpgroups() * WARPS + 2 + fix_up::is_needed(params) as u32;
+        let warps =
+            T::CONFIG.warpgroups() * WARPS + 2 + (T::Alignment::FIXES_UP && fix_up::is_needed(params)) as u32;
         // SAFETY: the caller's contract.
         unsafe { TileSlots::init(self.schedule(), warps) }
     }

@@ -7,9 +7,9 @@
 
 use core::marker::PhantomData;
 
+use crate::attention::alignment::head_start::HeadStart;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
-use crate::tile::head_start::HeadStart;
 use crate::tile::wgmma::{Descriptor, LINE};
 
 /// Bytes of one `wgmma` along K.

@@ -115,7 +115,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.pipeline.v().stage(self.values.stage()).clear_from_row(rows);",
                 "",
             ),
-            defect("amend_row", "one row too few of them is cleared", "rows < T::BLOCK_N", "rows + 1 < T::BLOCK_N"),
+            defect(
+                "amend_row",
+                "one row too few of them is cleared",
+                "rows < T::BLOCK_N",
+                "rows + 1 < T::BLOCK_N",
+            ),
             defect(
                 "amend_columns",
                 "columns of the head before are not cleared in Q and K",
@@ -147,14 +152,12 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/kernels/src/attention/forward_sm90/producer.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
-        defects: &[
-            defect(
-                "q_row",
-                "Q of a packed sequence begins with the batch's first row",
-                "work.queries.first + first_row::<T>(params, work.tile)",
-                "first_row::<T>(params, work.tile)",
-            ),
-        ],
+        defects: &[defect(
+            "q_row",
+            "Q of a packed sequence begins with the batch's first row",
+            "work.queries.first + first_row::<T>(params, work.tile)",
+            "first_row::<T>(params, work.tile)",
+        )],
     },
     Family {
         file: "crates/kernels/src/attention/forward_sm90/schedule.rs",
@@ -204,7 +207,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/tile/panel_store.rs",
+        file: "crates/kernels/src/attention/alignment/row_store.rs",
         entries: "forward_sm90",
         tests: &["hopper"],
         defects: &[

@@ -8,7 +8,8 @@ use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
 use super::schedule::{self, TileSlots};
 use super::tile::{KeyStages, Tile};
-use super::{Pipeline, first_row, output, turns};
+use super::{Pipeline, first_row, output};
+use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
 use crate::hopper::epilogue;
 use crate::hopper::ring::{Count, Ring};
@@ -160,13 +161,13 @@ impl<T: Tile> Consumer<T> {
             self.score_mod = unsafe { ScoreMod::of_head(attention, work) };
         }
         self.queries.wait();
-        if !T::ROW_CLASSES {
+        if !T::Alignment::BY_CLASSES {
             self.pass_over(blocks.count - seen.end);
         } else if !sees {
-            self.pass_over(blocks.count * turns::<T>(attention));
+            self.pass_over(blocks.count * T::Alignment::passes(attention));
         }
         let finished = if sees {
-            if T::ROW_CLASSES {
+            if T::Alignment::BY_CLASSES {
                 self.multiply_classes(params, &blocks, &seen);
             } else {
                 self.multiply_blocks(params, &blocks, &seen);
@@ -226,7 +227,7 @@ impl<T: Tile> Consumer<T> {
         self.wait_scores::<0>();
         self.release_operands(params, last);
         self.change_scores(&params.attention, blocks, block);
-        if T::ROW_CLASSES {
+        if T::Alignment::BY_CLASSES {
             self.mask_tail(&params.attention);
         } else if block >= seen.whole_end || block < seen.whole_begin {
             self.mask(&params.attention, blocks, block);

@@ -9,15 +9,15 @@
 //! head's. It clears the rows of V past the end of a packed sequence, which are the next one's. Both are
 //! multiplied with 0, but 0 · NaN is NaN.
 
-use super::producer::key_head;
+use super::Pipeline;
 use super::schedule::{Keys, TileSlots};
 use super::tile::{KeyStages, Tile};
-use super::{Pipeline, turns};
+use crate::attention::alignment::Alignment as _;
+use crate::attention::alignment::head_start::HeadStart;
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::leads_warp;
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, warp};
-use crate::tile::head_start::HeadStart;
 use crate::tile::panels::{Extent, Panels};
 
 /// Whether there is anything to fix up in a launch.
@@ -58,13 +58,13 @@ impl<T: Tile> FixUp<T> {
             let work = self.slots.work();
             let place = self.slots.keys();
             let mut block = place.blocks;
-            if T::ROW_CLASSES {
+            if T::Alignment::BY_CLASSES {
                 // Consumers move Q, and V's columns before the head's are none of O's.
                 self.all_keys(params, &place);
                 block = 0;
             }
-            let head = key_head::<T>(params, &place, 0);
-            if !T::ROW_CLASSES && params.qk_landed != 0 {
+            let head = T::Alignment::keys(params, place.head, 0);
+            if !T::Alignment::BY_CLASSES && params.qk_landed != 0 {
                 if block > 0 {
                     self.next_keys(params, head);
                 }
@@ -88,14 +88,14 @@ impl<T: Tile> FixUp<T> {
     /// Clears the columns before the head's in all blocks of K, class by class.
     #[inline(always)]
     fn all_keys(&mut self, params: &PersistentParams, place: &Keys) {
-        let mut turn = 0;
-        while turn < turns::<T>(&params.attention) {
+        let mut pass = 0;
+        while pass < T::Alignment::passes(&params.attention) {
             let mut block = 0;
             while block < place.blocks {
-                self.next_keys(params, key_head::<T>(params, place, turn));
+                self.next_keys(params, T::Alignment::keys(params, place.head, pass));
                 block += 1;
             }
-            turn += 1;
+            pass += 1;
         }
     }
 

@@ -28,9 +28,6 @@ pub trait Operand: Format + Weight + Copy {
     /// Whether P·V is summed in two levels (`consumer::parts`).
     const SUMS_IN_PARTS: bool;
 
-    /// Whether scores may be changed, tiles fixed up, and keys come in classes of rows.
-    const IS_GENERAL: bool;
-
     /// Register `index` of P as A of its product with V; `p` gives a thread's scores, as
     /// [`wgmma`](crate::ptx::wgmma) has both.
     fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32;
@@ -45,7 +42,6 @@ impl<E: MmaElement + Format + Weight> Operand for E {
     const TRANSPOSES_VALUES: bool = false;
     const KEY_MULTIPLE: u32 = 1;
     const SUMS_IN_PARTS: bool = false;
-    const IS_GENERAL: bool = true;
 
     #[inline(always)]
     fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32 {
@@ -72,7 +68,6 @@ impl Operand for E4m3 {
     const TRANSPOSES_VALUES: bool = true;
     const KEY_MULTIPLE: u32 = transpose::KEYS;
     const SUMS_IN_PARTS: bool = true;
-    const IS_GENERAL: bool = false;
 
     #[inline(always)]
     fn pack_p(index: usize, p: impl Fn(usize) -> f32) -> u32 {

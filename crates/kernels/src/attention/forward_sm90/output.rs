@@ -3,14 +3,15 @@
 use super::consumer::scale_rows;
 use super::schedule::TileSlots;
 use super::tile::{OutputRows, Tile};
-use super::{Operand, Pipeline, first_row, row_classes};
+use super::{Operand, Pipeline, first_row};
+use crate::attention::alignment::Alignment as _;
+use crate::attention::alignment::row_store::store_rows;
 use crate::element::Element;
 use crate::hopper::epilogue;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, tma, warp};
 use crate::tile::mma::Lane;
-use crate::tile::panel_store::store_rows;
 use crate::tile::panels::Panels;
 
 /// Storage type of O.
@@ -56,23 +57,15 @@ pub(super) unsafe fn store<T: Tile>(
         let rows = warpgroup_rows.from_row(thread % WARPGROUP / 32 * WARP_ROWS);
         // Behind the next `warp::sync` the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
-        let classes = row_classes(&params.attention);
         // Row of the tile that one of the warp's is.
-        let place = |row: u32| {
-            if T::ROW_CLASSES {
-                let first = lane.warp_row % WARPGROUP_ROWS;
-                let (class, index) = classes.at_place(WARPGROUP_ROWS, first + row);
-                lane.warp_row - first + classes.row(class, index)
-            } else {
-                lane.warp_row + row
-            }
-        };
+        let place =
+            |row: u32| T::Alignment::row_of_tile(&params.attention, WARPGROUP_ROWS, lane.warp_row, row);
         let rows_left = work.queries.len.saturating_sub(tile_row);
         let is_cut = rows_left < lane.warp_row + WARP_ROWS;
-        let by_rows = T::ROW_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
+        let by_rows = T::Alignment::BY_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let target = schedule.o(rows_left);
-            let first_column = if T::ROW_CLASSES { classes.last_shift() } else { schedule.first_column() };
+            let first_column = schedule.first_column();
             store_rows::<Rounded<T>, _, _>(rows, o, (&target, first_column), place);
         } else {
             // The sequences of a packed batch have one batch index.

@@ -3,14 +3,15 @@
 use super::operand::Operand as _;
 use super::schedule::{Keys, TileSlots};
 use super::tile::{KeyBlock, KeyStages, QueryRows, Tile};
-use super::{Maps, Pipeline, first_row, row_classes, turns};
+use super::{Maps, Pipeline, first_row};
+use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::row_classes::RowClasses;
+use crate::attention::alignment::{Alignment as _, ByRows};
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::WARPGROUP_ROWS;
 use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
-use crate::tile::head_start::HeadStart;
 use crate::tile::panels::{Extent, Panels};
-use crate::tile::row_classes::RowClasses;
 
 /// The thread that copies Q and K: its places in their rings.
 pub(super) struct QueriesAndKeys<T: Tile> {
@@ -54,7 +55,7 @@ impl<T: Tile> QueriesAndKeys<T> {
     /// Copies what a tile is begun with: the last block of keys, and Q.
     #[inline(always)]
     pub(super) fn begin(&mut self, params: &PersistentParams, work: &WorkTile, place: &Keys) {
-        let head = key_head::<T>(params, place, 0);
+        let head = T::Alignment::keys(params, place.head, 0);
         if place.blocks > 0 {
             self.copy_keys(params, place, head, place.blocks - 1);
         }
@@ -73,16 +74,16 @@ impl<T: Tile> QueriesAndKeys<T> {
     /// Copies the other blocks of keys.
     #[inline(always)]
     fn finish(&mut self, params: &PersistentParams, place: &Keys) {
-        let mut turn = 0;
+        let mut pass = 0;
         let mut block = place.blocks.saturating_sub(1);
-        while turn < turns::<T>(&params.attention) {
-            let head = key_head::<T>(params, place, turn);
+        while pass < T::Alignment::passes(&params.attention) {
+            let head = T::Alignment::keys(params, place.head, pass);
             while block > 0 {
                 block -= 1;
                 self.copy_keys(params, place, head, block);
             }
             block = place.blocks;
-            turn += 1;
+            pass += 1;
         }
     }
 
@@ -107,9 +108,9 @@ impl<T: Tile> QueriesAndKeys<T> {
             unsafe {
                 let queries = self.queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
                 let rows = self.pipeline.q(warpgroup);
-                if T::ROW_CLASSES {
+                if T::Alignment::BY_CLASSES {
                     let barrier = queries.acquire(bytes);
-                    let classes = row_classes(&params.attention);
+                    let classes = ByRows::classes(&params.attention);
                     load_classes(classes, rows, (maps, barrier), row, work.head, batch);
                 } else {
                     let barrier = queries.acquire_behind(bytes, params.qk_landed);
@@ -120,17 +121,6 @@ impl<T: Tile> QueriesAndKeys<T> {
             warpgroup += 1;
         }
         self.queries.advance();
-    }
-}
-
-/// Where the head of K starts, that of Q being shifted alike, or a turn's class of its rows.
-#[inline(always)]
-pub(super) fn key_head<T: Tile>(params: &PersistentParams, place: &Keys, turn: u32) -> HeadStart {
-    let attention = &params.attention;
-    if T::ROW_CLASSES {
-        row_classes(attention).in_turn(turn, place.head)
-    } else {
-        HeadStart::of(attention.k_strides.head, place.head, params.qk_margin)
     }
 }
 
@@ -147,13 +137,9 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
         let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
             let place = schedule.keys();
-            let mut turn = 0;
-            while turn < turns::<T>(&params.attention) {
-                let head = if T::ROW_CLASSES {
-                    row_classes(&params.attention).in_turn(turn, place.head)
-                } else {
-                    HeadStart::of(params.attention.v_strides.head, place.head, params.v_margin)
-                };
+            let mut pass = 0;
+            while pass < T::Alignment::passes(&params.attention) {
+                let head = T::Alignment::values(params, place.head, pass);
                 let mut block = place.blocks;
                 while block > 0 {
                     block -= 1;
@@ -161,7 +147,7 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
                     let at = if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
                     values.copy(&place, head, at, params.v_landed);
                 }
-                turn += 1;
+                pass += 1;
             }
             schedule.leave(true);
         }

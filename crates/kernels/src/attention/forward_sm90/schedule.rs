@@ -5,11 +5,11 @@ use core::marker::PhantomData;
 use super::first_row;
 use super::key_blocks::KeyBlocks;
 use super::tile::Tile;
+use crate::attention::alignment::Alignment as _;
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{index, shared};
 use crate::scheduler::{Rows, Tiles, WorkTile};
-use crate::tile::head_start::HeadStart;
 use crate::tile::simt::GlobalTile;
 
 /// The blocks of keys that a tile meets, as the threads see them that copy.
@@ -119,7 +119,7 @@ unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile) 
         shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
         let stride = attention.o_strides.row;
         let columns = attention.head_dim_v;
-        let first_column = HeadStart::of(attention.v_strides.head, place.head, params.v_margin).shift;
+        let first_column = T::Alignment::first_column(params, place.head);
         shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
         shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
     }

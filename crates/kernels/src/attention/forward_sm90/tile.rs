@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use super::operand::Operand;
+use crate::attention::alignment::Alignment;
 use crate::config::Sm90Config;
 use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Columns, Width};
@@ -21,6 +22,8 @@ pub trait Tile: Copy {
     type P: Registers<Value = u32>;
     /// A thread's part of O.
     type O: Accumulator;
+    /// Where rows and heads may start.
+    type Alignment: Alignment;
 
     /// Query rows.
     const BLOCK_M: u32;
@@ -30,8 +33,6 @@ pub trait Tile: Copy {
     const HEAD_DIM: u32;
     /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
     const SCORE_MOD: bool;
-    /// Whether keys come in [`RowClasses`](crate::tile::row_classes::RowClasses).
-    const ROW_CLASSES: bool;
 
     /// What follows from the sizes.
     const CONFIG: Sm90Config = {
@@ -44,8 +45,10 @@ pub trait Tile: Copy {
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::BLOCK_N);
         assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
-        assert!(Self::Element::IS_GENERAL || !(Self::SCORE_MOD || Self::ROW_CLASSES));
-        assert!(!(Self::ROW_CLASSES && (Self::SCORE_MOD || config.takes_turns())));
+        // Boxes of 8-bit types start at multiples of 16 bytes, and parts of their sums leave scores no registers.
+        let wide = Self::Element::BYTES == 2;
+        assert!(wide || !(Self::SCORE_MOD || Self::Alignment::FIXES_UP));
+        assert!(!(Self::Alignment::BY_CLASSES && (Self::SCORE_MOD || config.takes_turns())));
         config
     };
     /// Whether two warpgroups take turns.
@@ -54,19 +57,15 @@ pub trait Tile: Copy {
 
 /// A tile of the lists of entries.
 #[derive(Clone, Copy, Debug)]
-pub struct Sm90Tile<
-    E,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
->(PhantomData<E>);
+pub struct Sm90Tile<E, A, const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const SCORE_MOD: bool>(
+    PhantomData<(E, A)>,
+);
 
-impl<E, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool, const ROW_CLASSES: bool> Tile
-    for Sm90Tile<E, M, N, D, SCORE_MOD, ROW_CLASSES>
+impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool> Tile
+    for Sm90Tile<E, A, M, N, D, SCORE_MOD>
 where
     E: Operand,
+    A: Alignment,
     Columns<N>: Width,
     Columns<D>: Width,
 {
@@ -75,12 +74,12 @@ where
     type Row = <Columns<N> as Width>::Row;
     type P = E::Packed<Columns<N>>;
     type O = <Columns<D> as Width>::Accumulator;
+    type Alignment = A;
 
     const BLOCK_M: u32 = M;
     const BLOCK_N: u32 = N;
     const HEAD_DIM: u32 = D;
     const SCORE_MOD: bool = SCORE_MOD;
-    const ROW_CLASSES: bool = ROW_CLASSES;
 }
 
 /// Stages of K, and of V.

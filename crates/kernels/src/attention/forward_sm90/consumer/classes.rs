@@ -5,38 +5,39 @@
 //! move to where K's then are, and O's to where V's are.
 
 use super::Consumer;
+use crate::attention::alignment::ByRows;
+use crate::attention::alignment::panel_move::{move_left, move_right_by_one};
+use crate::attention::alignment::row_classes::RowClasses;
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
+use crate::attention::forward_sm90::output;
 use crate::attention::forward_sm90::tile::{QueryRows, Tile};
-use crate::attention::forward_sm90::{output, row_classes};
 use crate::config::Sm90Config;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, leads_warp};
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{fence, index, warp};
 use crate::registers::Registers as _;
 use crate::tile::mma::{Lane, QUAD};
-use crate::tile::panel_move::{move_left, move_right_by_one};
 use crate::tile::panels::Panels;
-use crate::tile::row_classes::RowClasses;
 
 impl<T: Tile> Consumer<T> {
     /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past
     /// the last key.
     #[inline(always)]
     pub(super) fn multiply_classes(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, seen: &Seen) {
-        let mut turns = row_classes(&params.attention).count();
-        self.align_queries(row_classes(&params.attention));
-        self.begin(params, blocks, seen, turns == 1 && seen.end == 1);
+        let mut passes = ByRows::classes(&params.attention).count();
+        self.align_queries(ByRows::classes(&params.attention));
+        self.begin(params, blocks, seen, passes == 1 && seen.end == 1);
         loop {
             let mut block = last_block::<T>(&params.attention);
             while block > 0 {
                 block -= 1;
-                self.step::<false>(params, blocks, block, turns == 1 && block == 0);
+                self.step::<false>(params, blocks, block, passes == 1 && block == 0);
             }
-            turns -= 1;
-            if turns == 0 {
+            passes -= 1;
+            if passes == 0 {
                 break;
             }
-            self.cross(params, turns == 1);
+            self.cross(params, passes == 1);
         }
     }
 
@@ -45,7 +46,7 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn cross(&mut self, params: &PersistentParams, is_last: bool) {
         let attention = &params.attention;
-        let step = row_classes(attention).step();
+        let step = ByRows::classes(attention).step();
         self.values.wait();
         self.warpgroup.fence_products();
         self.begin_output();
