@@ -150,6 +150,8 @@ pub struct PersistentParams {
     pub v_margin: u32,
     /// As `v_margin`, for Q and K.
     pub qk_margin: u32,
+    /// Factor of V's elements, where they have 8 bits.
+    pub v_descale: f32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -52,7 +52,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "v_descale",
                 "the factor of 8-bit V is forgotten",
-                "if Self::IN_PARTS { factor * params.dropout.scale } else { factor }",
+                "if Self::IN_PARTS { factor * params.v_descale } else { factor }",
                 "factor",
             ),
         ],

@@ -14,7 +14,7 @@ use crate::config::Sm90Config;
 use crate::hopper::epilogue;
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
-use crate::params::{AttentionParams, PersistentParams};
+use crate::params::PersistentParams;
 use crate::ptx::{barrier, index};
 use crate::registers::Registers;
 use crate::scheduler::WorkTile;
@@ -177,7 +177,7 @@ impl<T: Tile> Consumer<T> {
                 self.warpgroup.fence_products();
                 self.begin_output();
             }
-            let finished = [self.finish(attention, 0), self.finish(attention, 1)];
+            let finished = [self.finish(params, 0), self.finish(params, 1)];
             if !Self::IN_PARTS {
                 self.wait_output::<0>();
                 self.values.leave(Self::leads_warp());
@@ -279,10 +279,10 @@ impl<T: Tile> Consumer<T> {
 
     /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l.
     #[inline(always)]
-    fn finish(&self, params: &AttentionParams, row: usize) -> (f32, f32) {
+    fn finish(&self, params: &PersistentParams, row: usize) -> (f32, f32) {
         // SAFETY: all lanes of the warp are here.
         let (factor, lse) = unsafe { self.softmax.finish(row) };
-        (if Self::IN_PARTS { factor * params.dropout.scale } else { factor }, lse)
+        (if Self::IN_PARTS { factor * params.v_descale } else { factor }, lse)
     }
 
     /// Leaves blocks to the other warpgroups, of which these rows see nothing.
