@@ -16,7 +16,7 @@
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::attention::{
-    alignment::{Aligned, ByHeads, ByRows},
+    alignment::{ByHeads, ByRows},
     forward_sm90, pack, transpose,
 };
 use crate::attention::{backward_delta, backward_simt, forward_simt, standard};

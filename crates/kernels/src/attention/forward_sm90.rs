@@ -89,7 +89,7 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
                     }
                     scheduler.end();
                 }
-                2 if T::Alignment::FIXES_UP && fix_up::is_needed(params) => {
+                2 if T::Element::BYTES == 2 && fix_up::is_needed(params) => {
                     FixUp::new(pipeline).run(params);
                 }
                 _ => {}
@@ -204,8 +204,7 @@ impl<T: Tile> Pipeline<T> {
     /// As [`Self::init`].
     #[inline(always)]
     unsafe fn init_schedule(self, params: &PersistentParams) {
-        let warps =
-            T::CONFIG.warpgroups() * WARPS + 2 + (T::Alignment::FIXES_UP && fix_up::is_needed(params)) as u32;
+        let warps = T::CONFIG.warpgroups() * WARPS + 2 + fix_up::is_needed(params) as u32;
         // SAFETY: the caller's contract.
         unsafe { TileSlots::init(self.schedule(), warps) }
     }

@@ -300,7 +300,7 @@ macro_rules! forward_sm90_row_classes {
 macro_rules! forward_sm90_e4m3 {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "e4m3", E4m3, $m, $n, $d, ForwardSm90, "", barriers, false, Aligned, 1 }
+            forward_sm90 { "e4m3", E4m3, $m, $n, $d, ForwardSm90, "", barriers, false, ByHeads, 1 }
         }
     };
 }

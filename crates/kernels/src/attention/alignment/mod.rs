@@ -15,15 +15,16 @@ use row_classes::RowClasses;
 use crate::params::AttentionParams;
 use crate::params::PersistentParams;
 
-/// What a kernel that copies by tensor maps does about them, compiled in. Of [`Aligned`] nothing is left.
+/// What a kernel that copies by tensor maps does about them, compiled in.
 pub trait Alignment: Copy {
-    /// Whether a warp fixes up what has landed, in launches that need it.
-    const FIXES_UP: bool;
     /// Whether keys come class by class of their rows.
     const BY_CLASSES: bool;
 
     /// How often a tile goes over its blocks of keys.
     fn passes(params: &AttentionParams) -> u32;
+
+    /// Where boxes of a head of Q start, but for how far they are shifted.
+    fn queries(params: &PersistentParams, head: u32) -> HeadStart;
 
     /// Where boxes of a head of K start in a pass. Those of Q are shifted alike in the first one.
     fn keys(params: &PersistentParams, head: u32, pass: u32) -> HeadStart;
@@ -39,51 +40,21 @@ pub trait Alignment: Copy {
     fn row_of_tile(params: &AttentionParams, rows: u32, warp_row: u32, row: u32) -> u32;
 }
 
-/// All rows and heads start at multiples of 16 bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Aligned;
-
-impl Alignment for Aligned {
-    const FIXES_UP: bool = false;
-    const BY_CLASSES: bool = false;
-
-    #[inline(always)]
-    fn passes(_: &AttentionParams) -> u32 {
-        1
-    }
-
-    #[inline(always)]
-    fn keys(_: &PersistentParams, head: u32, _: u32) -> HeadStart {
-        HeadStart { class: 0, head, shift: 0 }
-    }
-
-    #[inline(always)]
-    fn values(_: &PersistentParams, head: u32, _: u32) -> HeadStart {
-        HeadStart { class: 0, head, shift: 0 }
-    }
-
-    #[inline(always)]
-    fn first_column(_: &PersistentParams, _: u32) -> u32 {
-        0
-    }
-
-    #[inline(always)]
-    fn row_of_tile(_: &AttentionParams, _: u32, warp_row: u32, row: u32) -> u32 {
-        warp_row + row
-    }
-}
-
 /// Rows lie a multiple of 16 bytes apart, and heads start anywhere ([`HeadStart`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ByHeads;
 
 impl Alignment for ByHeads {
-    const FIXES_UP: bool = true;
     const BY_CLASSES: bool = false;
 
     #[inline(always)]
     fn passes(_: &AttentionParams) -> u32 {
         1
+    }
+
+    #[inline(always)]
+    fn queries(params: &PersistentParams, head: u32) -> HeadStart {
+        HeadStart::of(params.attention.q_strides.head, head, 0)
     }
 
     #[inline(always)]
@@ -123,12 +94,16 @@ impl ByRows {
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 impl Alignment for ByRows {
-    const FIXES_UP: bool = true;
     const BY_CLASSES: bool = true;
 
     #[inline(always)]
     fn passes(params: &AttentionParams) -> u32 {
         Self::classes(params).count()
+    }
+
+    #[inline(always)]
+    fn queries(params: &PersistentParams, head: u32) -> HeadStart {
+        HeadStart::of(params.attention.q_strides.head, head, 0)
     }
 
     #[inline(always)]

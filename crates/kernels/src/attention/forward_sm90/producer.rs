@@ -91,7 +91,7 @@ impl<T: Tile> QueriesAndKeys<T> {
     #[inline(always)]
     fn copy_keys(&mut self, params: &PersistentParams, place: &Keys, head: HeadStart, block: u32) {
         // SAFETY: the map and the ring are those of K.
-        unsafe { self.keys.copy(place, head, (0, place.row_of::<T>(block)), params.qk_landed) }
+        unsafe { self.keys.copy::<T>(place, head, block, params.qk_landed, |key| (0, key)) }
     }
 
     /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
@@ -102,20 +102,21 @@ impl<T: Tile> QueriesAndKeys<T> {
         let mut warpgroup = 0;
         while warpgroup < T::CONFIG.warpgroups() {
             let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
-            let batch = work.batch_index(&params.attention);
             // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around all
             // of them alike; the maps describe Q.
             unsafe {
                 let queries = self.queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
-                let rows = self.pipeline.q(warpgroup);
+                let attention = &params.attention;
                 if T::Alignment::BY_CLASSES {
                     let barrier = queries.acquire(bytes);
-                    let classes = ByRows::classes(&params.attention);
+                    let (classes, rows) = (ByRows::classes(attention), self.pipeline.q(warpgroup));
+                    let batch = work.batch_index(attention);
                     load_classes(classes, rows, (maps, barrier), row, work.head, batch);
                 } else {
                     let barrier = queries.acquire_behind(bytes, params.qk_landed);
-                    let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
-                    rows.load(maps, barrier, row, HeadStart { shift, ..head }, batch);
+                    let head = HeadStart { shift, ..T::Alignment::queries(params, work.head) };
+                    let batch = work.batch_index(attention);
+                    self.pipeline.q(warpgroup).load(maps, barrier, row, head, batch);
                 }
             }
             warpgroup += 1;
@@ -143,9 +144,8 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
                 let mut block = place.blocks;
                 while block > 0 {
                     block -= 1;
-                    let key = place.row_of::<T>(block);
-                    let at = if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
-                    values.copy(&place, head, at, params.v_landed);
+                    let at = |key| if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
+                    values.copy::<T>(&place, head, block, params.v_landed, at);
                 }
                 pass += 1;
             }
@@ -162,15 +162,24 @@ struct Copies<X: Extent, S: Stages> {
 }
 
 impl<X: Extent, S: Stages> Copies<X, S> {
-    /// Copies a block of keys, which begins at column and row `at`, into the next stage, once that is empty;
-    /// the copy lands so many bytes behind the full barrier.
+    /// Copies a block of keys, from the column and row that `at` gives for its first, into the next stage, once
+    /// that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
     /// As [`Panels::load_from`]; `landed` leads to a barrier made for one arrival.
     #[inline(always)]
-    unsafe fn copy(&mut self, place: &Keys, head: HeadStart, at: (u32, u32), landed: u32) {
+    unsafe fn copy<T: Tile>(
+        &mut self,
+        place: &Keys,
+        head: HeadStart,
+        block: u32,
+        landed: u32,
+        at: impl Fn(u32) -> (u32, u32),
+    ) {
         let stage = self.first.stage(self.ring.stage());
         let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
+        // Where the block lies is found behind the wait: this thread has no register for it.
+        let at = at(place.row_of::<T>(block));
         // SAFETY: the maps describe the tensor, and the stage is empty.
         unsafe { stage.load_from(self.maps, barrier, at, head, place.batch) };
         self.ring.advance();

@@ -110,17 +110,17 @@ unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile) 
     unsafe {
         let place = Keys::of_tile::<T>(params, work);
         shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
+        shared::store4(slot, [tile, head, batch, 1 + o_by_rows]);
+        shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
+        let (stride, columns) = (attention.o_strides.row, attention.head_dim_v);
+        let first_column = T::Alignment::first_column(params, place.head);
+        shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
+        // Addresses come last: this thread has no registers for them beside the rest.
         let o = attention.o
             + 2 * (work.offset(&attention.o_strides, queries, head)
                 + first_row as u64 * attention.o_strides.row);
         let lse = attention.lse + 4 * work.lse_index(attention, first_row);
         let lse = if attention.lse == 0 { 0 } else { lse };
-        shared::store4(slot, [tile, head, batch, 1 + o_by_rows]);
-        shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
-        let stride = attention.o_strides.row;
-        let columns = attention.head_dim_v;
-        let first_column = T::Alignment::first_column(params, place.head);
-        shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
         shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
     }
 }

@@ -45,9 +45,8 @@ pub trait Tile: Copy {
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::BLOCK_N);
         assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
-        // Boxes of 8-bit types start at multiples of 16 bytes, and parts of their sums leave scores no registers.
-        let wide = Self::Element::BYTES == 2;
-        assert!(wide || !(Self::SCORE_MOD || Self::Alignment::FIXES_UP));
+        // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
+        assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_CLASSES));
         assert!(!(Self::Alignment::BY_CLASSES && (Self::SCORE_MOD || config.takes_turns())));
         config
     };
