@@ -19,7 +19,6 @@ mod tile;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 
-use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
 use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
