@@ -156,6 +156,7 @@ fn persistent_params(
         qk_landed: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
+        v_descale: problem.v_descale(),
     };
     Ok(Mapped { maps, params })
 }
@@ -251,15 +252,12 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         softcap: problem.softcap(),
         alibi_slopes,
         alibi_batch_stride: problem.alibi_batch_stride() as u64,
-        dropout: problem.dropout().copied().unwrap_or_else(|| no_dropout(problem)),
+        dropout: problem.dropout().copied().unwrap_or(NO_DROPOUT),
     })
 }
 
-/// No dropout: all weights are kept as they are. Entries of 8 bits find V's factor, elsewhere 1, in the place
-/// of that on weights.
-fn no_dropout(problem: &Problem) -> params::Dropout {
-    params::Dropout { scale: problem.v_descale(), ..params::Dropout::default() }
-}
+/// All weights are kept as they are.
+const NO_DROPOUT: params::Dropout = params::Dropout { scale: 1.0, threshold: 0, seed: 0, offset: 0 };
 
 /// A view's strides, as kernels take them.
 pub(crate) fn strides(layout: &TensorLayout) -> Strides {

@@ -14,11 +14,14 @@
     )
 )]
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::attention::{
+    alignment::{ByHeads, ByRows},
+    forward_sm90, pack, transpose,
+};
 use crate::attention::{backward_delta, backward_simt, forward_simt, standard};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 use crate::attention::{backward_sm80, combine, decode, forward_sm80};
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::{forward_sm90, pack, transpose};
 use crate::element::{Bf16, E4m3, F16};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile, gemm_entries};
@@ -199,7 +202,7 @@ const fn mma(block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> crate::co
     crate::config::MmaConfig { block_m, block_n, head_dim, warps }
 }
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[cfg(not(target_arch = "nvptx64"))]
 const fn sm90(block_m: u32, block_n: u32, head_dim: u32, element_bytes: u32) -> crate::config::Sm90Config {
     crate::config::Sm90Config { block_m, block_n, head_dim, element_bytes }
 }

@@ -3,6 +3,7 @@
 //!
 //! * [`ptx`] is the only layer that knows which of the two it is on: one function per instruction.
 //! * [`tile`] moves and multiplies tiles in shared memory.
+//! * [`hopper`] is the frame of kernels in which some warps copy and others multiply.
 //! * [`attention`] and [`gemm`] hold the algorithms; they read like the papers they come from.
 //! * [`params`] is the launch contract with the host, [`config`] the tile configurations.
 //! * `entries` lists every (algorithm, configuration) pair that becomes one PTX entry.
@@ -19,9 +20,12 @@ pub mod dropout;
 pub mod element;
 pub mod entries;
 pub mod gemm;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod hopper;
 pub mod mask;
 pub mod params;
 pub mod ptx;
+pub mod registers;
 pub mod scheduler;
 pub mod score;
 pub mod softmax;

@@ -13,8 +13,8 @@ pub use backward::BackwardParams;
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
+use crate::attention::alignment::head_start::HeadStart;
 use crate::ptx::tma::TensorMap;
-use crate::tile::head_start::HeadStart;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
 #[repr(C)]
@@ -150,6 +150,8 @@ pub struct PersistentParams {
     pub v_margin: u32,
     /// As `v_margin`, for Q and K.
     pub qk_margin: u32,
+    /// Factor of V's elements, where they have 8 bits.
+    pub v_descale: f32,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

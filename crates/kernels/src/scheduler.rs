@@ -48,12 +48,12 @@ impl Rows {
     }
 }
 
-/// The tiles of `BLOCK_M` queries that one block of a persistent grid works on, one after the other.
+/// The tiles of queries that one block of a persistent grid works on, one after the other.
 ///
 /// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the
 /// hardware in place of that: each is a block of its own, which begins where one of the others has ended.
 #[derive(Clone, Copy, Default)]
-pub struct Tiles<const BLOCK_M: u32> {
+pub struct Tiles {
     /// Index of the first tile of the round at hand.
     round: u32,
     /// The sequence at hand of a packed batch, and the index of its first tile.
@@ -61,7 +61,7 @@ pub struct Tiles<const BLOCK_M: u32> {
     first: u32,
 }
 
-impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
+impl Tiles {
     /// Index of the next tile of the block with this index, of so many, if there is one.
     #[inline(always)]
     fn index(&mut self, params: &PersistentParams, block: u32, blocks: u32) -> Option<u32> {
@@ -79,19 +79,19 @@ impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
         if index < tiles { Some(index) } else { None }
     }
 
-    /// The next one, if there is one. In a packed batch each sequence has as many as it needs: blocks find
+    /// The next one of `block_m` queries, if there is one. In a packed batch each sequence has as many as it needs: blocks find
     /// theirs by counting.
     ///
     /// # Safety
     /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this
     /// is not called again.
     #[inline(always)]
-    pub unsafe fn next(&mut self, params: &PersistentParams) -> Option<WorkTile> {
+    pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
         let index = self.index(params, index::block(), index::blocks())?;
         // SAFETY: the caller's contract.
         unsafe {
             if params.sequences > 0 {
-                return self.find(params, index);
+                return self.find(params, block_m, index);
             }
             Some(WorkTile::of_persistent(params, index))
         }
@@ -102,12 +102,12 @@ impl<const BLOCK_M: u32> Tiles<BLOCK_M> {
     /// # Safety
     /// As [`Self::next`].
     #[inline(always)]
-    unsafe fn find(&mut self, params: &PersistentParams, index: u32) -> Option<WorkTile> {
+    unsafe fn find(&mut self, params: &PersistentParams, block_m: u32, index: u32) -> Option<WorkTile> {
         let attention = &params.attention;
         loop {
             // SAFETY: the caller's contract; the sequence is one of the batch.
             let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, self.batch, 0) };
-            let head_tiles = queries.len.div_ceil(BLOCK_M);
+            let head_tiles = queries.len.div_ceil(block_m);
             let (tiles, place) = (head_tiles * attention.heads, index - self.first);
             if place < tiles {
                 // SAFETY: the caller's contract; the sequence has tiles.
@@ -329,7 +329,7 @@ mod tests {
                     PersistentParams { back_and_forth, tiles, single_tiles, ..PersistentParams::default() };
                 let mut taken = [0; 12];
                 for block in 0..3 + single_tiles {
-                    let mut of_block = Tiles::<64>::default();
+                    let mut of_block = Tiles::default();
                     let mut next = || of_block.index(&params, block, 3 + single_tiles);
                     let first = if block < 3 { block } else { tiles - single_tiles + block - 3 };
                     assert_eq!(next(), Some(first));

@@ -3,6 +3,7 @@
 use crate::element::Element;
 use crate::params::AttentionParams;
 use crate::ptx::math;
+use crate::registers::Registers;
 use crate::scheduler::WorkTile;
 
 /// s ← softcap · tanh(softmax_scale · s / softcap), or softmax_scale · s where there is no softcap; then the
@@ -37,10 +38,10 @@ impl ScoreMod {
     /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the
     /// tile's first row lies to the right of the block's first, modulo 2^32.
     #[inline(always)]
-    pub fn apply<const ROWS: usize, const COLS: usize>(
+    pub fn apply<const ROWS: usize, R: Registers<Value = f32>>(
         self,
         params: &AttentionParams,
-        s: &mut [[f32; COLS]; ROWS],
+        s: &mut [R; ROWS],
         diagonal: u32,
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
@@ -52,7 +53,7 @@ impl ScoreMod {
 
     /// The first half of [`Self::apply`]: scale and softcap.
     #[inline(always)]
-    pub fn bend<const ROWS: usize, const COLS: usize>(params: &AttentionParams, s: &mut [[f32; COLS]; ROWS]) {
+    pub fn bend<const ROWS: usize, R: Registers<Value = f32>>(params: &AttentionParams, s: &mut [R; ROWS]) {
         if params.softcap == 0.0 {
             for_each(s, |score, _, _| score * params.softmax_scale);
         } else {
@@ -73,9 +74,9 @@ impl ScoreMod {
     /// score `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score
     /// `[i][j]`.
     #[inline(always)]
-    pub fn add_bias<const ROWS: usize, const COLS: usize>(
+    pub fn add_bias<const ROWS: usize, R: Registers<Value = f32>>(
         self,
-        s: &mut [[f32; COLS]; ROWS],
+        s: &mut [R; ROWS],
         corner: u32,
         step: impl Fn(usize, usize) -> f32,
     ) {
@@ -89,14 +90,14 @@ impl ScoreMod {
 
 /// Changes each element of a thread's part of a tile.
 #[inline(always)]
-pub fn for_each<const ROWS: usize, const COLS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
+pub fn for_each<const ROWS: usize, R: Registers<Value = f32>>(
+    s: &mut [R; ROWS],
     change: impl Fn(f32, usize, usize) -> f32,
 ) {
     let mut i = 0;
     while i < ROWS {
         let mut j = 0;
-        while j < COLS {
+        while j < R::LEN {
             s[i][j] = change(s[i][j], i, j);
             j += 1;
         }

@@ -1,21 +1,39 @@
 //! Online softmax: the running max and sum of FlashAttention (Dao et al. 2022, Algorithm 1, lines 10–13).
 
+use core::marker::PhantomData;
+
 use crate::ptx::{math, warp};
+use crate::registers::Registers;
 
 /// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
 ///
 /// m is of unscaled scores and the same in all lanes, the max or up to 2^`GROWTH` less; l is this lane's part
-/// of the sum, reduced over the lanes once at the end. P and l have a factor 2^`P_EXPONENT`, which cancels.
+/// of the sum, reduced over the lanes once at the end. P and l have a factor 2^`P::EXPONENT`, which cancels.
 ///
-/// `P_BYTES` is the size of what P is rounded to: 1 for e4m3.
-pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, const P_BYTES: u32 = 2> {
+/// `P` is what P is rounded to.
+pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, P: Weight = Unscaled> {
     scale: Scale,
     max: [f32; ROWS],
     sum: [f32; ROWS],
+    weight: PhantomData<P>,
 }
 
 /// The power of 2 that P stays below: far below the largest fp16 (2^16), and below the largest e4m3 (448).
-const P_LIMIT: f32 = 8.0;
+pub(crate) const P_LIMIT: f32 = 8.0;
+
+/// What P is rounded to.
+pub trait Weight {
+    /// P's factor as a power of 2, from 0 to 8.
+    const EXPONENT: f32;
+}
+
+/// A type with P's relative precision however small P is.
+#[derive(Clone, Copy, Debug)]
+pub struct Unscaled;
+
+impl Weight for Unscaled {
+    const EXPONENT: f32 = 0.0;
+}
 
 /// softmax_scale·log2(e), so that each exponential is one multiply-add and a bare 2^x.
 #[derive(Clone, Copy)]
@@ -36,20 +54,21 @@ impl Scale {
     }
 }
 
-impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS, LANES, P_BYTES> {
-    /// P's factor as a power of 2: e4m3 has nothing between 0 and 2^−9, where fp16 and bf16 keep P's relative
-    /// precision (FlashAttention-3 has the same one).
-    const P_EXPONENT: f32 = if P_BYTES == 1 { P_LIMIT } else { 0.0 };
-
+impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, P> {
     /// How far a row's scores may exceed its m, as a power of 2, before m follows, so that O rarely needs
     /// rescaling (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m
     /// is.
-    const GROWTH: f32 = P_LIMIT - Self::P_EXPONENT;
+    const GROWTH: f32 = P_LIMIT - P::EXPONENT;
 
     /// No key seen yet: m = −∞, l = 0.
     #[inline(always)]
     pub fn new(softmax_scale: f32) -> Self {
-        Self { scale: Scale::new(softmax_scale), max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        Self {
+            scale: Scale::new(softmax_scale),
+            max: [f32::NEG_INFINITY; ROWS],
+            sum: [0.0; ROWS],
+            weight: PhantomData,
+        }
     }
 
     /// Whether [`Self::prescale`] does anything.
@@ -63,7 +82,7 @@ impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS
     #[inline(always)]
     pub fn with_positive_scale(softmax_scale: f32) -> Self {
         let scale = Scale { early: 1.0, late: softmax_scale * core::f32::consts::LOG2_E };
-        Self { scale, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS] }
+        Self { scale, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS], weight: PhantomData }
     }
 
     /// What must be done to scores before they are masked and handed to [`Self::step`]: nothing where
@@ -153,7 +172,7 @@ impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS
     #[inline(always)]
     fn shift_of_seen(&self, max: f32) -> f32 {
         let shift = max * self.scale.late;
-        if P_BYTES == 1 { shift - Self::P_EXPONENT } else { shift }
+        if P::EXPONENT == 0.0 { shift } else { shift - P::EXPONENT }
     }
 
     /// The factor 1/l of row `i`'s output and its log-sum-exp in natural log: 0 and −∞ for a row that saw no
@@ -174,7 +193,7 @@ impl<const ROWS: usize, const LANES: u32, const P_BYTES: u32> OnlineSoftmax<ROWS
     }
 }
 
-impl<const LANES: u32, const P_BYTES: u32> OnlineSoftmax<2, LANES, P_BYTES> {
+impl<const LANES: u32, P: Weight> OnlineSoftmax<2, LANES, P> {
     /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
     /// once, so that no instruction waits for the one before. The scale is positive.
     ///
@@ -183,13 +202,13 @@ impl<const LANES: u32, const P_BYTES: u32> OnlineSoftmax<2, LANES, P_BYTES> {
     /// # Safety
     /// All 32 lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn step_in_turn<const SCORES: usize, const MASKED: bool>(
+    pub unsafe fn step_in_turn<S: Registers<Value = f32>, const MASKED: bool>(
         &mut self,
-        scores: &mut [f32; SCORES],
+        scores: &mut S,
     ) -> [f32; 2] {
         let mut max = [scores[0], scores[1], scores[2], scores[3]];
         let mut j = 4;
-        while j < SCORES {
+        while j < S::LEN {
             max[j % 4] = math::max(max[j % 4], scores[j]);
             j += 1;
         }
@@ -218,7 +237,7 @@ impl<const LANES: u32, const P_BYTES: u32> OnlineSoftmax<2, LANES, P_BYTES> {
         }
         let mut sum = [self.sum[0], 0.0, self.sum[1], 0.0];
         let mut j = 0;
-        while j < SCORES {
+        while j < S::LEN {
             let p = math::exp2(math::fma(scores[j], self.scale.late, -shift[j / 2 % 2]));
             scores[j] = p;
             sum[j % 4] += p;

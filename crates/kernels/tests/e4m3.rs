@@ -10,7 +10,7 @@ use fa_kernels::element::E4m3;
 use fa_kernels::params::{PackParams, PackTensor, Strides};
 use fa_kernels::ptx::wgmma::{self, Accumulator};
 use fa_kernels::ptx::{barrier, convert, fence, index, shared};
-use fa_kernels::tile::panels::Panels;
+use fa_kernels::tile::panels::{Extents, Panels};
 use fa_sim::{Buffer, Launch, Report, Schedule, launch};
 
 const SEEDS: std::ops::Range<u64> = 0..8;
@@ -104,11 +104,11 @@ fn place(index: usize) -> (usize, usize) {
 fn multiply(
     seed: u64,
     order: fn(usize) -> usize,
-    meanwhile: fn(Panels<D, N, 1>),
+    meanwhile: fn(Panels<Extents<D, N, 1>>),
     see: impl Fn(f32, f32) + Sync,
 ) -> Result<Report, fa_sim::Error> {
     let kernel = || {
-        let v = Panels::<D, N, 1> { address: shared::base() };
+        let v = Panels::<Extents<D, N, 1>>::new(shared::base());
         let mut word = index::thread();
         while word < D * N / 4 {
             let (column, first) = (4 * word / N, 4 * word % N);
@@ -131,7 +131,7 @@ fn multiply(
             barrier::sync(0, WARPGROUP);
             wgmma::fence();
             for step in 0..N as usize / 32 {
-                let b = v.descriptor().behind(Panels::<D, N, 1>::columns(step as u32)).bits();
+                let b = v.descriptor().behind(Panels::<Extents<D, N, 1>>::columns(step as u32)).bits();
                 let a = [a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]];
                 o.multiply_rs::<E4m3, false>(a, b, true);
             }
@@ -148,7 +148,7 @@ fn multiply(
         name: "P times V",
         grid: 1,
         block: WARPGROUP,
-        shared_bytes: Panels::<D, N, 1>::BYTES,
+        shared_bytes: Panels::<Extents<D, N, 1>>::BYTES,
         schedule: Schedule::from_seed(seed),
         buffers: &[],
     };
@@ -174,7 +174,7 @@ fn v_in_another_order_gives_another_product() {
 fn writing_v_while_its_product_is_under_way_is_an_error() {
     for seed in SEEDS {
         // SAFETY: none; the simulator says so.
-        let overwrite = |v: Panels<D, N, 1>| unsafe {
+        let overwrite = |v: Panels<Extents<D, N, 1>>| unsafe {
             shared::store_b32(v.at(index::thread() % D, index::thread() / D), 0);
         };
         let error = multiply(seed, key_at, overwrite, |_, _| ()).expect_err("V is in use").to_string();

@@ -1,9 +1,9 @@
 //! Columns that move within rows of a tile in shared memory, in the simulator.
 #![allow(clippy::unwrap_used)]
 
+use fa_kernels::attention::alignment::panel_move::{move_left, move_right_by_one};
 use fa_kernels::ptx::{global, index, shared, warp};
-use fa_kernels::tile::panel_move::{move_left, move_right_by_one};
-use fa_kernels::tile::panels::Panels;
+use fa_kernels::tile::panels::{Extents, Panels};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
 const SEEDS: std::ops::Range<u64> = 0..8;
@@ -19,7 +19,10 @@ fn element(row: u32, column: u32) -> u32 {
 }
 
 /// What is left of a tile after a warp has called `change` with its second sixteen rows, row by row.
-fn changed<const COLUMNS: u32>(seed: u64, change: impl Fn(Panels<ROWS, COLUMNS>) + Sync) -> Vec<u32> {
+fn changed<const COLUMNS: u32>(
+    seed: u64,
+    change: impl Fn(Panels<Extents<ROWS, COLUMNS>>) + Sync,
+) -> Vec<u32> {
     let mut out = vec![0; (ROWS * COLUMNS / 2) as usize];
     let buffers = [Buffer::read_write("out", &mut out)];
     let address = buffers[0].address;
@@ -27,12 +30,12 @@ fn changed<const COLUMNS: u32>(seed: u64, change: impl Fn(Panels<ROWS, COLUMNS>)
         name: "panel_move",
         grid: 1,
         block: 32,
-        shared_bytes: Panels::<ROWS, COLUMNS>::BYTES,
+        shared_bytes: Panels::<Extents<ROWS, COLUMNS>>::BYTES,
         schedule: Schedule::from_seed(seed),
         buffers: &buffers,
     };
     launch(&config, &|| {
-        let tile = Panels::<ROWS, COLUMNS> { address: shared::base() };
+        let tile = Panels::<Extents<ROWS, COLUMNS>>::new(shared::base());
         let words = |visit: &dyn Fn(u32, u32, u32)| {
             for row in (index::thread()..ROWS).step_by(32) {
                 (0..COLUMNS).step_by(2).for_each(|column| {

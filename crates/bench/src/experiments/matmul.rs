@@ -143,10 +143,7 @@ fn plans(session: &Session, args: &Args, problem: &GemmProblem) -> Result<Vec<Ge
     let mut plans = vec![first];
     for other in others {
         // A tile asked for means the planner's choice; the others keep theirs.
-        match session
-            .backend
-            .plan(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() })
-        {
+        match session.backend.plan(problem, &GemmRequest { kernel: Some(other), ..GemmRequest::default() }) {
             // A kernel that the type or the device lacks, or that does not take the matrices, is not one of
             // this problem's.
             Err(

@@ -1,9 +1,9 @@
 //! Tensor maps of Q, K, V and O for `forward_sm90`.
 
+use fa_kernels::attention::alignment::head_start::HeadStart;
+use fa_kernels::attention::alignment::row_classes::RowClasses;
 use fa_kernels::config::Sm90Config;
 use fa_kernels::ptx::tma;
-use fa_kernels::tile::head_start::HeadStart;
-use fa_kernels::tile::row_classes::RowClasses;
 
 use crate::plan::class_layout;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};

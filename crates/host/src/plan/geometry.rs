@@ -1,7 +1,7 @@
 //! Where rows of Q, K, V and O start, and what tensor maps can describe of them: the rules of `forward_sm90`.
 
-use fa_kernels::tile::head_start::HeadStart;
-use fa_kernels::tile::row_classes::RowClasses;
+use fa_kernels::attention::alignment::head_start::HeadStart;
+use fa_kernels::attention::alignment::row_classes::RowClasses;
 
 use crate::forward::MAX_HEAD_DIM;
 use crate::{DType, Problem, TensorLayout, Tensors};

@@ -1,8 +1,8 @@
 //! The ways in which `forward_sm90` reads rows (where they are, as copies, or class by class), each with its
 //! tiles and about how long they take.
 
+use fa_kernels::attention::alignment::row_classes::RowClasses;
 use fa_kernels::entries::{Algorithm, Entry};
-use fa_kernels::tile::row_classes::RowClasses;
 
 use super::candidates::{for_scores, that_hold, widest};
 use super::cost::h200::{MOVE_CYCLES, SLOWER_BY_CLASSES, SM80_OVER_ALIGNED};

@@ -7,42 +7,39 @@
 //! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
-mod amend;
 mod consumer;
+mod fix_up;
 mod key_blocks;
 mod operand;
 mod output;
 mod producer;
 mod schedule;
+mod tile;
 
+use core::marker::PhantomData;
 use core::mem::offset_of;
 
 use crate::config::Sm90Config;
-use crate::params::{AttentionMaps, AttentionParams, PersistentParams};
-use crate::ptx::wgmma::Accumulator;
-use crate::ptx::{barrier, index, mbarrier, setmaxnreg, shared, tma, warp};
+use crate::hopper::ring::{Count, Ring, Stages as _};
+use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
+use crate::params::{AttentionMaps, PersistentParams};
+use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
-use crate::tile::ring::Ring;
-use crate::tile::row_classes::RowClasses;
-use consumer::{Consumer, leads_warp};
+use consumer::Consumer;
+use fix_up::FixUp;
 pub use operand::Operand;
 use producer::QueriesAndKeys;
-use schedule::{Announcer, Keys, Schedule};
-
-/// Threads of a warpgroup, and rows of a tile that are one's.
-const WARPGROUP: u32 = 128;
-const WARPGROUP_ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
-
-/// Warps of a warpgroup.
-const WARPS: u32 = WARPGROUP / 32;
+use schedule::{Keys, TileScheduler, TileSlots};
+use tile::{KeyBlock, KeyStages, OutputRows, QueryRows, ValueBlock};
+pub use tile::{Sm90Tile, Tile};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: Sm90Config) -> u32 {
     2 + if config.takes_turns() { 7 } else { 0 } + if config.own_output() { 0 } else { 1 }
 }
 
-/// As [`barriers`], with `ROW_CLASSES`.
+/// As [`barriers`], by [`ByRows`](super::alignment::ByRows).
 pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
     barriers(config) + 3
 }
@@ -50,128 +47,56 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
-/// `BLOCK_N` of K and V, and 16 of O. `SCORES` = BLOCK_N / 2, `PAIRS` = BLOCK_N / 4 and `OUT` =
-/// HEAD_DIM / 2 are a thread's registers of S, P and O; they are parameters because array lengths cannot be
-/// computed from other ones. So is `BYTES`, the size of an element of Q, K and V.
+/// BLOCK_N of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
+/// with [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
-/// Where that is 1, PAIRS is half of that, and V's maps are of what [`transpose`](super::transpose) made of
-/// it, in boxes of HEAD_DIM rows. There is no `SCORE_MOD`, and nothing to amend; what V's elements are
-/// multiplied by is `params.attention.dropout.scale`. `SCORE_MOD` is whether there is something between
-/// scores and mask ([`ScoreMod`](crate::score::ScoreMod)). `ROW_CLASSES` is for rows of Q, K and V that lie
-/// no multiple of 16 bytes apart, equally far from one modulo 16 bytes, under a mask that hides nothing: the
-/// maps are of [`RowClasses`] in place of classes of heads, with boxes of Q that have a class's share of 64
-/// rows, and `params.attention.seqlen_k` counts the keys of one class. HEAD_DIM has room for the largest
-/// shift. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads with
-/// [`Sm90Config::shared_bytes`] bytes of shared memory.
+/// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM rows,
+/// and `params.v_descale` is their factor.
+///
+/// By [`ByRows`](super::alignment::ByRows), rows of Q, K and V lie no multiple of 16 bytes apart, equally far
+/// from one modulo 16 bytes, under a mask that hides nothing. Maps are of
+/// [`RowClasses`](super::alignment::row_classes::RowClasses) in place of classes of heads, with boxes of Q
+/// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
+/// HEAD_DIM has room for the largest shift.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, softmax_scale is positive unless there is a
 /// `SCORE_MOD`, and the launch is as above.
 #[inline(always)]
-pub unsafe fn forward_sm90<
-    E: Operand,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
-    params: &PersistentParams,
-    maps: u64,
-) where
-    [f32; SCORES]: Accumulator,
-    [f32; OUT]: Accumulator,
-{
-    let config = const {
-        let config = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG;
-        assert!(config.is_well_formed() && STAGES == config.stages() && E::BYTES == BYTES);
-        assert!(2 * SCORES as u32 == BLOCK_N && 2 * OUT as u32 == HEAD_DIM);
-        assert!(8 * PAIRS as u32 == BLOCK_N * BYTES && !(SCORE_MOD && BYTES == 1));
-        assert!(!(ROW_CLASSES && (SCORE_MOD || config.takes_turns() || BYTES == 1)));
-        config
-    };
+pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
     // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
     // the warps of a warpgroup run the same branch, and ask for the registers that the block started with.
     unsafe {
-        let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::new();
+        let pipeline = Pipeline::<T>::new();
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         let maps = Maps { first: maps };
-        if warpgroup == config.warpgroups() {
-            let mut announcer = Announcer::<BLOCK_M>::new(pipeline.schedule());
+        if warpgroup == T::CONFIG.warpgroups() {
+            let mut scheduler = TileScheduler::<T>::new(pipeline.schedule());
             let mut begun = false;
             if leads_warp() {
-                begun = begin::<_, _, _, _, ROW_CLASSES, _>(params, maps, pipeline, &mut announcer);
+                begun = begin(params, maps, pipeline, &mut scheduler);
             }
             warp::sync();
-            barrier::sync(0, config.threads());
-            match config.registers().1 {
-                40 => setmaxnreg::decrease::<40>(),
-                56 => setmaxnreg::decrease::<56>(),
-                _ => setmaxnreg::decrease::<32>(),
-            }
+            barrier::sync(0, T::CONFIG.threads());
+            give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
-                0 if leads_warp() => {
-                    QueriesAndKeys::new(pipeline, maps).run::<ROW_CLASSES>(params, begun);
-                }
-                1 if leads_warp() => {
-                    let (ring, slots) =
-                        (Ring::<STAGES>::producer(pipeline.v_barriers()), pipeline.schedule());
-                    if BYTES == 1 {
-                        let first = (ring, pipeline.v_transposed());
-                        let along_rows = |key| (key, 0);
-                        producer::copy_values::<BLOCK_N, _, _, _, false, _>(
-                            params, maps, first, slots, along_rows,
-                        );
-                    } else {
-                        let first = (ring, pipeline.v());
-                        let along_columns = |key| (0, key);
-                        producer::copy_values::<BLOCK_N, _, _, _, ROW_CLASSES, _>(
-                            params,
-                            maps,
-                            first,
-                            slots,
-                            along_columns,
-                        );
-                    }
-                }
+                0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
+                1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
                     while begun {
-                        begun = announcer.announce::<BLOCK_N, BYTES>(params);
+                        begun = scheduler.announce(params);
                     }
-                    announcer.end::<BLOCK_N, BYTES>(params);
+                    scheduler.end();
                 }
-                2 if amend::is_needed(params) && BYTES == 2 => {
-                    let pipeline = Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES> { base: pipeline.base };
-                    amend::amend::<_, _, _, _, ROW_CLASSES>(params, pipeline);
+                2 if T::Element::BYTES == 2 && fix_up::is_needed(params) => {
+                    FixUp::new(pipeline).run(params);
                 }
                 _ => {}
             }
         } else {
-            barrier::sync(0, config.threads());
-            match config.registers().0 {
-                232 => setmaxnreg::increase::<232>(),
-                152 => setmaxnreg::increase::<152>(),
-                _ => setmaxnreg::increase::<160>(),
-            }
-            let mut consumer = Consumer::<
-                E,
-                BLOCK_M,
-                BLOCK_N,
-                HEAD_DIM,
-                STAGES,
-                SCORES,
-                PAIRS,
-                OUT,
-                SCORE_MOD,
-                ROW_CLASSES,
-                BYTES,
-            >::new(pipeline);
-            consumer.run(params, maps.o());
+            barrier::sync(0, T::CONFIG.threads());
+            take_registers(T::CONFIG.registers().0);
+            Consumer::new(pipeline).run(params, maps.o());
         }
     }
 }
@@ -184,18 +109,11 @@ pub unsafe fn forward_sm90<
 /// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
 /// barrier follows.
 #[inline(always)]
-unsafe fn begin<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
+unsafe fn begin<T: Tile>(
     params: &PersistentParams,
     maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
-    announcer: &mut Announcer<BLOCK_M>,
+    pipeline: Pipeline<T>,
+    scheduler: &mut TileScheduler<T>,
 ) -> bool {
     // SAFETY: the caller's contract; who makes barriers uses no others before the block barrier.
     unsafe {
@@ -204,10 +122,10 @@ unsafe fn begin<
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
-                let params = &schedule::anew(params);
-                let Some(work) = Tiles::<BLOCK_M>::default().next(params) else { return false };
-                let place = Keys::of_tile::<BLOCK_M, BLOCK_N, BYTES>(params, &work);
-                QueriesAndKeys::new(pipeline, maps).begin::<ROW_CLASSES>(params, &work, &place);
+                let params = &schedule::reread(params);
+                let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
+                let place = Keys::of_tile::<T>(params, &work);
+                QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
                 true
             }
             1 => {
@@ -222,58 +140,30 @@ unsafe fn begin<
             }
             _ => {
                 pipeline.init_schedule(params);
-                announcer.announce::<BLOCK_N, BYTES>(params)
+                scheduler.announce(params)
             }
         }
     }
 }
 
-/// The classes of rows of Q, K and V, which are alike.
-#[inline(always)]
-fn row_classes(params: &AttentionParams) -> RowClasses {
-    RowClasses::of(params.k_strides.row)
-}
-
-/// How often a tile goes over its blocks of keys: once, or once for each of their classes.
-#[inline(always)]
-fn turns<const ROW_CLASSES: bool>(params: &AttentionParams) -> u32 {
-    if ROW_CLASSES { row_classes(params).count() } else { 1 }
-}
-
 /// First row of a tile in its sequence.
 #[inline(always)]
-fn first_row<const BLOCK_M: u32>(params: &PersistentParams, tile: u32) -> u32 {
-    let lacking = const { BLOCK_M - Sm90Config::short_block_m(BLOCK_M) };
-    tile * BLOCK_M - tile.min(params.short_tiles) * lacking
+fn first_row<T: Tile>(params: &PersistentParams, tile: u32) -> u32 {
+    let lacking = const { T::BLOCK_M - Sm90Config::short_block_m(T::BLOCK_M) };
+    tile * T::BLOCK_M - tile.min(params.short_tiles) * lacking
 }
 
 /// Where tiles and barriers lie in shared memory.
 #[derive(Clone, Copy)]
-struct Pipeline<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const BYTES: u32 = 2,
-> {
+struct Pipeline<T> {
     base: u32,
+    tile: PhantomData<T>,
 }
 
-/// A warpgroup's rows of Q or O, and a block of K or V.
-type Rows<const HEAD_DIM: u32, const BYTES: u32 = 2> = Panels<WARPGROUP_ROWS, HEAD_DIM, BYTES>;
-
-/// A block of 8-bit V: its columns are rows.
-type Transposed<const HEAD_DIM: u32, const BLOCK_N: u32, const BYTES: u32> = Panels<HEAD_DIM, BLOCK_N, BYTES>;
-
-impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32, const BYTES: u32>
-    Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>
-{
-    const CONFIG: Sm90Config =
-        Sm90Config { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, element_bytes: BYTES };
-
+impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn new() -> Self {
-        Self { base: shared::base() }
+        Self { base: shared::base(), tile: PhantomData }
     }
 
     /// Makes the barriers of the rings of Q, K and V.
@@ -285,15 +175,15 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
         // SAFETY: the caller's contract; barriers lie behind all tiles.
         unsafe {
             let mut warpgroup = 0;
-            while warpgroup < Self::CONFIG.warpgroups() {
-                Ring::<1>::init(self.q_barriers(warpgroup), WARPS);
+            while warpgroup < T::CONFIG.warpgroups() {
+                Ring::<Count<1>>::init(self.q_barriers(warpgroup), WARPS);
                 if params.qk_landed != 0 {
                     mbarrier::init(self.q_barriers(warpgroup) + params.qk_landed, 1);
                 }
                 warpgroup += 1;
             }
             let mut stage = 0;
-            while stage < STAGES {
+            while stage < KeyStages::<T>::COUNT {
                 if params.qk_landed != 0 {
                     mbarrier::init(self.k_barriers() + params.qk_landed + 8 * stage, 1);
                 }
@@ -302,8 +192,8 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
                 }
                 stage += 1;
             }
-            Ring::<STAGES>::init(self.k_barriers(), Self::CONFIG.warpgroups() * WARPS);
-            Ring::<STAGES>::init(self.v_barriers(), Self::CONFIG.warpgroups() * WARPS);
+            Ring::<KeyStages<T>>::init(self.k_barriers(), T::CONFIG.warpgroups() * WARPS);
+            Ring::<KeyStages<T>>::init(self.v_barriers(), T::CONFIG.warpgroups() * WARPS);
         }
     }
 
@@ -313,68 +203,62 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     /// As [`Self::init`].
     #[inline(always)]
     unsafe fn init_schedule(self, params: &PersistentParams) {
-        let warps = Self::CONFIG.warpgroups() * WARPS + 2 + amend::is_needed(params) as u32;
+        let warps = T::CONFIG.warpgroups() * WARPS + 2 + fix_up::is_needed(params) as u32;
         // SAFETY: the caller's contract.
-        unsafe { Schedule::init(self.schedule(), warps) }
+        unsafe { TileSlots::init(self.schedule(), warps) }
     }
 
     #[inline(always)]
     fn schedule(self) -> u32 {
-        const { assert!(Schedule::BYTES == Sm90Config::SCHEDULE_BYTES) };
-        self.base + Self::CONFIG.schedule_offset()
+        const { assert!(TileSlots::BYTES == Sm90Config::SCHEDULE_BYTES) };
+        self.base + T::CONFIG.schedule_offset()
     }
 
     #[inline(always)]
     fn q_barriers(self, warpgroup: u32) -> u32 {
-        self.base + Self::CONFIG.barriers_offset() + Ring::<1>::BYTES * warpgroup
+        self.base + T::CONFIG.barriers_offset() + Ring::<Count<1>>::BYTES * warpgroup
     }
 
     #[inline(always)]
     fn k_barriers(self) -> u32 {
-        self.q_barriers(Self::CONFIG.warpgroups())
+        self.q_barriers(T::CONFIG.warpgroups())
     }
 
     #[inline(always)]
     fn v_barriers(self) -> u32 {
-        self.k_barriers() + Ring::<STAGES>::BYTES
+        self.k_barriers() + Ring::<KeyStages<T>>::BYTES
     }
 
     /// A warpgroup's rows of Q.
     #[inline(always)]
-    fn q(self, warpgroup: u32) -> Rows<HEAD_DIM, BYTES> {
-        Panels { address: self.base + Rows::<HEAD_DIM, BYTES>::BYTES * warpgroup }
+    fn q(self, warpgroup: u32) -> Panels<QueryRows<T>> {
+        Panels::new(self.base + Panels::<QueryRows<T>>::BYTES * warpgroup)
     }
 
     /// Whether O leaves through Q's memory: where it has none of its own, and where rows need more than that.
     #[inline(always)]
     fn leaves_through_queries(params: &PersistentParams) -> bool {
-        let (all, none) = const { (Self::CONFIG.own_output(), Self::CONFIG.output_panels() == 0) };
+        let (all, none) = const { (T::CONFIG.own_output(), T::CONFIG.output_panels() == 0) };
         !all && (none || params.o_by_rows != 0)
     }
 
     /// A warpgroup's part of O's own memory.
     #[inline(always)]
-    fn o(self, warpgroup: u32) -> Rows<HEAD_DIM> {
-        let panels = const { Self::CONFIG.output_panels() };
-        Panels { address: self.base + Self::CONFIG.o_offset() + panels * Rows::<HEAD_DIM>::PANEL * warpgroup }
+    fn o(self, warpgroup: u32) -> Panels<OutputRows<T>> {
+        let panels = const { T::CONFIG.output_panels() };
+        Panels::new(self.base + T::CONFIG.o_offset() + panels * Panels::<OutputRows<T>>::PANEL * warpgroup)
     }
 
     /// The first stage of K; the others lie behind it.
     #[inline(always)]
-    fn k(self) -> Panels<BLOCK_N, HEAD_DIM, BYTES> {
-        Panels { address: self.base + Self::CONFIG.k_offset() }
+    fn k(self) -> Panels<KeyBlock<T>> {
+        Panels::new(self.base + T::CONFIG.k_offset())
     }
 
     /// The first stage of V.
     #[inline(always)]
-    fn v(self) -> Panels<BLOCK_N, HEAD_DIM> {
-        Panels { address: self.base + Self::CONFIG.v_offset() }
-    }
-
-    /// The first stage of 8-bit V.
-    #[inline(always)]
-    fn v_transposed(self) -> Transposed<HEAD_DIM, BLOCK_N, BYTES> {
-        Panels { address: self.v().address }
+    fn v(self) -> Panels<ValueBlock<T>> {
+        Panels::new(self.base + T::CONFIG.v_offset())
     }
 }
 

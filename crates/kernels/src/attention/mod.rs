@@ -1,5 +1,6 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
+pub mod alignment;
 pub mod backward_delta;
 pub mod backward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

@@ -250,10 +250,10 @@ macro_rules! forward_sm90 {
         }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal) => {
-        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", barriers, false, false, 2 }
+        forward_sm90! { $dtype, $element, $m, $n, $d, ForwardSm90, "", barriers, false, ByHeads, 2 }
     };
     ($dtype:literal, $element:ty, $m:literal, $n:literal, $d:literal,
-     $algorithm:ident, $suffix:literal, $barriers:ident, $score_mod:literal, $row_classes:literal, $bytes:literal) => {
+     $algorithm:ident, $suffix:literal, $barriers:ident, $score_mod:literal, $alignment:ident, $bytes:literal) => {
         entry! {
             concat!("forward_sm90_", $dtype, "_m", $m, "_n", $n, "_d", $d, $suffix),
             $algorithm,
@@ -265,10 +265,7 @@ macro_rules! forward_sm90 {
                 shared_bytes: sm90($m, $n, $d, $bytes).shared_bytes(),
                 barriers: forward_sm90::$barriers(sm90($m, $n, $d, $bytes)),
             },
-            forward_sm90::forward_sm90::<
-                $element, $m, $n, $d, { sm90($m, $n, $d, $bytes).stages() },
-                { $n / 2 }, { $n * $bytes / 8 }, { $d / 2 }, $score_mod, $row_classes, $bytes
-            >,
+            forward_sm90::forward_sm90::<forward_sm90::Sm90Tile<$element, $alignment, $m, $n, $d, $score_mod>>,
             Persistent,
             Mapped<crate::params::AttentionMaps, crate::params::PersistentParams>
         }
@@ -279,8 +276,8 @@ macro_rules! forward_sm90 {
 macro_rules! forward_sm90_score_mod {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false, 2 }
-            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, false, 2 }
+            forward_sm90 { "f16", F16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, ByHeads, 2 }
+            forward_sm90 { "bf16", Bf16, $m, $n, $d, ForwardSm90ScoreMod, "_score_mod", barriers, true, ByHeads, 2 }
         }
     };
 }
@@ -290,10 +287,10 @@ macro_rules! forward_sm90_row_classes {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
             forward_sm90 {
-                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true, 2
+                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, ByRows, 2
             }
             forward_sm90 {
-                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, true, 2
+                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, ByRows, 2
             }
         }
     };
@@ -303,7 +300,7 @@ macro_rules! forward_sm90_row_classes {
 macro_rules! forward_sm90_e4m3 {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
-            forward_sm90 { "e4m3", E4m3, $m, $n, $d, ForwardSm90, "", barriers, false, false, 1 }
+            forward_sm90 { "e4m3", E4m3, $m, $n, $d, ForwardSm90, "", barriers, false, ByHeads, 1 }
         }
     };
 }

@@ -166,7 +166,7 @@ macro_rules! gemm_sm90_entry {
                 shared_bytes: GemmSm90Config { block_m: $m, block_n: $n, stages: $stages }.shared_bytes(),
                 barriers: sm90::BARRIERS,
             },
-            sm90::gemm_sm90::<$element, $a<$m, 64>, $b<$n, 64>, $stages, { $n / 2 }>,
+            sm90::gemm_sm90::<sm90::GemmTile<$element, $a<$m, 64>, $b<$n, 64>, $n, $stages>>,
             MappedGemm,
             Mapped<[crate::ptx::tma::TensorMap; 3], GemmParams>
         }

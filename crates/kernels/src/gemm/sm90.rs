@@ -6,22 +6,24 @@
 //! they have rounded leaves through shared memory by asynchronous stores, which the products of the next tile
 //! run beside.
 
+use core::marker::PhantomData;
+
 use crate::config::GemmSm90Config;
 use crate::gemm::{corner, tiles};
+use crate::hopper::epilogue;
+use crate::hopper::ring::{Count, Ring, Stages};
+use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::GemmParams;
 use crate::ptx::tma::{self, TensorMap};
-use crate::ptx::wgmma::{self, Accumulator, Format};
-use crate::ptx::{barrier, fence, global, index, setmaxnreg, shared, stmatrix, warp};
+use crate::ptx::wgmma::{self, Accumulator, Columns, Format, Width};
+use crate::ptx::{barrier, fence, global, index, shared, warp};
+use crate::registers::Registers as _;
 use crate::tile::mma::MmaElement;
 use crate::tile::mma_block::Panel;
-use crate::tile::ring::Ring;
 use crate::tile::wgmma::{BOX_BYTES, Descriptor, LINE_ELEMENTS, chunk, load};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 1;
-
-/// Threads of a warpgroup.
-const WARPGROUP: u32 = 128;
 
 /// Registers of a thread that only copies, and of one that multiplies: together what the block started with.
 const PRODUCER_REGISTERS: u32 = 40;
@@ -30,60 +32,83 @@ const CONSUMER_REGISTERS: u32 = 232;
 /// Columns of C in a chunk of 16 bytes.
 const CHUNK: u32 = 8;
 
-/// Rows of C of a warp, and bytes of them in a buffer on their way out: one line each.
-const WARP_ROWS: u32 = 16;
+/// Bytes of a warp's rows in a buffer on their way out: one line each.
 const OUT_BYTES: u32 = WARP_ROWS * 2 * LINE_ELEMENTS;
+
+/// What the kernel is compiled for.
+pub trait Tile {
+    /// Storage type of A, B and C.
+    type Element: MmaElement + Format;
+    /// A step of A, `SPAN` rows by 64 of K.
+    type A: Panel;
+    /// A step of B, 64 of K by `SPAN` columns.
+    type B: Panel;
+    /// A thread's part of its warpgroup's rows.
+    type C: Accumulator;
+    /// Steps that shared memory holds at once.
+    type Steps: Stages;
+
+    /// What follows from the sizes.
+    const CONFIG: GemmSm90Config = {
+        let (block_m, block_n) = (Self::A::SPAN, Self::B::SPAN);
+        let config = GemmSm90Config { block_m, block_n, stages: Self::Steps::COUNT };
+        assert!(config.is_well_formed() && Self::A::DEPTH == GemmSm90Config::BLOCK_K);
+        assert!(Self::B::DEPTH == Self::A::DEPTH && 2 * Self::C::LEN as u32 == Self::B::SPAN);
+        config
+    };
+    /// Bytes of a step of A, and of both operands.
+    const STEP_BYTES: (u32, u32) = (Self::A::BYTES, Self::A::BYTES + Self::B::BYTES);
+}
+
+/// A tile of the lists of entries: `N` is `B::SPAN`.
+pub struct GemmTile<E, A, B, const N: u32, const STAGES: u32>(PhantomData<(E, A, B)>);
+
+impl<E, A, B, const N: u32, const STAGES: u32> Tile for GemmTile<E, A, B, N, STAGES>
+where
+    E: MmaElement + Format,
+    A: Panel,
+    B: Panel,
+    Columns<N>: Width,
+{
+    type Element = E;
+    type A = A;
+    type B = B;
+    type C = <Columns<N> as Width>::Accumulator;
+    type Steps = Count<STAGES>;
+}
 
 /// C = A·B in tiles of `A::SPAN` rows and `B::SPAN` columns.
 ///
 /// `maps` is the address of the tensor maps of A and B, as [`load`] wants them, and of C, row-major with
 /// swizzled boxes of 16 rows by 64 columns, up to the last column that is a multiple of eight; that one is
-/// not used where rows of C do not start at multiples of 16 bytes, or have fewer than eight columns.
-/// `ACCUMULATORS` = BLOCK_N / 2 is a thread's part of its warpgroup's rows; it is a parameter because array
-/// lengths cannot be computed from other ones. Launch: 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of
-/// [`GemmSm90Config::threads`] threads with [`GemmSm90Config::shared_bytes`] bytes of shared memory.
+/// not used where rows of C do not start at multiples of 16 bytes, or have fewer than eight columns. Launch: 1
+/// to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSm90Config::threads`] threads with
+/// [`GemmSm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, and the launch is as above.
 #[inline(always)]
-pub unsafe fn gemm_sm90<
-    E: MmaElement + Format,
-    A: Panel,
-    B: Panel,
-    const STAGES: u32,
-    const ACCUMULATORS: usize,
->(
-    params: &GemmParams,
-    maps: u64,
-) where
-    [f32; ACCUMULATORS]: Accumulator,
-{
-    let config = const {
-        let config = GemmSm90Config { block_m: A::SPAN, block_n: B::SPAN, stages: STAGES };
-        assert!(config.is_well_formed() && A::DEPTH == GemmSm90Config::BLOCK_K && B::DEPTH == A::DEPTH);
-        assert!(ACCUMULATORS as u32 * 2 == B::SPAN);
-        config
-    };
-    let barriers = shared::base() + config.stages_bytes() + config.out_bytes();
+pub unsafe fn gemm_sm90<T: Tile>(params: &GemmParams, maps: u64) {
+    let barriers = shared::base() + T::CONFIG.stages_bytes() + T::CONFIG.out_bytes();
     // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
     // the warps of a warpgroup run the same branch.
     unsafe {
         if index::thread() == 0 {
             tma::prefetch(maps);
             tma::prefetch(maps + TensorMap::BYTES);
-            Ring::<STAGES>::init(barriers, config.consumers() * (WARPGROUP / 32));
+            Ring::<T::Steps>::init(barriers, T::CONFIG.consumers() * WARPS);
         }
-        barrier::sync(0, config.threads());
+        barrier::sync(0, T::CONFIG.threads());
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
-        if warpgroup == config.consumers() {
-            setmaxnreg::decrease::<PRODUCER_REGISTERS>();
+        if warpgroup == T::CONFIG.consumers() {
+            give_registers(PRODUCER_REGISTERS);
             if index::thread().is_multiple_of(WARPGROUP) {
-                produce::<A, B, STAGES>(params, maps, Ring::producer(barriers));
+                produce::<T>(params, maps, Ring::producer(barriers));
             }
         } else {
-            setmaxnreg::increase::<CONSUMER_REGISTERS>();
-            let out = Out::new(params, maps, shared::base() + config.stages_bytes());
-            consume::<E, A, B, STAGES, ACCUMULATORS>(params, warpgroup, Ring::consumer(barriers), &out);
+            take_registers(CONSUMER_REGISTERS);
+            let out = Out::new(params, maps, shared::base() + T::CONFIG.stages_bytes());
+            consume::<T>(params, warpgroup, Ring::consumer(barriers), &out);
         }
     }
 }
@@ -91,31 +116,29 @@ pub unsafe fn gemm_sm90<
 /// Copies all steps of all tiles of this block.
 ///
 /// # Safety
-/// One thread of the block calls this.
+/// One thread of the block calls this; the maps describe A and B.
 #[inline(always)]
-unsafe fn produce<A: Panel, B: Panel, const STAGES: u32>(
-    params: &GemmParams,
-    maps: u64,
-    mut ring: Ring<STAGES>,
-) {
-    let tiles = tiles(params, A::SPAN, B::SPAN);
+unsafe fn produce<T: Tile>(params: &GemmParams, maps: u64, mut ring: Ring<T::Steps>) {
+    let tiles = tiles(params, T::A::SPAN, T::B::SPAN);
     let (a_map, b_map) = (maps, maps + TensorMap::BYTES);
-    // SAFETY: the caller's contract and the kernel's; the tile exists.
-    unsafe {
-        let mut tile = index::block();
-        while tile < tiles {
-            let (m, n) = corner(params, tile, A::SPAN, B::SPAN);
-            let mut k = 0;
-            while k < params.k {
-                let stage = shared::base() + ring.stage() * (A::BYTES + B::BYTES);
-                let full = ring.acquire(A::BYTES + B::BYTES);
-                load::<A>(a_map, stage, full, (m, k));
-                load::<B>(b_map, stage + A::BYTES, full, (n, k));
-                ring.advance();
-                k += A::DEPTH;
+    let (a_bytes, bytes) = T::STEP_BYTES;
+    let mut tile = index::block();
+    while tile < tiles {
+        // SAFETY: the tile exists.
+        let (m, n) = unsafe { corner(params, tile, T::A::SPAN, T::B::SPAN) };
+        let mut k = 0;
+        while k < params.k {
+            let stage = shared::base() + ring.stage() * bytes;
+            let full = ring.acquire(bytes);
+            // SAFETY: the maps are those of A and B, and the stage is empty.
+            unsafe {
+                load::<T::A>(a_map, stage, full, (m, k));
+                load::<T::B>(b_map, stage + a_bytes, full, (n, k));
             }
-            tile += index::blocks();
+            ring.advance();
+            k += T::A::DEPTH;
         }
+        tile += index::blocks();
     }
 }
 
@@ -124,54 +147,47 @@ unsafe fn produce<A: Panel, B: Panel, const STAGES: u32>(
 /// # Safety
 /// All threads of the warpgroup call this together.
 #[inline(always)]
-unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32, const ACCUMULATORS: usize>(
-    params: &GemmParams,
-    warpgroup: u32,
-    mut ring: Ring<STAGES>,
-    out: &Out,
-) where
-    [f32; ACCUMULATORS]: Accumulator,
-{
-    let tiles = tiles(params, A::SPAN, B::SPAN);
-    let leader = index::thread().is_multiple_of(32);
+unsafe fn consume<T: Tile>(params: &GemmParams, warpgroup: u32, mut ring: Ring<T::Steps>, out: &Out) {
+    let tiles = tiles(params, T::A::SPAN, T::B::SPAN);
+    let (a_bytes, bytes) = T::STEP_BYTES;
     // 64 rows of A are a box in either order.
-    let a = Descriptor::new::<A>(shared::base() + warpgroup * BOX_BYTES);
-    let b = Descriptor::new::<B>(shared::base() + A::BYTES);
-    let mut acc = [0.0; ACCUMULATORS];
+    let a = Descriptor::new::<T::A>(shared::base() + warpgroup * BOX_BYTES);
+    let b = Descriptor::new::<T::B>(shared::base() + a_bytes);
+    let mut acc = T::C::ZERO;
     let mut tile = index::block();
-    // SAFETY: the caller's contract and the kernel's; the tile exists.
+    // SAFETY: the warpgroup's threads are together; a stage is there until it is released, behind its products.
     unsafe {
         if index::thread() == 0 && out.map != 0 {
             tma::prefetch(out.map);
         }
         while tile < tiles {
-            let (m, n) = corner(params, tile, A::SPAN, B::SPAN);
+            let (m, n) = corner(params, tile, T::A::SPAN, T::B::SPAN);
             let mut k = 0;
             let mut last = ring;
             while k < params.k {
                 ring.wait();
                 wgmma::fence();
-                let stage = ring.stage() * (A::BYTES + B::BYTES);
-                multiply::<E, A, B, ACCUMULATORS>(&mut acc, a.behind(stage), b.behind(stage), k > 0);
+                let stage = ring.stage() * bytes;
+                multiply::<T>(&mut acc, a.behind(stage), b.behind(stage), k > 0);
                 wgmma::commit_group();
                 // The products of the step before are over, and those of this one under way.
                 acc.wait_group::<1>();
-                if leader && k > 0 {
+                if leads_warp() && k > 0 {
                     last.release();
                 }
                 last = ring;
                 ring.advance();
-                k += A::DEPTH;
+                k += T::A::DEPTH;
             }
             acc.wait_group::<0>();
-            if leader {
+            if leads_warp() {
                 last.release();
             }
-            out.store::<E, ACCUMULATORS>(&acc, m, n);
+            out.store::<T>(&acc, m, n);
             tile += index::blocks();
         }
-        if leader {
-            tma::wait_group::<0>();
+        if leads_warp() {
+            epilogue::wait_all();
         }
     }
 }
@@ -181,24 +197,17 @@ unsafe fn consume<E: MmaElement + Format, A: Panel, B: Panel, const STAGES: u32,
 /// # Safety
 /// As [`Accumulator::multiply_ss`].
 #[inline(always)]
-unsafe fn multiply<E: Format, A: Panel, B: Panel, const ACCUMULATORS: usize>(
-    acc: &mut [f32; ACCUMULATORS],
-    a: Descriptor,
-    b: Descriptor,
-    accumulate: bool,
-) where
-    [f32; ACCUMULATORS]: Accumulator,
-{
+unsafe fn multiply<T: Tile>(acc: &mut T::C, a: Descriptor, b: Descriptor, accumulate: bool) {
     let mut step = 0;
-    while step < A::DEPTH / 16 {
-        let (a, b, accumulate) = (a.at::<A>(step), b.at::<B>(step), accumulate || step > 0);
-        // SAFETY: the caller's contract.
+    while step < T::A::DEPTH / 16 {
+        let (a, b, accumulate) = (a.at::<T::A>(step), b.at::<T::B>(step), accumulate || step > 0);
+        // SAFETY: the operands are there and stay until the wait; the warpgroup's threads are together.
         unsafe {
-            match (A::ALONG_K, B::ALONG_K) {
-                (true, true) => acc.multiply_ss::<E, false, false>(a, b, accumulate),
-                (true, false) => acc.multiply_ss::<E, false, true>(a, b, accumulate),
-                (false, true) => acc.multiply_ss::<E, true, false>(a, b, accumulate),
-                (false, false) => acc.multiply_ss::<E, true, true>(a, b, accumulate),
+            match (T::A::ALONG_K, T::B::ALONG_K) {
+                (true, true) => acc.multiply_ss::<T::Element, false, false>(a, b, accumulate),
+                (true, false) => acc.multiply_ss::<T::Element, false, true>(a, b, accumulate),
+                (false, true) => acc.multiply_ss::<T::Element, true, false>(a, b, accumulate),
+                (false, false) => acc.multiply_ss::<T::Element, true, true>(a, b, accumulate),
             }
         }
         step += 1;
@@ -232,26 +241,21 @@ impl<'a> Out<'a> {
     /// # Safety
     /// C is writable, and all 32 lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn store<E: MmaElement, const ACCUMULATORS: usize>(
-        &self,
-        acc: &[f32; ACCUMULATORS],
-        m: u32,
-        n: u32,
-    ) {
+    unsafe fn store<T: Tile>(&self, acc: &T::C, m: u32, n: u32) {
         let lane = index::thread() % 32;
         let m = m + index::thread() / 32 * WARP_ROWS;
         let mut line = 0;
-        while line < ACCUMULATORS / 32 {
-            let buffer = self.buffers + line as u32 % 2 * OUT_BYTES;
-            let n = n + line as u32 * LINE_ELEMENTS;
-            // SAFETY: the caller's contract; the store that last read the buffer was waited for by the lane
-            // that began it.
+        while line < T::B::SPAN / LINE_ELEMENTS {
+            let buffer = self.buffers + line % 2 * OUT_BYTES;
+            let n = n + line * LINE_ELEMENTS;
+            // SAFETY: the warp's lanes are together, and the lane that began the store that last read the
+            // buffer has waited for it.
             unsafe {
                 if lane == 0 {
                     tma::wait_group_read::<1>();
                 }
                 warp::sync();
-                write::<E, ACCUMULATORS>(acc, line, buffer);
+                epilogue::write_panel::<T::Element, _>(lane, buffer, acc, line);
                 fence::proxy_async();
                 warp::sync();
                 // A tensor map would write whole chunks of 16 bytes, past the last column too.
@@ -293,30 +297,5 @@ impl<'a> Out<'a> {
             }
             row += 1;
         }
-    }
-}
-
-/// Writes the warp's `line`-th 64 columns, rounded, to `buffer`.
-///
-/// # Safety
-/// Nobody accesses the buffer; all 32 lanes of the warp call this together.
-#[inline(always)]
-unsafe fn write<E: MmaElement, const ACCUMULATORS: usize>(
-    acc: &[f32; ACCUMULATORS],
-    line: usize,
-    buffer: u32,
-) {
-    // Lanes name the rows of four 8×8 matrices: rows 0–7 and 8–15 of eight columns, then of the next eight.
-    let lane = index::thread() % 32;
-    let mut pair = 0;
-    while pair < 4 {
-        let word = |i: usize| {
-            let first = 32 * line + 8 * pair + 2 * i;
-            E::pack(acc[first], acc[first + 1])
-        };
-        let address = chunk(buffer, lane % 16, 2 * pair as u32 + lane / 16);
-        // SAFETY: the caller's contract.
-        unsafe { stmatrix::store_x4(address, [word(0), word(1), word(2), word(3)]) };
-        pair += 1;
     }
 }

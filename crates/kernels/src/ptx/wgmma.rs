@@ -24,6 +24,7 @@
 use core::arch::asm;
 
 use crate::element::{Bf16, E4m3, F16};
+use crate::registers::Registers;
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -101,10 +102,7 @@ pub unsafe fn commit_group() {
 /// `TRANS_A` and `TRANS_B` say of an operand in shared memory that consecutive elements run along M or N, and
 /// not along K; those of 8-bit elements are never so. Without `accumulate`, what the accumulator held before
 /// does not matter.
-pub trait Accumulator {
-    /// N.
-    const COLUMNS: u32;
-
+pub trait Accumulator: Registers<Value = f32> {
     /// Begins D (+)= A·B with both operands in shared memory.
     ///
     /// # Safety
@@ -145,6 +143,23 @@ pub trait Accumulator {
     /// # Safety
     /// As [`fence`].
     unsafe fn wait_group<const PENDING: usize>(&mut self);
+}
+
+/// `N` columns of a warpgroup's 64 rows. Array lengths cannot be computed from parameters, so that
+/// [`Width`] gives the arrays.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<const N: u32>;
+
+/// What a thread holds of [`Columns`].
+pub trait Width {
+    /// In fp32, as D.
+    type Accumulator: Accumulator;
+    /// One of its two rows.
+    type Row: Registers<Value = f32>;
+    /// Rounded to 16 bits, as A.
+    type Packed16: Registers<Value = u32>;
+    /// Rounded to 8 bits, as A.
+    type Packed8: Registers<Value = u32>;
 }
 
 /// What the simulator is told of a product.
@@ -208,9 +223,14 @@ macro_rules! first_product {
 
 macro_rules! accumulator {
     ($columns:literal, [$($index:literal)*]) => {
-        impl Accumulator for [f32; $columns / 2] {
-            const COLUMNS: u32 = $columns;
+        impl Width for Columns<$columns> {
+            type Accumulator = [f32; $columns / 2];
+            type Row = [f32; $columns / 4];
+            type Packed16 = [u32; $columns / 4];
+            type Packed8 = [u32; $columns / 8];
+        }
 
+        impl Accumulator for [f32; $columns / 2] {
             #[inline(always)]
             #[track_caller]
             unsafe fn multiply_ss<E: Format, const TRANS_A: bool, const TRANS_B: bool>(

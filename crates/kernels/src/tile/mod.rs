@@ -2,7 +2,6 @@
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod chunk;
-pub mod head_start;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod kv_cache;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
@@ -14,15 +13,7 @@ pub mod mma_copy;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod mma_store;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-pub mod panel_move;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-pub mod panel_store;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod panels;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-pub mod ring;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-pub mod row_classes;
 pub mod simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod warp_tile;

@@ -5,9 +5,11 @@
 //! may be wider than what is left of the columns: the tensor map fills it up with zeros, and nothing
 //! multiplies them.
 
+use core::marker::PhantomData;
+
+use crate::attention::alignment::head_start::HeadStart;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
-use crate::tile::head_start::HeadStart;
 use crate::tile::wgmma::{Descriptor, LINE};
 
 /// Bytes of one `wgmma` along K.
@@ -23,31 +25,64 @@ fn elements_from(first: u32, word: u32) -> u32 {
     (0xffff_ffff_u64 << (16 * cleared)) as u32
 }
 
-/// A tile of `ROWS` × `COLUMNS` elements, of `BYTES` bytes each, of a [B, S, H, D] view.
-#[derive(Clone, Copy)]
-pub struct Panels<const ROWS: u32, const COLUMNS: u32, const BYTES: u32 = 2> {
-    /// Byte address, aligned to 1,024.
-    pub address: u32,
+/// Sizes of a tile.
+pub trait Extent: Copy {
+    /// Rows.
+    const ROWS: u32;
+    /// Columns.
+    const COLUMNS: u32;
+    /// Bytes of an element.
+    const ELEMENT_BYTES: u32;
 }
 
-impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS, BYTES> {
+/// `ROWS` × `COLUMNS` elements of `BYTES` bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Extents<const ROWS: u32, const COLUMNS: u32, const BYTES: u32 = 2>;
+
+impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Extent for Extents<ROWS, COLUMNS, BYTES> {
+    const ROWS: u32 = ROWS;
+    const COLUMNS: u32 = COLUMNS;
+    const ELEMENT_BYTES: u32 = BYTES;
+}
+
+/// A tile of a [B, S, H, D] view.
+#[derive(Clone, Copy)]
+pub struct Panels<X: Extent> {
+    /// Byte address, aligned to 1,024.
+    pub address: u32,
+    extent: PhantomData<X>,
+}
+
+impl<X: Extent> Panels<X> {
     /// Elements of a line.
-    const LINE_ELEMENTS: u32 = LINE / BYTES;
+    const LINE_ELEMENTS: u32 = LINE / X::ELEMENT_BYTES;
     /// How many there are.
-    pub const COUNT: u32 = COLUMNS.div_ceil(Self::LINE_ELEMENTS);
+    pub const COUNT: u32 = X::COLUMNS.div_ceil(Self::LINE_ELEMENTS);
     /// Bytes of one.
     pub const PANEL: u32 = const {
-        assert!(ROWS.is_multiple_of(8) && (COLUMNS * BYTES).is_multiple_of(DEPTH));
-        ROWS * LINE
+        assert!(X::ROWS.is_multiple_of(8) && (X::COLUMNS * X::ELEMENT_BYTES).is_multiple_of(DEPTH));
+        X::ROWS * LINE
     };
     /// Bytes in all.
     pub const BYTES: u32 = Self::COUNT * Self::PANEL;
+
+    /// The tile at a byte address that is a multiple of 1,024.
+    #[inline(always)]
+    pub fn new(address: u32) -> Self {
+        Self { address, extent: PhantomData }
+    }
+
+    /// The same memory with other sizes.
+    #[inline(always)]
+    pub fn cast<Y: Extent>(self) -> Panels<Y> {
+        Panels::new(self.address)
+    }
 
     /// Begins to load the rows from `row` on of a head of a sequence.
     ///
     /// # Safety
     /// As [`tma::load_4d`]: `maps` is where the tensor maps of the view's classes of heads lie, with
-    /// dimensions {shift + D, S, H, B} and swizzled boxes {128 bytes, `ROWS`, 1, 1}.
+    /// dimensions {shift + D, S, H, B} and swizzled boxes {128 bytes, rows, 1, 1}.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
@@ -84,7 +119,7 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
     /// from.
     #[inline(always)]
     pub fn from_row(self, row: u32) -> Self {
-        Self { address: self.address + Self::row(row) }
+        Self::new(self.address + Self::row(row))
     }
 
     /// Address of a panel.
@@ -110,7 +145,7 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
     /// The tile so many behind this one.
     #[inline(always)]
     pub fn stage(self, stage: u32) -> Self {
-        Self { address: self.address + stage * Self::BYTES }
+        Self::new(self.address + stage * Self::BYTES)
     }
 
     /// Clears the rows from `row` on, with one warp.
@@ -158,10 +193,9 @@ impl<const ROWS: u32, const COLUMNS: u32, const BYTES: u32> Panels<ROWS, COLUMNS
         let steps = LINE / DEPTH;
         step / steps * Self::PANEL + step % steps * DEPTH
     }
-}
 
-impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
-    /// Clears the columns before `first`, with one warp, but those before a multiple of eight.
+    /// Clears the columns of 16-bit elements before `first`, with one warp, but those before a multiple of
+    /// eight.
     ///
     /// # Safety
     /// As [`Self::clear_from_row`], of all rows.
@@ -169,7 +203,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
     #[track_caller]
     pub unsafe fn clear_before_column(self, first: u32) {
         let mut row = index::thread_anew() % 32;
-        while row < ROWS {
+        while row < X::ROWS {
             let at = self.at(row, first / 8);
             let keep = |word: u32| elements_from(first % 8, word);
             // SAFETY: the caller's contract; the chunk is the row's.
@@ -181,7 +215,7 @@ impl<const ROWS: u32, const COLUMNS: u32> Panels<ROWS, COLUMNS> {
         }
     }
 
-    /// Bytes to the `step`-th sixteen rows: K of a product with the tile's columns as columns of B.
+    /// Bytes to the `step`-th sixteen rows of 16-bit elements: K of a product with the tile's columns as columns of B.
     #[inline(always)]
     pub fn rows(step: u32) -> u32 {
         step * DEPTH_ROWS * LINE

@@ -74,8 +74,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "gemm_sm90_transposed",
                 "B that runs along N is read as if it ran along K",
-                "acc.multiply_ss::<E, false, true>(a, b, accumulate)",
-                "acc.multiply_ss::<E, false, false>(a, b, accumulate)",
+                "acc.multiply_ss::<T::Element, false, true>(a, b, accumulate)",
+                "acc.multiply_ss::<T::Element, false, false>(a, b, accumulate)",
             ),
             defect(
                 "gemm_sm90_early",

@@ -33,16 +33,16 @@ pub(super) const FAMILIES: &[Family] = &[
             Defect {
                 also: &[
                     only(
-                        "if step == 0 { part.begin_rs::<E>(a, b) } else { part.multiply_rs::<E, false>(a, b, true) }",
-                        "part.multiply_rs::<E, false>(a, b, true)",
+                        "part.begin_rs::<T::Element>(a, b)",
+                        "part.multiply_rs::<T::Element, false>(a, b, true)",
                     ),
                     only("math::fma(*o, rescale[j / 2 % 2], part[j])", "part[j]"),
                 ],
                 ..defect(
                     "e4m3_one_level",
                     "8-bit P times V is summed over all keys in the tensor cores, which cut what they add",
-                    "[0.0; PART]",
-                    "core::array::from_fn::<f32, PART, _>(|j| self.o[first as usize / 2 + j] * rescale[j / 2 % 2])",
+                    "A::ZERO",
+                    "{ let (mut all, mut j) = (A::ZERO, 0); while j < A::LEN { all[j] = self.o[first as usize / 2 + j] * rescale[j / 2 % 2]; j += 1; } all }",
                 )
             },
             defect(
@@ -54,7 +54,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "part_wait",
                 "a part of O is added before its products are over",
-                "part.wait_group::<0>();",
+                "unsafe { part.wait_group::<0>() };",
                 "",
             ),
         ],

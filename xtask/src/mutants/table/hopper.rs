@@ -4,7 +4,7 @@ use super::{Family, defect, nth};
 
 pub(super) const FAMILIES: &[Family] = &[
     Family {
-        file: "crates/kernels/src/tile/ring.rs",
+        file: "crates/kernels/src/hopper/ring.rs",
         entries: "sm90",
         tests: &["hopper", "gemm"],
         defects: &[
@@ -21,26 +21,26 @@ pub(super) const FAMILIES: &[Family] = &[
                 "wgmma_fence",
                 "the fence before the first products of a tile is left out",
                 1,
-                "wgmma::fence();",
+                "self.warpgroup.fence_products();",
                 "",
             ),
             defect(
                 "wgmma_wait",
                 "the wait for the first scores of a tile is left out",
-                "self.s.wait_group::<0>();",
+                "self.wait_scores::<0>();",
                 "",
             ),
             defect(
                 "wgmma_wait_step",
                 "of two groups of products one too many is let run",
-                "self.s.wait_group::<1>();",
-                "self.s.wait_group::<2>();",
+                "self.wait_scores::<1>();",
+                "self.wait_scores::<2>();",
             ),
             defect(
                 "values_early",
                 "a stage of V is left before its products are over",
-                "self.o.wait_group::<0>();\n            self.values.leave(Self::leads_warp());\n            self.round();",
-                "self.values.leave(Self::leads_warp()); self.o.wait_group::<0>(); self.round();",
+                "self.wait_output::<0>();\n        self.values.leave(Self::leads_warp());\n        self.round();",
+                "self.values.leave(Self::leads_warp()); self.wait_output::<0>(); self.round();",
             ),
             defect("hopper_rescale", "O is not brought to the new maximum", "self.rescale(rescale);", ""),
             defect(
@@ -52,13 +52,13 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "v_descale",
                 "the factor of 8-bit V is forgotten",
-                "if BYTES == 1 { factor * params.dropout.scale } else { factor }",
+                "if Self::IN_PARTS { factor * params.v_descale } else { factor }",
                 "factor",
             ),
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/forward_sm90/consumer/products.rs",
+        file: "crates/kernels/src/attention/forward_sm90/consumer/mma.rs",
         entries: "forward_sm90",
         tests: &["hopper", "hopper_e4m3"],
         defects: &[
@@ -66,8 +66,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "score_mod_place",
                 "ALiBi counts from one key further",
-                "blocks.mask.place(BLOCK_M, blocks.first_key(block))",
-                "blocks.mask.place(BLOCK_M, blocks.first_key(block) + 1)",
+                "blocks.mask.place(T::BLOCK_M, blocks.first_key(block))",
+                "blocks.mask.place(T::BLOCK_M, blocks.first_key(block) + 1)",
             ),
         ],
     },
@@ -98,7 +98,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/forward_sm90/amend.rs",
+        file: "crates/kernels/src/attention/forward_sm90/fix_up.rs",
         entries: "forward_sm90",
         tests: &["varlen", "hopper"],
         defects: &[
@@ -112,10 +112,15 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "amend_rows",
                 "rows past the end of a packed sequence are not cleared in V",
-                "pipeline.v().stage(values.stage()).clear_from_row(rows);",
+                "self.pipeline.v().stage(self.values.stage()).clear_from_row(rows);",
                 "",
             ),
-            defect("amend_row", "one row too few of them is cleared", "rows < BLOCK_N", "rows + 1 < BLOCK_N"),
+            defect(
+                "amend_row",
+                "one row too few of them is cleared",
+                "rows < T::BLOCK_N",
+                "rows + 1 < T::BLOCK_N",
+            ),
             defect(
                 "amend_columns",
                 "columns of the head before are not cleared in Q and K",
@@ -132,14 +137,14 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "whole_end",
                 "a block that the first row sees in part counts as whole",
-                "from_start(first.end) / BLOCK_N",
-                "from_start(first.end).div_ceil(BLOCK_N)",
+                "from_start(first.end) / T::BLOCK_N",
+                "from_start(first.end).div_ceil(T::BLOCK_N)",
             ),
             defect(
                 "first_block",
                 "the first block that a row sees is left out",
-                "from_start(first.first) / BLOCK_N",
-                "from_start(first.first).div_ceil(BLOCK_N)",
+                "from_start(first.first) / T::BLOCK_N",
+                "from_start(first.first).div_ceil(T::BLOCK_N)",
             ),
         ],
     },
@@ -147,30 +152,33 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/kernels/src/attention/forward_sm90/producer.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
-        defects: &[
-            defect(
-                "key_block",
-                "every second block of keys is the one before",
-                "at(place.row + block * BLOCK_N)",
-                "at(place.row + (block & !1) * BLOCK_N)",
-            ),
-            defect(
-                "q_row",
-                "Q of a packed sequence begins with the batch's first row",
-                "work.queries.first + first_row::<BLOCK_M>(params, work.tile)",
-                "first_row::<BLOCK_M>(params, work.tile)",
-            ),
-        ],
+        defects: &[defect(
+            "q_row",
+            "Q of a packed sequence begins with the batch's first row",
+            "work.queries.first + first_row::<T>(params, work.tile)",
+            "first_row::<T>(params, work.tile)",
+        )],
     },
     Family {
         file: "crates/kernels/src/attention/forward_sm90/schedule.rs",
+        entries: "forward_sm90",
+        tests: &["hopper", "varlen"],
+        defects: &[defect(
+            "key_block",
+            "every second block of keys is the one before",
+            "self.row + block * T::BLOCK_N",
+            "self.row + (block & !1) * T::BLOCK_N",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/hopper/scheduler.rs",
         entries: "forward_sm90",
         tests: &["hopper"],
         defects: &[defect(
             "slot_phase",
             "which of the two slots is at hand is confused",
-            "self.slots + SLOT * self.ring.stage()",
-            "self.slots + SLOT * (1 - self.ring.stage())",
+            "A::BYTES * self.ring.stage() + 4 * index",
+            "A::BYTES * (1 - self.ring.stage()) + 4 * index",
         )],
     },
     Family {
@@ -199,7 +207,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/tile/panel_store.rs",
+        file: "crates/kernels/src/attention/alignment/row_store.rs",
         entries: "forward_sm90",
         tests: &["hopper"],
         defects: &[

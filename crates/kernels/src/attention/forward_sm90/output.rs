@@ -1,22 +1,21 @@
 //! How O and lse leave.
 
-use super::consumer::{scale_rows, warpgroup};
-use super::schedule::Schedule;
-use super::{Pipeline, Rows, WARPGROUP, WARPGROUP_ROWS, first_row, row_classes};
-use crate::config::Sm90Config;
+use super::consumer::scale_rows;
+use super::schedule::TileSlots;
+use super::tile::{OutputRows, Tile};
+use super::{Operand, Pipeline, first_row};
+use crate::attention::alignment::Alignment as _;
+use crate::attention::alignment::row_store::store_rows;
 use crate::element::Element;
+use crate::hopper::epilogue;
+use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::params::PersistentParams;
-use crate::ptx::{barrier, fence, index, stmatrix, tma, warp};
-use crate::tile::mma::{Lane, MmaElement};
-use crate::tile::panel_store::store_rows;
+use crate::ptx::{fence, index, tma, warp};
+use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
-use crate::tile::wgmma::chunk;
 
-/// Rows of O that one warp stores.
-const WARP_ROWS: u32 = Sm90Config::WARP_ROWS;
-
-/// Sixteens of columns in a panel.
-const STEPS: usize = Sm90Config::BOX_BYTES as usize / 32;
+/// Storage type of O.
+type Rounded<T> = <<T as Tile>::Element as Operand>::Output;
 
 /// Hardware barrier of the first warpgroup; those of the others follow.
 pub(super) const FIRST_BARRIER: u32 = 4;
@@ -26,74 +25,56 @@ pub(super) const FIRST_BARRIER: u32 = 4;
 /// clip what is not there, or copies of single rows where no tensor map can.
 ///
 /// # Safety
-/// All threads of a warpgroup call this together; these rows of O are theirs alone.
+/// These rows of O are the warpgroup's alone.
 #[inline(always)]
-pub(super) unsafe fn store<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const OUT: usize,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
+pub(super) unsafe fn store<T: Tile>(
+    warpgroup: Warpgroup,
     params: &PersistentParams,
     map: u64,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
-    schedule: &Schedule,
-    o: &mut [f32; OUT],
+    pipeline: Pipeline<T>,
+    schedule: &TileSlots,
+    o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
-    // Found anew rather than kept in registers over the loop, which needs all of them.
+    // Read again rather than kept in registers over the loop, which needs all of them.
     let thread = index::thread_anew();
     let lane = Lane::of_thread::<2>(thread);
-    // SAFETY: the caller's contract; the tile at hand is not left yet; the rows in shared memory are this
-    // warp's own, and no copy still reads them.
+    // SAFETY: the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy still
+    // reads them.
     unsafe {
         let work = schedule.work();
-        let tile_row = first_row::<BLOCK_M>(params, work.tile);
-        let through_queries =
-            Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::leaves_through_queries(params);
+        let tile_row = first_row::<T>(params, work.tile);
+        let through_queries = Pipeline::<T>::leaves_through_queries(params);
         let warpgroup_rows = if through_queries {
             // The products of the whole warpgroup have read them.
-            barrier::sync(FIRST_BARRIER + warpgroup(), WARPGROUP);
-            Panels { address: pipeline.q(thread / WARPGROUP).address }
+            warpgroup.sync(FIRST_BARRIER + warpgroup.index());
+            pipeline.q(thread / WARPGROUP).cast()
         } else {
-            wait();
+            epilogue::wait_read();
             pipeline.o(thread / WARPGROUP)
         };
         let rows = warpgroup_rows.from_row(thread % WARPGROUP / 32 * WARP_ROWS);
         // Behind the next `warp::sync` the first lane may leave the tile.
         let (o_by_rows, lse_address) = (schedule.o_by_rows(), schedule.lse());
-        let classes = row_classes(&params.attention);
         // Row of the tile that one of the warp's is.
-        let place = |row: u32| {
-            if ROW_CLASSES {
-                let first = lane.warp_row % WARPGROUP_ROWS;
-                let (class, index) = classes.at_place(WARPGROUP_ROWS, first + row);
-                lane.warp_row - first + classes.row(class, index)
-            } else {
-                lane.warp_row + row
-            }
-        };
+        let place =
+            |row: u32| T::Alignment::row_of_tile(&params.attention, WARPGROUP_ROWS, lane.warp_row, row);
         let rows_left = work.queries.len.saturating_sub(tile_row);
         let is_cut = rows_left < lane.warp_row + WARP_ROWS;
-        let by_rows = ROW_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
+        let by_rows = T::Alignment::BY_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let target = schedule.o(rows_left);
-            let first_column = if ROW_CLASSES { classes.last_shift() } else { schedule.first_column() };
-            store_rows::<E, _, _, OUT>(rows, o, (&target, first_column), place);
+            let first_column = schedule.first_column();
+            store_rows::<Rounded<T>, _, _>(rows, o, (&target, first_column), place);
         } else {
             // The sequences of a packed batch have one batch index.
             let batch = if o_by_rows == 0 { work.batch } else { 0 };
             let at = [work.queries.first + tile_row + lane.warp_row, work.head, batch];
-            let config = const { Pipeline::<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>::CONFIG };
-            if config.own_output() || through_queries {
-                store_boxes::<E, HEAD_DIM, OUT, false>(rows, o, map, at);
+            if T::CONFIG.own_output() || through_queries {
+                store_boxes::<T, false>(rows, o, map, at);
             } else {
-                store_boxes::<E, HEAD_DIM, OUT, true>(rows, o, map, at);
+                store_boxes::<T, true>(rows, o, map, at);
             }
         }
         let mut i = 0;
@@ -113,9 +94,9 @@ pub(super) unsafe fn store<
 /// # Safety
 /// All 32 lanes of the warp call this together; nobody else accesses the rows, and the map describes O.
 #[inline(always)]
-unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, const STAGED: bool>(
-    rows: Rows<HEAD_DIM>,
-    o: &[f32; OUT],
+unsafe fn store_boxes<T: Tile, const STAGED: bool>(
+    rows: Panels<OutputRows<T>>,
+    o: &T::O,
     map: u64,
     at: [u32; 3],
 ) {
@@ -123,19 +104,19 @@ unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, cons
     let mut panel = 0;
     // SAFETY: the caller's contract; a panel is written again after its box was waited for.
     unsafe {
-        while panel < Rows::<HEAD_DIM>::COUNT {
+        while panel < Panels::<OutputRows<T>>::COUNT {
             if STAGED && panel >= 2 {
                 tma::wait_group_read::<1>();
                 warp::sync();
             }
-            write_panel::<E, OUT>(address(panel), o, panel);
-            if STAGED || panel + 1 == Rows::<HEAD_DIM>::COUNT {
+            epilogue::write_panel::<Rounded<T>, _>(index::thread_anew() % 32, address(panel), o, panel);
+            if STAGED || panel + 1 == Panels::<OutputRows<T>>::COUNT {
                 fence::proxy_async();
                 warp::sync();
                 if index::thread_anew().is_multiple_of(32) {
                     let mut written = if STAGED { panel } else { 0 };
                     while written <= panel {
-                        Rows::<HEAD_DIM>::store_panel(address(written), map, written, at);
+                        Panels::<OutputRows<T>>::store_panel(address(written), map, written, at);
                         written += 1;
                     }
                     tma::commit_group();
@@ -144,39 +125,4 @@ unsafe fn store_boxes<E: MmaElement, const HEAD_DIM: u32, const OUT: usize, cons
             panel += 1;
         }
     }
-}
-
-/// Rounds what a warp's rows of O have in a panel to the lines at `address`.
-///
-/// # Safety
-/// As [`store_boxes`].
-#[inline(always)]
-unsafe fn write_panel<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT], panel: u32) {
-    let lane = index::thread_anew() % 32;
-    let mut step = 0;
-    while step < STEPS && panel as usize * STEPS + step < OUT / 8 {
-        let first = 8 * (panel as usize * STEPS + step);
-        let at = chunk(address, lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
-        let pair = |i: usize| E::pack(o[first + 2 * i], o[first + 2 * i + 1]);
-        // SAFETY: the caller's contract.
-        unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
-        step += 1;
-    }
-}
-
-/// Waits until the shared memory of this warp's stores may be written again.
-///
-/// # Safety
-/// All 32 lanes of the warp call this together.
-#[inline(always)]
-pub(super) unsafe fn wait() {
-    tma::wait_group_read::<0>();
-    // SAFETY: the caller's contract.
-    unsafe { warp::sync() };
-}
-
-/// Waits until this thread's stores are over.
-#[inline(always)]
-pub(super) fn wait_all() {
-    tma::wait_group::<0>();
 }

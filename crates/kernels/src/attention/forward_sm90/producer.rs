@@ -1,87 +1,65 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
-use super::schedule::{Keys, Schedule};
-use super::{Maps, Pipeline, Rows, WARPGROUP_ROWS, first_row, row_classes, turns};
+use super::operand::Operand as _;
+use super::schedule::{Keys, TileSlots};
+use super::tile::{KeyBlock, KeyStages, QueryRows, Tile};
+use super::{Maps, Pipeline, first_row};
+use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::row_classes::RowClasses;
+use crate::attention::alignment::{Alignment as _, ByRows};
+use crate::hopper::ring::{Count, Ring, Stages};
+use crate::hopper::roles::WARPGROUP_ROWS;
 use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
-use crate::tile::head_start::HeadStart;
-use crate::tile::panels::Panels;
-use crate::tile::ring::Ring;
-use crate::tile::row_classes::RowClasses;
+use crate::tile::panels::{Extent, Panels};
 
 /// The thread that copies Q and K: its places in their rings.
-pub(super) struct QueriesAndKeys<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const BYTES: u32,
-> {
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+pub(super) struct QueriesAndKeys<T: Tile> {
+    pipeline: Pipeline<T>,
     maps: Maps,
-    queries: Ring<1>,
-    keys: Copies<BLOCK_N, HEAD_DIM, STAGES, BYTES>,
+    queries: Ring<Count<1>>,
+    keys: Copies<KeyBlock<T>, KeyStages<T>>,
 }
 
-impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: u32, const BYTES: u32>
-    QueriesAndKeys<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>
-{
+impl<T: Tile> QueriesAndKeys<T> {
+    /// # Safety
+    /// One thread of the block copies Q and K, in a launch as [`forward_sm90`](super::forward_sm90) says; the
+    /// barriers are made.
     #[inline(always)]
-    pub(super) fn new(pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>, maps: Maps) -> Self {
-        let ring = Ring::producer(pipeline.k_barriers());
+    pub(super) unsafe fn new(pipeline: Pipeline<T>, maps: Maps) -> Self {
+        // SAFETY: this thread is the producer of both rings.
+        let (queries, ring) =
+            unsafe { (Ring::producer(pipeline.q_barriers(0)), Ring::producer(pipeline.k_barriers())) };
         let keys = Copies { ring, first: pipeline.k(), maps: maps.k() };
-        Self { pipeline, maps, queries: Ring::producer(pipeline.q_barriers(0)), keys }
+        Self { pipeline, maps, queries, keys }
     }
 
     /// Copies Q and K of all tiles of this block; of the first one, what [`Self::begin`] does is done where
     /// it has `begun`.
-    ///
-    /// # Safety
-    /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn run<const ROW_CLASSES: bool>(mut self, params: &PersistentParams, begun: bool) {
-        let mut schedule = Schedule::consumer(self.pipeline.schedule());
-        // SAFETY: the caller's contract.
-        unsafe {
-            if begun && schedule.wait() {
-                self.pass_beginning(&schedule.keys());
-                self.finish::<ROW_CLASSES>(params, &schedule.keys());
-                schedule.leave(true);
-            }
-            while schedule.wait() {
-                self.begin::<ROW_CLASSES>(params, &schedule.work(), &schedule.keys());
-                self.finish::<ROW_CLASSES>(params, &schedule.keys());
-                schedule.leave(true);
-            }
+    pub(super) fn run(mut self, params: &PersistentParams, begun: bool) {
+        // SAFETY: this thread is its warp's only one that takes part.
+        let mut slots = unsafe { TileSlots::consumer(self.pipeline.schedule()) };
+        if begun && slots.wait() {
+            self.pass_beginning(&slots.keys());
+            self.finish(params, &slots.keys());
+            slots.leave(true);
+        }
+        while slots.wait() {
+            self.begin(params, &slots.work(), &slots.keys());
+            self.finish(params, &slots.keys());
+            slots.leave(true);
         }
     }
 
     /// Copies what a tile is begun with: the last block of keys, and Q.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; each stage is waited for before it is filled.
     #[inline(always)]
-    pub(super) unsafe fn begin<const ROW_CLASSES: bool>(
-        &mut self,
-        params: &PersistentParams,
-        work: &WorkTile,
-        place: &Keys,
-    ) {
-        let head = key_head::<ROW_CLASSES>(params, place, 0);
-        // SAFETY: the caller's contract.
-        unsafe {
-            if place.blocks > 0 {
-                self.keys.copy::<BLOCK_N>(place, head, place.blocks - 1, params.qk_landed, |key| (0, key));
-            }
-            let work = (work, head.shift);
-            copy_queries::<_, _, _, _, ROW_CLASSES, _>(
-                params,
-                self.maps,
-                self.pipeline,
-                work,
-                &mut self.queries,
-            );
+    pub(super) fn begin(&mut self, params: &PersistentParams, work: &WorkTile, place: &Keys) {
+        let head = T::Alignment::keys(params, place.head, 0);
+        if place.blocks > 0 {
+            self.copy_keys(params, place, head, place.blocks - 1);
         }
+        self.copy_queries(params, work, head.shift);
     }
 
     /// Goes where [`Self::begin`] has led to.
@@ -94,81 +72,82 @@ impl<const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const STAGES: 
     }
 
     /// Copies the other blocks of keys.
-    ///
-    /// # Safety
-    /// As [`Self::begin`], behind it.
     #[inline(always)]
-    unsafe fn finish<const ROW_CLASSES: bool>(&mut self, params: &PersistentParams, place: &Keys) {
-        let mut turn = 0;
+    fn finish(&mut self, params: &PersistentParams, place: &Keys) {
+        let mut pass = 0;
         let mut block = place.blocks.saturating_sub(1);
-        while turn < turns::<ROW_CLASSES>(&params.attention) {
-            let head = key_head::<ROW_CLASSES>(params, place, turn);
+        while pass < T::Alignment::passes(&params.attention) {
+            let head = T::Alignment::keys(params, place.head, pass);
             while block > 0 {
                 block -= 1;
-                // SAFETY: the caller's contract.
-                unsafe { self.keys.copy::<BLOCK_N>(place, head, block, params.qk_landed, |key| (0, key)) };
+                self.copy_keys(params, place, head, block);
             }
             block = place.blocks;
-            turn += 1;
+            pass += 1;
         }
     }
-}
 
-/// Where the head of K starts, that of Q being shifted alike, or a turn's class of its rows.
-#[inline(always)]
-pub(super) fn key_head<const ROW_CLASSES: bool>(
-    params: &PersistentParams,
-    place: &Keys,
-    turn: u32,
-) -> HeadStart {
-    let attention = &params.attention;
-    if ROW_CLASSES {
-        row_classes(attention).in_turn(turn, place.head)
-    } else {
-        HeadStart::of(attention.k_strides.head, place.head, params.qk_margin)
+    /// Copies a block of keys.
+    #[inline(always)]
+    fn copy_keys(&mut self, params: &PersistentParams, place: &Keys, head: HeadStart, block: u32) {
+        // SAFETY: the map and the ring are those of K.
+        unsafe { self.keys.copy::<T>(place, head, block, params.qk_landed, |key| (0, key)) }
+    }
+
+    /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
+    /// class by class.
+    #[inline(always)]
+    fn copy_queries(&mut self, params: &PersistentParams, work: &WorkTile, shift: u32) {
+        let (maps, bytes) = (self.maps.q(), Panels::<QueryRows<T>>::BYTES);
+        let mut warpgroup = 0;
+        while warpgroup < T::CONFIG.warpgroups() {
+            let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
+            // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around all
+            // of them alike; the maps describe Q.
+            unsafe {
+                let queries = self.queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
+                let attention = &params.attention;
+                if T::Alignment::BY_CLASSES {
+                    let barrier = queries.acquire(bytes);
+                    let (classes, rows) = (ByRows::classes(attention), self.pipeline.q(warpgroup));
+                    let batch = work.batch_index(attention);
+                    load_classes(classes, rows, (maps, barrier), row, work.head, batch);
+                } else {
+                    let barrier = queries.acquire_behind(bytes, params.qk_landed);
+                    let head = HeadStart { shift, ..T::Alignment::queries(params, work.head) };
+                    let batch = work.batch_index(attention);
+                    self.pipeline.q(warpgroup).load(maps, barrier, row, head, batch);
+                }
+            }
+            warpgroup += 1;
+        }
+        self.queries.advance();
     }
 }
 
-/// Copies V of all tiles of this block, in blocks of `BLOCK_N` keys from the column and row that `at` gives
-/// for the first of them on. `ring` and `first` are where its stages wait and lie, and `slots` is where the
-/// tiles are announced.
+/// Copies V of all tiles of this block.
 ///
 /// # Safety
-/// As [`QueriesAndKeys::run`].
+/// As [`QueriesAndKeys::new`], of V.
 #[inline(always)]
-pub(super) unsafe fn copy_values<
-    const BLOCK_N: u32,
-    const ROWS: u32,
-    const COLUMNS: u32,
-    const STAGES: u32,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
-    params: &PersistentParams,
-    maps: Maps,
-    (ring, first): (Ring<STAGES>, Panels<ROWS, COLUMNS, BYTES>),
-    slots: u32,
-    at: impl Fn(u32) -> (u32, u32),
-) {
-    let mut values = Copies { ring, first, maps: maps.v() };
-    let mut schedule = Schedule::consumer(slots);
-    // SAFETY: the caller's contract; each stage is waited for before it is filled.
+pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps, pipeline: Pipeline<T>) {
+    // SAFETY: this thread is the ring's producer, and its warp's only one that takes part; the maps describe V.
     unsafe {
+        let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
+        let mut schedule = TileSlots::consumer(pipeline.schedule());
+        let mut values = Copies { ring, first: pipeline.v(), maps: maps.v() };
         while schedule.wait() {
             let place = schedule.keys();
-            let mut turn = 0;
-            while turn < turns::<ROW_CLASSES>(&params.attention) {
-                let head = if ROW_CLASSES {
-                    row_classes(&params.attention).in_turn(turn, place.head)
-                } else {
-                    HeadStart::of(params.attention.v_strides.head, place.head, params.v_margin)
-                };
+            let mut pass = 0;
+            while pass < T::Alignment::passes(&params.attention) {
+                let head = T::Alignment::values(params, place.head, pass);
                 let mut block = place.blocks;
                 while block > 0 {
                     block -= 1;
-                    values.copy::<BLOCK_N>(&place, head, block, params.v_landed, &at);
+                    let at = |key| if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
+                    values.copy::<T>(&place, head, block, params.v_landed, at);
                 }
-                turn += 1;
+                pass += 1;
             }
             schedule.leave(true);
         }
@@ -176,22 +155,20 @@ pub(super) unsafe fn copy_values<
 }
 
 /// K or V: the place in its ring, its first stage, and where its tensor maps lie.
-struct Copies<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32> {
-    ring: Ring<STAGES>,
-    first: Panels<ROWS, COLUMNS, BYTES>,
+struct Copies<X: Extent, S: Stages> {
+    ring: Ring<S>,
+    first: Panels<X>,
     maps: u64,
 }
 
-impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
-    Copies<ROWS, COLUMNS, STAGES, BYTES>
-{
-    /// Copies the `block`-th block of keys, from the column and row that `at` gives for its first on, into
-    /// the next stage, once that is empty; the copy lands so many bytes behind the full barrier.
+impl<X: Extent, S: Stages> Copies<X, S> {
+    /// Copies a block of keys, from the column and row that `at` gives for its first, into the next stage, once
+    /// that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
-    /// As [`QueriesAndKeys::run`].
+    /// As [`Panels::load_from`]; `landed` leads to a barrier made for one arrival.
     #[inline(always)]
-    unsafe fn copy<const BLOCK_N: u32>(
+    unsafe fn copy<T: Tile>(
         &mut self,
         place: &Keys,
         head: HeadStart,
@@ -199,63 +176,14 @@ impl<const ROWS: u32, const COLUMNS: u32, const STAGES: u32, const BYTES: u32>
         landed: u32,
         at: impl Fn(u32) -> (u32, u32),
     ) {
-        let bytes = Panels::<ROWS, COLUMNS, BYTES>::BYTES;
         let stage = self.first.stage(self.ring.stage());
-        // SAFETY: the caller's contract.
-        unsafe {
-            let barrier = self.ring.acquire_behind(bytes, landed);
-            stage.load_from(self.maps, barrier, at(place.row + block * BLOCK_N), head, place.batch);
-        }
+        let barrier = self.ring.acquire_behind(Panels::<X>::BYTES, landed);
+        // Where the block lies is found behind the wait: this thread has no register for it.
+        let at = at(place.row_of::<T>(block));
+        // SAFETY: the maps describe the tensor, and the stage is empty.
+        unsafe { stage.load_from(self.maps, barrier, at, head, place.batch) };
         self.ring.advance();
     }
-}
-
-/// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
-/// class by class.
-///
-/// # Safety
-/// As [`QueriesAndKeys::run`].
-#[inline(always)]
-unsafe fn copy_queries<
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
->(
-    params: &PersistentParams,
-    maps: Maps,
-    pipeline: Pipeline<BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, BYTES>,
-    (work, shift): (&WorkTile, u32),
-    queries: &mut Ring<1>,
-) {
-    let mut warpgroup = 0;
-    while warpgroup < BLOCK_M / WARPGROUP_ROWS {
-        let row = work.queries.first + first_row::<BLOCK_M>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
-        // SAFETY: the caller's contract.
-        unsafe {
-            let queries = queries.behind(Ring::<1>::BYTES * warpgroup);
-            if ROW_CLASSES {
-                let barrier = queries.acquire(Rows::<HEAD_DIM, BYTES>::BYTES);
-                load_classes(
-                    row_classes(&params.attention),
-                    pipeline.q(warpgroup),
-                    (maps.q(), barrier),
-                    row,
-                    work.head,
-                    work.batch_index(&params.attention),
-                );
-            } else {
-                let barrier = queries.acquire_behind(Rows::<HEAD_DIM, BYTES>::BYTES, params.qk_landed);
-                let head = HeadStart::of(params.attention.q_strides.head, work.head, 0);
-                let head = HeadStart { shift, ..head };
-                pipeline.q(warpgroup).load(maps.q(), barrier, row, head, work.batch_index(&params.attention));
-            }
-        }
-        warpgroup += 1;
-    }
-    queries.advance();
 }
 
 /// Begins to load the rows of a head from `row` on, which is of the first class, class by class.
@@ -263,9 +191,9 @@ unsafe fn copy_queries<
 /// # Safety
 /// As [`Panels::load`], with maps of the classes and boxes of their shares of the rows.
 #[inline(always)]
-unsafe fn load_classes<const HEAD_DIM: u32, const BYTES: u32>(
+unsafe fn load_classes<X: Extent>(
     classes: RowClasses,
-    rows: Rows<HEAD_DIM, BYTES>,
+    rows: Panels<X>,
     (maps, barrier): (u64, u32),
     row: u32,
     head: u32,

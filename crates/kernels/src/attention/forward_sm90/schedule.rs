@@ -1,22 +1,16 @@
-//! How all warps learn which tile comes next.
-//!
-//! Finding a tile, and where its rows of O and lse are, takes many multiplications and divisions; one thread
-//! does it long before the others are there, which have no registers for what that depends on.
+//! Which tile comes next: what one thread finds out of it, and all others read.
+
+use core::marker::PhantomData;
 
 use super::first_row;
 use super::key_blocks::KeyBlocks;
+use super::tile::Tile;
+use crate::attention::alignment::Alignment as _;
+use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{index, shared};
 use crate::scheduler::{Rows, Tiles, WorkTile};
-use crate::tile::head_start::HeadStart;
-use crate::tile::ring::Ring;
 use crate::tile::simt::GlobalTile;
-
-/// Slots: one for the tile that is multiplied, one for that which is copied.
-const SLOTS: u32 = 2;
-
-/// Bytes of a slot: the fields of a tile, and the addresses of its rows.
-const SLOT: u32 = 80;
 
 /// The blocks of keys that a tile meets, as the threads see them that copy.
 pub(super) struct Keys {
@@ -36,13 +30,10 @@ impl Keys {
     /// # Safety
     /// As [`WorkTile::kv_head`].
     #[inline(always)]
-    pub(super) unsafe fn of_tile<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
-        params: &PersistentParams,
-        work: &WorkTile,
-    ) -> Self {
+    pub(super) unsafe fn of_tile<T: Tile>(params: &PersistentParams, work: &WorkTile) -> Self {
         let attention = &params.attention;
-        let first_row = first_row::<BLOCK_M>(params, work.tile);
-        let blocks = KeyBlocks::<BLOCK_N>::of_tile::<BLOCK_M, BYTES>(attention, work, first_row);
+        let first_row = first_row::<T>(params, work.tile);
+        let blocks = KeyBlocks::<T>::of_tile(attention, work, first_row);
         Self {
             blocks: blocks.count,
             row: work.keys.first + blocks.first_key(0),
@@ -51,177 +42,106 @@ impl Keys {
             batch: work.batch_index(attention),
         }
     }
-}
 
-/// The thread that announces the tiles of its block.
-pub(super) struct Announcer<const BLOCK_M: u32> {
-    schedule: Schedule,
-    tiles: Tiles<BLOCK_M>,
-}
-
-impl<const BLOCK_M: u32> Announcer<BLOCK_M> {
-    /// In the slots at `address`.
+    /// First row of a block.
     #[inline(always)]
-    pub(super) fn new(address: u32) -> Self {
-        Self { schedule: Schedule::producer(address), tiles: Tiles::default() }
+    pub(super) fn row_of<T: Tile>(&self, block: u32) -> u32 {
+        self.row + block * T::BLOCK_N
+    }
+}
+
+/// The thread that finds the tiles of its block, and announces them.
+pub(super) struct TileScheduler<T> {
+    slots: TileSlots,
+    tiles: Tiles,
+    tile: PhantomData<T>,
+}
+
+impl<T: Tile> TileScheduler<T> {
+    /// In the slots at `address`.
+    ///
+    /// # Safety
+    /// One thread of the block has a scheduler, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn new(address: u32) -> Self {
+        // SAFETY: one thread announces, in slots that are made before others wait.
+        let slots = unsafe { TileSlots::producer(address) };
+        Self { slots, tiles: Tiles::default(), tile: PhantomData }
     }
 
     /// Announces the next tile, if there is one, which it says.
-    ///
-    /// # Safety
-    /// One thread of the block calls this, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn announce<const BLOCK_N: u32, const BYTES: u32>(
-        &mut self,
-        params: &PersistentParams,
-    ) -> bool {
-        let params = anew(params);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let Some(work) = self.tiles.next(&params) else { return false };
-            self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(&params, Some(&work));
-        }
+    pub(super) fn announce(&mut self, params: &PersistentParams) -> bool {
+        let params = reread(params);
+        // SAFETY: the launch's parameters describe its sequences.
+        let Some(work) = (unsafe { self.tiles.next(&params, T::BLOCK_M) }) else { return false };
+        // SAFETY: the slot is this thread's, and the tile one of the launch.
+        self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work) });
         true
     }
 
     /// Announces that there is no further tile.
-    ///
-    /// # Safety
-    /// As [`Self::announce`].
     #[inline(always)]
-    pub(super) unsafe fn end<const BLOCK_N: u32, const BYTES: u32>(mut self, params: &PersistentParams) {
-        // SAFETY: the caller's contract.
-        unsafe { self.schedule.announce::<BLOCK_M, BLOCK_N, BYTES>(params, None) }
+    pub(super) fn end(mut self) {
+        self.slots.announce_end();
     }
 }
 
 /// The same parameters: what follows from their window would otherwise be computed once, and kept in
 /// registers by all.
 #[inline(always)]
-pub(super) fn anew(params: &PersistentParams) -> PersistentParams {
+pub(super) fn reread(params: &PersistentParams) -> PersistentParams {
     let [window_left, window_span] =
         [params.attention.window_left, params.attention.window_span].map(index::unknown);
     let attention = AttentionParams { window_left, window_span, ..params.attention };
     PersistentParams { attention, ..*params }
 }
 
-/// A place in the ring of slots.
-pub(super) struct Schedule {
-    /// Its barriers count from the slots.
-    ring: Ring<SLOTS>,
-    slots: u32,
+/// Writes what is announced of a tile to a slot.
+///
+/// # Safety
+/// The slot is this thread's; the tile is one of the launch.
+#[inline(always)]
+unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile) {
+    let WorkTile { tile, head, batch, queries, keys } = *work;
+    let PersistentParams { attention, o_by_rows, .. } = params;
+    let first_row = first_row::<T>(params, tile);
+    // SAFETY: the slot is this thread's, and the tile's rows and heads exist.
+    unsafe {
+        let place = Keys::of_tile::<T>(params, work);
+        shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
+        shared::store4(slot, [tile, head, batch, 1 + o_by_rows]);
+        shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
+        let (stride, columns) = (attention.o_strides.row, attention.head_dim_v);
+        let first_column = T::Alignment::first_column(params, place.head);
+        shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
+        // Addresses come last: this thread has no registers for them beside the rest.
+        let o = attention.o
+            + 2 * (work.offset(&attention.o_strides, queries, head)
+                + first_row as u64 * attention.o_strides.row);
+        let lse = attention.lse + 4 * work.lse_index(attention, first_row);
+        let lse = if attention.lse == 0 { 0 } else { lse };
+        shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
+    }
 }
 
-impl Schedule {
-    /// Bytes of slots and barriers.
-    pub(super) const BYTES: u32 = SLOTS * SLOT + Ring::<SLOTS>::BYTES;
+/// The words that [`write`] writes.
+#[derive(Clone, Copy)]
+pub(super) struct TileWords;
 
-    /// Makes the barriers behind the slots at `address`.
-    ///
-    /// # Safety
-    /// As [`Ring::init`].
-    #[inline(always)]
-    pub(super) unsafe fn init(address: u32, warps: u32) {
-        // SAFETY: the caller's contract.
-        unsafe { Ring::<SLOTS>::init(address + SLOTS * SLOT, warps) }
-    }
+impl Announced for TileWords {
+    const BYTES: u32 = 80;
+    const EXISTS: u32 = 3;
+}
 
-    #[inline(always)]
-    pub(super) fn producer(address: u32) -> Self {
-        Self { ring: Ring::producer(SLOTS * SLOT), slots: address }
-    }
+/// The slots that tiles are announced in.
+pub(super) type TileSlots = Slots<TileWords>;
 
+impl TileSlots {
+    /// The tile at hand, read again by each call.
     #[inline(always)]
-    pub(super) fn consumer(address: u32) -> Self {
-        Self { ring: Ring::consumer(SLOTS * SLOT), slots: address }
-    }
-
-    #[inline(always)]
-    fn slot(&self) -> u32 {
-        self.slots + SLOT * self.ring.stage()
-    }
-
-    /// Parity of what happens once for each tile: there are two slots.
-    #[inline(always)]
-    pub(super) fn phase(&self) -> u32 {
-        const { assert!(SLOTS == 2) };
-        self.ring.stage()
-    }
-
-    /// Announces the next tile, or that there is none.
-    ///
-    /// # Safety
-    /// One thread calls this.
-    #[inline(always)]
-    unsafe fn announce<const BLOCK_M: u32, const BLOCK_N: u32, const BYTES: u32>(
-        &mut self,
-        params: &PersistentParams,
-        work: Option<&WorkTile>,
-    ) {
-        // SAFETY: the slot is this thread's from the wait until the arrival.
-        unsafe {
-            // What follows from these would otherwise be computed once, and kept in registers.
-            let slots = index::unknown(self.slots);
-            let ring = self.ring.behind(slots);
-            let slot = slots + SLOT * ring.stage();
-            ring.wait_empty();
-            match work {
-                Some(work) => {
-                    let WorkTile { tile, head, batch, queries, keys } = *work;
-                    let PersistentParams { attention, o_by_rows, .. } = params;
-                    let first_row = first_row::<BLOCK_M>(params, tile);
-                    let place = Keys::of_tile::<BLOCK_M, BLOCK_N, BYTES>(params, work);
-                    shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
-                    let o = attention.o
-                        + 2 * (work.offset(&attention.o_strides, queries, head)
-                            + first_row as u64 * attention.o_strides.row);
-                    let lse = attention.lse + 4 * work.lse_index(attention, first_row);
-                    let lse = if attention.lse == 0 { 0 } else { lse };
-                    shared::store4(slot, [tile, head, batch, 1 + o_by_rows]);
-                    shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
-                    let stride = attention.o_strides.row;
-                    let columns = attention.head_dim_v;
-                    let first_column =
-                        HeadStart::of(attention.v_strides.head, place.head, params.v_margin).shift;
-                    shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
-                    shared::store4(slot + 32, [o as u32, (o >> 32) as u32, lse as u32, (lse >> 32) as u32]);
-                }
-                None => shared::store_b32(slot + 12, 0),
-            }
-            ring.fill();
-        }
-        self.ring.advance();
-    }
-
-    /// Waits for the next tile, and says whether there is one.
-    ///
-    /// # Safety
-    /// The lanes of a warp that take part all call this together.
-    #[inline(always)]
-    pub(super) unsafe fn wait(&self) -> bool {
-        // SAFETY: the slot was written before the phase completed, and is until it is released.
-        unsafe {
-            self.ring.behind(self.slots).wait();
-            self.word(3) != 0
-        }
-    }
-
-    /// # Safety
-    /// As [`Self::work`], for words other than the fourth.
-    #[inline(always)]
-    unsafe fn word(&self, index: u32) -> u32 {
-        // SAFETY: as for `wait`.
-        unsafe { shared::load_b32(self.slot() + 4 * index) }
-    }
-
-    /// The tile at hand; read anew by each call, so that nothing of it need be kept in registers over a loop.
-    ///
-    /// # Safety
-    /// [`Self::wait`] has said that there is one, and it has not been left.
-    #[inline(always)]
-    pub(super) unsafe fn work(&self) -> WorkTile {
-        // SAFETY: the caller's contract.
-        let word = |index: u32| unsafe { self.word(index) };
+    pub(super) fn work(&self) -> WorkTile {
+        let word = |index: u32| self.word(index);
         WorkTile {
             tile: word(0),
             head: word(1),
@@ -231,79 +151,34 @@ impl Schedule {
         }
     }
 
-    /// The blocks of keys of the tile at hand; read anew as [`Self::work`].
-    ///
-    /// # Safety
-    /// As [`Self::work`].
+    /// The blocks of keys of the tile at hand, read again by each call.
     #[inline(always)]
-    pub(super) unsafe fn keys(&self) -> Keys {
-        // SAFETY: the caller's contract.
-        unsafe {
-            Keys { blocks: self.word(16), row: self.word(17), head: self.word(18), batch: self.word(19) }
-        }
+    pub(super) fn keys(&self) -> Keys {
+        Keys { blocks: self.word(16), row: self.word(17), head: self.word(18), batch: self.word(19) }
     }
 
-    /// [`PersistentParams::o_by_rows`], read anew as the tile at hand.
-    ///
-    /// # Safety
-    /// As [`Self::work`].
+    /// [`PersistentParams::o_by_rows`], read again by each call.
     #[inline(always)]
-    pub(super) unsafe fn o_by_rows(&self) -> u32 {
-        // SAFETY: the caller's contract.
-        unsafe { self.word(3) - 1 }
+    pub(super) fn o_by_rows(&self) -> u32 {
+        self.word(3) - 1
     }
 
-    /// The tile at hand in O; read anew as [`Self::work`].
-    ///
-    /// # Safety
-    /// As [`Self::work`].
+    /// The tile at hand in O, of so many rows, read again by each call.
     #[inline(always)]
-    pub(super) unsafe fn o(&self, rows: u32) -> GlobalTile {
-        // SAFETY: the caller's contract.
-        unsafe { GlobalTile { address: self.word2(8), stride: self.word2(12), rows, columns: self.word(14) } }
+    pub(super) fn o(&self, rows: u32) -> GlobalTile {
+        GlobalTile { address: self.word2(8), stride: self.word2(12), rows, columns: self.word(14) }
     }
 
-    /// Column of the product with V that is O's first; read anew as [`Self::work`].
-    ///
-    /// # Safety
-    /// As [`Self::work`].
+    /// Column of the product with V that is O's first, read again by each call.
     #[inline(always)]
-    pub(super) unsafe fn first_column(&self) -> u32 {
-        // SAFETY: the caller's contract.
-        unsafe { self.word(15) }
+    pub(super) fn first_column(&self) -> u32 {
+        self.word(15)
     }
 
-    /// Address of the first row of the tile at hand in lse, 0 where that is not wanted; read anew as
-    /// [`Self::work`].
-    ///
-    /// # Safety
-    /// As [`Self::work`].
+    /// Address of the first row of the tile at hand in lse, 0 where that is not wanted, read again by each
+    /// call.
     #[inline(always)]
-    pub(super) unsafe fn lse(&self) -> u64 {
-        // SAFETY: the caller's contract.
-        unsafe { self.word2(10) }
-    }
-
-    /// # Safety
-    /// As [`Self::work`].
-    #[inline(always)]
-    unsafe fn word2(&self, index: u32) -> u64 {
-        // SAFETY: the caller's contract.
-        unsafe { self.word(index) as u64 | (self.word(index + 1) as u64) << 32 }
-    }
-
-    /// Leaves the tile at hand.
-    ///
-    /// # Safety
-    /// The lanes of a warp that take part all call this together, with `leads` in one of them.
-    #[inline(always)]
-    pub(super) unsafe fn leave(&mut self, leads: bool) {
-        if leads {
-            // The barrier's address would otherwise be kept in a register over the tile.
-            let ring = self.ring.behind(index::unknown(self.slots));
-            // SAFETY: the caller's contract.
-            unsafe { ring.release() };
-        }
-        self.ring.advance();
+    pub(super) fn lse(&self) -> u64 {
+        self.word2(10)
     }
 }

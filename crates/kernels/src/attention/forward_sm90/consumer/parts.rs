@@ -5,114 +5,80 @@
 //! therefore starts from zero, some of V's columns at a time, and O is the sum of these parts in fp32.
 
 use super::Consumer;
-use crate::attention::forward_sm90::Transposed;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
-use crate::attention::forward_sm90::operand::Operand;
+use crate::attention::forward_sm90::tile::{KeyStages, Tile, ValueBlock};
+use crate::hopper::ring::Ring;
 use crate::params::PersistentParams;
 use crate::ptx::math;
-use crate::ptx::wgmma::{self, Accumulator};
-use crate::tile::ring::Ring;
+use crate::ptx::wgmma::Accumulator;
+use crate::registers::Registers as _;
+use crate::tile::panels::Panels;
 
-impl<
-    E: Operand,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const STAGES: u32,
-    const SCORES: usize,
-    const PAIRS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
-    const ROW_CLASSES: bool,
-    const BYTES: u32,
-> Consumer<E, BLOCK_M, BLOCK_N, HEAD_DIM, STAGES, SCORES, PAIRS, OUT, SCORE_MOD, ROW_CLASSES, BYTES>
-where
-    [f32; SCORES]: Accumulator,
-    [f32; OUT]: Accumulator,
-{
+impl<T: Tile> Consumer<T> {
     /// Scores and P of a block, and its product with V. Q is left behind its product where that is Q's
     /// `last`.
     ///
     /// Scores and parts of O are never held at once, so that they share registers; the other warpgroups
     /// multiply meanwhile.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
     #[inline(always)]
-    pub(super) unsafe fn step_in_parts<const MASKED: bool>(
+    pub(super) fn step_in_parts<const MASKED: bool>(
         &mut self,
         params: &PersistentParams,
-        blocks: &KeyBlocks<BLOCK_N>,
+        blocks: &KeyBlocks<T>,
         block: u32,
         last: bool,
     ) {
         self.values = self.values_beside_keys();
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.keys.wait();
-            wgmma::fence();
-            self.multiply_keys();
-            self.s.wait_group::<0>();
-            self.release_operands(params, last);
-            if MASKED {
-                self.mask(&params.attention, blocks, block);
-            }
-            let rescale = self.softmax.step_in_turn::<SCORES, MASKED>(&mut self.s);
-            self.round();
-            self.add_values(rescale);
-            self.values.leave(Self::leads_warp());
+        self.keys.wait();
+        self.warpgroup.fence_products();
+        self.begin_scores();
+        self.wait_scores::<0>();
+        self.release_operands(params, last);
+        if MASKED {
+            self.mask(&params.attention, blocks, block);
         }
+        let rescale = self.exponentiate::<MASKED>();
+        self.round();
+        self.add_values(rescale);
+        self.values.leave(Self::leads_warp());
     }
 
     /// V's place in its ring, where both rings are gone around alike: one place in registers in place of two.
     #[inline(always)]
-    pub(super) fn values_beside_keys(&self) -> Ring<STAGES> {
-        self.keys.behind(Ring::<STAGES>::BYTES)
+    pub(super) fn values_beside_keys(&self) -> Ring<KeyStages<T>> {
+        // SAFETY: the barriers of V lie behind those of K, and its stages are left in step with them.
+        unsafe { self.keys.behind(Ring::<KeyStages<T>>::BYTES) }
     }
 
     /// O = `rescale`·O + P·V with the next stage of V.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn add_values(&mut self, rescale: [f32; 2]) {
-        let columns = const { Self::CONFIG.part_columns() };
+    fn add_values(&mut self, rescale: [f32; 2]) {
+        let columns = const { T::CONFIG.part_columns() };
         let mut first = 0;
-        while first < HEAD_DIM {
-            // SAFETY: the caller's contract.
-            unsafe {
-                match columns.min(HEAD_DIM - first) {
-                    128 => self.add_part::<64>(first, rescale),
-                    96 => self.add_part::<48>(first, rescale),
-                    64 => self.add_part::<32>(first, rescale),
-                    _ => self.add_part::<16>(first, rescale),
-                }
+        while first < T::HEAD_DIM {
+            match columns.min(T::HEAD_DIM - first) {
+                128 => self.add_part::<[f32; 64]>(first, rescale),
+                96 => self.add_part::<[f32; 48]>(first, rescale),
+                64 => self.add_part::<[f32; 32]>(first, rescale),
+                _ => self.add_part::<[f32; 16]>(first, rescale),
             }
             first += columns;
         }
     }
 
-    /// As [`Self::add_values`], of the 2·`PART` columns from column `first` on.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
+    /// As [`Self::add_values`], of the columns of `A` from column `first` on.
     #[inline(always)]
-    unsafe fn add_part<const PART: usize>(&mut self, first: u32, rescale: [f32; 2])
-    where
-        [f32; PART]: Accumulator,
-    {
-        let mut part = [0.0; PART];
-        // SAFETY: the caller's contract.
-        unsafe {
-            // Between two parts this loop keeps ptxas from holding both, and O's sums back, in registers that
-            // it lacks.
-            self.values.wait();
-            wgmma::fence();
-            self.multiply_part(&mut part, first);
-            part.wait_group::<0>();
-        }
+    fn add_part<A: Accumulator>(&mut self, first: u32, rescale: [f32; 2]) {
+        let mut part = A::ZERO;
+        // Between two parts this loop keeps ptxas from holding both, and O's sums back, in registers that it
+        // lacks.
+        self.values.wait();
+        self.warpgroup.fence_products();
+        self.begin_part(&mut part, first);
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { part.wait_group::<0>() };
         let mut j = 0;
-        while j < PART {
+        while j < A::LEN {
             let o = &mut self.o[first as usize / 2 + j];
             *o = math::fma(*o, rescale[j / 2 % 2], part[j]);
             j += 1;
@@ -120,29 +86,26 @@ where
     }
 
     /// Begins the product of P with the columns of V from column `first` on.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; the stage of V is there.
     #[inline(always)]
-    unsafe fn multiply_part<const PART: usize>(&mut self, part: &mut [f32; PART], first: u32)
-    where
-        [f32; PART]: Accumulator,
-    {
+    fn begin_part<A: Accumulator>(&mut self, part: &mut A, first: u32) {
         let [_, _, v] = self.operands;
         let v = v
-            .behind(self.values.stage() * Transposed::<HEAD_DIM, BLOCK_N, BYTES>::BYTES)
-            .behind(Transposed::<HEAD_DIM, BLOCK_N, BYTES>::row(first));
+            .behind(self.values.stage() * Panels::<ValueBlock<T>>::BYTES)
+            .behind(Panels::<ValueBlock<T>>::row(first));
         let mut step = 0;
-        while step < PAIRS / 4 {
+        while step < T::P::LEN / 4 {
             let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
-            let b = v.behind(Transposed::<HEAD_DIM, BLOCK_N, BYTES>::columns(step as u32)).bits();
-            // SAFETY: the caller's contract.
+            let b = v.behind(Panels::<ValueBlock<T>>::columns(step as u32)).bits();
+            // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe {
-                if step == 0 { part.begin_rs::<E>(a, b) } else { part.multiply_rs::<E, false>(a, b, true) }
+                if step == 0 {
+                    part.begin_rs::<T::Element>(a, b)
+                } else {
+                    part.multiply_rs::<T::Element, false>(a, b, true)
+                }
             }
             step += 1;
         }
-        // SAFETY: the caller's contract.
-        unsafe { wgmma::commit_group() };
+        self.warpgroup.commit_products();
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::element::Element;
 use crate::ptx::{fence, global, index, shared, tma, warp};
+use crate::registers::Registers;
 use crate::tile::mma::{Lane, MmaElement};
-use crate::tile::panels::Panels;
+use crate::tile::panels::{Extent, Panels};
 use crate::tile::simt::GlobalTile;
 use crate::tile::wgmma::LINE;
 
@@ -18,18 +19,18 @@ const WARP_ROWS: u32 = 16;
 ///
 /// In its slot a row starts as far behind a multiple of 16 bytes as in device memory. Slots are an odd number
 /// of chunks apart, so that eight rows lie in different banks.
-struct Slots<const ROWS: u32, const COLUMNS: u32> {
-    lines: Panels<ROWS, COLUMNS>,
+struct Slots<X: Extent> {
+    lines: Panels<X>,
 }
 
-impl<const ROWS: u32, const COLUMNS: u32> Slots<ROWS, COLUMNS> {
+impl<X: Extent> Slots<X> {
     /// Bytes of a slot: of all columns, the first of them up to seven behind a multiple of 16 bytes.
-    const BYTES: u32 = 2 * (COLUMNS + CHUNK);
+    const BYTES: u32 = 2 * (X::COLUMNS + CHUNK);
     /// Slots in a panel's lines.
     const IN_PANEL: u32 = WARP_ROWS * LINE / Self::BYTES;
     /// Rows that are copied together: all, or half of them.
     const TOGETHER: u32 = const {
-        let slots = Self::IN_PANEL * Panels::<ROWS, COLUMNS>::COUNT;
+        let slots = Self::IN_PANEL * Panels::<X>::COUNT;
         assert!(slots >= WARP_ROWS / 2);
         if slots >= WARP_ROWS { WARP_ROWS } else { WARP_ROWS / 2 }
     };
@@ -87,17 +88,17 @@ impl Place {
 /// # Safety
 /// All 32 lanes of a warp call this together. The 16 first lines of each of `lines`' panels are theirs, and
 /// nobody reads or writes them. `target` is writable, starts at a multiple of the element's bytes, and has at
-/// most COLUMNS − `first_column` columns.
+/// most `X::COLUMNS` − `first_column` columns.
 #[inline(always)]
-pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, const OUT: usize>(
-    lines: Panels<ROWS, COLUMNS>,
-    o: &[f32; OUT],
+pub unsafe fn store_rows<E: MmaElement, X: Extent, O: Registers<Value = f32>>(
+    lines: Panels<X>,
+    o: &O,
     (target, first_column): (&GlobalTile, u32),
     place: impl Fn(u32) -> u32,
 ) {
-    const { assert!(E::BYTES == 2 && 2 * OUT as u32 <= COLUMNS) };
+    const { assert!(E::BYTES == 2 && 2 * O::LEN as u32 <= X::COLUMNS) };
     let slots = Slots { lines };
-    let together = const { Slots::<ROWS, COLUMNS>::TOGETHER };
+    let together = const { Slots::<X>::TOGETHER };
     let lane = Lane::anew::<2>();
     let mut first = 0;
     while first < WARP_ROWS {
@@ -111,7 +112,7 @@ pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, con
             while 8 * half < first + together {
                 let row = 8 * half + lane.group;
                 let Place { shift, .. } = Place::of_row::<E>(target, place(row), first_column);
-                write_row::<E, OUT>(slots.of_row(row) + 2 * (shift + 2 * lane.pair), o, half as usize);
+                write_row::<E, O>(slots.of_row(row) + 2 * (shift + 2 * lane.pair), o, half as usize);
                 half += 1;
             }
             fence::proxy_async();
@@ -135,9 +136,9 @@ pub unsafe fn store_rows<E: MmaElement, const ROWS: u32, const COLUMNS: u32, con
 /// # Safety
 /// As [`store_rows`].
 #[inline(always)]
-unsafe fn write_row<E: MmaElement, const OUT: usize>(address: u32, o: &[f32; OUT], half: usize) {
+unsafe fn write_row<E: MmaElement, O: Registers<Value = f32>>(address: u32, o: &O, half: usize) {
     let mut j = 0;
-    while j < OUT / 4 {
+    while j < O::LEN / 4 {
         let pair = E::pack(o[4 * j + 2 * half], o[4 * j + 2 * half + 1]);
         let address = address + 16 * j as u32;
         // SAFETY: the caller's contract.

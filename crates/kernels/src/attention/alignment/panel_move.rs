@@ -1,7 +1,7 @@
 //! Moving the columns of rows of a tile of panels, in shared memory.
 
 use crate::ptx::{index, shared, warp};
-use crate::tile::panels::Panels;
+use crate::tile::panels::{Extent, Panels};
 
 /// Columns of a chunk of 16 bytes.
 const CHUNK: u32 = 8;
@@ -17,20 +17,20 @@ const LANE_CHUNKS: u32 = 4;
 
 /// A lane's part of its warp's rows: every second chunk of one of them. No other lane accesses them, so that
 /// chunks move in place; what crosses from one to the next goes by shuffles.
-struct LaneChunks<const ROWS: u32, const COLUMNS: u32> {
-    rows: Panels<ROWS, COLUMNS>,
+struct LaneChunks<X: Extent> {
+    rows: Panels<X>,
     /// Index of the row.
     row: u32,
     /// 0 for even chunks, 1 for odd ones.
     half: u32,
 }
 
-impl<const ROWS: u32, const COLUMNS: u32> LaneChunks<ROWS, COLUMNS> {
-    const COUNT: u32 = COLUMNS / PAIR;
+impl<X: Extent> LaneChunks<X> {
+    const COUNT: u32 = X::COLUMNS / PAIR;
     const PANELS: u32 = Self::COUNT.div_ceil(LANE_CHUNKS);
 
     #[inline(always)]
-    fn new(rows: Panels<ROWS, COLUMNS>) -> Self {
+    fn new(rows: Panels<X>) -> Self {
         let lane = index::thread_anew() % 32;
         Self { rows, row: lane % WARP_ROWS, half: lane / WARP_ROWS }
     }
@@ -83,18 +83,18 @@ unsafe fn others(word: u32) -> u32 {
 /// All 32 lanes of a warp call this together; nobody else accesses the rows, which begin with a multiple of
 /// eight.
 #[inline(always)]
-pub unsafe fn move_left<const ROWS: u32, const COLUMNS: u32>(rows: Panels<ROWS, COLUMNS>, by: u32) {
+pub unsafe fn move_left<X: Extent>(rows: Panels<X>, by: u32) {
     let lane = LaneChunks::new(rows);
     let masks = [4, 2, 1].map(|columns| if by & columns != 0 { u32::MAX } else { 0 });
     // Of the other lane, its chunk behind the one before.
     let mut behind = [0; 4];
-    let mut panel = LaneChunks::<ROWS, COLUMNS>::PANELS;
+    let mut panel = LaneChunks::<X>::PANELS;
     while panel > 0 {
         panel -= 1;
         // SAFETY: the caller's contract; the chunks are this lane's.
         unsafe {
             let words = lane.load(panel);
-            let mut chunk = LaneChunks::<ROWS, COLUMNS>::of_panel(panel);
+            let mut chunk = LaneChunks::<X>::of_panel(panel);
             while chunk > 0 {
                 chunk -= 1;
                 let own = words[chunk as usize];
@@ -112,17 +112,17 @@ pub unsafe fn move_left<const ROWS: u32, const COLUMNS: u32>(rows: Panels<ROWS, 
 /// # Safety
 /// As [`move_left`].
 #[inline(always)]
-pub unsafe fn move_right_by_one<const ROWS: u32, const COLUMNS: u32>(rows: Panels<ROWS, COLUMNS>) {
+pub unsafe fn move_right_by_one<X: Extent>(rows: Panels<X>) {
     let lane = LaneChunks::new(rows);
     // Of the other lane, its chunk before the one before.
     let mut before = 0;
     let mut panel = 0;
-    while panel < LaneChunks::<ROWS, COLUMNS>::PANELS {
+    while panel < LaneChunks::<X>::PANELS {
         // SAFETY: the caller's contract; the chunks are this lane's.
         unsafe {
             let words = lane.load(panel);
             let mut chunk = 0;
-            while chunk < LaneChunks::<ROWS, COLUMNS>::of_panel(panel) {
+            while chunk < LaneChunks::<X>::of_panel(panel) {
                 let [a, b, c, d] = words[chunk as usize];
                 let other = others(d);
                 let last = if lane.half == 0 { before } else { other };

@@ -1,7 +1,7 @@
 //! Rows that lie no multiple of 16 bytes apart, by how far behind such a multiple they start.
 
+use crate::attention::alignment::head_start::HeadStart;
 use crate::ptx::index;
-use crate::tile::head_start::HeadStart;
 
 /// Elements of 16 bytes.
 const CHUNK: u32 = 8;

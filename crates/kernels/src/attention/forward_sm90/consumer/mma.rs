@@ -1,0 +1,126 @@
+//! What a warpgroup does with a stage of K or V: the products, and scores between them.
+
+use super::{Consumer, scale_rows};
+use crate::attention::forward_sm90::key_blocks::KeyBlocks;
+use crate::attention::forward_sm90::operand::Operand as _;
+use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
+use crate::mask::TileMask;
+use crate::params::AttentionParams;
+use crate::ptx::wgmma::Accumulator as _;
+use crate::registers::Registers as _;
+use crate::tile::mma::Lane;
+use crate::tile::panels::Panels;
+
+impl<T: Tile> Consumer<T> {
+    /// Brings O to the new m.
+    #[inline(always)]
+    pub(super) fn rescale(&mut self, rescale: [f32; 2]) {
+        if self.warpgroup.any_of_warp(rescale[0] != 1.0 || rescale[1] != 1.0) {
+            scale_rows(&mut self.o, rescale);
+        }
+    }
+
+    /// Begins S = Q·Kᵀ with the stage of K at hand; it is there, and so is Q.
+    #[inline(always)]
+    pub(super) fn begin_scores(&mut self) {
+        let [q, k, _] = self.operands;
+        let k = k.behind(self.keys.stage() * Panels::<KeyBlock<T>>::BYTES);
+        let mut step = 0;
+        while step < T::HEAD_DIM / T::CONFIG.depth() {
+            let a = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
+            let b = k.behind(Panels::<KeyBlock<T>>::columns(step)).bits();
+            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are together.
+            unsafe {
+                if Self::IN_PARTS && step == 0 {
+                    self.s.begin_ss::<T::Element>(a, b);
+                } else {
+                    self.s.multiply_ss::<T::Element, false, false>(a, b, step > 0);
+                }
+            }
+            step += 1;
+        }
+        self.warpgroup.commit_products();
+    }
+
+    /// Waits until S is there, and at most `PENDING` groups of products are under way.
+    #[inline(always)]
+    pub(super) fn wait_scores<const PENDING: usize>(&mut self) {
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.s.wait_group::<PENDING>() };
+    }
+
+    /// As [`Self::wait_scores`], of O.
+    #[inline(always)]
+    pub(super) fn wait_output<const PENDING: usize>(&mut self) {
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.o.wait_group::<PENDING>() };
+    }
+
+    /// Begins O += P·V with the stage of 16-bit V at hand, which is there.
+    #[inline(always)]
+    pub(super) fn begin_output(&mut self) {
+        let [_, _, v] = self.operands;
+        let v = v.behind(self.values.stage() * Panels::<ValueBlock<T>>::BYTES);
+        let mut step = 0;
+        while step < T::P::LEN / 4 {
+            let a = [self.p[4 * step], self.p[4 * step + 1], self.p[4 * step + 2], self.p[4 * step + 3]];
+            let b = v.behind(Panels::<ValueBlock<T>>::rows(step as u32)).bits();
+            // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
+            unsafe { self.o.multiply_rs::<T::Element, true>(a, b, true) };
+            step += 1;
+        }
+        self.warpgroup.commit_products();
+    }
+
+    /// What happens to scores between the product and the mask.
+    #[inline(always)]
+    pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
+        if T::SCORE_MOD {
+            let lane = Lane::anew::<2>();
+            let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
+            let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
+            // Row by row: the same registers under other names.
+            let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
+            let mut scores = [T::Row::ZERO; 2];
+            for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
+            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i), |j| lane.column(j));
+            for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
+        }
+    }
+
+    /// Sets the scores of keys that their row does not see to −∞.
+    #[inline(always)]
+    pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
+        let lane = Lane::anew::<2>();
+        let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
+        let mut j = 0;
+        while j < T::S::LEN {
+            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
+            if near.hides(params, column, row) {
+                self.s[j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+    }
+
+    /// P in the storage type.
+    #[inline(always)]
+    pub(super) fn round(&mut self) {
+        let mut j = 0;
+        while j < T::P::LEN {
+            self.p[j] = T::Element::pack_p(j, |index| self.s[index]);
+            j += 1;
+        }
+    }
+}
+
+/// Calls `visit` with both rows and all of so many columns of a thread.
+#[inline(always)]
+fn for_each(columns: usize, mut visit: impl FnMut(usize, usize)) {
+    let mut j = 0;
+    while j < columns {
+        visit(0, j);
+        visit(1, j);
+        j += 1;
+    }
+}

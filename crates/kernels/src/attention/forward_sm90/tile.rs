@@ -1,0 +1,130 @@
+//! A tile of the kernel: its sizes, its types, and what it can do, declared once.
+
+use core::marker::PhantomData;
+
+use super::operand::Operand;
+use crate::attention::alignment::Alignment;
+use crate::config::Sm90Config;
+use crate::hopper::ring::Stages;
+use crate::ptx::wgmma::{Accumulator, Columns, Width};
+use crate::registers::Registers;
+use crate::tile::panels::Extent;
+
+/// What the kernel is compiled for.
+pub trait Tile: Copy {
+    /// Storage type of Q, K and V.
+    type Element: Operand;
+    /// A thread's part of the scores S of a block of keys.
+    type S: Accumulator;
+    /// Its part of a row of them.
+    type Row: Registers<Value = f32>;
+    /// P, rounded, as A of its product with V.
+    type P: Registers<Value = u32>;
+    /// A thread's part of O.
+    type O: Accumulator;
+    /// Where rows and heads may start.
+    type Alignment: Alignment;
+
+    /// Query rows.
+    const BLOCK_M: u32;
+    /// Keys of a step.
+    const BLOCK_N: u32;
+    /// Columns that Q, K, V and O are padded to in shared memory.
+    const HEAD_DIM: u32;
+    /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
+    const SCORE_MOD: bool;
+
+    /// What follows from the sizes.
+    const CONFIG: Sm90Config = {
+        let config = Sm90Config {
+            block_m: Self::BLOCK_M,
+            block_n: Self::BLOCK_N,
+            head_dim: Self::HEAD_DIM,
+            element_bytes: Self::Element::BYTES,
+        };
+        assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::BLOCK_N);
+        assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM);
+        assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
+        // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
+        assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_CLASSES));
+        assert!(!(Self::Alignment::BY_CLASSES && (Self::SCORE_MOD || config.takes_turns())));
+        config
+    };
+    /// Whether two warpgroups take turns.
+    const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
+}
+
+/// A tile of the lists of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Sm90Tile<E, A, const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const SCORE_MOD: bool>(
+    PhantomData<(E, A)>,
+);
+
+impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool> Tile
+    for Sm90Tile<E, A, M, N, D, SCORE_MOD>
+where
+    E: Operand,
+    A: Alignment,
+    Columns<N>: Width,
+    Columns<D>: Width,
+{
+    type Element = E;
+    type S = <Columns<N> as Width>::Accumulator;
+    type Row = <Columns<N> as Width>::Row;
+    type P = E::Packed<Columns<N>>;
+    type O = <Columns<D> as Width>::Accumulator;
+    type Alignment = A;
+
+    const BLOCK_M: u32 = M;
+    const BLOCK_N: u32 = N;
+    const HEAD_DIM: u32 = D;
+    const SCORE_MOD: bool = SCORE_MOD;
+}
+
+/// Stages of K, and of V.
+#[derive(Clone, Copy)]
+pub(super) struct KeyStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for KeyStages<T> {
+    const COUNT: u32 = T::CONFIG.stages();
+}
+
+/// A warpgroup's rows of Q.
+#[derive(Clone, Copy)]
+pub(super) struct QueryRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for QueryRows<T> {
+    const ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = T::Element::BYTES;
+}
+
+/// A block of K.
+#[derive(Clone, Copy)]
+pub(super) struct KeyBlock<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for KeyBlock<T> {
+    const ROWS: u32 = T::BLOCK_N;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = T::Element::BYTES;
+}
+
+/// A block of V.
+#[derive(Clone, Copy)]
+pub(super) struct ValueBlock<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for ValueBlock<T> {
+    const ROWS: u32 = if T::Element::TRANSPOSES_VALUES { T::HEAD_DIM } else { T::BLOCK_N };
+    const COLUMNS: u32 = if T::Element::TRANSPOSES_VALUES { T::BLOCK_N } else { T::HEAD_DIM };
+    const ELEMENT_BYTES: u32 = T::Element::BYTES;
+}
+
+/// A warpgroup's rows of O.
+#[derive(Clone, Copy)]
+pub(super) struct OutputRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for OutputRows<T> {
+    const ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = 2;
+}

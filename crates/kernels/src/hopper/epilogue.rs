@@ -1,0 +1,47 @@
+//! From accumulators to shared memory, on their way out.
+
+use crate::ptx::wgmma::Accumulator;
+use crate::ptx::{stmatrix, tma, warp};
+use crate::tile::mma::MmaElement;
+use crate::tile::wgmma::{LINE, chunk};
+
+use super::roles::WARP_ROWS;
+
+/// Sixteens of columns in a line.
+const STEPS: usize = LINE as usize / 32;
+
+/// Rounds those of a warp's 16 rows that lie in the `panel`-th 64 columns of `acc`, and writes them to the 16
+/// swizzled lines at `address`, from where a tensor copy can fetch them. `lane` is this thread's in its warp.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together; nobody else accesses the lines.
+#[inline(always)]
+pub unsafe fn write_panel<E: MmaElement, A: Accumulator>(lane: u32, address: u32, acc: &A, panel: u32) {
+    // Lanes name the rows of four 8×8 matrices: rows 0 to 7 and 8 to 15 of eight columns, then of the next.
+    let mut step = 0;
+    while step < STEPS && panel as usize * STEPS + step < A::LEN / 8 {
+        let first = 8 * (panel as usize * STEPS + step);
+        let at = chunk(address, lane % WARP_ROWS, 2 * step as u32 + lane / WARP_ROWS);
+        let pair = |i: usize| E::pack(acc[first + 2 * i], acc[first + 2 * i + 1]);
+        // SAFETY: the lines are this warp's, whose lanes are together.
+        unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
+        step += 1;
+    }
+}
+
+/// Waits until the shared memory of this warp's stores may be written again.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together.
+#[inline(always)]
+pub unsafe fn wait_read() {
+    tma::wait_group_read::<0>();
+    // SAFETY: the lanes are together.
+    unsafe { warp::sync() };
+}
+
+/// Waits until this thread's stores are over.
+#[inline(always)]
+pub fn wait_all() {
+    tma::wait_group::<0>();
+}
