@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use fa_ptx_builder::Workspace;
 
+use crate::comments;
+
 /// Unit, property and command-line tests, and every kernel in the simulator: what to run after a change.
 #[derive(Args)]
 pub(crate) struct Test {}
@@ -24,13 +26,16 @@ enum Step {
     FaBench(&'static [&'static str]),
     /// An example of the library, as `cargo build --workspace --examples` made it.
     Example(&'static str),
+    /// The width of comments.
+    Comments,
 }
-use Step::{Cargo, Example, FaBench};
+use Step::{Cargo, Comments, Example, FaBench};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-const CI: [Step; 15] = [
+const CI: [Step; 16] = [
     Cargo(&["fmt", "--all", "--check"]),
+    Comments,
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
@@ -67,9 +72,13 @@ impl Ci {
 fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
     let start = Instant::now();
     for step in steps {
-        let (mut command, text) = step.command()?;
-        println!("== {text}");
         let start = Instant::now();
+        let Some((mut command, text)) = step.command()? else {
+            println!("== the width of comments");
+            comments::check(workspace.root())?;
+            continue;
+        };
+        println!("== {text}");
         let status = command.current_dir(workspace.root()).env("RUSTDOCFLAGS", "-D warnings").status();
         let status = status.with_context(|| format!("cannot run `{text}`"))?;
         let seconds = start.elapsed().as_secs_f64();
@@ -84,8 +93,8 @@ fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
 }
 
 impl Step {
-    /// The command, and how it reads.
-    fn command(&self) -> Result<(Command, String)> {
+    /// The command, and how it reads; `None` of what is no program.
+    fn command(&self) -> Result<Option<(Command, String)>> {
         let beside = |name: &str| {
             let this = env::current_exe().context("this program does not know where it is")?;
             anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)))
@@ -96,10 +105,11 @@ impl Step {
             }
             Self::FaBench(arguments) => (beside("fa-bench")?.into_os_string(), "fa-bench", *arguments),
             Self::Example(name) => (beside(&format!("examples/{name}"))?.into_os_string(), *name, &[][..]),
+            Self::Comments => return Ok(None),
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        Ok((command, [&[name], arguments].concat().join(" ")))
+        Ok(Some((command, [&[name], arguments].concat().join(" "))))
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod bench;
 mod ci;
+mod comments;
 mod kernels;
 mod mutants;
 mod report;

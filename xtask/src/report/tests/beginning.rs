@@ -129,7 +129,7 @@ fn the_beginning_has_at_most_six_sentences_each_with_a_subject() {
         "At S=1024 forward_sm90 takes 0 B beside its tensors, and unfused attention 4.00 MiB.",
         "Matrix multiplication runs at 0.75 times cuBLAS's speed in the geometric mean of 1 products.",
     ];
-    let (beginning, _) = markdown.split_once("\n## flash\n").unwrap();
+    let (beginning, _) = markdown.split_once("\n## forward\n").unwrap();
     let prose: Vec<_> =
         beginning.lines().filter(|line| line.contains(". (") || line.ends_with('.')).collect();
     assert_eq!(prose.len(), SENTENCES, "{prose:#?}");
