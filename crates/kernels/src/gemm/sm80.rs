@@ -241,7 +241,7 @@ impl<
         while stage < STAGES - 1 && stage < steps {
             let step = if stage == 0 { steps - 1 } else { stage - 1 };
             let (k, address) = (step * A::DEPTH, self.read + stage * Self::STAGE_BYTES);
-            // SAFETY: the step exists, the operands are readable, and no thread has used the stage yet.
+            // SAFETY: the step exists, the operands are readable, and no thread still reads the stage.
             unsafe {
                 if ALIGNED {
                     self.a.copy_to_end(k, address);
