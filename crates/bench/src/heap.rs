@@ -14,26 +14,26 @@ pub struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's contract.
+        // SAFETY: the layout's size is not 0.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's contract.
+        // SAFETY: the layout's size is not 0.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(new_size);
         TAKEN.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the system's allocator gave `pointer` for this layout, and the new size is a valid one.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         TAKEN.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's contract.
+        // SAFETY: the system's allocator gave `pointer` for this layout, and it is not used any more.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

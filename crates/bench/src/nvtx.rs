@@ -95,7 +95,7 @@ unsafe extern "system" fn module_table(
     length: *mut c_uint,
 ) -> c_int {
     let Some(&size) = SIZES.get(module as usize).filter(|&&size| size > 0) else { return 0 };
-    // SAFETY: the caller's contract; an atomic pointer lies in memory as a pointer does.
+    // SAFETY: each pointer is null or may be written to; an atomic pointer lies in memory as a pointer does.
     unsafe {
         if !table.is_null() {
             *table = TABLES[module as usize].as_ptr().cast();

@@ -20,7 +20,7 @@ pub trait Element: Copy {
     #[inline(always)]
     #[track_caller]
     unsafe fn load(address: u64) -> f32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: the element exists, aligned to its size, and no other thread writes it.
         unsafe { Self::load_if(true, address) }
     }
 
@@ -37,14 +37,14 @@ impl Element for f32 {
     #[inline(always)]
     #[track_caller]
     unsafe fn load_if(exists: bool, address: u64) -> f32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: an element that exists is aligned to its size, and no other thread writes it.
         f32::from_bits(unsafe { global::load_b32_if(exists, address) })
     }
 
     #[inline(always)]
     #[track_caller]
     unsafe fn store(address: u64, value: f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b32(address, value.to_bits()) }
     }
 }
@@ -60,14 +60,14 @@ impl Element for F16 {
     #[inline(always)]
     #[track_caller]
     unsafe fn load_if(exists: bool, address: u64) -> f32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: an element that exists is aligned to its size, and no other thread writes it.
         convert::f16_to_f32(unsafe { global::load_b16_if(exists, address) })
     }
 
     #[inline(always)]
     #[track_caller]
     unsafe fn store(address: u64, value: f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b16(address, convert::f32_to_f16(value)) }
     }
 }
@@ -83,14 +83,14 @@ impl Element for Bf16 {
     #[inline(always)]
     #[track_caller]
     unsafe fn load_if(exists: bool, address: u64) -> f32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: an element that exists is aligned to its size, and no other thread writes it.
         convert::bf16_to_f32(unsafe { global::load_b16_if(exists, address) })
     }
 
     #[inline(always)]
     #[track_caller]
     unsafe fn store(address: u64, value: f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b16(address, convert::f32_to_bf16(value)) }
     }
 }

@@ -41,7 +41,7 @@ impl Rows {
             return Self { first: 0, len };
         }
         let address = cu_seqlens + 4 * batch as u64;
-        // SAFETY: the caller's contract.
+        // SAFETY: the offsets of this sequence and of the next one are readable.
         let (first, end) =
             unsafe { (global::load_b32_if(true, address), global::load_b32_if(true, address + 4)) };
         Self { first, len: end.wrapping_sub(first) }
@@ -88,7 +88,7 @@ impl Tiles {
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
         let index = self.index(params, index::block(), index::blocks())?;
-        // SAFETY: the caller's contract.
+        // SAFETY: the index is below the number of all heads' tiles, and the offsets are readable.
         unsafe {
             if params.sequences > 0 {
                 return self.find(params, block_m, index);
@@ -105,12 +105,12 @@ impl Tiles {
     unsafe fn find(&mut self, params: &PersistentParams, block_m: u32, index: u32) -> Option<WorkTile> {
         let attention = &params.attention;
         loop {
-            // SAFETY: the caller's contract; the sequence is one of the batch.
+            // SAFETY: the sequence is one of the batch, whose offsets are readable.
             let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, self.batch, 0) };
             let head_tiles = queries.len.div_ceil(block_m);
             let (tiles, place) = (head_tiles * attention.heads, index - self.first);
             if place < tiles {
-                // SAFETY: the caller's contract; the sequence has tiles.
+                // SAFETY: the sequence has a tile there, sections have heads, and the offsets are readable.
                 return Some(unsafe {
                     let (head, place) = in_section(params.section, attention.heads, head_tiles, place);
                     WorkTile::of_place(attention, head_tiles, place, head, self.batch)
@@ -144,7 +144,7 @@ fn in_order(params: &AttentionParams, tiles: u32, place: u32) -> u32 {
 /// `index` is below the number of tiles, and `section` at least 1.
 #[inline(always)]
 unsafe fn in_section(section: u32, heads: u32, head_tiles: u32, index: u32) -> (u32, u32) {
-    // SAFETY: the caller's contract.
+    // SAFETY: `index` is below the number of tiles, so a head has some, and `section` is at least 1.
     unsafe { assert_unchecked(head_tiles > 0 && section > 0) };
     let section_tiles = section * head_tiles;
     // SAFETY: neither factor is 0.
@@ -165,7 +165,7 @@ impl WorkTile {
     /// `tiles` and `params.heads` are at least 1; the offsets that `params` describes are readable.
     #[inline(always)]
     pub unsafe fn of_block(params: &AttentionParams, tiles: u32) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: there are tiles and heads, and the offsets are readable.
         unsafe { Self::of_index(params, tiles, index::block()) }
     }
 
@@ -176,14 +176,14 @@ impl WorkTile {
     /// As [`Self::of_block`], and `params.group` divides `params.heads`.
     #[inline(always)]
     pub unsafe fn of_key_block(params: &AttentionParams, tiles: u32) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: `tiles` is at least 1, and so is `group`, which divides the number of heads.
         unsafe { assert_unchecked(tiles > 0 && params.group > 0) };
         let (kv_heads, block) = (params.heads / params.group, index::block());
         // SAFETY: the group divides the heads, of which there are some.
         unsafe { assert_unchecked(kv_heads > 0) };
         let sequence_head = block / tiles;
         let (kv_head, batch) = (sequence_head % kv_heads, sequence_head / kv_heads);
-        // SAFETY: the caller's contract.
+        // SAFETY: the offsets of this sequence, where there are any, are readable.
         let (queries, keys) = unsafe { Self::rows(params, batch) };
         Self { tile: block % tiles, head: kv_head * params.group, batch, queries, keys }
     }
@@ -194,12 +194,12 @@ impl WorkTile {
     /// As [`Self::of_block`].
     #[inline(always)]
     unsafe fn of_index(params: &AttentionParams, tiles: u32, block: u32) -> Self {
-        // SAFETY: the caller's contract. Without it each division would carry a call to the panic
-        // for a zero divisor, which a kernel cannot link.
+        // SAFETY: `tiles` and `heads` are at least 1. Without this each division would carry a call to the
+        // panic for a zero divisor, which a kernel cannot link.
         unsafe { assert_unchecked(tiles > 0 && params.heads > 0) };
         let sequence_head = block / tiles;
         let (head, batch) = (sequence_head % params.heads, sequence_head / params.heads);
-        // SAFETY: the caller's contract.
+        // SAFETY: the offsets of this sequence, where there are any, are readable.
         let (queries, keys) = unsafe { Self::rows(params, batch) };
         Self { tile: in_order(params, tiles, block % tiles), head, batch, queries, keys }
     }
@@ -210,7 +210,7 @@ impl WorkTile {
     /// As [`Self::of_block`].
     #[inline(always)]
     unsafe fn of_place(params: &AttentionParams, tiles: u32, place: u32, head: u32, batch: u32) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the offsets of this sequence, where there are any, are readable.
         let (queries, keys) = unsafe { Self::rows(params, batch) };
         Self { tile: in_order(params, tiles, place), head, batch, queries, keys }
     }
@@ -221,7 +221,7 @@ impl WorkTile {
     /// As [`Self::of_block`].
     #[inline(always)]
     unsafe fn rows(params: &AttentionParams, batch: u32) -> (Rows, Rows) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the offsets of Q's and K's sequences, where there are any, are readable.
         unsafe {
             (
                 Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q),
@@ -245,7 +245,7 @@ impl WorkTile {
         let whole = all_heads * whole_tiles;
         let (first, head_tiles, index) =
             if index < whole { (short_tiles, whole_tiles, index) } else { (0, short_tiles, index - whole) };
-        // SAFETY: the tile with this index is one of them; the rest is the caller's contract.
+        // SAFETY: the index is below the number of tiles, there are heads, and the offsets are readable.
         unsafe {
             assert_unchecked(head_tiles > 0 && attention.heads > 0);
             let (head, place) = in_section(section, all_heads, head_tiles, index);
@@ -261,7 +261,7 @@ impl WorkTile {
     /// `width` is at least 1.
     #[inline(always)]
     pub unsafe fn row_and_column(&self, width: u32) -> (u32, u32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `width` is at least 1.
         unsafe { assert_unchecked(width > 0) };
         (self.tile / width, self.tile % width)
     }
@@ -278,7 +278,7 @@ impl WorkTile {
     /// `params.group` is at least 1.
     #[inline(always)]
     pub unsafe fn kv_head(&self, params: &AttentionParams) -> u32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: `group` is at least 1.
         unsafe { assert_unchecked(params.group > 0) };
         self.head / params.group
     }

@@ -30,7 +30,7 @@ impl ScoreMod {
     #[inline(always)]
     pub unsafe fn of_head(params: &AttentionParams, work: &WorkTile) -> Self {
         let index = work.batch as u64 * params.alibi_batch_stride + work.head as u64;
-        // SAFETY: the caller's contract; without slopes nothing is read, which gives 0.
+        // SAFETY: the head's slope is readable; without slopes nothing is read, which gives 0.
         Self { slope: unsafe { f32::load_if(params.alibi_slopes != 0, params.alibi_slopes + 4 * index) } }
     }
 

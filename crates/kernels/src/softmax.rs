@@ -114,7 +114,7 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
         let mut rescale = [1.0; ROWS];
         let mut i = 0;
         while i < ROWS {
-            // SAFETY: the caller's contract.
+            // SAFETY: all lanes of the warp are here.
             rescale[i] = unsafe { self.raise_max(i, &scores[i]) };
             self.exponentiate(i, &mut scores[i]);
             i += 1;
@@ -134,7 +134,7 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
             max = math::max(max, scores[j]);
             j += 1;
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: all lanes of the warp are here.
         max = unsafe { reduce::<LANES>(max, math::max) };
         // The old max is as good while nothing exceeds 2^GROWTH; −∞ always gives way.
         let growth = (max - self.max[i]) * self.scale.late;
@@ -182,7 +182,7 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     /// All 32 lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn finish(&self, i: usize) -> (f32, f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: all lanes of the warp are here.
         let sum = unsafe { reduce::<LANES>(self.sum[i], |a, b| a + b) };
         // The row's largest score alone adds 1, so a sum of 0 means that there was none.
         if sum == 0.0 {
@@ -215,7 +215,7 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<2, LANES, P> {
         let mut max = [math::max(max[0], max[1]), math::max(max[2], max[3])];
         let mut lane_mask = LANES / 2;
         while lane_mask > 0 {
-            // SAFETY: the caller's contract.
+            // SAFETY: all lanes of the warp are here.
             let other =
                 unsafe { [warp::shuffle_xor(max[0], lane_mask), warp::shuffle_xor(max[1], lane_mask)] };
             max = [math::max(max[0], other[0]), math::max(max[1], other[1])];
@@ -265,7 +265,7 @@ pub unsafe fn rescale_where_needed<const ROWS: usize, const OUT: usize>(
         needed |= rescale[i] != 1.0;
         i += 1;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     if unsafe { warp::vote_any(needed) } {
         let mut i = 0;
         while i < ROWS {
@@ -287,7 +287,7 @@ pub unsafe fn rescale_where_needed<const ROWS: usize, const OUT: usize>(
 pub unsafe fn reduce<const LANES: u32>(mut value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lane_mask = LANES / 2;
     while lane_mask > 0 {
-        // SAFETY: the caller's contract.
+        // SAFETY: all lanes of the warp are here.
         value = combine(value, unsafe { warp::shuffle_xor(value, lane_mask) });
         lane_mask /= 2;
     }

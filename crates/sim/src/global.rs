@@ -124,7 +124,7 @@ pub unsafe fn store<T: Pod>(address: u64, value: T) {
 pub(crate) unsafe fn read_bytes(mut address: u64, mut bytes: &mut [u8]) {
     while !bytes.is_empty() {
         let (part, rest) = bytes.split_at_mut(1 << bytes.len().min(16).ilog2());
-        // SAFETY: the caller's contract. Parts descend in size, so each is aligned to its own.
+        // SAFETY: the bytes are readable. Parts descend in size, so each is aligned to its own.
         unsafe { read(address, part) };
         address += part.len() as u64;
         bytes = rest;
@@ -152,7 +152,7 @@ unsafe fn read(address: u64, value: &mut [u8]) {
     let p = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
     // Relaxed atomics, because blocks run on several cores: a kernel whose blocks race gives
     // an unspecified value, as on the device, and nothing worse.
-    // SAFETY: the caller's contract.
+    // SAFETY: the bytes are readable, at a multiple of their number.
     unsafe {
         match value.len() {
             1 => value[0] = AtomicU8::from_ptr(p).load(Relaxed),
@@ -173,7 +173,7 @@ unsafe fn read(address: u64, value: &mut [u8]) {
 #[inline]
 unsafe fn write(address: u64, value: &[u8]) {
     let p = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: the caller's contract; relaxed atomics as in `read`.
+    // SAFETY: the bytes are writable, at a multiple of their number; relaxed atomics as in `read`.
     unsafe {
         match value.len() {
             1 => AtomicU8::from_ptr(p).store(value[0], Relaxed),

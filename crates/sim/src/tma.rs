@@ -53,7 +53,7 @@ pub fn prefetch(map: u64) {
 #[track_caller]
 pub unsafe fn load<const N: usize>(shared: u32, map: u64, barrier: u32, coordinates: [i32; N]) {
     let location = Location::caller();
-    // SAFETY: the caller's contract.
+    // SAFETY: `map` is the address of an encoded tensor map.
     let map = unsafe { read_map(map) };
     let current = context::current();
     current.maybe_preempt();
@@ -73,7 +73,7 @@ pub unsafe fn load<const N: usize>(shared: u32, map: u64, barrier: u32, coordina
 #[track_caller]
 pub unsafe fn store<const N: usize>(map: u64, shared: u32, coordinates: [i32; N]) {
     let location = Location::caller();
-    // SAFETY: the caller's contract.
+    // SAFETY: `map` is the address of an encoded tensor map.
     let map = unsafe { read_map(map) };
     let current = context::current();
     current.maybe_preempt();
@@ -140,6 +140,6 @@ fn wait(pending: usize) {
 /// `map` is the address of 128 readable bytes, a multiple of 8.
 unsafe fn read_map(map: u64) -> [u64; 16] {
     let words = std::ptr::with_exposed_provenance::<[u64; 16]>(map as usize);
-    // SAFETY: the caller's contract.
+    // SAFETY: the address is that of 128 readable bytes, and a multiple of 8.
     unsafe { words.read() }
 }

@@ -16,9 +16,9 @@ impl RowStats {
     /// Those after the first `count`.
     ///
     /// # Safety
-    /// There are so many.
+    /// Both rows have at least `count` elements.
     pub(super) const unsafe fn skip(self, count: usize) -> Self {
-        // SAFETY: the caller vouches.
+        // SAFETY: `count` elements lie before the ones that the pointers lead to.
         unsafe { Self { shift: self.shift.add(count), delta: self.delta.add(count) } }
     }
 }

@@ -150,9 +150,9 @@ impl Rows {
     /// The rows after the first `count`.
     ///
     /// # Safety
-    /// There are so many.
+    /// `data` has at least `count` rows, `stride` elements apart.
     pub(super) const unsafe fn skip(self, count: usize) -> Self {
-        // SAFETY: the caller vouches.
+        // SAFETY: `count` rows lie before the one that the pointer leads to.
         Self { data: unsafe { self.data.add(count * self.stride) }, ..self }
     }
 }

@@ -40,7 +40,7 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
             while j < COLUMNS {
                 let column = lane + 32 * j as u32;
                 let exists = column < attention.head_dim_v;
-                // SAFETY: the caller's contract; an element is loaded only where it exists.
+                // SAFETY: the row exists, and an element is loaded only where its column does.
                 products[j] = unsafe {
                     (
                         E::load_if(exists, o.at::<E>(row, column)),

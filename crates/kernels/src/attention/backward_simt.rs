@@ -297,7 +297,7 @@ unsafe fn store<E: Element, const PAIRS: usize>(
     while i < ROWS {
         let row = lane.row + i as u32;
         if row < tile.rows {
-            // SAFETY: the caller's contract; the row exists, and is one half-warp's.
+            // SAFETY: the row exists in the block's tile, and is one half-warp's alone.
             unsafe { simt::store_row::<E, PAIRS>(tile, row, lane, &gradient[i], factor) };
         }
         i += 1;

@@ -321,7 +321,7 @@ unsafe fn copy<E: MmaElement, const COLUMNS: u32, const THREADS: u32>(
         let elements = if exist { (source.columns - column).min(CHUNK / 2) } else { 0 };
         // Where nothing is read the address still has to be a valid one.
         let address = if exist { source.at::<E>(row, column) } else { source.address };
-        // SAFETY: the caller's contract; no element is read that does not exist.
+        // SAFETY: no element is read that does not exist, and no thread still reads the tile.
         unsafe {
             if aligned {
                 cp_async::copy16(tile.at(row, column), address, 2 * elements);
@@ -351,7 +351,7 @@ unsafe fn store<E: MmaElement, const ROWS: usize, const OUT: usize>(
         while j < OUT {
             let column = lane.column(j);
             if row < tile.rows && column < tile.columns {
-                // SAFETY: the caller's contract; the element exists, and is this lane's.
+                // SAFETY: the element exists in the block's tile, and is this lane's alone.
                 unsafe { E::store(tile.at::<E>(row, column), gradient[i][j] * factor) };
             }
             j += 1;

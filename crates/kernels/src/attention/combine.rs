@@ -113,13 +113,13 @@ unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, f32, f32) {
     while i < LANE_SPLITS {
         let split = lane + 32 * i as u32;
         if split < params.num_splits {
-            // SAFETY: the caller's contract.
+            // SAFETY: the split exists, and its log-sum-exp is readable.
             lses[i] = unsafe { f32::load(partial_lse(params, split, row)) };
         }
         max = math::max(max, lses[i]);
         i += 1;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     let weights = Weights::new(unsafe { reduce::<32>(max, math::max) });
     let mut sum = 0.0;
     let mut i = 0;
@@ -127,7 +127,7 @@ unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, f32, f32) {
         sum += weights.of(lses[i]);
         i += 1;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     let (inverse_sum, lse) = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
     (weights, inverse_sum, lse)
 }
@@ -147,7 +147,7 @@ unsafe fn weighted_sum(params: &DecodeParams, row: u64, column: u32, weights: We
         while i < LOADS_IN_FLIGHT {
             let split = first + i as u32;
             let exists = split < params.num_splits;
-            // SAFETY: the caller's contract; an element is loaded only where it exists.
+            // SAFETY: the splits' results are readable, and nothing is loaded of a split that does not exist.
             unsafe {
                 let lse = f32::load_if(exists, partial_lse(params, split, row));
                 lses[i] = if exists { lse } else { f32::NEG_INFINITY };

@@ -145,7 +145,7 @@ impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
     unsafe fn new(params: &'a DecodeParams, work: &Work, keys: Keys, address: u32, block_n: u32) -> Self {
         let k = KvCache::new(params, params.k, &params.k_strides, work.batch, work.kv_head);
         let v = KvCache::new(params, params.v, &params.v_strides, work.batch, work.kv_head);
-        // SAFETY: the caller's contract.
+        // SAFETY: the page table, where there is one, has an entry for each key below `keys.end`.
         let rows = unsafe { k.locate(keys.first, keys.end) };
         Self { k, v, address, keys, block_n, rows }
     }
@@ -171,7 +171,7 @@ impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
     unsafe fn fill<E: Element>(&mut self, step: u32, stage: u32) {
         if step < self.keys.steps {
             let (first, end) = (self.keys.first + step * self.block_n, self.keys.end);
-            // SAFETY: the caller's contract; keys below `end` are the sequence's.
+            // SAFETY: keys below `end` exist, all lanes are here, and none still reads the stage.
             unsafe {
                 self.k.fill::<E, HEAD_DIM>(self.k_tile(stage), &self.rows, first, end);
                 self.v.fill::<E, HEAD_DIM>(self.v_tile(stage), &self.rows, first, end);
@@ -228,7 +228,7 @@ unsafe fn fill_queries<E: MmaElement, const BLOCK_M: u32, const HEAD_DIM: u32>(
             + position as u64 * strides.row
             + head as u64 * strides.head
             + column as u64;
-        // SAFETY: the caller's contract; elements are loaded only where they exist.
+        // SAFETY: only elements of Q that exist are loaded, and no thread reads the tile before a barrier.
         unsafe {
             let words = load_chunk(params.q + E::BYTES * element, elements);
             shared::store4(tile.address + row * MmaTile::<HEAD_DIM>::STRIDE + 2 * column, words);

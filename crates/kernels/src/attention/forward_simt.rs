@@ -173,7 +173,7 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
     let mut i = 0;
     while i < ROWS {
         let row = lane.row + i as u32;
-        // SAFETY: the caller's contract; a row is stored only where it exists, by one half-warp.
+        // SAFETY: all lanes are here, and a row is stored only where it exists, by one half-warp.
         unsafe {
             let (inverse_sum, lse) = softmax.finish(i);
             if row < o_tile.rows {

@@ -72,7 +72,7 @@ pub unsafe fn forward_sm80<
             >(params, &operands, $keep)
         };
     }
-    // SAFETY: the caller's contract; all threads take the same branch.
+    // SAFETY: the operands are this block's, and all threads take the same branch, which can copy them.
     let ((acc, softmax), first_column) = unsafe {
         match operands.rows {
             Rows::Aligned => (attend!(!0, ChunkCopy, false), 0),
@@ -86,7 +86,7 @@ pub unsafe fn forward_sm80<
     };
     // Found anew rather than kept in registers over the loop, which needs all of them.
     let work = work_tile::<BLOCK_M>(params);
-    // SAFETY: the caller's contract.
+    // SAFETY: all threads are here, the rows of O are the block's, and each warp has read its rows of Q.
     unsafe { store_output::<E, BLOCK_M, HEAD_DIM, ROWS, OUT>(params, &work, first_column, &acc, &softmax) };
 }
 
@@ -292,7 +292,7 @@ unsafe fn store_output<
     let (first_row, lane) = (work.tile * BLOCK_M, Lane::anew::<ROWS>());
     let rows = work.queries.len - first_row;
     let staged = MmaTile::<HEAD_DIM> { address: shared::base() };
-    // SAFETY: the caller's contract; the warp's part of Q's tile takes its rows of O.
+    // SAFETY: all lanes are here, O's rows are the warp's, and so is the part of Q's tile that takes them.
     unsafe {
         warp::sync();
         let mut i = 0;

@@ -115,7 +115,7 @@ unsafe fn begin<T: Tile>(
     pipeline: Pipeline<T>,
     scheduler: &mut TileScheduler<T>,
 ) -> bool {
-    // SAFETY: the caller's contract; who makes barriers uses no others before the block barrier.
+    // SAFETY: the launch is the kernel's, and who makes barriers uses no others before the block barrier.
     unsafe {
         match index::thread() / 32 % WARPS {
             0 => {
@@ -172,7 +172,7 @@ impl<T: Tile> Pipeline<T> {
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
     unsafe fn init(self, params: &PersistentParams) {
-        // SAFETY: the caller's contract; barriers lie behind all tiles.
+        // SAFETY: one thread makes the barriers, which lie behind all tiles, before the block barrier.
         unsafe {
             let mut warpgroup = 0;
             while warpgroup < T::CONFIG.warpgroups() {
@@ -204,7 +204,7 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     unsafe fn init_schedule(self, params: &PersistentParams) {
         let warps = T::CONFIG.warpgroups() * WARPS + 2 + fix_up::is_needed(params) as u32;
-        // SAFETY: the caller's contract.
+        // SAFETY: one thread makes the barriers, and a block barrier follows.
         unsafe { TileSlots::init(self.schedule(), warps) }
     }
 

@@ -35,7 +35,7 @@ impl RowStats {
         while i < N {
             let row = row + behind(i);
             let (exists, at) = (row < work.queries.len, 4 * work.lse_index(&params.attention, row));
-            // SAFETY: the caller's contract; only a row that exists is read.
+            // SAFETY: lse and delta are readable for the sequence's rows, and only a row that exists is read.
             let (lse, delta) = unsafe {
                 (f32::load_if(exists, params.attention.lse + at), f32::load_if(exists, params.delta + at))
             };

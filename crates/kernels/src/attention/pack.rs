@@ -45,7 +45,7 @@ pub unsafe fn pack(params: &PackParams) {
     let block = index::block();
     let [first_end, second_end, _] = params.ends;
     let [first, second, third] = &params.tensors;
-    // SAFETY: the caller's contract.
+    // SAFETY: the tensors are valid device memory, and their targets overlap nothing.
     unsafe {
         if block < first_end {
             pack_block(first, block);
@@ -91,7 +91,7 @@ unsafe fn pack_block(tensor: &PackTensor, block: u32) {
         columns: tensor.columns.saturating_sub(CHUNK_COLUMNS * chunk).min(CHUNK_COLUMNS),
         rows: tensor.rows.saturating_sub(first_row).div_ceil(turn),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: the tensor is device memory, its target overlaps nothing, and the chunks are this thread's.
     unsafe {
         copies.copy_inside(tensor);
         copies.copy_edges(tensor);

@@ -66,7 +66,7 @@ pub unsafe fn transpose(params: &PackParams) {
     let column = unit % units * WARP_COLUMNS + lane % quads * COLUMNS;
     let chunk = (unit / units * WARP_KEYS + lane / quads * GROUP) / GROUP;
     if column < tensor.columns && chunk < tensor.chunks {
-        // SAFETY: the caller's contract; the chunk is one of the copy's.
+        // SAFETY: the tensor is valid memory, which has these columns, and its copy has the chunk.
         unsafe { transpose_chunk(tensor, (sequence_head / heads, sequence_head % heads), column, chunk) };
     }
 }
@@ -85,7 +85,7 @@ unsafe fn transpose_chunk(tensor: &PackTensor, (batch, head): (u32, u32), column
     let mut i = 0;
     while i < GROUP as usize {
         let exists = key + (i as u32) < tensor.rows;
-        // SAFETY: the caller's contract.
+        // SAFETY: a key that exists has these four columns, at a multiple of 4 bytes.
         loaded[i] = unsafe { global::load_b32_if(exists, source + i as u64 * strides.row) };
         i += 1;
     }
@@ -100,7 +100,7 @@ unsafe fn transpose_chunk(tensor: &PackTensor, (batch, head): (u32, u32), column
                     .map(|word| word >> (8 * byte) & 0xff);
             a | b << 8 | c << 16 | d << 24
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: the chunk is the copy's, at a multiple of 16 bytes, and no other thread stores it.
         unsafe { global::store4(target + byte as u64 * step, [word(0), word(1), word(2), word(3)]) };
         byte += 1;
     }

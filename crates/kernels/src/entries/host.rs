@@ -212,24 +212,24 @@ impl Run {
     /// When `params` are another kernel's.
     pub unsafe fn call(self, params: &Params) {
         match (self, params) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Attention(run), Params::Attention(params)) => unsafe { run(params) },
-            // SAFETY: the caller's contract.
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
-            // SAFETY: the caller's contract.
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
-            // SAFETY: the caller's contract.
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
-            // SAFETY: the caller's contract.
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
             (Self::Persistent(run), Params::Persistent(mapped)) => {
                 let Mapped { maps, params } = mapped;
-                // SAFETY: the caller's contract.
+                // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
                 unsafe { run(params, (&raw const *maps).addr() as u64) }
             }
             (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
                 let Mapped { maps, params } = mapped;
-                // SAFETY: the caller's contract.
+                // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
                 unsafe { run(params, maps.as_ptr().addr() as u64) }
             }
             _ => panic!("the parameters are another kernel's"),

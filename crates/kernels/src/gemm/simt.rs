@@ -43,7 +43,7 @@ pub unsafe fn gemm_simt<
         let config = GemmSimtConfig { block_m: BLOCK_M, block_n: BLOCK_N, block_k: BLOCK_K };
         assert!(THREADS == config.threads());
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: no dimension of valid parameters is 0, and the launch has one block for each tile.
     let (first_m, first_n) = unsafe { corner(params, index::block(), BLOCK_M, BLOCK_N) };
     let mut a = Loader::<BLOCK_M, THREADS, A_LOADS>::new::<E>(
         (params.a, params.lda, params.a_along_k == 1),
@@ -147,7 +147,7 @@ impl<const SPAN: u32, const THREADS: u32, const LOADS: usize> Loader<SPAN, THREA
         while i < LOADS {
             let (s, k) = self.place(i);
             let exists = s < self.span && k < self.depth;
-            // SAFETY: the caller's contract; an element is loaded only where it exists.
+            // SAFETY: the operand is readable, and an element is loaded only where it exists.
             values[i] = unsafe { E::load_if(exists, self.address + i as u64 * self.to_next) };
             i += 1;
         }
@@ -165,7 +165,7 @@ impl<const SPAN: u32, const THREADS: u32, const LOADS: usize> Loader<SPAN, THREA
         let mut i = 0;
         while i < LOADS {
             let (s, k) = self.place(i);
-            // SAFETY: the caller's contract.
+            // SAFETY: the element lies in the part of the stage, which no thread still reads.
             unsafe { shared::store(target + 4 * (k * GemmSimtConfig::row_stride(SPAN) + s), values[i]) };
             i += 1;
         }
@@ -188,7 +188,7 @@ unsafe fn multiply<const BLOCK_M: u32, const BLOCK_N: u32>(
     while k < BLOCK_K {
         let a = a + 4 * (k * GemmSimtConfig::row_stride(BLOCK_M) + row);
         let b = b + 4 * (k * GemmSimtConfig::row_stride(BLOCK_N) + column);
-        // SAFETY: the caller's contract; rows and runs start at multiples of 16 bytes.
+        // SAFETY: the step is written, with a barrier between; rows and runs start at multiples of 16 bytes.
         let (a, b) = unsafe {
             (
                 [shared::load4(a), shared::load4(a + 2 * BLOCK_M)],

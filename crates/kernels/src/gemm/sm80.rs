@@ -111,7 +111,7 @@ unsafe fn multiply<
     ring: &mut Ring<A, B, STAGES, THREADS, A_CHUNKS, B_CHUNKS, ALIGNED>,
     steps: u32,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: all threads of the block are here, and the copies of the first steps are under way.
     unsafe {
         wait_for_oldest::<STAGES>();
         barrier::sync(0, THREADS);
@@ -155,7 +155,7 @@ unsafe fn step<
 ) {
     let parts = A::DEPTH as usize / 16;
     let mut part = 0;
-    // SAFETY: the caller's contract.
+    // SAFETY: all threads are here, and the fragments of the step's first sixteen of K are loaded.
     unsafe {
         while part < parts {
             if part + 1 == parts {
@@ -241,7 +241,7 @@ impl<
         while stage < STAGES - 1 && stage < steps {
             let step = if stage == 0 { steps - 1 } else { stage - 1 };
             let (k, address) = (step * A::DEPTH, self.read + stage * Self::STAGE_BYTES);
-            // SAFETY: the step exists; the rest is the caller's contract and the kernel's.
+            // SAFETY: the step exists, the operands are readable, and no thread still reads the stage.
             unsafe {
                 if ALIGNED {
                     self.a.copy_to_end(k, address);
@@ -268,7 +268,7 @@ impl<
     #[inline(always)]
     unsafe fn refill(&mut self, part: usize, parts: usize) {
         let share = |count: usize| (count * part / parts, count * (part + 1) / parts);
-        // SAFETY: the caller's contract.
+        // SAFETY: the whole step at the cursors exists, and no thread still reads the stage.
         unsafe {
             if ALIGNED {
                 self.a.copy(&self.a_source, self.write, share(A_CHUNKS));

@@ -285,7 +285,7 @@ impl<'a> Out<'a> {
         let mut row = 0;
         while row < rows {
             let address = c + 2 * ((m + row) as u64 * ldc as u64 + column as u64);
-            // SAFETY: the caller's contract; what is stored exists, and belongs to this lane.
+            // SAFETY: the buffer is written, and each lane stores only elements that exist and are its own.
             unsafe {
                 let pair = shared::load_b32(chunk(buffer, row, lane / 4) + 4 * (lane % 4));
                 if column >= first && column < self.params.n {

@@ -47,7 +47,7 @@ impl<S: Stages> Ring<S> {
     pub unsafe fn init(barriers: u32, consumers: u32) {
         let mut stage = 0;
         while stage < S::COUNT {
-            // SAFETY: the caller's contract.
+            // SAFETY: one thread makes the barriers, in shared memory that is aligned to 8 bytes.
             unsafe {
                 mbarrier::init(barriers + 8 * stage, 1);
                 mbarrier::init(barriers + 8 * (S::COUNT + stage), consumers);

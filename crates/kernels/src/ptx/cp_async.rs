@@ -28,7 +28,7 @@ pub unsafe fn copy16(shared: u32, global: u64, bytes: u32) {
                     in(reg32) shared, in(reg64) global, in(reg32) bytes, options(nostack))
             }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::cp_async::copy::<16>(shared, global, bytes) } }
     }
 }
@@ -48,7 +48,7 @@ pub unsafe fn copy8(shared: u32, global: u64, bytes: u32) {
                     in(reg32) shared, in(reg64) global, in(reg32) bytes, options(nostack))
             }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::cp_async::copy::<8>(shared, global, bytes) } }
     }
 }
@@ -68,7 +68,7 @@ pub unsafe fn copy4(shared: u32, global: u64, bytes: u32) {
                     in(reg32) shared, in(reg64) global, in(reg32) bytes, options(nostack))
             }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::cp_async::copy::<4>(shared, global, bytes) } }
     }
 }

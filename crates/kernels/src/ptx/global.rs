@@ -21,7 +21,7 @@ pub unsafe fn load_b32_if(exists: bool, address: u64) -> u32 {
             }
             value
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { if exists { unsafe { fa_sim::global::load::<u32>(address) } } else { 0 } }
     }
 }
@@ -44,7 +44,7 @@ pub unsafe fn load_b16_if(exists: bool, address: u64) -> u16 {
             }
             value
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { if exists { unsafe { fa_sim::global::load::<u16>(address) } } else { 0 } }
     }
 }
@@ -70,7 +70,7 @@ pub unsafe fn load4_if(exist: bool, address: u64) -> [u32; 4] {
             }
             [a, b, c, d]
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { if exist { unsafe { fa_sim::global::load::<[u32; 4]>(address) } } else { [0; 4] } }
     }
 }
@@ -87,7 +87,7 @@ pub unsafe fn store_b32(address: u64, value: u32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("st.global.b32 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack)) }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::global::store::<u32>(address, value) } }
     }
 }
@@ -104,7 +104,7 @@ pub unsafe fn store_b16(address: u64, value: u16) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("st.global.b16 [{0}], {1};", in(reg64) address, in(reg16) value, options(nostack)) }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::global::store::<u16>(address, value) } }
     }
 }
@@ -125,7 +125,7 @@ pub unsafe fn store4(address: u64, words: [u32; 4]) {
                     options(nostack))
             }
         }
-        // SAFETY: the caller's contract; the simulator also checks the address against the launch's buffers.
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
         _ => { unsafe { fa_sim::global::store::<[u32; 4]>(address, words) } }
     }
 }

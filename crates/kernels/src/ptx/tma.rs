@@ -82,7 +82,7 @@ macro_rules! copies {
                             barrier = in(reg32) barrier, options(nostack))
                     }
                 }
-                // SAFETY: the caller's contract; the simulator also checks every address.
+                // SAFETY: the map is a tensor's in device memory; the simulator also checks every address.
                 _ => { unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) } }
             }
         }
@@ -143,7 +143,7 @@ pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
                     in(reg64) address, in(reg32) shared, in(reg32) bytes, options(nostack))
             }
         }
-        // SAFETY: the caller's contract; the simulator also checks every address.
+        // SAFETY: no other thread accesses the target; the simulator also checks every address.
         _ => { unsafe { fa_sim::tma::store_bytes(address, shared, bytes) } }
     }
 }

@@ -11,7 +11,7 @@ use crate::ptx::global;
 #[inline(always)]
 #[track_caller]
 pub unsafe fn load_chunk(address: u64, elements: u32) -> [u32; 4] {
-    // SAFETY: the caller's contract; each load stays inside the elements.
+    // SAFETY: the elements are readable, and each load stays inside them.
     unsafe {
         if address.is_multiple_of(4) {
             let word = |i: u32| load_pair(address + 4 * i as u64, elements.saturating_sub(2 * i));
@@ -34,7 +34,7 @@ pub unsafe fn load_chunk(address: u64, elements: u32) -> [u32; 4] {
 #[inline(always)]
 #[track_caller]
 unsafe fn load_pair(address: u64, elements: u32) -> u32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the elements are readable, and where there are two, they start at a multiple of 4 bytes.
     unsafe {
         global::load_b32_if(elements >= 2, address) | global::load_b16_if(elements == 1, address) as u32
     }

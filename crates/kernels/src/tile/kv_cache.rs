@@ -57,7 +57,7 @@ impl<'a> KvCache<'a> {
         let mut rows = [(0, 0); LANE_ROWS];
         let mut i = 0;
         while i < LANE_ROWS {
-            // SAFETY: the caller's contract.
+            // SAFETY: the page table, where there is one, has an entry for each key below `end`.
             rows[i] = unsafe { self.locate_key(first + lane_row(i), end) };
             i += 1;
         }
@@ -74,7 +74,7 @@ impl<'a> KvCache<'a> {
         if self.page_table == 0 {
             return (0, key);
         }
-        // SAFETY: valid parameters have pages of at least one row; the rest is the caller's contract.
+        // SAFETY: pages of valid parameters have a row, and the table has an entry for each key below `end`.
         unsafe {
             core::hint::assert_unchecked(self.params.page_size > 0);
             let (entry, slot) = (key / self.params.page_size, key % self.params.page_size);
@@ -107,7 +107,7 @@ impl<'a> KvCache<'a> {
         end: u32,
     ) {
         let strides = 2 * (self.strides.batch | self.strides.row);
-        // SAFETY: the caller's contract.
+        // SAFETY: the cache is readable up to `end`, all lanes are here, and none still reads the tile.
         unsafe {
             if (self.address | strides).is_multiple_of(CHUNK as u64) {
                 self.copy_async(tile, rows, first, end);
@@ -144,7 +144,7 @@ impl<'a> KvCache<'a> {
                 let bytes = if exists { (2 * left).min(CHUNK) } else { 0 };
                 let offset = if left > 0 { 2 * column as u64 } else { 0 };
                 if column < HEAD_DIM {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the bytes are the cache's, and no lane still reads the chunk of the tile.
                     unsafe { cp_async::copy16(to + 2 * column, from + offset, bytes) };
                 }
                 part += ROW_LANES * (CHUNK / 2);
@@ -166,7 +166,7 @@ impl<'a> KvCache<'a> {
             let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
             let exists = first + row < end && column < self.params.head_dim;
             let elements = if exists { (self.params.head_dim - column).min(CHUNK / 2) } else { 0 };
-            // SAFETY: the caller's contract; elements are loaded only where they exist.
+            // SAFETY: elements are loaded only where they exist, and no lane still reads the tile.
             unsafe {
                 let from = self.row(self.locate_key(first + row, end)) + 2 * column as u64;
                 let words = load_chunk(from, elements);

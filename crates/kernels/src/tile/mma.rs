@@ -74,7 +74,7 @@ impl MmaElement for F16 {
     #[inline(always)]
     #[track_caller]
     unsafe fn mma(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-        // SAFETY: the caller's contract.
+        // SAFETY: all lanes of the warp are here.
         unsafe { mma::m16n8k16_f16(acc, a, b) }
     }
 
@@ -88,7 +88,7 @@ impl MmaElement for Bf16 {
     #[inline(always)]
     #[track_caller]
     unsafe fn mma(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-        // SAFETY: the caller's contract.
+        // SAFETY: all lanes of the warp are here.
         unsafe { mma::m16n8k16_bf16(acc, a, b) }
     }
 
@@ -147,7 +147,7 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
         while row < rows {
             let mut column = first + 2 * lane;
             while column < COLUMNS {
-                // SAFETY: the caller's contract.
+                // SAFETY: the word lies in the tile, and no other thread accesses it.
                 unsafe { shared::store_b32(self.at(row, column), 0) };
                 column += 64;
             }
@@ -179,7 +179,7 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
         let mut a_fragments = [[0; 4]; ROWS];
         let mut m = 0;
         while m < ROWS / 2 {
-            // SAFETY: the caller's contract.
+            // SAFETY: the rows of A are written, with a barrier between, and all lanes are here.
             a_fragments[m] =
                 unsafe { ldmatrix::load_x4(a_first + 16 * m as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
             if k == 0 {
@@ -190,7 +190,7 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
         }
         let mut n = 0;
         while n < COLS / 2 {
-            // SAFETY: the caller's contract.
+            // SAFETY: the rows of B are written, with a barrier between, and all lanes are here.
             let mut b =
                 unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
             if k == 0 {
@@ -199,7 +199,7 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
             }
             let mut m = 0;
             while m < ROWS / 2 {
-                // SAFETY: the caller's contract.
+                // SAFETY: all lanes of the warp are here.
                 unsafe {
                     step::<E, ROWS, COLS>(acc, m, n, a_fragments[m], [b[0], b[1]]);
                     step::<E, ROWS, COLS>(acc, m, n + 1, a_fragments[m], [b[2], b[3]]);
@@ -252,11 +252,11 @@ pub unsafe fn multiply_accumulate<
         let mut n = 0;
         while n < OUT / 2 {
             let address = v_first + 16 * k as u32 * MmaTile::<COLUMNS>::STRIDE + 16 * n as u32;
-            // SAFETY: the caller's contract.
+            // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
             let b = unsafe { ldmatrix::load_x4_transposed(address) };
             let mut m = 0;
             while m < ROWS / 2 {
-                // SAFETY: the caller's contract.
+                // SAFETY: all lanes of the warp are here.
                 unsafe {
                     step::<E, ROWS, OUT>(acc, m, n, a[m], [b[0], b[1]]);
                     step::<E, ROWS, OUT>(acc, m, n + 1, a[m], [b[2], b[3]]);
@@ -283,7 +283,7 @@ unsafe fn step<E: MmaElement, const ROWS: usize, const COLS: usize>(
 ) {
     let (i, j) = (2 * m, 2 * n);
     let mut block = [acc[i][j], acc[i][j + 1], acc[i + 1][j], acc[i + 1][j + 1]];
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     unsafe { E::mma(&mut block, a, b) };
     acc[i][j] = block[0];
     acc[i][j + 1] = block[1];

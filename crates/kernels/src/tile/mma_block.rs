@@ -135,7 +135,7 @@ impl<P: Panel> Fragments<P> {
         // the warp's part begins at a multiple of its length; the key repeats every eight rows.
         let (chunks, rows) = if P::ALONG_K { (step, block) } else { (block, step) };
         let address = panel + (self.first ^ (2 * CHUNK * chunks)) + 16 * rows * P::ROW_BYTES;
-        // SAFETY: the caller's contract.
+        // SAFETY: the panel is written, with a barrier between, and all lanes are here.
         unsafe { if P::ALONG_K { ldmatrix::load_x4(address) } else { ldmatrix::load_x4_transposed(address) } }
     }
 }
@@ -232,7 +232,7 @@ impl<P: Panel, const THREADS: u32, const COUNT: usize> Feeder<P, THREADS, COUNT>
         let mut i = from;
         while i < to {
             let source = cursor.base + cursor.offsets[i] as u64;
-            // SAFETY: the caller's contract.
+            // SAFETY: the chunk exists, at a multiple of 16 bytes, and no thread still reads the target.
             unsafe { cp_async::copy16(panel + self.target + i as u32 * Self::TARGET_STEP, source, CHUNK) };
             i += 1;
         }
@@ -258,7 +258,7 @@ impl<P: Panel, const THREADS: u32, const COUNT: usize> Feeder<P, THREADS, COUNT>
             };
             // Where nothing is read the address still has to be a valid one.
             let source = cursor.base + if elements > 0 { cursor.offsets[i] as u64 } else { 0 };
-            // SAFETY: the caller's contract.
+            // SAFETY: only what exists is read, in aligned chunks, and no thread still reads the target.
             unsafe {
                 cp_async::copy16(panel + self.target + i as u32 * Self::TARGET_STEP, source, 2 * elements)
             };
@@ -282,7 +282,7 @@ impl<P: Panel, const THREADS: u32, const COUNT: usize> Feeder<P, THREADS, COUNT>
             let row = first_row + self.row + i as u32 * Self::ROW_STEP;
             let elements = if row < rows { columns.saturating_sub(column).min(CHUNK_ELEMENTS) } else { 0 };
             let source = address + 2 * (row as u64 * leading as u64 + column as u64);
-            // SAFETY: the elements are inside the operand; the target is the caller's promise.
+            // SAFETY: the elements are inside the operand, and no thread still reads the target.
             unsafe {
                 let chunk = load_chunk(source, elements);
                 shared::store4(panel + self.target + i as u32 * Self::TARGET_STEP, chunk);

@@ -105,7 +105,7 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
         while row < ROWS {
             // Only the last turn can reach behind the tile.
             if row + Self::TURN <= ROWS || self.target < (ROWS - row) * MmaTile::<COLUMNS>::STRIDE {
-                // SAFETY: the caller's contract.
+                // SAFETY: the row is readable, and no thread still reads its chunk of the tile.
                 unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, source, self.bytes) };
             }
             source += Self::TURN as u64 * self.stride;
@@ -124,7 +124,7 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
         let rows = rows * MmaTile::<COLUMNS>::STRIDE;
         while offset < end {
             let bytes = if offset < rows { self.bytes } else { 0 };
-            // SAFETY: the caller's contract; of a row that does not exist nothing is read.
+            // SAFETY: nothing is read of a row that does not exist, and no thread still reads the tile.
             unsafe { cp_async::copy16(target + offset, source, bytes) };
             source += Self::TURN as u64 * self.stride;
             offset += Self::TURN * MmaTile::<COLUMNS>::STRIDE;
@@ -159,7 +159,7 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
     #[inline(always)]
     unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>) {
         if self.active {
-            // SAFETY: the caller's contract.
+            // SAFETY: all threads are here, the rows are readable, and none still reads the tile.
             unsafe {
                 if rows >= ROWS {
                     self.copy_whole(tile.address);
@@ -227,7 +227,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
         let mut pass = 0;
         while pass < Self::PASSES {
             if lane + 32 * pass < self.words() {
-                // SAFETY: the caller's contract.
+                // SAFETY: the row is readable, and no thread still reads its words of the tile.
                 unsafe { cp_async::copy4(target + 128 * pass, (source & !3) + 128 * pass as u64, 4) };
             }
             pass += 1;
@@ -242,7 +242,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
     unsafe fn copy_whole(&self, mut source: u64, target: u32, lane: u32) {
         let mut row = 0;
         while row < Self::WARP_ROWS {
-            // SAFETY: the caller's contract.
+            // SAFETY: the warp's rows are all readable, and no thread still reads the tile.
             unsafe { self.copy_row(source, target + row * MmaTile::<COLUMNS>::STRIDE, lane) };
             source += self.stride;
             row += 1;
@@ -260,12 +260,12 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
         let copied = target + rows * MmaTile::<COLUMNS>::STRIDE;
         while target < end {
             if target < copied {
-                // SAFETY: the caller's contract.
+                // SAFETY: the row is one of those that exist, and no thread still reads the tile.
                 unsafe { self.copy_row(source, target, lane) };
             } else {
                 let mut word = lane;
                 while word < self.words() {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: the word lies in the tile, which no thread still reads.
                     unsafe { shared::store_b32(target + 4 * (word - lane), 0) };
                     word += 32;
                 }
@@ -287,16 +287,16 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
             let mut words = [[0; MAX_PASSES]; SHIFTED_TOGETHER];
             self.each_word(row, lane, |i, pass| {
                 let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
-                // SAFETY: the caller's contract; the next word has been copied too, as the last one of the
-                // row.
+                // SAFETY: the row's copies have arrived, and brought the next word too, if only as the last
+                // one of the row.
                 let (low, high) = unsafe { (shared::load_b32(at), shared::load_b32(at + 4)) };
                 words[i][pass] = low >> 16 | high << 16;
             });
-            // SAFETY: the caller's contract; all lanes have read what any of them overwrites.
+            // SAFETY: all lanes are here, and have read what any of them overwrites.
             unsafe { warp::sync() };
             self.each_word(row, lane, |i, pass| {
                 let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
-                // SAFETY: the caller's contract.
+                // SAFETY: the word lies in the warp's rows, and no other lane still reads it.
                 unsafe { shared::store_b32(at, words[i][pass]) };
             });
             row += 2 * SHIFTED_TOGETHER as u32;
@@ -347,7 +347,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
         let (warp, lane) = place();
         let row = warp * Self::WARP_ROWS;
         let tile = tile.from_row(row);
-        // SAFETY: the caller's contract.
+        // SAFETY: all threads are here, the rows are readable, and none still reads the tile.
         unsafe {
             let (source, target) =
                 (self.source + row as u64 * self.stride + 4 * lane as u64, tile.address + 4 * lane);
@@ -377,7 +377,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
             (true, false) => (0, true),
             (start, true) => (!start as u32, false),
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: all threads are here, and their copies of the tile have arrived.
         unsafe {
             warp::sync();
             let (warp, lane) = place();

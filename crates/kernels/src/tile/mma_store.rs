@@ -21,7 +21,7 @@ pub unsafe fn store_rows<E: Element, const COLUMNS: u32>(
 ) {
     let first = target.address.wrapping_sub(E::BYTES * first_column as u64);
     let alignment = first | (E::BYTES * target.stride);
-    // SAFETY: the caller's contract; rows start at multiples of the units' bytes.
+    // SAFETY: all lanes are here, `target` is writable, and its rows start at multiples of the units' bytes.
     unsafe {
         if alignment.is_multiple_of(CHUNK as u64) {
             store_units::<E, COLUMNS, 8>(tile, rows, target, first_column);
@@ -56,7 +56,7 @@ unsafe fn store_units<E: Element, const COLUMNS: u32, const UNIT: u32>(
             .at::<E>(row, 0)
             .wrapping_sub(E::BYTES * first_column as u64)
             .wrapping_add(E::BYTES * column as u64);
-        // SAFETY: the caller's contract; what is stored exists.
+        // SAFETY: the row of the tile is written, and only elements of `target` that exist are stored.
         unsafe {
             if UNIT == 8 && from == 0 && to == UNIT {
                 global::store4(address, shared::load4(tile.at(row, column)).map(f32::to_bits));

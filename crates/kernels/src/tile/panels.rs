@@ -86,7 +86,7 @@ impl<X: Extent> Panels<X> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the maps are the view's, and no thread accesses the tile before the barrier's phase ends.
         unsafe { self.load_from(maps, barrier, (0, row), head, batch) }
     }
 
@@ -109,7 +109,7 @@ impl<X: Extent> Panels<X> {
         while panel < Self::COUNT {
             let column = (first_column + panel * Self::LINE_ELEMENTS).wrapping_sub(head.outside());
             let at = [column as i32, row as i32, head.head as i32, batch as i32];
-            // SAFETY: the caller's contract.
+            // SAFETY: the map is the head's, and no thread uses the panel before the barrier's phase ends.
             unsafe { tma::load_4d(self.panel(panel), map, barrier, at) };
             panel += 1;
         }
@@ -138,7 +138,7 @@ impl<X: Extent> Panels<X> {
     #[track_caller]
     pub unsafe fn store_panel(address: u32, map: u64, panel: u32, [row, head, batch]: [u32; 3]) {
         let at = [(panel * Self::LINE_ELEMENTS) as i32, row as i32, head as i32, batch as i32];
-        // SAFETY: the caller's contract.
+        // SAFETY: the map is the view's, the box is written and fenced, and no other thread uses its target.
         unsafe { tma::store_4d(map, address, at) };
     }
 
@@ -159,7 +159,7 @@ impl<X: Extent> Panels<X> {
         while panel < Self::COUNT {
             let mut byte = row * LINE + 16 * (index::thread_anew() % 32);
             while byte < Self::PANEL {
-                // SAFETY: the caller's contract; the byte is the panel's.
+                // SAFETY: the bytes are the panel's, in rows that no other thread accesses.
                 unsafe { shared::store4(self.panel(panel) + byte, [0; 4]) };
                 byte += 512;
             }
@@ -206,7 +206,7 @@ impl<X: Extent> Panels<X> {
         while row < X::ROWS {
             let at = self.at(row, first / 8);
             let keep = |word: u32| elements_from(first % 8, word);
-            // SAFETY: the caller's contract; the chunk is the row's.
+            // SAFETY: the chunk is the row's, which no other thread accesses.
             unsafe {
                 let [a, b, c, d] = shared::load4(at).map(f32::to_bits);
                 shared::store4(at, [a & keep(0), b & keep(1), c & keep(2), d & keep(3)]);

@@ -111,7 +111,7 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
     target: SharedTile,
     source: &GlobalTile,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the source is readable, the tile fits at `target`, and no thread still reads it.
     unsafe { load_as::<E, THREADS, ROWS, COLUMNS>(index::thread(), target, source) }
 }
 
@@ -144,14 +144,14 @@ pub unsafe fn load_as<E: Element, const THREADS: u32, const ROWS: u32, const COL
         while i < rows_in_flight * segments {
             let (row, column) = (first + i / segments * warps, lane + i % segments * 32);
             let exists = row < source.rows && column < source.columns;
-            // SAFETY: the caller's contract; an element is loaded only where it exists.
+            // SAFETY: the source is readable, and an element is loaded only where it exists.
             values[i as usize] = unsafe { E::load_if(exists, source.at::<E>(row, column)) };
             i += 1;
         }
         let mut i = 0;
         while i < rows_in_flight * segments {
             let (row, column) = (first + i / segments * warps, lane + i % segments * 32);
-            // SAFETY: the caller's contract.
+            // SAFETY: the element lies in the tile, which fits at `target` and which no thread still reads.
             unsafe { shared::store(target.at(row, column), values[i as usize]) };
             i += 1;
         }
@@ -174,11 +174,11 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
 ) {
     let mut k = 0;
     while k < depth {
-        // SAFETY: the caller's contract.
+        // SAFETY: the thread's rows of A are written up to `depth`, with a barrier between.
         let rows = unsafe { load_rows(a, lane, k) };
         let mut j = 0;
         while j < COLS {
-            // SAFETY: the caller's contract.
+            // SAFETY: the columns' rows of B are written up to `depth`, with a barrier between.
             let column = unsafe { shared::load4(b.at(lane.x + ROW_LANES * j as u32, k)) };
             let mut i = 0;
             while i < ROWS {
@@ -212,7 +212,7 @@ pub unsafe fn store_product<const COLS: usize>(
         let mut j = 0;
         while j < COLS {
             let (row, column) = (lane.row + i as u32, lane.x + ROW_LANES * j as u32);
-            // SAFETY: the caller's contract.
+            // SAFETY: the element lies in the tile, which fits at `target` and which no thread still reads.
             unsafe { shared::store(target.at(row, column), product[i][j]) };
             j += 1;
         }
@@ -234,13 +234,13 @@ pub unsafe fn multiply_accumulate<const PAIRS: usize>(
 ) {
     let mut k = 0;
     while k < depth {
-        // SAFETY: the caller's contract.
+        // SAFETY: the thread's rows of A are written up to `depth`, with a barrier between.
         let rows = unsafe { load_rows(a, lane, k) };
         let mut e = 0;
         while e < 4 {
             let mut j = 0;
             while j < PAIRS {
-                // SAFETY: the caller's contract.
+                // SAFETY: the first `depth` rows of B are written, with a barrier between.
                 let pair = unsafe { shared::load2(b.at(k + e as u32, pair_column(lane, j))) };
                 let mut i = 0;
                 while i < ROWS {
@@ -266,7 +266,7 @@ unsafe fn load_rows(tile: SharedTile, lane: Lane, column: u32) -> [[f32; 4]; ROW
     let mut rows = [[0.0; 4]; ROWS];
     let mut i = 0;
     while i < ROWS {
-        // SAFETY: the caller's contract.
+        // SAFETY: these columns of the thread's rows are written, with a barrier between.
         rows[i] = unsafe { shared::load4(tile.at(lane.row + i as u32, column)) };
         i += 1;
     }
@@ -297,7 +297,7 @@ pub unsafe fn store_row<E: Element, const PAIRS: usize>(
         while e < 2 {
             let column = pair_column(lane, j) + e as u32;
             if column < target.columns {
-                // SAFETY: the caller's contract; the column exists.
+                // SAFETY: the row and the column exist, and the element is this lane's alone.
                 unsafe { E::store(target.at::<E>(row, column), pairs[j][e] * factor) };
             }
             e += 1;

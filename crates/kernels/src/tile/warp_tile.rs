@@ -48,13 +48,13 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
     pub unsafe fn load(&mut self, buffer: usize, stage: u32, part: usize) {
         let mut i = 0;
         while i < PAIRS {
-            // SAFETY: the caller's contract.
+            // SAFETY: the stage's panel of B is written, with a barrier between, and all lanes are here.
             self.loaded[buffer].1[i] = unsafe { self.b.load(stage + A::BYTES, i as u32, part as u32) };
             i += 1;
         }
         let mut i = 0;
         while i < BLOCKS {
-            // SAFETY: the caller's contract.
+            // SAFETY: the stage's panel of A is written, with a barrier between, and all lanes are here.
             self.loaded[buffer].0[i] = unsafe { self.a.load(stage, i as u32, part as u32) };
             i += 1;
         }
@@ -71,7 +71,7 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
         while i < BLOCKS {
             let mut j = 0;
             while j < PAIRS {
-                // SAFETY: the caller's contract.
+                // SAFETY: all lanes of the warp are here.
                 unsafe {
                     E::mma(&mut self.acc[i][j][0], a[i], [b[j][0], b[j][1]]);
                     E::mma(&mut self.acc[i][j][1], a[i], [b[j][2], b[j][3]]);
@@ -90,7 +90,7 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
     pub unsafe fn finish(&mut self, stage: u32, parts: usize) {
         let mut part = 0;
         while part < parts {
-            // SAFETY: the caller's contract.
+            // SAFETY: the stage is written, with a barrier between, and all lanes are here.
             unsafe {
                 if part + 1 < parts {
                     self.load((part + 1) % 2, stage, part + 1);
@@ -121,7 +121,7 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
                 };
                 let words = [word(j, 0), word(j, 1), word(j + 1, 0), word(j + 1, 1)];
                 // The quad's columns of four products are neighbours; now each lane gets eight that are.
-                // SAFETY: the caller's contract; what is stored exists, and belongs to this lane.
+                // SAFETY: all lanes are here, and each stores only elements that exist and are its own.
                 unsafe {
                     let words = transpose_quad(words);
                     let column = n + 16 * j as u32 + 8 * pair;
@@ -151,7 +151,7 @@ unsafe fn store_elements(address: u64, words: [u32; 4], elements: u32) {
     while i < 8 {
         if (i as u32) < elements {
             let half = (words[i / 2] >> (16 * (i % 2))) as u16;
-            // SAFETY: the caller's contract.
+            // SAFETY: the element exists, and no other thread accesses it.
             unsafe { global::store_b16(address + 2 * i as u64, half) };
         }
         i += 1;
@@ -166,7 +166,7 @@ unsafe fn store_elements(address: u64, words: [u32; 4], elements: u32) {
 #[track_caller]
 unsafe fn transpose_quad(words: [u32; 4]) -> [u32; 4] {
     let lane = index::thread() % QUAD;
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     let exchange = |word: u32, mask: u32| unsafe { warp::shuffle_xor(f32::from_bits(word), mask) }.to_bits();
     let [a, b, c, d] = words;
     // Blocks of 2×2 first, then the two blocks off the diagonal.

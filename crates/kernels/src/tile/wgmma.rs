@@ -31,13 +31,13 @@ pub const BOX_BYTES: u32 = 64 * LINE;
 #[track_caller]
 pub unsafe fn load<P: Panel>(map: u64, shared: u32, barrier: u32, (first, k): (u32, u32)) {
     if P::ALONG_K {
-        // SAFETY: the caller's contract.
+        // SAFETY: the map is the operand's, and no thread accesses the panel before the barrier's phase ends.
         return unsafe { tma::load_2d(shared, map, barrier, [k as i32, first as i32]) };
     }
     let mut part = 0;
     while part < P::SPAN / LINE_ELEMENTS {
         let first = first + part * LINE_ELEMENTS;
-        // SAFETY: the caller's contract.
+        // SAFETY: the map is the operand's, and no thread accesses the box before the barrier's phase ends.
         unsafe { tma::load_2d(shared + part * BOX_BYTES, map, barrier, [first as i32, k as i32]) };
         part += 1;
     }

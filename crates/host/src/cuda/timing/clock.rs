@@ -43,7 +43,7 @@ impl Clock {
         count: usize,
         enqueue: impl Fn() -> Result<()>,
     ) -> Result<Duration> {
-        // SAFETY: the caller's contract.
+        // SAFETY: the launches' memory stays alive, and nothing else touches it, while the graph is replayed.
         let graph = unsafe { self.cuda.capture(|_| (0..count).try_for_each(|_| enqueue())) }?;
         // The first replay also brings the graph to the device.
         graph.launch()?;

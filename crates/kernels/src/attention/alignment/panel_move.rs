@@ -57,7 +57,7 @@ impl<X: Extent> LaneChunks<X> {
         let mut words = [[0; 4]; LANE_CHUNKS as usize];
         let mut chunk = 0;
         while chunk < Self::of_panel(panel) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the chunk is this lane's, and no other thread accesses it.
             words[chunk as usize] = unsafe { shared::load4(self.at(panel, chunk)) }.map(f32::to_bits);
             chunk += 1;
         }
@@ -72,7 +72,7 @@ impl<X: Extent> LaneChunks<X> {
 #[inline(always)]
 #[track_caller]
 unsafe fn others(word: u32) -> u32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: all lanes of the warp are here.
     unsafe { warp::shuffle_xor(f32::from_bits(word), WARP_ROWS) }.to_bits()
 }
 
@@ -91,7 +91,7 @@ pub unsafe fn move_left<X: Extent>(rows: Panels<X>, by: u32) {
     let mut panel = LaneChunks::<X>::PANELS;
     while panel > 0 {
         panel -= 1;
-        // SAFETY: the caller's contract; the chunks are this lane's.
+        // SAFETY: all lanes are here, and no other thread accesses this lane's chunks.
         unsafe {
             let words = lane.load(panel);
             let mut chunk = LaneChunks::<X>::of_panel(panel);
@@ -118,7 +118,7 @@ pub unsafe fn move_right_by_one<X: Extent>(rows: Panels<X>) {
     let mut before = 0;
     let mut panel = 0;
     while panel < LaneChunks::<X>::PANELS {
-        // SAFETY: the caller's contract; the chunks are this lane's.
+        // SAFETY: all lanes are here, and no other thread accesses this lane's chunks.
         unsafe {
             let words = lane.load(panel);
             let mut chunk = 0;

@@ -103,7 +103,7 @@ pub unsafe fn store_rows<E: MmaElement, X: Extent, O: Registers<Value = f32>>(
     let mut first = 0;
     while first < WARP_ROWS {
         let mut half = first / 8;
-        // SAFETY: the caller's contract; a slot is written again after its copy was waited for.
+        // SAFETY: all lanes are here, and a slot, which is theirs, is rewritten once its copy was waited for.
         unsafe {
             if first > 0 {
                 tma::wait_group_read::<0>();
@@ -141,7 +141,7 @@ unsafe fn write_row<E: MmaElement, O: Registers<Value = f32>>(address: u32, o: &
     while j < O::LEN / 4 {
         let pair = E::pack(o[4 * j + 2 * half], o[4 * j + 2 * half + 1]);
         let address = address + 16 * j as u32;
-        // SAFETY: the caller's contract.
+        // SAFETY: the pair lies in the row's slot, which no thread reads.
         unsafe {
             shared::store_b16(address, pair as u16);
             shared::store_b16(address + 2, (pair >> 16) as u16);
@@ -159,7 +159,7 @@ unsafe fn write_row<E: MmaElement, O: Registers<Value = f32>>(address: u32, o: &
 unsafe fn copy_row(slot: u32, place: Place, leading: bool) {
     let (first, last) = place.chunks();
     let (from, to) = if leading { (place.start, first) } else { (last, place.end) };
-    // SAFETY: the caller's contract.
+    // SAFETY: the row exists, it is written before a `warp::sync`, and no other lane stores this part of it.
     unsafe {
         if leading && first < last {
             tma::store_bytes(place.at(first), slot + 2 * first, 2 * (last - first));

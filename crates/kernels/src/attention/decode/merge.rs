@@ -44,7 +44,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         let mut i = 0;
         while i < ROWS {
             let row = lane.row(i);
-            // SAFETY: the caller's contract; each element is one lane's.
+            // SAFETY: all lanes are here, each element is one lane's, and the warp is done with its ring.
             unsafe {
                 let (inverse_sum, lse) = softmax.finish(i);
                 let mut j = 0;
@@ -69,7 +69,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         let lane = index::thread() % 32;
         let mut row = index::thread() / 32;
         while work.first_row + row <= last_row {
-            // SAFETY: the caller's contract.
+            // SAFETY: all warps have written their results, with a barrier between.
             let (shares, lse) = unsafe { self.shares(row) };
             let at = work.query_row(params, work.first_row + row);
             let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
@@ -81,7 +81,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
                 let mut value = 0.0;
                 let mut warp = 0;
                 while warp < WARPS {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: all warps have written this element, with a barrier between.
                     let share = unsafe { shared::load(self.o(warp as u32, row, column)) };
                     value = math::fma(shares[warp], share, value);
                     warp += 1;
@@ -111,7 +111,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         let mut max = f32::NEG_INFINITY;
         let mut warp = 0;
         while warp < WARPS {
-            // SAFETY: the caller's contract.
+            // SAFETY: all warps have written their log-sum-exps, with a barrier between.
             shares[warp] = unsafe { shared::load(self.lse(warp as u32, row)) };
             max = math::max(max, shares[warp]);
             warp += 1;
@@ -149,7 +149,7 @@ impl Target<'_> {
     /// It exists, and no other thread stores it.
     #[inline(always)]
     unsafe fn store_o<E: Element>(&self, params: &DecodeParams, column: u32, value: f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the element exists, and no other thread stores it.
         unsafe {
             if params.num_splits > 1 {
                 return f32::store(partial_o(params, self.work.split, self.row, column), value);
@@ -169,7 +169,7 @@ impl Target<'_> {
     /// As [`Self::store_o`].
     #[inline(always)]
     unsafe fn store_lse(&self, params: &DecodeParams, lse: f32) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the row exists, and no other thread stores its log-sum-exp.
         unsafe {
             if params.num_splits > 1 {
                 f32::store(partial_lse(params, self.work.split, self.row), lse);

@@ -40,8 +40,8 @@ impl Work {
     /// Sq, `heads`, `group` and `num_splits` are at least 1, and `group` divides `heads`.
     #[inline(always)]
     pub(super) unsafe fn of_block<const BLOCK_M: u32>(params: &DecodeParams) -> Self {
-        // SAFETY: the caller's contract. Without it each division would carry a call to the panic
-        // for a zero divisor, which a kernel cannot link.
+        // SAFETY: Sq, `heads`, `group` and `num_splits` are at least 1. Without this each division would
+        // carry a call to the panic for a zero divisor, which a kernel cannot link.
         let (tiles, kv_heads) = unsafe {
             assert_unchecked(params.group > 0);
             assert_unchecked(params.num_splits > 0);
@@ -105,7 +105,7 @@ pub(super) unsafe fn used_keys(params: &DecodeParams, batch: u32) -> u32 {
     if params.seqused_k == 0 {
         return params.seqlen_k;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: `seqused_k` has a readable entry for each sequence.
     let used = unsafe { global::load_b32_if(true, params.seqused_k + 4 * batch as u64) } as i32;
     (used.max(0) as u32).min(params.seqlen_k)
 }

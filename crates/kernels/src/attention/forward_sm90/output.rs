@@ -102,7 +102,7 @@ unsafe fn store_boxes<T: Tile, const STAGED: bool>(
 ) {
     let address = |panel: u32| rows.panel(if STAGED { panel % 2 } else { panel });
     let mut panel = 0;
-    // SAFETY: the caller's contract; a panel is written again after its box was waited for.
+    // SAFETY: the map is O's, all lanes are here, and a panel is rewritten once its box was waited for.
     unsafe {
         while panel < Panels::<OutputRows<T>>::COUNT {
             if STAGED && panel >= 2 {

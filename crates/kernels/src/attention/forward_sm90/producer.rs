@@ -203,7 +203,7 @@ unsafe fn load_classes<X: Extent>(
     while class < classes.count() {
         let share = rows.from_row(class * classes.rows(WARPGROUP_ROWS));
         let start = HeadStart { class, head, shift: 0 };
-        // SAFETY: the caller's contract.
+        // SAFETY: the maps are the classes', and no thread accesses the rows before the barrier's phase ends.
         unsafe { share.load(maps, barrier, classes.rows(row), start, batch) };
         class += 1;
     }

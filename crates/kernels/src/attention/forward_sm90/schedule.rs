@@ -37,7 +37,7 @@ impl Keys {
         Self {
             blocks: blocks.count,
             row: work.keys.first + blocks.first_key(0),
-            // SAFETY: the caller's contract.
+            // SAFETY: `group` is at least 1.
             head: unsafe { work.kv_head(attention) },
             batch: work.batch_index(attention),
         }
