@@ -163,7 +163,7 @@ fn rows_that_start_anywhere_are_read_where_they_are() {
     let document = json(&format!("{line} --json"));
     let steps = rows(&document)[0]["plan"]["steps"].as_array().unwrap();
     let entry = steps[0]["entry"].as_str().unwrap();
-    assert!(steps.len() == 1 && entry.ends_with("_row_classes"), "{entry}");
+    assert!(steps.len() == 1 && entry.ends_with("_residues"), "{entry}");
     assert_eq!(document["passed"], true);
     let text = stdout(line);
     assert!(

@@ -11,11 +11,11 @@ use fa_kernels::params::{
 };
 use fa_kernels::ptx::tma;
 
-use self::maps::{class_map, class_maps, row_class_maps};
+use self::maps::{class_map, class_maps, residue_maps};
 use crate::forward::MAX_SEQLEN;
 use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{
-    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, row_classes, tiles, unmapped,
+    Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, residues, tiles, unmapped,
     whole_tiles,
 };
 use crate::tensor_map::TensorMap;
@@ -104,10 +104,10 @@ fn persistent_params(
     let [q, k, v] = [at(0, addresses.q), at(1, addresses.k), at(2, addresses.v)];
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let v_margin = margin(v, &v_read, head_dim);
-    let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
+    let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     // V's shift moves the columns of O. A store through a map writes whole chunks of 16 bytes, past the ends
     // of rows too.
-    let o_by_rows = by_classes
+    let o_by_rows = by_residues
         || !problem.head_dim_v().is_multiple_of(CHUNK as usize)
         || !addresses.o.is_multiple_of(16)
         || unmapped("o", &problem.tensors().o).is_some()
@@ -115,10 +115,10 @@ fn persistent_params(
         || v_margin >= CHUNK;
     let element_bytes = problem.dtype().bytes() as u32;
     let o = || encode(&class_map((addresses.o, 2), &problem.tensors().o, Sm90Config::WARP_ROWS, 0));
-    let classes = row_classes(problem);
+    let classes = residues(problem);
     let inputs = |address, layout: &TensorLayout, rows| {
-        if by_classes {
-            row_class_maps(address, layout, classes, rows, &encode)
+        if by_residues {
+            residue_maps(address, layout, classes, rows, &encode)
         } else {
             class_maps((address, element_bytes), layout, rows, &encode)
         }
@@ -127,33 +127,33 @@ fn persistent_params(
     // Of V transposed, columns are rows.
     let v_rows = if element_bytes == 1 { head_dim } else { block_n };
     let maps = AttentionMaps {
-        q: inputs(q, &q_read, if by_classes { classes.rows(q_rows) } else { q_rows })?,
+        q: inputs(q, &q_read, if by_residues { classes.rows(q_rows) } else { q_rows })?,
         k: inputs(k, &k_read, block_n)?,
         v: inputs(v, &v_read, v_rows)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
-    let TileOrder { section, back_and_forth, short_tiles, single_tiles, sequence_step } = *order;
+    let TileOrder { heads_per_swizzle, snake_order, short_tiles, tail_tiles, sequence_step } = *order;
     let is_varlen = problem.cu_seqlens().is_some();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
-    let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.landed_distance();
+    let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.fix_up_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
-    let seqlen_k = if by_classes { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
-    let are_shifted = by_classes || is_shifted(&q_read) || is_shifted(&k_read);
+    let seqlen_k = if by_residues { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
+    let are_shifted = by_residues || is_shifted(&q_read) || is_shifted(&k_read);
     let params = PersistentParams {
         attention: AttentionParams { q_strides, k_strides, v_strides, seqlen_k, ..attention },
         // The plan checked that all heads' tiles are below 2^31.
         tiles: tiles(problem, &entry.tile, short_tiles) as u32,
         short_tiles,
         whole_tiles,
-        section,
-        back_and_forth: back_and_forth.into(),
-        single_tiles,
+        heads_per_swizzle,
+        snake_order: snake_order.into(),
+        tail_tiles,
         // A map clips at the end of its tensor, and not at that of a packed sequence.
         o_by_rows: if o_by_rows { 2 } else { is_varlen.into() },
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
-        v_landed: if is_varlen { landed } else { 0 },
-        qk_landed: if are_shifted { landed } else { 0 },
+        v_fix_up: if is_varlen { landed } else { 0 },
+        qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
         v_descale: problem.v_descale(),

@@ -253,7 +253,7 @@ fn heads_of_every_class_keep_out_what_is_between_them() {
 fn run_classes(case: &Case, o_offset: usize, multiprocessors: u32, columns: u32, schedule: u64) {
     let problem = case.problem();
     let mut built = entries().filter(|entry| {
-        let of_type = entry.algorithm == Algorithm::ForwardSm90RowClasses && entry.dtype == case.dtype.name();
+        let of_type = entry.algorithm == Algorithm::ForwardSm90Residues && entry.dtype == case.dtype.name();
         of_type && entry.tile.head_dim >= columns
     });
     let entry = built.next().unwrap();
@@ -309,9 +309,9 @@ fn rows_of_every_class_are_read_where_they_are() {
 
 /// Every HEAD_DIM with classes of rows, filled up to its last column.
 #[test]
-fn row_classes_of_every_width() {
+fn residues_of_every_width() {
     let of_type = |entry: &&Entry| {
-        entry.algorithm == Algorithm::ForwardSm90RowClasses && entry.dtype == DType::F16.name()
+        entry.algorithm == Algorithm::ForwardSm90Residues && entry.dtype == DType::F16.name()
     };
     for (index, entry) in entries().filter(of_type).enumerate() {
         let columns = entry.tile.head_dim;

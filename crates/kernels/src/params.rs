@@ -13,7 +13,7 @@ pub use backward::BackwardParams;
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
-use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::head_offset::HeadOffset;
 use crate::ptx::tma::TensorMap;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
@@ -126,13 +126,13 @@ pub struct PersistentParams {
     pub whole_tiles: u32,
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that their
     /// K and V are found in L2; at least 1. Those of a packed batch are of one sequence.
-    pub section: u32,
+    pub heads_per_swizzle: u32,
     /// 1 where the blocks of the grid take tiles in turn back and forth, so that the last begins every second
     /// round; 0 where the first begins each.
-    pub back_and_forth: u32,
+    pub snake_order: u32,
     /// Tiles, the last ones, that are a block each, below `tiles`; the other blocks of the grid take the
     /// others in turn.
-    pub single_tiles: u32,
+    pub tail_tiles: u32,
     /// 0 where O leaves through its tensor map; 1 where warps store those of their rows themselves that the
     /// map would not clip: at the end of a packed sequence; 2 where O has no map, and they store all.
     pub o_by_rows: u32,
@@ -142,9 +142,9 @@ pub struct PersistentParams {
     pub sequence_step: u32,
     /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it
     /// lands where they wait.
-    pub v_landed: u32,
-    /// As `v_landed`, for Q and K.
-    pub qk_landed: u32,
+    pub v_fix_up: u32,
+    /// As `v_fix_up`, for Q and K.
+    pub qk_fix_up: u32,
     /// The most columns that boxes of V have before their head, so that they start with sectors of 32 bytes;
     /// 0 where they need not, or cannot in all rows alike.
     pub v_margin: u32,
@@ -193,11 +193,11 @@ pub struct GemmParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionMaps {
     /// Of Q, one for each class of heads; all are valid, be there fewer classes.
-    pub q: [TensorMap; HeadStart::MAX_CLASSES],
+    pub q: [TensorMap; HeadOffset::MAX_CLASSES],
     /// As `q`, of K.
-    pub k: [TensorMap; HeadStart::MAX_CLASSES],
+    pub k: [TensorMap; HeadOffset::MAX_CLASSES],
     /// As `q`, of V.
-    pub v: [TensorMap; HeadStart::MAX_CLASSES],
+    pub v: [TensorMap; HeadOffset::MAX_CLASSES],
     /// Of O, whose heads are of one class; not read where [`PersistentParams::o_by_rows`] is 2.
     pub o: TensorMap,
 }

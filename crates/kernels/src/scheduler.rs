@@ -65,7 +65,7 @@ impl Tiles {
     /// Index of the next tile of the block with this index, of so many, if there is one.
     #[inline(always)]
     fn index(&mut self, params: &PersistentParams, block: u32, blocks: u32) -> Option<u32> {
-        let (single, tiles) = (params.single_tiles, params.tiles - params.single_tiles);
+        let (single, tiles) = (params.tail_tiles, params.tiles - params.tail_tiles);
         let blocks = blocks - single;
         // SAFETY: a grid has blocks that take tiles in turn.
         unsafe { assert_unchecked(blocks > 0) };
@@ -74,13 +74,13 @@ impl Tiles {
         if block >= blocks {
             return if round == 0 { Some(tiles + block - blocks) } else { None };
         }
-        let back = params.back_and_forth != 0 && round / blocks % 2 == 1;
+        let back = params.snake_order != 0 && round / blocks % 2 == 1;
         let index = round + if back { blocks - 1 - block } else { block };
         if index < tiles { Some(index) } else { None }
     }
 
-    /// The next one of `block_m` queries, if there is one. In a packed batch each sequence has as many as it needs: blocks find
-    /// theirs by counting.
+    /// The next one of `block_m` queries, if there is one. In a packed batch each sequence has as many as it
+    /// needs: blocks find theirs by counting.
     ///
     /// # Safety
     /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this
@@ -110,9 +110,10 @@ impl Tiles {
             let head_tiles = queries.len.div_ceil(block_m);
             let (tiles, place) = (head_tiles * attention.heads, index - self.first);
             if place < tiles {
-                // SAFETY: the sequence has a tile there, sections have heads, and the offsets are readable.
+                // SAFETY: the sequence has a tile there, swizzles have heads, and the offsets are readable.
                 return Some(unsafe {
-                    let (head, place) = in_section(params.section, attention.heads, head_tiles, place);
+                    let (head, place) =
+                        in_swizzle(params.heads_per_swizzle, attention.heads, head_tiles, place);
                     WorkTile::of_place(attention, head_tiles, place, head, self.batch)
                 });
             }
@@ -137,21 +138,21 @@ fn in_order(params: &AttentionParams, tiles: u32, place: u32) -> u32 {
 }
 
 /// Head and place among its tiles of the `index`-th tile of `heads` heads with `head_tiles` tiles each:
-/// section after section of heads, in each the tiles of all heads that come first, then those that come
+/// swizzle after swizzle of heads, in each the tiles of all heads that come first, then those that come
 /// second.
 ///
 /// # Safety
-/// `index` is below the number of tiles, and `section` at least 1.
+/// `index` is below the number of tiles, and `swizzle` at least 1.
 #[inline(always)]
-unsafe fn in_section(section: u32, heads: u32, head_tiles: u32, index: u32) -> (u32, u32) {
-    // SAFETY: `index` is below the number of tiles, so a head has some, and `section` is at least 1.
-    unsafe { assert_unchecked(head_tiles > 0 && section > 0) };
-    let section_tiles = section * head_tiles;
+unsafe fn in_swizzle(swizzle: u32, heads: u32, head_tiles: u32, index: u32) -> (u32, u32) {
+    // SAFETY: `index` is below the number of tiles, so a head has some, and `swizzle` is at least 1.
+    unsafe { assert_unchecked(head_tiles > 0 && swizzle > 0) };
+    let swizzle_tiles = swizzle * head_tiles;
     // SAFETY: neither factor is 0.
-    unsafe { assert_unchecked(section_tiles > 0) };
-    let (first_head, index) = (index / section_tiles * section, index % section_tiles);
-    // The last section may have fewer heads.
-    let heads = (heads - first_head).min(section);
+    unsafe { assert_unchecked(swizzle_tiles > 0) };
+    let (first_head, index) = (index / swizzle_tiles * swizzle, index % swizzle_tiles);
+    // The last swizzle may have fewer heads.
+    let heads = (heads - first_head).min(swizzle);
     // SAFETY: the index is below the number of tiles.
     unsafe { assert_unchecked(heads > 0) };
     (first_head + index % heads, index / heads)
@@ -237,7 +238,7 @@ impl WorkTile {
     /// As [`Self::of_block`]; `index` is below `params.tiles`, which is the number of all heads' tiles.
     #[inline(always)]
     unsafe fn of_persistent(params: &PersistentParams, index: u32) -> Self {
-        let &PersistentParams { attention, tiles, whole_tiles, short_tiles, section, .. } = params;
+        let &PersistentParams { attention, tiles, whole_tiles, short_tiles, heads_per_swizzle, .. } = params;
         // SAFETY: a head has a tile.
         unsafe { assert_unchecked(whole_tiles + short_tiles > 0) };
         // What follows from it would otherwise be computed once, and kept in registers.
@@ -248,7 +249,7 @@ impl WorkTile {
         // SAFETY: the index is below the number of tiles, there are heads, and the offsets are readable.
         unsafe {
             assert_unchecked(head_tiles > 0 && attention.heads > 0);
-            let (head, place) = in_section(section, all_heads, head_tiles, index);
+            let (head, place) = in_swizzle(heads_per_swizzle, all_heads, head_tiles, index);
             let (head, batch) = (head % attention.heads, head / attention.heads);
             let work = Self::of_place(&attention, head_tiles, place, head, batch);
             Self { tile: first + work.tile, ..work }
@@ -323,21 +324,21 @@ mod tests {
 
     #[test]
     fn the_blocks_of_a_grid_share_all_tiles() {
-        for (back_and_forth, second_round) in [(0, [3, 4, 5]), (1, [5, 4, 3])] {
-            for (single_tiles, tiles) in [(0, 12), (0, 10), (1, 10), (3, 12), (5, 8)] {
+        for (snake_order, second_round) in [(0, [3, 4, 5]), (1, [5, 4, 3])] {
+            for (tail_tiles, tiles) in [(0, 12), (0, 10), (1, 10), (3, 12), (5, 8)] {
                 let params =
-                    PersistentParams { back_and_forth, tiles, single_tiles, ..PersistentParams::default() };
+                    PersistentParams { snake_order, tiles, tail_tiles, ..PersistentParams::default() };
                 let mut taken = [0; 12];
-                for block in 0..3 + single_tiles {
+                for block in 0..3 + tail_tiles {
                     let mut of_block = Tiles::default();
-                    let mut next = || of_block.index(&params, block, 3 + single_tiles);
-                    let first = if block < 3 { block } else { tiles - single_tiles + block - 3 };
+                    let mut next = || of_block.index(&params, block, 3 + tail_tiles);
+                    let first = if block < 3 { block } else { tiles - tail_tiles + block - 3 };
                     assert_eq!(next(), Some(first));
                     taken[first as usize] += 1;
                     let second = next();
                     assert!(second.is_none_or(|index| index == second_round[block as usize]));
                     for index in core::iter::successors(second, |_| next()) {
-                        assert!(index < tiles - single_tiles);
+                        assert!(index < tiles - tail_tiles);
                         taken[index as usize] += 1;
                     }
                 }
@@ -356,12 +357,12 @@ mod tests {
             window_span: UNLIMITED,
             ..AttentionParams::default()
         };
-        // Three tiles for each of 2·3 heads, in sections of four heads and then two.
+        // Three tiles for each of 2·3 heads, in swizzles of four heads and then two.
         let params = PersistentParams {
             attention,
             tiles: 18,
             whole_tiles: 3,
-            section: 4,
+            heads_per_swizzle: 4,
             ..PersistentParams::default()
         };
         let place = |index| place(&params, index);
@@ -385,7 +386,7 @@ mod tests {
             tiles: 20,
             whole_tiles: 3,
             short_tiles: 2,
-            section: 1,
+            heads_per_swizzle: 1,
             ..PersistentParams::default()
         };
         assert_eq!(

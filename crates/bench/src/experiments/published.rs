@@ -45,8 +45,8 @@ impl Attention {
         lab.pick(GPU, CPU, SIM)
     }
 
-    /// Every problem of the grid in [B, H, S, D], by head_dim, mask and length; where a head_dim is given, its
-    /// problems alone.
+    /// Every problem of the grid in [B, H, S, D], by head_dim, mask and length; where a head_dim is given,
+    /// its problems alone.
     pub(super) fn cases(self, dtype: DType, head_dim: Option<usize>) -> Result<Vec<Case<Problem>>> {
         let mut cases = Vec::new();
         for head_dim in head_dim.map_or(self.head_dims.to_vec(), |head_dim| vec![head_dim]) {

@@ -1,7 +1,7 @@
 //! Tensor maps of Q, K, V and O for `forward_sm90`.
 
-use fa_kernels::attention::alignment::head_start::HeadStart;
-use fa_kernels::attention::alignment::row_classes::RowClasses;
+use fa_kernels::attention::alignment::head_offset::HeadOffset;
+use fa_kernels::attention::alignment::residues::Residues;
 use fa_kernels::config::Sm90Config;
 use fa_kernels::ptx::tma;
 
@@ -16,10 +16,10 @@ pub(super) fn class_maps(
     layout: &TensorLayout,
     rows: u32,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
-) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
+) -> Result<[tma::TensorMap; HeadOffset::MAX_CLASSES]> {
     let at = (address, element_bytes);
-    let mut maps = [encode(&class_map(at, layout, rows, 0))?; HeadStart::MAX_CLASSES];
-    let classes = HeadStart::classes(layout.stride_head as u64).min(layout.heads);
+    let mut maps = [encode(&class_map(at, layout, rows, 0))?; HeadOffset::MAX_CLASSES];
+    let classes = HeadOffset::classes(layout.stride_head as u64).min(layout.heads);
     for (class, map) in maps.iter_mut().enumerate().take(classes).skip(1) {
         *map = encode(&class_map(at, layout, rows, class))?;
     }
@@ -27,18 +27,18 @@ pub(super) fn class_maps(
 }
 
 /// As [`class_maps`], of classes of rows, of 16-bit elements.
-pub(super) fn row_class_maps(
+pub(super) fn residue_maps(
     address: u64,
     layout: &TensorLayout,
-    classes: RowClasses,
+    classes: Residues,
     rows: u32,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
-) -> Result<[tma::TensorMap; HeadStart::MAX_CLASSES]> {
+) -> Result<[tma::TensorMap; HeadOffset::MAX_CLASSES]> {
     let map = |class: u32| {
         let first = address + 2 * (class as usize * layout.stride_seq) as u64;
         encode(&map_from((first, 2), classes.shift(class), &class_layout(layout, classes), rows))
     };
-    let mut maps = [map(0)?; HeadStart::MAX_CLASSES];
+    let mut maps = [map(0)?; HeadOffset::MAX_CLASSES];
     for class in 1..classes.count() {
         maps[class as usize] = map(class)?;
     }
@@ -53,8 +53,8 @@ pub(super) fn class_map(
     class: usize,
 ) -> TensorMap {
     let TensorLayout { stride_head, heads, .. } = *layout;
-    let classes = HeadStart::classes(stride_head as u64);
-    let shift = HeadStart::of(stride_head as u64, class as u32, 0).shift;
+    let classes = HeadOffset::classes(stride_head as u64);
+    let shift = HeadOffset::of(stride_head as u64, class as u32, 0).shift;
     let layout = TensorLayout {
         heads: (heads - class).div_ceil(classes),
         stride_head: classes.saturating_mul(stride_head),
@@ -98,7 +98,7 @@ mod tests {
             let layout = TensorLayout::strided([2, 5, heads, 129], [5 * row, row, stride, 1]);
             let maps = class_maps((4096, 2), &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
             for head in 0..heads {
-                let start = HeadStart::of(stride as u64, head as u32, 0);
+                let start = HeadOffset::of(stride as u64, head as u32, 0);
                 let map = class_map((4096, 2), &layout, 64, start.class as usize);
                 let elements = u64::from(start.head) * map.strides[1] / 2 + u64::from(start.shift);
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, 0, head) as u64);
@@ -106,7 +106,7 @@ mod tests {
                 assert_eq!(map.dims[0], u64::from(start.shift) + 129);
                 assert_eq!(maps[start.class as usize], tma::TensorMap(map.encode().unwrap()));
             }
-            let classes = HeadStart::classes(stride as u64).min(heads);
+            let classes = HeadOffset::classes(stride as u64).min(heads);
             let mapped: u64 =
                 (0..classes).map(|class| class_map((4096, 2), &layout, 64, class).dims[2]).sum();
             assert_eq!(mapped, heads as u64);
@@ -120,8 +120,8 @@ mod tests {
         for (seqlen, stride) in [(16_u32, 129), (40, 131), (12, 130), (8, 134), (6, 132), (4, 140)] {
             let head = 8 * seqlen as usize * stride;
             let layout = TensorLayout::strided([2, seqlen as usize, 3, 129], [3 * head, stride, head, 1]);
-            let classes = RowClasses::of(stride as u64);
-            let maps = row_class_maps(4096, &layout, classes, 8, |map| {
+            let classes = Residues::of(stride as u64);
+            let maps = residue_maps(4096, &layout, classes, 8, |map| {
                 let rows = u64::from(classes.rows(seqlen));
                 assert_eq!((map.dims[1], map.box_dims[1]), (rows, 8));
                 Ok(encode(map).unwrap())

@@ -1,7 +1,7 @@
 //! Where rows of Q, K, V and O start, and what tensor maps can describe of them: the rules of `forward_sm90`.
 
-use fa_kernels::attention::alignment::head_start::HeadStart;
-use fa_kernels::attention::alignment::row_classes::RowClasses;
+use fa_kernels::attention::alignment::head_offset::HeadOffset;
+use fa_kernels::attention::alignment::residues::Residues;
 
 use crate::forward::MAX_HEAD_DIM;
 use crate::{DType, Problem, TensorLayout, Tensors};
@@ -19,7 +19,7 @@ pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
 
 /// How many elements behind a multiple of 16 bytes a head's rows start.
 fn shift(layout: &TensorLayout, head: usize) -> usize {
-    HeadStart::of(layout.stride_head as u64, head as u32, 0).shift as usize
+    HeadOffset::of(layout.stride_head as u64, head as u32, 0).shift as usize
 }
 
 /// The most columns that boxes of a tensor at `address` may start before their head, of `columns` in a tile:
@@ -54,7 +54,7 @@ pub(super) fn apart(q: &TensorLayout, k: &TensorLayout) -> Option<String> {
 
 /// Why a tensor's rows cannot be read where they are, wherever its heads start.
 pub(super) fn unreadable(name: &str, layout: &TensorLayout) -> Option<String> {
-    let classes = HeadStart::classes(layout.stride_head as u64);
+    let classes = HeadOffset::classes(layout.stride_head as u64);
     let heads_of_class =
         ("heads", layout.heads.div_ceil(classes), classes.saturating_mul(layout.stride_head));
     unmapped_axes(name, layout).or_else(|| unmapped_axis(name, heads_of_class)).or_else(|| {
@@ -97,15 +97,15 @@ pub(super) fn is_mappable((length, stride): (usize, usize), element_bytes: usize
 }
 
 /// The classes of the problem's rows.
-pub(crate) fn row_classes(problem: &Problem) -> RowClasses {
-    RowClasses::of(problem.tensors().k.stride_seq as u64)
+pub(crate) fn residues(problem: &Problem) -> Residues {
+    Residues::of(problem.tensors().k.stride_seq as u64)
 }
 
 /// Why the rows of a problem are not read class by class, if they are not; the widest tile has so many
 /// columns.
 pub(super) fn class_refusal(problem: &Problem, widest: usize) -> Option<String> {
     let Tensors { q, k, v, .. } = problem.tensors();
-    let classes = row_classes(problem);
+    let classes = residues(problem);
     let count = classes.count() as usize;
     let tensors = [("q", q), ("k", k), ("v", v)];
     let alike = |stride: usize| stride % CHUNK == k.stride_seq % CHUNK;
@@ -130,7 +130,7 @@ pub(super) fn class_refusal(problem: &Problem, widest: usize) -> Option<String> 
 }
 
 /// A class's rows.
-pub(crate) fn class_layout(tensor: &TensorLayout, classes: RowClasses) -> TensorLayout {
+pub(crate) fn class_layout(tensor: &TensorLayout, classes: Residues) -> TensorLayout {
     let TensorLayout { seqlen, stride_seq, .. } = *tensor;
     let count = classes.count() as usize;
     TensorLayout { seqlen: seqlen / count, stride_seq: stride_seq.saturating_mul(count), ..*tensor }
@@ -138,7 +138,7 @@ pub(crate) fn class_layout(tensor: &TensorLayout, classes: RowClasses) -> Tensor
 
 /// Columns that a tile must hold where rows are read class by class.
 pub(super) fn class_columns(problem: &Problem) -> usize {
-    problem.widest_head_dim() + row_classes(problem).last_shift() as usize
+    problem.widest_head_dim() + residues(problem).last_shift() as usize
 }
 
 /// Elements of 16 bytes in e4m3, which rows and heads start at multiples of.

@@ -1,13 +1,13 @@
 //! The ways in which `forward_sm90` reads rows (where they are, as copies, or class by class), each with its
 //! tiles and about how long they take.
 
-use fa_kernels::attention::alignment::row_classes::RowClasses;
+use fa_kernels::attention::alignment::residues::Residues;
 use fa_kernels::entries::{Algorithm, Entry};
 
 use super::candidates::{for_scores, that_hold, widest};
 use super::cost::h200::{MOVE_CYCLES, SLOWER_BY_CLASSES, SM80_OVER_ALIGNED};
 use super::cost::step_cycles;
-use super::geometry::{class_columns, class_refusal, row_classes, unfit_in_e4m3, unmapped};
+use super::geometry::{class_columns, class_refusal, residues, unfit_in_e4m3, unmapped};
 use super::pack::{Cause, Packed};
 use super::schedule::{Schedule, schedule};
 use super::{Launch, Request};
@@ -38,7 +38,7 @@ enum Why {
 pub(super) struct Ways {
     /// With copies of what no tensor map describes.
     mapped: Way,
-    by_classes: Option<Way>,
+    by_residues: Option<Way>,
     /// About how long the copies take.
     copy_cycles: f64,
     /// Why copies do not fit the device's memory, if so.
@@ -52,8 +52,8 @@ pub(super) fn ways(problem: &Problem, device: &Device) -> Result<Ways, String> {
 
 impl Ways {
     fn of(problem: &Problem, device: &Device) -> Self {
-        let refusal = class_refusal(problem, widest(Algorithm::ForwardSm90RowClasses, problem.dtype()));
-        let (needed_by_classes, classes) = (class_columns(problem), row_classes(problem));
+        let refusal = class_refusal(problem, widest(Algorithm::ForwardSm90Residues, problem.dtype()));
+        let (needed_by_classes, classes) = (class_columns(problem), residues(problem));
         let o = unmapped("o", &problem.tensors().o);
         let packed = Packed::of(problem);
         let (needed, copy_cycles) = (packed.columns(problem), packed.cycles(problem, device));
@@ -67,8 +67,8 @@ impl Ways {
         let mapped =
             Way { algorithm, needed, tiles: timed(algorithm, needed), packed, copy, why: Why::Mapped(o) };
         let is_taken = algorithm == Algorithm::ForwardSm90 && refusal.is_none();
-        let by_classes = is_taken.then(|| {
-            let algorithm = Algorithm::ForwardSm90RowClasses;
+        let by_residues = is_taken.then(|| {
+            let algorithm = Algorithm::ForwardSm90Residues;
             let mut tiles = timed(algorithm, needed_by_classes);
             for (entry, schedule) in &mut tiles {
                 *schedule = slowed_by_classes(*schedule, entry, problem.seqlen_k(), classes);
@@ -78,19 +78,19 @@ impl Ways {
             let why = Why::Classes { count: classes.count(), stride, copied };
             Way { algorithm, needed: needed_by_classes, tiles, packed: Packed::default(), copy: None, why }
         });
-        Self { mapped, by_classes, copy_cycles, too_large }
+        Self { mapped, by_residues, copy_cycles, too_large }
     }
 
     /// The way that is estimated to be done first with a tile that is as asked, and why even that would be no
     /// faster than `forward_sm80`, or would not fit, if so.
     pub(super) fn quickest(self, request: &Request) -> (Way, Option<String>) {
-        let Self { mapped, by_classes, copy_cycles, too_large } = self;
+        let Self { mapped, by_residues, copy_cycles, too_large } = self;
         let attention = least(&mapped.tiles, |_| true).unwrap_or(0.0);
         let is_quicker = |way: &Way| {
             let asked = least(&way.tiles, |entry| request.takes(&entry.tile));
             asked.is_some_and(|cycles| cycles < copy_cycles + attention)
         };
-        if let Some(way) = by_classes.filter(is_quicker) {
+        if let Some(way) = by_residues.filter(is_quicker) {
             // As copies, by the time over aligned rows.
             let times = least(&way.tiles, |_| true).unwrap_or(0.0) / attention.max(1.0);
             let dissuasion = (times > SM80_OVER_ALIGNED).then(|| {
@@ -117,8 +117,8 @@ impl Ways {
 
     /// The way of a given entry.
     pub(super) fn of_algorithm(self, algorithm: Algorithm) -> Way {
-        match self.by_classes {
-            Some(way) if algorithm == Algorithm::ForwardSm90RowClasses => way,
+        match self.by_residues {
+            Some(way) if algorithm == Algorithm::ForwardSm90Residues => way,
             _ => self.mapped,
         }
     }
@@ -130,7 +130,7 @@ impl Way {
         let plain = schedule(problem, &entry.tile, device.multiprocessors);
         match &self.why {
             Why::Mapped(_) => plain,
-            Why::Classes { .. } => slowed_by_classes(plain, entry, problem.seqlen_k(), row_classes(problem)),
+            Why::Classes { .. } => slowed_by_classes(plain, entry, problem.seqlen_k(), residues(problem)),
         }
     }
 
@@ -158,7 +158,7 @@ fn least(tiles: &[(&'static Entry, Schedule)], passes: impl Fn(&Entry) -> bool) 
 }
 
 /// How a tile's schedule runs where so many keys are taken class by class.
-fn slowed_by_classes(plain: Schedule, entry: &Entry, keys: usize, classes: RowClasses) -> Schedule {
+fn slowed_by_classes(plain: Schedule, entry: &Entry, keys: usize, classes: Residues) -> Schedule {
     let (tile, block_n, count) = (&entry.tile, entry.tile.block_n as usize, classes.count() as usize);
     let steps = count * (keys / count).div_ceil(block_n);
     let more = steps as f64 * (1.0 + SLOWER_BY_CLASSES) - keys.div_ceil(block_n) as f64;

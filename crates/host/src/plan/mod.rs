@@ -19,7 +19,7 @@ use crate::{BackendKind, DType, Device, Error, Problem, Result, cpu, operation};
 
 pub(crate) use candidates::{built_for, check_heads, checked_grid, join, unsupported_dtype};
 pub(crate) use cost::{tiles, whole_tiles};
-pub(crate) use geometry::{class_layout, is_shifted, margin, row_classes, unmapped};
+pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub(crate) use schedule::TileOrder;
 pub(crate) use tile::{plan_entry, tile_too_large};
@@ -85,8 +85,8 @@ impl Kernel {
 
     /// Whether this kernel can read the rows of Q, K and V where they are, class by class, though they lie no
     /// multiple of 16 bytes apart. It does so in place of copying them where that is estimated to be quicker.
-    pub fn takes_row_classes(self, problem: &Problem) -> bool {
-        let widest = candidates::widest(Algorithm::ForwardSm90RowClasses, problem.dtype());
+    pub fn takes_residues(self, problem: &Problem) -> bool {
+        let widest = candidates::widest(Algorithm::ForwardSm90Residues, problem.dtype());
         self == Self::ForwardSm90
             && !problem.changes_scores()
             && problem.dropout().is_none()

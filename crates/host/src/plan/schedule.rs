@@ -17,13 +17,13 @@ use crate::Problem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TileOrder {
     /// Heads whose tiles are computed at about the same time.
-    pub(crate) section: u32,
+    pub(crate) heads_per_swizzle: u32,
     /// Whether the blocks take tiles back and forth.
-    pub(crate) back_and_forth: bool,
+    pub(crate) snake_order: bool,
     /// Tiles of each head, its first ones, that lack the last warpgroup's rows; they go last.
     pub(crate) short_tiles: u32,
     /// Tiles, the last ones, that are a block each, behind those that take the others in turn.
-    pub(crate) single_tiles: u32,
+    pub(crate) tail_tiles: u32,
     /// From one sequence of a packed batch to that whose tiles come next, modulo their number.
     pub(crate) sequence_step: u32,
 }
@@ -31,7 +31,7 @@ pub(crate) struct TileOrder {
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { section: 1, back_and_forth: false, short_tiles: 0, single_tiles: 0, sequence_step: 1 }
+        Self { heads_per_swizzle: 1, snake_order: false, short_tiles: 0, tail_tiles: 0, sequence_step: 1 }
     }
 }
 
@@ -48,15 +48,15 @@ pub(super) struct Schedule {
 impl Schedule {
     /// How its tiles are taken.
     pub(super) fn reason(&self) -> String {
-        let Self { tiles, blocks, order: TileOrder { section, single_tiles, .. }, .. } = self;
-        let single = match single_tiles {
+        let Self { tiles, blocks, order: TileOrder { heads_per_swizzle, tail_tiles, .. }, .. } = self;
+        let single = match tail_tiles {
             0 => String::new(),
             _ => format!(
-                "; the last {single_tiles} tiles are a block each, for whichever multiprocessor is done first"
+                "; the last {tail_tiles} tiles are a block each, for whichever multiprocessor is done first"
             ),
         };
         format!(
-            "{blocks} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {section} heads \
+            "{blocks} blocks, which stay on their multiprocessors, for {tiles} tiles, those of {heads_per_swizzle} heads \
              together{single}"
         )
     }
@@ -67,7 +67,7 @@ impl Schedule {
 /// Where all tiles see about the same number of keys, their order does not matter, and one head's follow one
 /// another; but their number rarely goes into the grid, and short ones at the end fill the last round. Under
 /// a causal mask the longest go first. How even the shares are then depends on how the number of heads in a
-/// section goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
+/// swizzle goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
 /// are a block each.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
     if problem.cu_seqlens().is_some() {
@@ -80,21 +80,21 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let blocks = all_tiles(0).min(multiprocessors.max(1) as usize);
     let rate = |order: TileOrder| {
         let longest = longest_share(&Costs::of_head(problem, tile, order.short_tiles), heads, order, blocks);
-        let slower = if order.section as usize > cached { UNCACHED } else { 1.0 };
+        let slower = if order.heads_per_swizzle as usize > cached { UNCACHED } else { 1.0 };
         (longest as f64 * slower, order)
     };
     let plain = TileOrder::default();
     let (cycles, order) = if all_tiles(0) > MANY_TILES * blocks {
-        let section = if masks_right_alone { cached.min(heads) as u32 } else { 1 };
+        let heads_per_swizzle = if masks_right_alone { cached.min(heads) as u32 } else { 1 };
         let whole: u64 = Costs::of_head(problem, tile, 0).whole.iter().sum();
-        let order = TileOrder { section, back_and_forth: masks_right_alone, ..plain };
+        let order = TileOrder { heads_per_swizzle, snake_order: masks_right_alone, ..plain };
         ((heads as u64 * whole) as f64 / blocks as f64, order)
     } else if all_tiles(0) <= blocks {
         rate(plain)
     } else {
         let orders = orders(problem, tile, blocks);
-        let in_turn = orders.iter().flat_map(|&order| back_and_forth(order, masks_right_alone));
-        let single = orders.iter().filter(|order| order.section as usize <= cached);
+        let in_turn = orders.iter().flat_map(|&order| snake_order(order, masks_right_alone));
+        let single = orders.iter().filter(|order| order.heads_per_swizzle as usize <= cached);
         let single =
             single.flat_map(|&order| with_single_tiles(order, tile, all_tiles(order.short_tiles), blocks));
         quicker(quickest(in_turn.map(rate)), quickest(single.map(rate)))
@@ -102,7 +102,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     Schedule { blocks: blocks as u32, tiles: all_tiles(order.short_tiles) as u32, order, cycles }
 }
 
-/// Orders that are worth a try: sections of heads under a causal mask, and short tiles.
+/// Orders that are worth a try: swizzles of heads under a causal mask, and short tiles.
 fn orders(problem: &Problem, tile: &Tile, blocks: usize) -> Vec<TileOrder> {
     let plain = TileOrder::default();
     if !masks_right_alone(problem) {
@@ -115,9 +115,9 @@ fn orders(problem: &Problem, tile: &Tile, blocks: usize) -> Vec<TileOrder> {
     };
     let heads = problem.heads() * problem.batch();
     // Many numbers of heads are alike: of the larger ones every eighth does.
-    let sections = (1..=heads.min(blocks) as u32).filter(|section| *section <= 16 || section % 8 == 0);
-    let order = |section, short_tiles| TileOrder { section, short_tiles, ..plain };
-    sections.flat_map(|section| short.iter().map(move |&short_tiles| order(section, short_tiles))).collect()
+    let swizzles = (1..=heads.min(blocks) as u32).filter(|swizzle| *swizzle <= 16 || swizzle % 8 == 0);
+    let order = |heads_per_swizzle, short_tiles| TileOrder { heads_per_swizzle, short_tiles, ..plain };
+    swizzles.flat_map(|swizzle| short.iter().map(move |&short_tiles| order(swizzle, short_tiles))).collect()
 }
 
 /// Whether the mask hides keys on the right alone.
@@ -127,9 +127,9 @@ fn masks_right_alone(problem: &Problem) -> bool {
 
 /// The order, with tiles taken by turns from the first block on, and where that may differ back and forth
 /// too.
-fn back_and_forth(order: TileOrder, may_differ: bool) -> impl Iterator<Item = TileOrder> + Clone {
+fn snake_order(order: TileOrder, may_differ: bool) -> impl Iterator<Item = TileOrder> + Clone {
     let both = [false, true].into_iter().take(if may_differ { 2 } else { 1 });
-    both.map(move |back_and_forth| TileOrder { back_and_forth, ..order })
+    both.map(move |snake_order| TileOrder { snake_order, ..order })
 }
 
 /// The order with the tiles of some last rounds as a block each, of so many tiles and blocks that take the
@@ -142,7 +142,7 @@ fn with_single_tiles(
 ) -> impl Iterator<Item = TileOrder> + use<> {
     let (rounds, rest) = ((tiles / blocks) as u32, (tiles % blocks) as u32);
     let most = if has_short_tiles(tile) { MAX_SINGLE_ROUNDS.min(rounds.saturating_sub(1)) } else { 0 };
-    (1..=most).map(move |rounds| TileOrder { single_tiles: rest + rounds * blocks as u32, ..order })
+    (1..=most).map(move |rounds| TileOrder { tail_tiles: rest + rounds * blocks as u32, ..order })
 }
 
 /// The order in turn, or that with single tiles where it is worth them.

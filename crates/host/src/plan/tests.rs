@@ -197,7 +197,7 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
         let plan = planned(2048, 2048, head_dim, any);
         let launch = &plan.launches[0];
         assert_eq!((plan.launches.len(), plan.workspace_bytes), (1, 0), "{head_dim}");
-        assert_eq!(launch.entry.algorithm, Algorithm::ForwardSm90RowClasses, "{head_dim}");
+        assert_eq!(launch.entry.algorithm, Algorithm::ForwardSm90Residues, "{head_dim}");
         assert!(launch.entry.tile.head_dim as usize >= head_dim + 4, "{head_dim}");
         assert!(plan.reasons.iter().any(|reason| reason.contains("classes by where their rows start")));
         assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
@@ -217,16 +217,16 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
     let algorithms: Vec<_> =
         planned(4096, 4096, 121, tile).launches.iter().map(|launch| launch.entry.algorithm).collect();
     assert_eq!(algorithms, [Algorithm::Pack, Algorithm::ForwardSm90]);
-    let entry = entries().find(|entry| entry.name == "forward_sm90_f16_m192_n64_d128_row_classes").unwrap();
+    let entry = entries().find(|entry| entry.name == "forward_sm90_f16_m192_n64_d128_residues").unwrap();
     let refused = |problem: &Problem| plan_entry(problem, &h200, entry).unwrap_err().to_string();
     assert_eq!(
         refused(&of_heads(64, 60, 121, Options::default())),
-        "entry forward_sm90_f16_m192_n64_d128_row_classes cannot be run: it takes keys by where their rows start: \
+        "entry forward_sm90_f16_m192_n64_d128_residues cannot be run: it takes keys by where their rows start: \
          k's 60 rows are no multiple of their 8 classes"
     );
     assert_eq!(
         refused(&of_heads(64, 64, 123, Options::default())),
-        "entry forward_sm90_f16_m192_n64_d128_row_classes cannot be run: its HEAD_DIM is 128, the problem's rows reach \
+        "entry forward_sm90_f16_m192_n64_d128_residues cannot be run: its HEAD_DIM is 128, the problem's rows reach \
          to column 130"
     );
 }

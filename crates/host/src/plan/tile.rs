@@ -111,7 +111,7 @@ fn in_order(
 /// Why a tile has so many columns.
 fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -> String {
     let widest = problem.widest_head_dim();
-    let what = if algorithm == Algorithm::ForwardSm90RowClasses { "rows" } else { "heads" };
+    let what = if algorithm == Algorithm::ForwardSm90Residues { "rows" } else { "heads" };
     let shifted = if needed > widest {
         format!(" where {what} start up to {} elements behind a multiple of 16 bytes", needed - widest)
     } else {
@@ -138,12 +138,12 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
     }
     let drops = problem.dropout().is_some() && !kernel.drops_weights();
-    let by_classes = entry.algorithm == Algorithm::ForwardSm90RowClasses;
-    let takes_scores = !by_classes || !problem.changes_scores();
+    let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
+    let takes_scores = !by_residues || !problem.changes_scores();
     if drops || !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }
-    if by_classes && let Some(reason) = class_refusal(problem, widest(entry.algorithm, problem.dtype())) {
+    if by_residues && let Some(reason) = class_refusal(problem, widest(entry.algorithm, problem.dtype())) {
         return Err(unfit(format!("it takes keys by where their rows start: {reason}")));
     }
     let ways = entry.algorithm.is_persistent().then(|| ways(problem, device)).transpose().map_err(unfit)?;
@@ -194,7 +194,7 @@ fn of_way(
     reasons.extend(way.reasons(&schedule));
     let mut choice = of_entry(problem, Kernel::ForwardSm90, entry, reasons)?;
     let details = LaunchDetails { order: schedule.order, packed: way.packed };
-    let blocks = schedule.blocks + schedule.order.single_tiles;
+    let blocks = schedule.blocks + schedule.order.tail_tiles;
     choice.launches = vec![Launch { entry, grid: blocks, details }];
     if let Some((launch, _)) = way.copy {
         choice.launches.insert(0, launch?);

@@ -84,12 +84,12 @@ pub unsafe fn backward_keys<
                     GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
                 barrier::sync(0, THREADS); // The last step's reads of Q and dO are over.
                 simt::load_as::<E, THREADS, BLOCK_M, HEAD_DIM>(
-                    index::thread_anew(),
+                    index::reread_thread(),
                     shared.step[0],
                     &q.from::<E>(first_row, 0),
                 );
                 simt::load_as::<E, THREADS, BLOCK_M, HEAD_DIM>(
-                    index::thread_anew(),
+                    index::reread_thread(),
                     shared.step[1],
                     &dout.from::<E>(first_row, 0),
                 );
@@ -193,12 +193,12 @@ pub unsafe fn backward_queries<
         while first_key < seen.end {
             barrier::sync(0, THREADS); // The last step's reads of K are over.
             simt::load_as::<E, THREADS, BLOCK_N, HEAD_DIM>(
-                index::thread_anew(),
+                index::reread_thread(),
                 shared.step[0],
                 &k.from::<E>(first_key, 0),
             );
             simt::load_as::<E, THREADS, BLOCK_N, HEAD_DIM>(
-                index::thread_anew(),
+                index::reread_thread(),
                 shared.step[1],
                 &v.from::<E>(first_key, 0),
             );

@@ -314,7 +314,7 @@ unsafe fn copy<E: MmaElement, const COLUMNS: u32, const THREADS: u32>(
 ) {
     let chunks = const { COLUMNS * 2 / CHUNK };
     let aligned = (source.address | (E::BYTES * source.stride)).is_multiple_of(CHUNK as u64);
-    let mut index = index::thread_anew();
+    let mut index = index::reread_thread();
     while index < rows * chunks {
         let (row, column) = (index / chunks, index % chunks * (CHUNK / 2));
         let exist = row < source.rows && column < source.columns;
@@ -343,7 +343,7 @@ unsafe fn store<E: MmaElement, const ROWS: usize, const OUT: usize>(
     gradient: &[[f32; OUT]; ROWS],
     factor: f32,
 ) {
-    let lane = Lane::anew::<ROWS>();
+    let lane = Lane::reread::<ROWS>();
     let mut i = 0;
     while i < ROWS {
         let row = lane.row(i);

@@ -246,7 +246,7 @@ unsafe fn attend<
                 score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
             }
             if mask.hides(place) {
-                let lane = Lane::anew::<ROWS>();
+                let lane = Lane::reread::<ROWS>();
                 softmax.prescale(&mut s);
                 TileMask::apply(params, &mut s, BLOCK_M, (place, keys), |i| lane.row(i), |j| lane.column(j));
             }
@@ -289,7 +289,7 @@ unsafe fn store_output<
     acc: &[[f32; OUT]; ROWS],
     softmax: &OnlineSoftmax<ROWS, QUAD>,
 ) {
-    let (first_row, lane) = (work.tile * BLOCK_M, Lane::anew::<ROWS>());
+    let (first_row, lane) = (work.tile * BLOCK_M, Lane::reread::<ROWS>());
     let rows = work.queries.len - first_row;
     let staged = MmaTile::<HEAD_DIM> { address: shared::base() };
     // SAFETY: all lanes are here, O's rows are the warp's, and so is the part of Q's tile that takes them.

@@ -8,12 +8,12 @@
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
 mod consumer;
+mod epilogue;
 mod fix_up;
 mod key_blocks;
 mod operand;
-mod output;
 mod producer;
-mod schedule;
+mod scheduler;
 mod tile;
 
 use core::marker::PhantomData;
@@ -30,7 +30,7 @@ use consumer::Consumer;
 use fix_up::FixUp;
 pub use operand::Operand;
 use producer::QueriesAndKeys;
-use schedule::{Keys, TileScheduler, TileSlots};
+use scheduler::{Keys, TileScheduler, TileSlots};
 use tile::{KeyBlock, KeyStages, OutputRows, QueryRows, ValueBlock};
 pub use tile::{Sm90Tile, Tile};
 
@@ -40,7 +40,7 @@ pub const fn barriers(config: Sm90Config) -> u32 {
 }
 
 /// As [`barriers`], by [`ByRows`](super::alignment::ByRows).
-pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
+pub const fn residues_barriers(config: Sm90Config) -> u32 {
     barriers(config) + 3
 }
 
@@ -50,12 +50,12 @@ pub const fn row_classes_barriers(config: Sm90Config) -> u32 {
 /// BLOCK_N of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
 /// with [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
-/// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM rows,
-/// and `params.v_descale` is their factor.
+/// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM
+/// rows, and `params.v_descale` is their factor.
 ///
 /// By [`ByRows`](super::alignment::ByRows), rows of Q, K and V lie no multiple of 16 bytes apart, equally far
 /// from one modulo 16 bytes, under a mask that hides nothing. Maps are of
-/// [`RowClasses`](super::alignment::row_classes::RowClasses) in place of classes of heads, with boxes of Q
+/// [`Residues`](super::alignment::residues::Residues) in place of classes of heads, with boxes of Q
 /// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
 /// HEAD_DIM has room for the largest shift.
 ///
@@ -122,7 +122,7 @@ unsafe fn begin<T: Tile>(
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
-                let params = &schedule::reread(params);
+                let params = &scheduler::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
                 let place = Keys::of_tile::<T>(params, &work);
                 QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
@@ -177,18 +177,18 @@ impl<T: Tile> Pipeline<T> {
             let mut warpgroup = 0;
             while warpgroup < T::CONFIG.warpgroups() {
                 Ring::<Count<1>>::init(self.q_barriers(warpgroup), WARPS);
-                if params.qk_landed != 0 {
-                    mbarrier::init(self.q_barriers(warpgroup) + params.qk_landed, 1);
+                if params.qk_fix_up != 0 {
+                    mbarrier::init(self.q_barriers(warpgroup) + params.qk_fix_up, 1);
                 }
                 warpgroup += 1;
             }
             let mut stage = 0;
             while stage < KeyStages::<T>::COUNT {
-                if params.qk_landed != 0 {
-                    mbarrier::init(self.k_barriers() + params.qk_landed + 8 * stage, 1);
+                if params.qk_fix_up != 0 {
+                    mbarrier::init(self.k_barriers() + params.qk_fix_up + 8 * stage, 1);
                 }
-                if params.v_landed != 0 {
-                    mbarrier::init(self.v_barriers() + params.v_landed + 8 * stage, 1);
+                if params.v_fix_up != 0 {
+                    mbarrier::init(self.v_barriers() + params.v_fix_up + 8 * stage, 1);
                 }
                 stage += 1;
             }

@@ -172,7 +172,7 @@ impl Sm90Config {
     }
 
     /// Bytes from a full barrier to that where tiles land that are amended before they fill the stage.
-    pub const fn landed_distance(&self) -> u32 {
+    pub const fn fix_up_distance(&self) -> u32 {
         self.barrier_bytes(self.stages())
     }
 

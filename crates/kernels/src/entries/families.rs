@@ -283,14 +283,14 @@ macro_rules! forward_sm90_score_mod {
 }
 
 /// One tile of `forward_sm90` with classes of rows.
-macro_rules! forward_sm90_row_classes {
+macro_rules! forward_sm90_residues {
     ($m:literal, $n:literal, $d:literal) => {
         group! {
             forward_sm90 {
-                "f16", F16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, ByRows, 2
+                "f16", F16, $m, $n, $d, ForwardSm90Residues, "_residues", residues_barriers, false, ByRows, 2
             }
             forward_sm90 {
-                "bf16", Bf16, $m, $n, $d, ForwardSm90RowClasses, "_row_classes", row_classes_barriers, false, ByRows, 2
+                "bf16", Bf16, $m, $n, $d, ForwardSm90Residues, "_residues", residues_barriers, false, ByRows, 2
             }
         }
     };

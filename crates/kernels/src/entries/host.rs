@@ -75,7 +75,7 @@ pub enum Algorithm {
     /// `attention::forward_sm90` with a `score::ScoreMod`.
     ForwardSm90ScoreMod,
     /// `attention::forward_sm90` over rows that lie no multiple of 16 bytes apart.
-    ForwardSm90RowClasses,
+    ForwardSm90Residues,
     /// `attention::decode`.
     Decode,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -103,7 +103,7 @@ pub enum Algorithm {
 impl Algorithm {
     /// Whether its blocks each go through several tiles, and take [`PersistentParams`].
     pub const fn is_persistent(self) -> bool {
-        matches!(self, Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90RowClasses)
+        matches!(self, Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90Residues)
     }
 
     /// The kernel family, which is also the name of the archive that its PTX ships in.
@@ -112,7 +112,7 @@ impl Algorithm {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt | Self::ForwardSimtDropout => "forward_simt",
             Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
-            Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90RowClasses => "forward_sm90",
+            Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack | Self::Transpose => "pack",
             Self::BackwardDelta

@@ -31,13 +31,13 @@ entries! { sm_90a;
     // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their
     // steps are short, for each class of keys ends with one that is not full. Wider rows are copied in as
     // little time as their classes take.
-    forward_sm90_row_classes(192, 64, 32);
-    forward_sm90_row_classes(192, 64, 64);
-    forward_sm90_row_classes(192, 64, 80);
-    forward_sm90_row_classes(192, 64, 96);
-    forward_sm90_row_classes(192, 64, 112);
-    forward_sm90_row_classes(192, 64, 128);
-    forward_sm90_row_classes(192, 64, 144);
+    forward_sm90_residues(192, 64, 32);
+    forward_sm90_residues(192, 64, 64);
+    forward_sm90_residues(192, 64, 80);
+    forward_sm90_residues(192, 64, 96);
+    forward_sm90_residues(192, 64, 112);
+    forward_sm90_residues(192, 64, 128);
+    forward_sm90_residues(192, 64, 144);
     // Of 8 bits: as many keys a step as registers hold, and no more than a sum may have.
     forward_sm90_e4m3(192, 128, 64);
     forward_sm90_e4m3(192, 96, 64);

@@ -81,8 +81,8 @@ where
 ///
 /// `maps` is the address of the tensor maps of A and B, as [`load`] wants them, and of C, row-major with
 /// swizzled boxes of 16 rows by 64 columns, up to the last column that is a multiple of eight; that one is
-/// not used where rows of C do not start at multiples of 16 bytes, or have fewer than eight columns. Launch: 1
-/// to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSm90Config::threads`] threads with
+/// not used where rows of C do not start at multiples of 16 bytes, or have fewer than eight columns. Launch:
+/// 1 to ⌈M / BLOCK_M⌉·⌈N / BLOCK_N⌉ blocks of [`GemmSm90Config::threads`] threads with
 /// [`GemmSm90Config::shared_bytes`] bytes of shared memory.
 ///
 /// # Safety
@@ -155,7 +155,8 @@ unsafe fn consume<T: Tile>(params: &GemmParams, warpgroup: u32, mut ring: Ring<T
     let b = Descriptor::new::<T::B>(shared::base() + a_bytes);
     let mut acc = T::C::ZERO;
     let mut tile = index::block();
-    // SAFETY: the warpgroup's threads are together; a stage is there until it is released, behind its products.
+    // SAFETY: the warpgroup's threads are together; a stage is there until it is released, behind its
+    // products.
     unsafe {
         if index::thread() == 0 && out.map != 0 {
             tma::prefetch(out.map);

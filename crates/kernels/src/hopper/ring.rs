@@ -61,8 +61,8 @@ impl<S: Stages> Ring<S> {
     ///
     /// # Safety
     /// [`Self::init`] has made the barriers, or will have before the first wait. One thread is the producer;
-    /// it, or who fills in its place, writes a stage between [`Self::acquire`] or [`Self::wait_empty`] and its
-    /// filling alone.
+    /// it, or who fills in its place, writes a stage between [`Self::acquire`] or [`Self::wait_empty`] and
+    /// its filling alone.
     #[inline(always)]
     pub unsafe fn producer(barriers: u32) -> Self {
         Self { barriers, stage: 0, parity: 1, stages: PhantomData }
@@ -147,8 +147,8 @@ impl<S: Stages> Ring<S> {
         unsafe { mbarrier::wait(self.barriers + 8 * (S::COUNT + self.stage), self.parity) }
     }
 
-    /// Hands what was written since [`Self::wait_empty`], or has landed since [`Self::acquire_behind`], to the
-    /// consumers.
+    /// Hands what was written since [`Self::wait_empty`], or has landed since [`Self::acquire_behind`], to
+    /// the consumers.
     #[inline(always)]
     #[track_caller]
     pub fn fill(&self) {
@@ -169,7 +169,8 @@ impl<S: Stages> Ring<S> {
     #[inline(always)]
     #[track_caller]
     pub fn release(&self) {
-        // SAFETY: the barrier is made for as many arrivals as there are consumers, each of which releases once.
+        // SAFETY: the barrier is made for as many arrivals as there are consumers, each of which releases
+        // once.
         unsafe { mbarrier::arrive(self.barriers + 8 * (S::COUNT + self.stage)) }
     }
 

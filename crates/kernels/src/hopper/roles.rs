@@ -32,7 +32,7 @@ impl Warpgroup {
     #[inline(always)]
     pub fn index(self) -> u32 {
         // SAFETY: all lanes of the warp are here.
-        unsafe { warp::broadcast(index::thread_anew() / WARPGROUP, 0) }
+        unsafe { warp::broadcast(index::reread_thread() / WARPGROUP, 0) }
     }
 
     /// Waits until all lanes of each warp are here.

@@ -55,9 +55,9 @@ impl<A: Announced> Slots<A> {
     /// The place of a warp, or one of its threads, that reads.
     ///
     /// # Safety
-    /// [`Self::init`] has made the barriers for as many warps as read, or will have before the first wait. The
-    /// lanes that take part call everything together, and read words of a tile between [`Self::wait`], where
-    /// that says that there is one, and [`Self::leave`].
+    /// [`Self::init`] has made the barriers for as many warps as read, or will have before the first wait.
+    /// The lanes that take part call everything together, and read words of a tile between [`Self::wait`],
+    /// where that says that there is one, and [`Self::leave`].
     #[inline(always)]
     pub unsafe fn consumer(address: u32) -> Self {
         // SAFETY: the slots' barriers are the ring's, whose stages are released by leaving them.

@@ -18,7 +18,7 @@ pub fn thread() -> u32 {
 /// As [`thread`], read anew by each call, so that what depends on it need not be kept in registers over a
 /// loop.
 #[inline(always)]
-pub fn thread_anew() -> u32 {
+pub fn reread_thread() -> u32 {
     cfg_select! {
         target_arch = "nvptx64" => {
             let index: u32;
@@ -32,7 +32,7 @@ pub fn thread_anew() -> u32 {
 
 /// Index of this block in the grid (`%ctaid.x`).
 ///
-/// Read anew by each call, as [`thread_anew`].
+/// Read anew by each call, as [`reread_thread`].
 #[inline(always)]
 pub fn block() -> u32 {
     cfg_select! {

@@ -34,8 +34,8 @@ impl Lane {
 
     /// As [`Self::current`], found anew: behind a loop that has no registers to keep it in.
     #[inline(always)]
-    pub fn anew<const ROWS: usize>() -> Self {
-        Self::of_thread::<ROWS>(index::thread_anew())
+    pub fn reread<const ROWS: usize>() -> Self {
+        Self::of_thread::<ROWS>(index::reread_thread())
     }
 
     /// As [`Self::current`], of a given thread.

@@ -181,7 +181,7 @@ impl<P: Panel, const THREADS: u32, const COUNT: usize> Feeder<P, THREADS, COUNT>
     /// For the block whose part of the span begins at `first`, which exists.
     #[inline(always)]
     pub fn new(operand: Operand, first: u32) -> Self {
-        let thread = index::thread_anew();
+        let thread = index::reread_thread();
         let chunks = P::ROW_CHUNKS;
         let (row, chunk) = (thread / chunks, thread % chunks);
         Self {

@@ -324,7 +324,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
 /// This thread's warp and its lane there, read anew: over the loop there are no registers to keep them in.
 #[inline(always)]
 fn place() -> (u32, u32) {
-    let thread = index::thread_anew();
+    let thread = index::reread_thread();
     (thread / 32, thread % 32)
 }
 

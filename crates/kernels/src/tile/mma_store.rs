@@ -46,7 +46,7 @@ unsafe fn store_units<E: Element, const COLUMNS: u32, const UNIT: u32>(
 ) {
     let units = const { COLUMNS / UNIT };
     let end = index::unknown(units) * rows.min(target.rows);
-    let mut unit = index::thread_anew() % 32;
+    let mut unit = index::reread_thread() % 32;
     while unit < end {
         let (row, column) = (unit / units, unit % units * UNIT);
         let from = first_column.saturating_sub(column).min(UNIT);

@@ -7,7 +7,7 @@
 
 use core::marker::PhantomData;
 
-use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::head_offset::HeadOffset;
 use crate::ptx::tma::TensorMap;
 use crate::ptx::{index, shared, tma};
 use crate::tile::wgmma::{Descriptor, LINE};
@@ -85,7 +85,7 @@ impl<X: Extent> Panels<X> {
     /// dimensions {shift + D, S, H, B} and swizzled boxes {128 bytes, rows, 1, 1}.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadStart, batch: u32) {
+    pub unsafe fn load(self, maps: u64, barrier: u32, row: u32, head: HeadOffset, batch: u32) {
         // SAFETY: the maps are the view's, and no thread accesses the tile before the barrier's phase ends.
         unsafe { self.load_from(maps, barrier, (0, row), head, batch) }
     }
@@ -101,7 +101,7 @@ impl<X: Extent> Panels<X> {
         maps: u64,
         barrier: u32,
         (first_column, row): (u32, u32),
-        head: HeadStart,
+        head: HeadOffset,
         batch: u32,
     ) {
         let map = maps + TensorMap::BYTES * head.class as u64;
@@ -157,7 +157,7 @@ impl<X: Extent> Panels<X> {
     pub unsafe fn clear_from_row(self, row: u32) {
         let mut panel = 0;
         while panel < Self::COUNT {
-            let mut byte = row * LINE + 16 * (index::thread_anew() % 32);
+            let mut byte = row * LINE + 16 * (index::reread_thread() % 32);
             while byte < Self::PANEL {
                 // SAFETY: the bytes are the panel's, in rows that no other thread accesses.
                 unsafe { shared::store4(self.panel(panel) + byte, [0; 4]) };
@@ -202,7 +202,7 @@ impl<X: Extent> Panels<X> {
     #[inline(always)]
     #[track_caller]
     pub unsafe fn clear_before_column(self, first: u32) {
-        let mut row = index::thread_anew() % 32;
+        let mut row = index::reread_thread() % 32;
         while row < X::ROWS {
             let at = self.at(row, first / 8);
             let keep = |word: u32| elements_from(first % 8, word);
@@ -215,7 +215,8 @@ impl<X: Extent> Panels<X> {
         }
     }
 
-    /// Bytes to the `step`-th sixteen rows of 16-bit elements: K of a product with the tile's columns as columns of B.
+    /// Bytes to the `step`-th sixteen rows of 16-bit elements: K of a product with the tile's columns as
+    /// columns of B.
     #[inline(always)]
     pub fn rows(step: u32) -> u32 {
         step * DEPTH_ROWS * LINE

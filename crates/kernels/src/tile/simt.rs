@@ -115,8 +115,8 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
     unsafe { load_as::<E, THREADS, ROWS, COLUMNS>(index::thread(), target, source) }
 }
 
-/// As [`load`], by the thread with this index. Where it is read anew ([`index::thread_anew`]), a loop around
-/// keeps no register for what depends on it.
+/// As [`load`], by the thread with this index. Where it is read anew ([`index::reread_thread`]), a loop
+/// around keeps no register for what depends on it.
 ///
 /// # Safety
 /// As [`load`]; the index is the thread's.

@@ -40,7 +40,7 @@ fn indices_cover_the_grid_once() {
     let mut out = [0; 192];
     run(3, &mut out, |base| {
         let element = 64 * index::block() + index::thread();
-        assert_eq!(index::thread_anew(), index::thread());
+        assert_eq!(index::reread_thread(), index::thread());
         // SAFETY: one element per thread of the grid.
         unsafe { global::store_b32(base + 4 * u64::from(element), element + 1000 * index::blocks()) };
     });

@@ -247,10 +247,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "if index + 1 < tiles || tiles == 1 { Some(index) } else { None }",
             ),
             defect(
-                "section_heads",
-                "the last section of heads counts as full",
-                "(heads - first_head).min(section)",
-                "section",
+                "swizzle_heads",
+                "the last swizzle of heads counts as full",
+                "(heads - first_head).min(swizzle)",
+                "swizzle",
             ),
             defect(
                 "batch_index",

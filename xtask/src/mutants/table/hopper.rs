@@ -72,8 +72,8 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/forward_sm90/consumer/classes.rs",
-        entries: "row_classes",
+        file: "crates/kernels/src/attention/forward_sm90/consumer/residues.rs",
+        entries: "residues",
         tests: &["hopper"],
         defects: &[
             defect(
@@ -160,7 +160,7 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
-        file: "crates/kernels/src/attention/forward_sm90/schedule.rs",
+        file: "crates/kernels/src/attention/forward_sm90/scheduler.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
         defects: &[defect(
@@ -182,7 +182,7 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
-        file: "crates/kernels/src/attention/forward_sm90/output.rs",
+        file: "crates/kernels/src/attention/forward_sm90/epilogue.rs",
         entries: "forward_sm90",
         tests: &["hopper", "varlen"],
         defects: &[

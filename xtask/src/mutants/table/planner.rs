@@ -21,7 +21,7 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "plan_single",
             "the grid lacks the tiles that are a block each",
-            "schedule.blocks + schedule.order.single_tiles",
+            "schedule.blocks + schedule.order.tail_tiles",
             "schedule.blocks",
         )],
     },

@@ -27,7 +27,7 @@ impl Target {
     /// estimates that to be quicker than copying them; here they are wherever they can be.
     pub(crate) fn plan(&self, problem: &Problem, backend: &Backend) -> flash_attention::Result<Plan> {
         match self.entries[..] {
-            [entry] if entry.algorithm == Algorithm::ForwardSm90RowClasses => {
+            [entry] if entry.algorithm == Algorithm::ForwardSm90Residues => {
                 Plan::of_entry(problem, backend.device(), entry)
             }
             _ => backend.plan(problem, &self.request),
@@ -93,9 +93,9 @@ impl Takes for Target {
             }
             Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
             Algorithm::Pack => {
-                Kernel::ForwardSm90.needs_copies(problem) && !Kernel::ForwardSm90.takes_row_classes(problem)
+                Kernel::ForwardSm90.needs_copies(problem) && !Kernel::ForwardSm90.takes_residues(problem)
             }
-            Algorithm::ForwardSm90RowClasses => Kernel::ForwardSm90.takes_row_classes(problem),
+            Algorithm::ForwardSm90Residues => Kernel::ForwardSm90.takes_residues(problem),
             _ => true,
         })
     }
@@ -168,7 +168,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
             Some(fused(Kernel::ForwardSm90, dtype, entry))
         }
-        Algorithm::ForwardSm90RowClasses => Some(of_row_classes(dtype, entry)),
+        Algorithm::ForwardSm90Residues => Some(of_residues(dtype, entry)),
         Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
             Some(fused(Kernel::ForwardSimt, dtype, entry))
         }
@@ -195,7 +195,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
 
 /// An entry for rows that lie no multiple of 16 bytes apart: up to seven of its columns lie before a row's
 /// first.
-fn of_row_classes(dtype: DType, entry: &'static Entry) -> Target {
+fn of_residues(dtype: DType, entry: &'static Entry) -> Target {
     let columns = bucket(entry);
     let head_dims = columns.start().saturating_sub(7).max(1)..=columns.end() - 7;
     Target { head_dims, step: 1, ..fused(Kernel::ForwardSm90, dtype, entry) }

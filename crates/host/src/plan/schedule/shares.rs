@@ -11,8 +11,8 @@ use crate::plan::cost::h200::BLOCK_CYCLES;
 pub(super) fn longest_share(costs: &Costs, heads: usize, order: TileOrder, blocks: usize) -> u64 {
     let tiles = heads * (costs.whole.len() + costs.short.len());
     let mut shares = Shares::new(blocks, order, tiles);
-    shares.take(&costs.whole, heads, order.section as usize);
-    shares.take(&costs.short, heads, order.section as usize);
+    shares.take(&costs.whole, heads, order.heads_per_swizzle as usize);
+    shares.take(&costs.short, heads, order.heads_per_swizzle as usize);
     shares.longest()
 }
 
@@ -20,7 +20,7 @@ pub(super) fn longest_share(costs: &Costs, heads: usize, order: TileOrder, block
 pub(super) struct Shares {
     /// Of each block, while tiles are taken in turn.
     costs: Vec<u64>,
-    back_and_forth: bool,
+    snake_order: bool,
     taken: usize,
     /// Tiles that are taken in turn; the others are a block each.
     in_turn: usize,
@@ -33,18 +33,18 @@ impl Shares {
     pub(super) fn new(blocks: usize, order: TileOrder, tiles: usize) -> Self {
         Self {
             costs: vec![0; blocks],
-            back_and_forth: order.back_and_forth,
+            snake_order: order.snake_order,
             taken: 0,
-            in_turn: tiles - order.single_tiles as usize,
+            in_turn: tiles - order.tail_tiles as usize,
             free: BinaryHeap::new(),
         }
     }
 
-    /// Deals out the tiles of so many heads, section by section.
-    pub(super) fn take(&mut self, costs: &[u64], heads: usize, section: usize) {
-        let sections = (0..heads).step_by(section).map(|first| section.min(heads - first));
+    /// Deals out the tiles of so many heads, swizzle by swizzle.
+    pub(super) fn take(&mut self, costs: &[u64], heads: usize, swizzle: usize) {
+        let swizzles = (0..heads).step_by(swizzle).map(|first| swizzle.min(heads - first));
         let ordered =
-            sections.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
+            swizzles.flat_map(|heads| costs.iter().flat_map(move |&cost| std::iter::repeat_n(cost, heads)));
         for cost in ordered {
             if self.taken < self.in_turn {
                 self.take_in_turn(cost);
@@ -58,7 +58,7 @@ impl Shares {
     fn take_in_turn(&mut self, cost: u64) {
         let blocks = self.costs.len();
         let (round, place) = (self.taken / blocks, self.taken % blocks);
-        let back = self.back_and_forth && round % 2 == 1;
+        let back = self.snake_order && round % 2 == 1;
         self.costs[if back { blocks - 1 - place } else { place }] += cost;
     }
 

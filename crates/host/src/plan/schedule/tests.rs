@@ -21,9 +21,9 @@ fn shares_of_a_causal_problem_are_nearly_even() {
         let share = |order| longest_share(&costs(order), heads, order, blocks as usize) as f64 / fair;
         let chosen = schedule(&problem, &tile, blocks).order;
         assert!(share(chosen) < 1.035, "{seqlen}: {chosen:?} {}", share(chosen));
-        assert!(share(chosen) <= share(TileOrder { section: 16, ..TileOrder::default() }));
-        // Where heads are few and long, sections that stay in the cache leave shares uneven.
-        assert_eq!(chosen.single_tiles > 0, seqlen >= 8192, "{seqlen}: {chosen:?}");
+        assert!(share(chosen) <= share(TileOrder { heads_per_swizzle: 16, ..TileOrder::default() }));
+        // Where heads are few and long, swizzles that stay in the cache leave shares uneven.
+        assert_eq!(chosen.tail_tiles > 0, seqlen >= 8192, "{seqlen}: {chosen:?}");
     }
 }
 

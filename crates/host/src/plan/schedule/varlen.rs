@@ -2,7 +2,7 @@
 
 use fa_kernels::entries::Tile;
 
-use super::{Schedule, Shares, TileOrder, back_and_forth, quicker, quickest, with_single_tiles};
+use super::{Schedule, Shares, TileOrder, quicker, quickest, snake_order, with_single_tiles};
 use crate::Problem;
 use crate::plan::cost::h200::MAX_SINGLE_ROUNDS;
 use crate::plan::cost::{cached_heads, costs, tiles};
@@ -27,12 +27,12 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let all_tiles = tiles(problem, tile, 0);
     // Without any tile there still is a launch.
     let blocks = all_tiles.min(multiprocessors as usize).max(1);
-    let section = heads.min(cached_heads(problem));
+    let swizzle = heads.min(cached_heads(problem));
     let tried = TRIED_TILES / all_tiles.max(1) / 2;
     if tried == 0 {
         // So many tiles a block even each other out in any order.
         let total = heads as f64 * sequences.iter().flatten().map(|&cost| cost as f64).sum::<f64>();
-        let order = TileOrder { section: section as u32, ..TileOrder::default() };
+        let order = TileOrder { heads_per_swizzle: swizzle as u32, ..TileOrder::default() };
         let cycles = total / blocks as f64;
         return Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles };
     }
@@ -40,15 +40,18 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
         let mut shares = Shares::new(blocks, order, all_tiles);
         let mut index = 0;
         for _ in 0..batch {
-            shares.take(&sequences[index], heads, section);
+            shares.take(&sequences[index], heads, swizzle);
             index = (index + order.sequence_step as usize) % batch;
         }
         (shares.longest() as f64, order)
     };
     let steps = (1..batch.max(2)).filter(|&step| gcd(step, batch) == 1);
-    let order =
-        |step| TileOrder { section: section as u32, sequence_step: step as u32, ..TileOrder::default() };
-    let in_turn: Vec<_> = steps.take(tried).flat_map(|step| back_and_forth(order(step), true)).collect();
+    let order = |step| TileOrder {
+        heads_per_swizzle: swizzle as u32,
+        sequence_step: step as u32,
+        ..TileOrder::default()
+    };
+    let in_turn: Vec<_> = steps.take(tried).flat_map(|step| snake_order(order(step), true)).collect();
     let single = in_turn.iter().take(2 * tried / MAX_SINGLE_ROUNDS as usize);
     let single = single.flat_map(|&order| with_single_tiles(order, tile, all_tiles, blocks));
     let (cycles, order) = quicker(quickest(in_turn.iter().copied().map(rate)), quickest(single.map(rate)));

@@ -31,7 +31,7 @@ impl<X: Extent> LaneChunks<X> {
 
     #[inline(always)]
     fn new(rows: Panels<X>) -> Self {
-        let lane = index::thread_anew() % 32;
+        let lane = index::reread_thread() % 32;
         Self { rows, row: lane % WARP_ROWS, half: lane / WARP_ROWS }
     }
 

@@ -99,7 +99,7 @@ pub unsafe fn store_rows<E: MmaElement, X: Extent, O: Registers<Value = f32>>(
     const { assert!(E::BYTES == 2 && 2 * O::LEN as u32 <= X::COLUMNS) };
     let slots = Slots { lines };
     let together = const { Slots::<X>::TOGETHER };
-    let lane = Lane::anew::<2>();
+    let lane = Lane::reread::<2>();
     let mut first = 0;
     while first < WARP_ROWS {
         let mut half = first / 8;
@@ -117,9 +117,9 @@ pub unsafe fn store_rows<E: MmaElement, X: Extent, O: Registers<Value = f32>>(
             }
             fence::proxy_async();
             warp::sync();
-            let row = first + index::thread_anew() % together;
-            let ends = index::thread_anew() % 32 / WARP_ROWS;
-            let is_first = index::thread_anew() % WARP_ROWS < together;
+            let row = first + index::reread_thread() % together;
+            let ends = index::reread_thread() % 32 / WARP_ROWS;
+            let is_first = index::reread_thread() % WARP_ROWS < together;
             let target_row = place(row);
             if target_row < target.rows && is_first {
                 let place = Place::of_row::<E>(target, target_row, first_column);

@@ -1,17 +1,17 @@
 //! The warpgroups that multiply.
 
-mod classes;
 mod mma;
 mod parts;
+mod residues;
 
 use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
-use super::schedule::{self, TileSlots};
+use super::scheduler::{TileSlots, reread};
 use super::tile::{KeyStages, Tile};
-use super::{Pipeline, first_row, output};
+use super::{Pipeline, epilogue, first_row};
 use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
-use crate::hopper::epilogue;
+use crate::hopper::epilogue::{wait_all, wait_read};
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
 use crate::params::PersistentParams;
@@ -25,8 +25,8 @@ use crate::tile::wgmma::Descriptor;
 
 /// One of the warpgroups that multiply: its place in the rings, and its rows of a tile.
 ///
-/// A thread holds of S, P and O what [`wgmma`](crate::ptx::wgmma) says: two rows, pairs of columns of the one and the other in
-/// turn.
+/// A thread holds of S, P and O what [`wgmma`](crate::ptx::wgmma) says: two rows, pairs of columns of the one
+/// and the other in turn.
 pub(super) struct Consumer<T: Tile> {
     warpgroup: Warpgroup,
     pipeline: Pipeline<T>,
@@ -52,7 +52,7 @@ impl<T: Tile> Consumer<T> {
     /// Whether this is its warp's first lane; each call reads it again where registers are few.
     #[inline(always)]
     fn leads_warp() -> bool {
-        if Self::IN_PARTS { index::thread_anew().is_multiple_of(32) } else { leads_warp() }
+        if Self::IN_PARTS { index::reread_thread().is_multiple_of(32) } else { leads_warp() }
     }
 
     #[inline(always)]
@@ -109,18 +109,18 @@ impl<T: Tile> Consumer<T> {
             if self.has_rows(params, &slots.work()) {
                 let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
                 // SAFETY: these rows of O are this warpgroup's.
-                unsafe { output::store(warpgroup, params, o_map, pipeline, &slots, &mut self.o, finished) };
+                unsafe { epilogue::store(warpgroup, params, o_map, pipeline, &slots, &mut self.o, finished) };
             } else {
                 self.warpgroup.sync_warps(); // All lanes have read the slot that the first one leaves next.
             }
             if Self::leaves_through_queries(params) {
                 // SAFETY: all lanes of the warp are here.
-                unsafe { epilogue::wait_read() };
+                unsafe { wait_read() };
                 self.release_queries();
             }
             slots.leave(Self::leads_warp());
         }
-        epilogue::wait_all();
+        wait_all();
     }
 
     /// Whether this warpgroup has a part in the tile: the last of three has none in a short one.
@@ -136,11 +136,11 @@ impl<T: Tile> Consumer<T> {
     /// does.
     #[inline(always)]
     fn main_loop(&mut self, params: &PersistentParams, work: &WorkTile) -> [(f32, f32); 2] {
-        let reread;
+        let again;
         let params = if Self::IN_PARTS {
             // O and its parts leave no registers for what follows from the window in every tile alike.
-            reread = schedule::reread(params);
-            &reread
+            again = reread(params);
+            &again
         } else {
             params
         };
@@ -161,14 +161,14 @@ impl<T: Tile> Consumer<T> {
             self.score_mod = unsafe { ScoreMod::of_head(attention, work) };
         }
         self.queries.wait();
-        if !T::Alignment::BY_CLASSES {
+        if !T::Alignment::BY_RESIDUES {
             self.pass_over(blocks.count - seen.end);
         } else if !sees {
             self.pass_over(blocks.count * T::Alignment::passes(attention));
         }
         let finished = if sees {
-            if T::Alignment::BY_CLASSES {
-                self.multiply_classes(params, &blocks, &seen);
+            if T::Alignment::BY_RESIDUES {
+                self.multiply_residues(params, &blocks, &seen);
             } else {
                 self.multiply_blocks(params, &blocks, &seen);
             }
@@ -227,7 +227,7 @@ impl<T: Tile> Consumer<T> {
         self.wait_scores::<0>();
         self.release_operands(params, last);
         self.change_scores(&params.attention, blocks, block);
-        if T::Alignment::BY_CLASSES {
+        if T::Alignment::BY_RESIDUES {
             self.mask_tail(&params.attention);
         } else if block >= seen.whole_end || block < seen.whole_begin {
             self.mask(&params.attention, blocks, block);

@@ -10,10 +10,10 @@
 //! multiplied with 0, but 0 · NaN is NaN.
 
 use super::Pipeline;
-use super::schedule::{Keys, TileSlots};
+use super::scheduler::{Keys, TileSlots};
 use super::tile::{KeyStages, Tile};
 use crate::attention::alignment::Alignment as _;
-use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::head_offset::HeadOffset;
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::leads_warp;
 use crate::params::PersistentParams;
@@ -23,7 +23,7 @@ use crate::tile::panels::{Extent, Panels};
 /// Whether there is anything to fix up in a launch.
 #[inline(always)]
 pub(super) fn is_needed(params: &PersistentParams) -> bool {
-    params.qk_landed != 0 || params.v_landed != 0
+    params.qk_fix_up != 0 || params.v_fix_up != 0
 }
 
 /// The warp that fixes up tiles.
@@ -58,13 +58,13 @@ impl<T: Tile> FixUp<T> {
             let work = self.slots.work();
             let place = self.slots.keys();
             let mut block = place.blocks;
-            if T::Alignment::BY_CLASSES {
+            if T::Alignment::BY_RESIDUES {
                 // Consumers move Q, and V's columns before the head's are none of O's.
                 self.all_keys(params, &place);
                 block = 0;
             }
             let head = T::Alignment::keys(params, place.head, 0);
-            if !T::Alignment::BY_CLASSES && params.qk_landed != 0 {
+            if !T::Alignment::BY_RESIDUES && params.qk_fix_up != 0 {
                 if block > 0 {
                     self.next_keys(params, head);
                 }
@@ -72,10 +72,10 @@ impl<T: Tile> FixUp<T> {
             }
             while block > 0 {
                 block -= 1;
-                if params.qk_landed != 0 && block > 0 {
+                if params.qk_fix_up != 0 && block > 0 {
                     self.next_keys(params, head);
                 }
-                if params.v_landed != 0 {
+                if params.v_fix_up != 0 {
                     self.next_values(params, work.keys.first + work.keys.len - place.row_of::<T>(block));
                 }
             }
@@ -101,10 +101,10 @@ impl<T: Tile> FixUp<T> {
 
     /// Clears the columns before the head's in a block of K.
     #[inline(always)]
-    fn next_keys(&mut self, params: &PersistentParams, head: HeadStart) {
+    fn next_keys(&mut self, params: &PersistentParams, head: HeadOffset) {
         // SAFETY: the stage is this warp's from the landing of its copies until it is filled.
         unsafe {
-            self.keys.behind(params.qk_landed).wait();
+            self.keys.behind(params.qk_fix_up).wait();
             clear_foreign(self.pipeline.k().stage(self.keys.stage()), head);
             fill(&self.keys);
         }
@@ -116,7 +116,7 @@ impl<T: Tile> FixUp<T> {
     fn next_values(&mut self, params: &PersistentParams, rows: u32) {
         // SAFETY: the stage is this warp's from the landing of its copies until it is filled.
         unsafe {
-            self.values.behind(params.v_landed).wait();
+            self.values.behind(params.v_fix_up).wait();
             if rows < T::BLOCK_N {
                 self.pipeline.v().stage(self.values.stage()).clear_from_row(rows);
                 fence::proxy_async();
@@ -128,14 +128,14 @@ impl<T: Tile> FixUp<T> {
 
     /// Clears the columns before the head's in a tile's rows of Q.
     #[inline(always)]
-    fn queries(&self, params: &PersistentParams, head: HeadStart) {
+    fn queries(&self, params: &PersistentParams, head: HeadOffset) {
         let phase = self.slots.phase();
         let mut warpgroup = 0;
         while warpgroup < index::unknown(T::CONFIG.warpgroups()) {
             // SAFETY: the rows are this warp's from the landing of their copies until they are filled.
             unsafe {
                 let queries = Ring::<Count<1>>::consumer_of_phase(self.pipeline.q_barriers(warpgroup), phase);
-                queries.behind(params.qk_landed).wait();
+                queries.behind(params.qk_fix_up).wait();
                 clear_foreign(self.pipeline.q(warpgroup), head);
                 fill(&queries);
             }
@@ -149,7 +149,7 @@ impl<T: Tile> FixUp<T> {
 /// # Safety
 /// As [`Panels::clear_before_column`].
 #[inline(always)]
-unsafe fn clear_foreign<X: Extent>(tile: Panels<X>, head: HeadStart) {
+unsafe fn clear_foreign<X: Extent>(tile: Panels<X>, head: HeadOffset) {
     if head.foreign() > 0 {
         // SAFETY: the caller's lanes are together; the columns outside of the map are zeros.
         unsafe { tile.clear_before_column(head.shift) };

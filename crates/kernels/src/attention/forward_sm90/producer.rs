@@ -1,11 +1,11 @@
 //! The threads that copy: one Q and K, one V. Neither has the registers for all three rings.
 
 use super::operand::Operand as _;
-use super::schedule::{Keys, TileSlots};
+use super::scheduler::{Keys, TileSlots};
 use super::tile::{KeyBlock, KeyStages, QueryRows, Tile};
 use super::{Maps, Pipeline, first_row};
-use crate::attention::alignment::head_start::HeadStart;
-use crate::attention::alignment::row_classes::RowClasses;
+use crate::attention::alignment::head_offset::HeadOffset;
+use crate::attention::alignment::residues::Residues;
 use crate::attention::alignment::{Alignment as _, ByRows};
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::WARPGROUP_ROWS;
@@ -89,9 +89,9 @@ impl<T: Tile> QueriesAndKeys<T> {
 
     /// Copies a block of keys.
     #[inline(always)]
-    fn copy_keys(&mut self, params: &PersistentParams, place: &Keys, head: HeadStart, block: u32) {
+    fn copy_keys(&mut self, params: &PersistentParams, place: &Keys, head: HeadOffset, block: u32) {
         // SAFETY: the map and the ring are those of K.
-        unsafe { self.keys.copy::<T>(place, head, block, params.qk_landed, |key| (0, key)) }
+        unsafe { self.keys.copy::<T>(place, head, block, params.qk_fix_up, |key| (0, key)) }
     }
 
     /// Copies each warpgroup's rows of Q as soon as it has left those of the tile before, shifted as K's, or
@@ -102,19 +102,19 @@ impl<T: Tile> QueriesAndKeys<T> {
         let mut warpgroup = 0;
         while warpgroup < T::CONFIG.warpgroups() {
             let row = work.queries.first + first_row::<T>(params, work.tile) + WARPGROUP_ROWS * warpgroup;
-            // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around all
-            // of them alike; the maps describe Q.
+            // SAFETY: the rings of the warpgroups' rows lie behind one another, and this thread goes around
+            // all of them alike; the maps describe Q.
             unsafe {
                 let queries = self.queries.behind(Ring::<Count<1>>::BYTES * warpgroup);
                 let attention = &params.attention;
-                if T::Alignment::BY_CLASSES {
+                if T::Alignment::BY_RESIDUES {
                     let barrier = queries.acquire(bytes);
                     let (classes, rows) = (ByRows::classes(attention), self.pipeline.q(warpgroup));
                     let batch = work.batch_index(attention);
-                    load_classes(classes, rows, (maps, barrier), row, work.head, batch);
+                    load_residues(classes, rows, (maps, barrier), row, work.head, batch);
                 } else {
-                    let barrier = queries.acquire_behind(bytes, params.qk_landed);
-                    let head = HeadStart { shift, ..T::Alignment::queries(params, work.head) };
+                    let barrier = queries.acquire_behind(bytes, params.qk_fix_up);
+                    let head = HeadOffset { shift, ..T::Alignment::queries(params, work.head) };
                     let batch = work.batch_index(attention);
                     self.pipeline.q(warpgroup).load(maps, barrier, row, head, batch);
                 }
@@ -131,7 +131,8 @@ impl<T: Tile> QueriesAndKeys<T> {
 /// As [`QueriesAndKeys::new`], of V.
 #[inline(always)]
 pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps, pipeline: Pipeline<T>) {
-    // SAFETY: this thread is the ring's producer, and its warp's only one that takes part; the maps describe V.
+    // SAFETY: this thread is the ring's producer, and its warp's only one that takes part; the maps describe
+    // V.
     unsafe {
         let ring = Ring::<KeyStages<T>>::producer(pipeline.v_barriers());
         let mut schedule = TileSlots::consumer(pipeline.schedule());
@@ -145,7 +146,7 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
                 while block > 0 {
                     block -= 1;
                     let at = |key| if T::Element::TRANSPOSES_VALUES { (key, 0) } else { (0, key) };
-                    values.copy::<T>(&place, head, block, params.v_landed, at);
+                    values.copy::<T>(&place, head, block, params.v_fix_up, at);
                 }
                 pass += 1;
             }
@@ -162,8 +163,8 @@ struct Copies<X: Extent, S: Stages> {
 }
 
 impl<X: Extent, S: Stages> Copies<X, S> {
-    /// Copies a block of keys, from the column and row that `at` gives for its first, into the next stage, once
-    /// that is empty; the copy lands so many bytes behind the full barrier.
+    /// Copies a block of keys, from the column and row that `at` gives for its first, into the next stage,
+    /// once that is empty; the copy lands so many bytes behind the full barrier.
     ///
     /// # Safety
     /// As [`Panels::load_from`]; `landed` leads to a barrier made for one arrival.
@@ -171,7 +172,7 @@ impl<X: Extent, S: Stages> Copies<X, S> {
     unsafe fn copy<T: Tile>(
         &mut self,
         place: &Keys,
-        head: HeadStart,
+        head: HeadOffset,
         block: u32,
         landed: u32,
         at: impl Fn(u32) -> (u32, u32),
@@ -191,8 +192,8 @@ impl<X: Extent, S: Stages> Copies<X, S> {
 /// # Safety
 /// As [`Panels::load`], with maps of the classes and boxes of their shares of the rows.
 #[inline(always)]
-unsafe fn load_classes<X: Extent>(
-    classes: RowClasses,
+unsafe fn load_residues<X: Extent>(
+    classes: Residues,
     rows: Panels<X>,
     (maps, barrier): (u64, u32),
     row: u32,
@@ -202,7 +203,7 @@ unsafe fn load_classes<X: Extent>(
     let mut class = 0;
     while class < classes.count() {
         let share = rows.from_row(class * classes.rows(WARPGROUP_ROWS));
-        let start = HeadStart { class, head, shift: 0 };
+        let start = HeadOffset { class, head, shift: 0 };
         // SAFETY: the maps are the classes', and no thread accesses the rows before the barrier's phase ends.
         unsafe { share.load(maps, barrier, classes.rows(row), start, batch) };
         class += 1;

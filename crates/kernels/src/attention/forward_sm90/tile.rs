@@ -46,8 +46,8 @@ pub trait Tile: Copy {
         assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
         // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
-        assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_CLASSES));
-        assert!(!(Self::Alignment::BY_CLASSES && (Self::SCORE_MOD || config.takes_turns())));
+        assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
+        assert!(!(Self::Alignment::BY_RESIDUES && (Self::SCORE_MOD || config.takes_turns())));
         config
     };
     /// Whether two warpgroups take turns.

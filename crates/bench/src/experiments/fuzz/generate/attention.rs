@@ -207,7 +207,7 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
             Algorithm::ForwardSm80ScoreMod => modified,
             Algorithm::ForwardSimt => case.dropout == 0.0,
             Algorithm::ForwardSimtDropout => case.dropout > 0.0,
-            Algorithm::ForwardSm90RowClasses => !modified && !negative && case.sequences.is_empty(),
+            Algorithm::ForwardSm90Residues => !modified && !negative && case.sequences.is_empty(),
             _ => false,
         };
         let tensor_cores = entry.algorithm.family() != "forward_simt";

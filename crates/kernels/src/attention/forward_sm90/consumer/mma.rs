@@ -29,7 +29,8 @@ impl<T: Tile> Consumer<T> {
         while step < T::HEAD_DIM / T::CONFIG.depth() {
             let a = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
             let b = k.behind(Panels::<KeyBlock<T>>::columns(step)).bits();
-            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are together.
+            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are
+            // together.
             unsafe {
                 if Self::IN_PARTS && step == 0 {
                     self.s.begin_ss::<T::Element>(a, b);
@@ -76,7 +77,7 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
         if T::SCORE_MOD {
-            let lane = Lane::anew::<2>();
+            let lane = Lane::reread::<2>();
             let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
             let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
             // Row by row: the same registers under other names.
@@ -91,7 +92,7 @@ impl<T: Tile> Consumer<T> {
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
     pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
-        let lane = Lane::anew::<2>();
+        let lane = Lane::reread::<2>();
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
         let mut j = 0;
         while j < T::S::LEN {

@@ -1,7 +1,7 @@
 //! How O and lse leave.
 
 use super::consumer::scale_rows;
-use super::schedule::TileSlots;
+use super::scheduler::TileSlots;
 use super::tile::{OutputRows, Tile};
 use super::{Operand, Pipeline, first_row};
 use crate::attention::alignment::Alignment as _;
@@ -38,10 +38,10 @@ pub(super) unsafe fn store<T: Tile>(
 ) {
     scale_rows(o, [finished[0].0, finished[1].0]);
     // Read again rather than kept in registers over the loop, which needs all of them.
-    let thread = index::thread_anew();
+    let thread = index::reread_thread();
     let lane = Lane::of_thread::<2>(thread);
-    // SAFETY: the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy still
-    // reads them.
+    // SAFETY: the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy
+    // still reads them.
     unsafe {
         let work = schedule.work();
         let tile_row = first_row::<T>(params, work.tile);
@@ -62,7 +62,7 @@ pub(super) unsafe fn store<T: Tile>(
             |row: u32| T::Alignment::row_of_tile(&params.attention, WARPGROUP_ROWS, lane.warp_row, row);
         let rows_left = work.queries.len.saturating_sub(tile_row);
         let is_cut = rows_left < lane.warp_row + WARP_ROWS;
-        let by_rows = T::Alignment::BY_CLASSES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
+        let by_rows = T::Alignment::BY_RESIDUES || o_by_rows == 2 || o_by_rows == 1 && is_cut;
         if warp::broadcast(by_rows as u32, 0) != 0 {
             let target = schedule.o(rows_left);
             let first_column = schedule.first_column();
@@ -109,11 +109,11 @@ unsafe fn store_boxes<T: Tile, const STAGED: bool>(
                 tma::wait_group_read::<1>();
                 warp::sync();
             }
-            epilogue::write_panel::<Rounded<T>, _>(index::thread_anew() % 32, address(panel), o, panel);
+            epilogue::write_panel::<Rounded<T>, _>(index::reread_thread() % 32, address(panel), o, panel);
             if STAGED || panel + 1 == Panels::<OutputRows<T>>::COUNT {
                 fence::proxy_async();
                 warp::sync();
-                if index::thread_anew().is_multiple_of(32) {
+                if index::reread_thread().is_multiple_of(32) {
                     let mut written = if STAGED { panel } else { 0 };
                     while written <= panel {
                         Panels::<OutputRows<T>>::store_panel(address(written), map, written, at);

@@ -19,7 +19,7 @@ const SECTOR: u32 = 16;
 /// has room for more columns before the head's, the box starts with the sector; if that begins before the
 /// map, its columns there are zeros too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadStart {
+pub struct HeadOffset {
     /// Class, the index of its map.
     pub class: u32,
     /// Index along the heads of that map.
@@ -28,7 +28,7 @@ pub struct HeadStart {
     pub shift: u32,
 }
 
-impl HeadStart {
+impl HeadOffset {
     /// The most classes that there are.
     pub const MAX_CLASSES: usize = CHUNK as usize;
 
@@ -83,15 +83,15 @@ mod tests {
             (&[1, 3, 129, 135, u64::MAX], 8),
         ] {
             for &stride in strides {
-                assert_eq!(HeadStart::classes(stride), classes as usize, "{stride}");
+                assert_eq!(HeadOffset::classes(stride), classes as usize, "{stride}");
                 for index in 0..40 {
-                    let start = HeadStart::of(stride, index, 0);
+                    let start = HeadOffset::of(stride, index, 0);
                     assert_eq!((start.class, start.head), (index % classes, index / classes));
                     assert_eq!(u64::from(start.shift), u64::from(index).wrapping_mul(stride) % 8);
-                    let of_class = HeadStart::of(stride, start.class, 0);
+                    let of_class = HeadOffset::of(stride, start.class, 0);
                     assert_eq!((of_class.head, of_class.shift), (0, start.shift));
                     let mut others = (0..classes).filter(|&class| class != start.class);
-                    assert!(others.all(|class| HeadStart::of(stride, class, 0).shift != start.shift));
+                    assert!(others.all(|class| HeadOffset::of(stride, class, 0).shift != start.shift));
                 }
             }
         }
@@ -103,8 +103,8 @@ mod tests {
             for index in 0..40 {
                 let behind = index * stride % 16;
                 for margin in 0..=15 {
-                    let start = HeadStart::of(stride.into(), index, margin);
-                    let first = HeadStart::of(stride.into(), index, 0);
+                    let start = HeadOffset::of(stride.into(), index, margin);
+                    let first = HeadOffset::of(stride.into(), index, 0);
                     assert_eq!((start.class, start.head), (first.class, first.head));
                     assert_eq!(start.shift, if margin < behind { first.shift } else { behind });
                     assert_eq!(start.outside() + start.foreign(), start.shift);

@@ -1,6 +1,6 @@
 //! Rows that lie no multiple of 16 bytes apart, by how far behind such a multiple they start.
 
-use crate::attention::alignment::head_start::HeadStart;
+use crate::attention::alignment::head_offset::HeadOffset;
 use crate::ptx::index;
 
 /// Elements of 16 bytes.
@@ -11,17 +11,17 @@ const CHUNK: u32 = 8;
 /// Boxes of tensor maps start at multiples of 16 bytes, and rows that lie `stride` elements apart need not.
 /// Those whose index is equal modulo n = 8 / gcd(stride, 8) start equally far behind such a multiple, and lie
 /// a multiple of it apart. They are a class, which has a map of its own, as a class of heads has
-/// ([`HeadStart`]): the view as [B, H, S / n, n, D], of which the map has one index of n.
+/// ([`HeadOffset`]): the view as [B, H, S / n, n, D], of which the map has one index of n.
 ///
 /// Attention takes the classes of keys in turns. Each turn's rows start [`Self::step`] elements further
 /// behind than those of the turn before, and those of the first start at the multiple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowClasses {
+pub struct Residues {
     stride: u32,
     log_count: u32,
 }
 
-impl RowClasses {
+impl Residues {
     /// Of rows that lie so many elements apart.
     #[inline(always)]
     pub fn of(stride: u64) -> Self {
@@ -69,10 +69,10 @@ impl RowClasses {
 
     /// The class of a turn, as the maps of all rows of a head have it.
     #[inline(always)]
-    pub fn in_turn(self, turn: u32, head: u32) -> HeadStart {
+    pub fn in_turn(self, turn: u32, head: u32) -> HeadOffset {
         // The stride is an odd multiple of the step, and odd numbers are their own inverses modulo 8.
         let odd = self.stride >> (CHUNK.trailing_zeros() - self.log_count);
-        HeadStart { class: turn.wrapping_mul(odd) % self.count(), head, shift: turn * self.step() }
+        HeadOffset { class: turn.wrapping_mul(odd) % self.count(), head, shift: turn * self.step() }
     }
 
     /// The shift of the last turn's rows.
@@ -93,8 +93,8 @@ mod tests {
     fn rows_of_a_class_are_shifted_alike_and_turns_step_through_all() {
         for stride in [1_u64, 2, 3, 4, 5, 6, 7, 9, 10, 12, 20, 65, 129, 130, 131, 132, 133, 134, 135, 1 << 40]
         {
-            let classes = RowClasses::of(stride);
-            assert_eq!(classes.count() as usize, HeadStart::classes(stride), "{stride}");
+            let classes = Residues::of(stride);
+            assert_eq!(classes.count() as usize, HeadOffset::classes(stride), "{stride}");
             for row in 0..64 {
                 let class = row % classes.count();
                 assert_eq!(u64::from(classes.shift(class)), u64::from(row) * stride % 8);

@@ -1,4 +1,4 @@
-//! Keys class by class: rows that lie no multiple of 16 bytes apart ([`RowClasses`]).
+//! Keys class by class: rows that lie no multiple of 16 bytes apart ([`Residues`]).
 //!
 //! All blocks of one class of keys come before those of the next, whose rows start some columns further to
 //! the right in their boxes. A softmax over all keys takes them in any order. Between two classes Q's columns
@@ -7,9 +7,9 @@
 use super::Consumer;
 use crate::attention::alignment::ByRows;
 use crate::attention::alignment::panel_move::{move_left, move_right_by_one};
-use crate::attention::alignment::row_classes::RowClasses;
+use crate::attention::alignment::residues::Residues;
+use crate::attention::forward_sm90::epilogue;
 use crate::attention::forward_sm90::key_blocks::{KeyBlocks, Seen};
-use crate::attention::forward_sm90::output;
 use crate::attention::forward_sm90::tile::{QueryRows, Tile};
 use crate::config::Sm90Config;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, leads_warp};
@@ -23,7 +23,12 @@ impl<T: Tile> Consumer<T> {
     /// All blocks of all classes, but for the last one's product with V. Nothing is masked but what is past
     /// the last key.
     #[inline(always)]
-    pub(super) fn multiply_classes(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, seen: &Seen) {
+    pub(super) fn multiply_residues(
+        &mut self,
+        params: &PersistentParams,
+        blocks: &KeyBlocks<T>,
+        seen: &Seen,
+    ) {
         let mut passes = ByRows::classes(&params.attention).count();
         self.align_queries(ByRows::classes(&params.attention));
         self.begin(params, blocks, seen, passes == 1 && seen.end == 1);
@@ -89,7 +94,7 @@ impl<T: Tile> Consumer<T> {
     /// The hardware barrier of this warpgroup.
     #[inline(always)]
     fn own_barrier(&self) -> u32 {
-        output::FIRST_BARRIER + self.warpgroup.index()
+        epilogue::FIRST_BARRIER + self.warpgroup.index()
     }
 
     /// Sets the scores past the last key of a class to −∞, in its last block.
@@ -99,7 +104,7 @@ impl<T: Tile> Consumer<T> {
         if keys == 0 {
             return;
         }
-        let keys = keys.saturating_sub(Lane::anew::<2>().column(0));
+        let keys = keys.saturating_sub(Lane::reread::<2>().column(0));
         let mut j = 0;
         while j < T::S::LEN {
             if 8 * (j as u32 / 4) + j as u32 % 2 >= keys {
@@ -111,8 +116,8 @@ impl<T: Tile> Consumer<T> {
 
     /// Moves each row of Q, which is there, to the left, so that it begins with its tile's first column.
     #[inline(always)]
-    fn align_queries(&self, classes: RowClasses) {
-        let thread = index::thread_anew() % WARPGROUP;
+    fn align_queries(&self, classes: Residues) {
+        let thread = index::reread_thread() % WARPGROUP;
         let place = thread / 32 * Sm90Config::WARP_ROWS + thread % Sm90Config::WARP_ROWS;
         let (class, _) = classes.at_place(WARPGROUP_ROWS, place);
         // SAFETY: Q is there, each warp moves its own rows, and the products come after the barrier.
@@ -126,7 +131,7 @@ impl<T: Tile> Consumer<T> {
     /// This warp's rows of Q, whose elements have 16 bits.
     #[inline(always)]
     fn warp_queries(&self) -> Panels<QueryRows<T>> {
-        let warp_row = index::thread_anew() % WARPGROUP / 32 * Sm90Config::WARP_ROWS;
+        let warp_row = index::reread_thread() % WARPGROUP / 32 * Sm90Config::WARP_ROWS;
         self.pipeline.q(self.warpgroup.index()).from_row(warp_row)
     }
 
@@ -134,7 +139,7 @@ impl<T: Tile> Consumer<T> {
     /// from the left. No product adds to O meanwhile.
     #[inline(always)]
     fn move_output_by_one(&mut self, factors: [f32; 2]) {
-        let lane = index::thread_anew() % 32;
+        let lane = index::reread_thread() % 32;
         let first = lane.is_multiple_of(QUAD);
         // Of the pairs of columns in eight, that of the lane before; of the first one, the last of the eight
         // before.
