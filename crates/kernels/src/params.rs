@@ -140,7 +140,7 @@ pub struct PersistentParams {
     pub sequences: u32,
     /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
     pub sequence_step: u32,
-    /// Bytes from the barriers where consumers wait for V to those where it lands, to be amended; 0 where it
+    /// Bytes from the barriers where consumers wait for V to those where it lands, to be fixed up; 0 where it
     /// lands where they wait.
     pub v_fix_up: u32,
     /// As `v_fix_up`, for Q and K.

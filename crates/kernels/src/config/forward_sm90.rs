@@ -156,7 +156,7 @@ impl Sm90Config {
     pub const SCHEDULE_BYTES: u32 = 192;
 
     /// Bytes of the rings' barriers: two for each warpgroup's part of Q, and for each stage of K and of V. As
-    /// many lie behind them, of which tiles that are amended land at those behind the full ones.
+    /// many lie behind them, of which tiles that are fixed up land at those behind the full ones.
     const fn barrier_bytes(&self, stages: u32) -> u32 {
         16 * (self.warpgroups() + 2 * stages)
     }
@@ -171,7 +171,7 @@ impl Sm90Config {
         self.shared_bytes() - 2 * self.barrier_bytes(self.stages())
     }
 
-    /// Bytes from a full barrier to that where tiles land that are amended before they fill the stage.
+    /// Bytes from a full barrier to that where tiles land that are fixed up before they fill the stage.
     pub const fn fix_up_distance(&self) -> u32 {
         self.barrier_bytes(self.stages())
     }

@@ -10,6 +10,16 @@ use super::roles::WARP_ROWS;
 /// Sixteens of columns in a line.
 const STEPS: usize = LINE as usize / 32;
 
+/// Multiplies a thread's two rows of an accumulator by a factor each.
+#[inline(always)]
+pub fn scale_rows<A: Accumulator>(acc: &mut A, factors: [f32; 2]) {
+    let mut j = 0;
+    while j < A::LEN {
+        acc[j] *= factors[j / 2 % 2];
+        j += 1;
+    }
+}
+
 /// Rounds those of a warp's 16 rows that lie in the `panel`-th 64 columns of `acc`, and writes them to the 16
 /// swizzled lines at `address`, from where a tensor copy can fetch them. `lane` is this thread's in its warp.
 ///

@@ -73,7 +73,7 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[
             defect(
                 "launch_landed",
-                "V of packed sequences is not amended",
+                "V of packed sequences is not fixed up",
                 "if is_varlen { landed } else { 0 }",
                 "0",
             ),

@@ -16,7 +16,7 @@ use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
 use crate::params::PersistentParams;
 use crate::ptx::{barrier, index};
-use crate::registers::Registers;
+use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::OnlineSoftmax;
@@ -338,15 +338,5 @@ impl<T: Tile> Consumer<T> {
             // SAFETY: two warpgroups meet at each of these barriers, the other by `take_turn`.
             unsafe { barrier::arrive(2 - self.turn, 2 * WARPGROUP) };
         }
-    }
-}
-
-/// Multiplies a thread's two rows by a factor each.
-#[inline(always)]
-pub(super) fn scale_rows<O: Registers<Value = f32>>(o: &mut O, factors: [f32; 2]) {
-    let mut j = 0;
-    while j < O::LEN {
-        o[j] *= factors[j / 2 % 2];
-        j += 1;
     }
 }

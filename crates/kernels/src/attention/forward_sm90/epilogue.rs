@@ -1,6 +1,5 @@
 //! How O and lse leave.
 
-use super::consumer::scale_rows;
 use super::scheduler::TileSlots;
 use super::tile::{OutputRows, Tile};
 use super::{Operand, Pipeline, first_row};
@@ -36,7 +35,7 @@ pub(super) unsafe fn store<T: Tile>(
     o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
-    scale_rows(o, [finished[0].0, finished[1].0]);
+    epilogue::scale_rows(o, [finished[0].0, finished[1].0]);
     // Read again rather than kept in registers over the loop, which needs all of them.
     let thread = index::reread_thread();
     let lane = Lane::of_thread::<2>(thread);

@@ -1,9 +1,10 @@
 //! What a warpgroup does with a stage of K or V: the products, and scores between them.
 
-use super::{Consumer, scale_rows};
+use super::Consumer;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
 use crate::attention::forward_sm90::operand::Operand as _;
 use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
+use crate::hopper::epilogue::scale_rows;
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::wgmma::Accumulator as _;
