@@ -137,7 +137,7 @@ impl Kernels {
         queries: *const f32,
         scores: *mut f32,
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.scores[width / self.panel.lanes - 1](k, keys, head_dim, queries, scores, Start::Zero) }
     }
 
@@ -156,7 +156,7 @@ impl Kernels {
         results: *mut f32,
         start: Start,
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.values[width / self.panel.lanes - 1](v, head_dim, keys, weights, results, start) }
     }
 
@@ -165,7 +165,7 @@ impl Kernels {
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::update`].
     pub(super) unsafe fn update(&self, width: usize, scores: *mut f32, keys: usize, state: State) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.update[width / self.panel.lanes - 1](scores, keys, state) }
     }
 
@@ -174,7 +174,7 @@ impl Kernels {
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`softmax::mask`].
     pub(super) unsafe fn mask(&self, width: usize, scores: *mut f32, keys: usize, limits: Limits) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.mask[width / self.panel.lanes - 1](scores, keys, limits) }
     }
 
@@ -183,7 +183,7 @@ impl Kernels {
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::softcap`].
     pub(super) unsafe fn softcap(&self, width: usize, scores: *mut f32, keys: usize, factor: f32) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.softcap[width / self.panel.lanes - 1](scores, keys, factor) }
     }
 
@@ -192,7 +192,7 @@ impl Kernels {
     /// # Safety
     /// The CPU has the instruction set; `width` as in [`Self::scores`]; otherwise as [`score::alibi`].
     pub(super) unsafe fn alibi(&self, width: usize, scores: *mut f32, keys: usize, alibi: Alibi) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.alibi[width / self.panel.lanes - 1](scores, keys, alibi) }
     }
 
@@ -209,7 +209,7 @@ impl Kernels {
         stats: RowStats,
         queries: Queries,
     ) {
-        // SAFETY: the caller vouches.
+        // SAFETY: the CPU has the instruction set, and the panel is `width` lanes wide.
         unsafe { self.differentiate[width / self.panel.lanes - 1](both, rows, stats, queries) }
     }
 }
@@ -246,7 +246,7 @@ macro_rules! kernels {
                 k: Rows, keys: usize, depth: usize, panel: *const f32, result: *mut f32, start: Start,
             ) {
                 let k = Broadcast { data: k.data, row_stride: k.stride, depth_stride: 1, prefetch: false };
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { microkernel::multiply::<$lanes, N>(k, keys, depth, panel, result, start) }
             }
 
@@ -257,7 +257,7 @@ macro_rules! kernels {
                 v: Rows, rows: usize, depth: usize, panel: *const f32, result: *mut f32, start: Start,
             ) {
                 let v = Broadcast { data: v.data, row_stride: 1, depth_stride: v.stride, prefetch: true };
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { microkernel::multiply::<$lanes, N>(v, rows, depth, panel, result, start) }
             }
 
@@ -265,7 +265,7 @@ macro_rules! kernels {
             /// As [`Kernels::update`].
             $(#[$feature])?
             unsafe fn update<const N: usize>(scores: *mut f32, keys: usize, state: State) {
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { softmax::update::<$lanes, N>(scores, keys, state) }
             }
 
@@ -273,7 +273,7 @@ macro_rules! kernels {
             /// As [`Kernels::mask`].
             $(#[$feature])?
             unsafe fn mask<const N: usize>(scores: *mut f32, keys: usize, limits: Limits) {
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { softmax::mask::<$lanes, N>(scores, keys, limits) }
             }
 
@@ -281,7 +281,7 @@ macro_rules! kernels {
             /// As [`Kernels::softcap`].
             $(#[$feature])?
             unsafe fn softcap<const N: usize>(scores: *mut f32, keys: usize, factor: f32) {
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { score::softcap::<$lanes, N>(scores, keys, factor) }
             }
 
@@ -289,7 +289,7 @@ macro_rules! kernels {
             /// As [`Kernels::alibi`].
             $(#[$feature])?
             unsafe fn alibi<const N: usize>(scores: *mut f32, keys: usize, alibi: Alibi) {
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { score::alibi::<$lanes, N>(scores, keys, alibi) }
             }
 
@@ -299,7 +299,7 @@ macro_rules! kernels {
             unsafe fn differentiate<const N: usize>(
                 both: (*mut f32, *mut f32), rows: usize, stats: RowStats, queries: Queries,
             ) {
-                // SAFETY: the caller vouches.
+                // SAFETY: the CPU has the instruction set, and the panel has `N` registers of lanes.
                 unsafe { gradient::differentiate::<$lanes, N>(both, rows, stats, queries) }
             }
 

@@ -67,7 +67,7 @@ impl Columns {
         width: usize,
         to: *mut f32,
     ) -> Limits {
-        // SAFETY: the caller vouches.
+        // SAFETY: `to` has room for two rows of `width` lanes.
         unsafe {
             limits(|lane| self.visible(problem, (self.first + lane).min(self.end - 1)), first, width, to)
         }
@@ -272,7 +272,7 @@ pub(super) unsafe fn queries(
             problem.query_index(&problem.tensors().q, columns.batch, seq, head)
         })
     };
-    // SAFETY: the caller vouches.
+    // SAFETY: `to` has room for `head_dim` rows of `width` lanes.
     unsafe { transposed(q, at, width, factor, row, to) }
 }
 

@@ -241,7 +241,7 @@ impl Task<'_> {
         let (problem, width) = (self.problem(), self.width(panel));
         let Some(dropout) = problem.dropout() else { return };
         let head = self.owned.batch * problem.heads() + head;
-        // SAFETY: the caller vouches.
+        // SAFETY: the values are a row of `width` lanes for each that is seen, and this task's alone.
         let values = unsafe { std::slice::from_raw_parts_mut(values, seen.len() * width) };
         dropout::apply(dropout, values, width, |row, lane| {
             let (owned, other) = (panel.start + lane, seen.start + row);
@@ -256,7 +256,7 @@ impl Task<'_> {
     unsafe fn change_scores(&self, panel: &Range<usize>, head: usize, seen: &Range<usize>, p: *mut f32) {
         let (problem, kernels, width) = (self.problem(), &self.call.kernels, self.width(panel));
         let batch = self.owned.batch;
-        // SAFETY: the caller vouches, and the scratch memory holds a panel of slopes and two rows of lanes.
+        // SAFETY: P is a row of `width` lanes for each that is seen, and the scratch memory holds a panel of slopes and two rows of lanes.
         unsafe {
             if problem.softcap() != 0.0 {
                 kernels.softcap(width, p, seen.len(), 1.0);
