@@ -256,7 +256,7 @@ impl Task<'_> {
     unsafe fn change_scores(&self, panel: &Range<usize>, head: usize, seen: &Range<usize>, p: *mut f32) {
         let (problem, kernels, width) = (self.problem(), &self.call.kernels, self.width(panel));
         let batch = self.owned.batch;
-        // SAFETY: P is a row of `width` lanes for each that is seen, and the scratch memory holds a panel of slopes and two rows of lanes.
+        // SAFETY: P is [seen, width], and the scratch memory holds a panel of slopes and two rows of lanes.
         unsafe {
             if problem.softcap() != 0.0 {
                 kernels.softcap(width, p, seen.len(), 1.0);
