@@ -6,7 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
 use crate::operation::{self, Launch};
-use crate::plan::{built_for, check_heads, checked_grid, join, tile_too_large, unsupported_dtype};
+use crate::plan::{built_for, check_heads, check_kernel, checked_grid, tile_too_large, unsupported_dtype};
 use crate::{BackendKind, Device, Error, Plan, Result};
 
 /// A kernel that computes gradients; what a person can ask for by name.
@@ -70,13 +70,7 @@ type Choice = operation::Choice<BackwardProblem>;
 /// would be too large.
 pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Choice> {
     let available = BackwardKernel::of_backend(device.backend);
-    if let Some(kernel) = request.kernel.filter(|kernel| !available.contains(kernel)) {
-        return Err(Error::KernelNotOnBackend {
-            kernel: kernel.name(),
-            backend: device.backend.name(),
-            available: join(available.iter().map(|kernel| kernel.name())),
-        });
-    }
+    check_kernel(request.kernel, available, device.backend, BackwardKernel::name)?;
     if device.backend == BackendKind::Cpu {
         if let Some(name) = &request.entry {
             return Err(no_such_entry(problem, name));

@@ -8,7 +8,7 @@ use fa_kernels::tile::mma_block::MAX_LEADING;
 use tile::Candidates;
 
 use super::{GemmProblem, Matrices, Order};
-use crate::plan::join;
+use crate::plan::check_kernel;
 use crate::{BackendKind, DType, Device, Error, Plan, Result, operation};
 
 /// A kernel that multiplies matrices; what a person can ask for by name.
@@ -104,15 +104,7 @@ type Choice = operation::Choice<GemmProblem>;
 /// grid would be too large.
 pub(super) fn plan(problem: &GemmProblem, device: &Device, request: &GemmRequest) -> Result<Choice> {
     let available = GemmKernel::of_backend(device.backend);
-    if let Some(kernel) = request.kernel
-        && !available.contains(&kernel)
-    {
-        return Err(Error::KernelNotOnBackend {
-            kernel: kernel.name(),
-            backend: device.backend.name(),
-            available: join(available.iter().map(|kernel| kernel.name())),
-        });
-    }
+    check_kernel(request.kernel, available, device.backend, GemmKernel::name)?;
     let (kernel, why) = match request.kernel {
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device, request),

@@ -40,15 +40,7 @@ impl Candidates {
     /// the problem.
     pub(super) fn of(problem: &Problem, device: &Device, request: &Request) -> Result<Self> {
         let available = Kernel::of_backend(device.backend);
-        if let Some(kernel) = request.kernel
-            && !available.contains(&kernel)
-        {
-            return Err(Error::KernelNotOnBackend {
-                kernel: kernel.name(),
-                backend: device.backend.name(),
-                available: join(available.iter().map(|kernel| kernel.name())),
-            });
-        }
+        check_kernel(request.kernel, available, device.backend, Kernel::name)?;
         if device.backend != BackendKind::Cpu {
             check_tiles(problem)?;
         }
@@ -185,6 +177,23 @@ pub(crate) fn checked_grid(blocks: u128) -> Result<u32> {
 pub(crate) fn unsupported_dtype(kernel: &'static str, algorithm: Algorithm, dtype: DType) -> Error {
     let available = DType::ALL.into_iter().filter(|&dtype| built_for(algorithm, dtype).next().is_some());
     Error::UnsupportedDType { kernel, dtype, available: join(available.map(DType::name)) }
+}
+
+/// Refuses a kernel that was asked for and is none of the `available` ones of the backend.
+pub(crate) fn check_kernel<K: Copy + PartialEq>(
+    asked: Option<K>,
+    available: &[K],
+    backend: BackendKind,
+    name: fn(K) -> &'static str,
+) -> Result<()> {
+    match asked.filter(|kernel| !available.contains(kernel)) {
+        None => Ok(()),
+        Some(kernel) => Err(Error::KernelNotOnBackend {
+            kernel: name(kernel),
+            backend: backend.name(),
+            available: join(available.iter().map(|&kernel| name(kernel))),
+        }),
+    }
 }
 
 pub(crate) fn join(items: impl Iterator<Item = impl Into<String>>) -> String {

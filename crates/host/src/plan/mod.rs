@@ -17,7 +17,7 @@ use candidates::Candidates;
 
 use crate::{BackendKind, DType, Device, Error, Problem, Result, cpu, operation};
 
-pub(crate) use candidates::{built_for, check_heads, checked_grid, join, unsupported_dtype};
+pub(crate) use candidates::{built_for, check_heads, check_kernel, checked_grid, join, unsupported_dtype};
 pub(crate) use cost::{tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
