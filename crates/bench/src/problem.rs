@@ -233,9 +233,11 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     if problem.softcap() != 0.0 {
         text += &format!(" softcap={}", problem.softcap());
     }
-    if problem.alibi_slopes().is_some() {
-        text += " alibi";
-    }
+    let _ = problem.per_head().try_map(|name, _| {
+        text += " ";
+        text += name;
+        Ok::<_, std::convert::Infallible>(())
+    });
     if problem.dropout().is_some() {
         text += &format!(" dropout={:.3}", dropout(problem));
     }

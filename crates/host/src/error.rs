@@ -155,21 +155,25 @@ pub enum Error {
         /// Storage type of the problem.
         dtype: DType,
     },
-    /// There are not as many slopes as heads.
+    /// A list has not as many values as there are heads.
     #[error(
-        "alibi_slopes has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"
+        "{name} has {len} elements; {heads} (one per head) or {all} (one per sequence and head) are needed"
     )]
-    AlibiSlopes {
-        /// Slopes given.
+    HeadValues {
+        /// The list.
+        name: &'static str,
+        /// Values given.
         len: usize,
         /// Query heads.
         heads: usize,
         /// Query heads of all sequences.
         all: usize,
     },
-    /// A slope is not a finite number.
-    #[error("alibi_slopes: element {index} is {value}; a finite number is needed")]
-    AlibiSlope {
+    /// A head's value is not a finite number.
+    #[error("{name}: element {index} is {value}; a finite number is needed")]
+    HeadValue {
+        /// The list.
+        name: &'static str,
         /// Which one.
         index: usize,
         /// Its value.

@@ -12,7 +12,7 @@ use fa_kernels::params::{
 use fa_kernels::ptx::tma;
 
 use self::maps::{class_map, class_maps, residue_maps};
-use crate::forward::MAX_SEQLEN;
+use crate::forward::{MAX_SEQLEN, PerHead};
 use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{
     Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, residues, tiles, unmapped,
@@ -40,8 +40,8 @@ pub struct Addresses {
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
-    /// The same values as [`Problem::alibi_slopes`], contiguous; needed where the problem has them.
-    pub alibi_slopes: Option<u64>,
+    /// What each head has.
+    pub per_head: PerHead<u64>,
     /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed
     /// where the problem has them.
     pub cu_seqlens: Option<(u64, u64)>,
@@ -213,9 +213,10 @@ const CHUNK: u32 = 8;
 
 /// The parameters that every entry of a plan for `problem` has.
 pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
-    let alibi_slopes = optional("alibi_slopes", problem.alibi_slopes().is_some(), addresses.alibi_slopes)?;
-    let (cu_seqlens_q, cu_seqlens_k) =
-        optional("cu_seqlens", problem.cu_seqlens().is_some(), addresses.cu_seqlens)?;
+    let (cu_seqlens_q, cu_seqlens_k) = match problem.cu_seqlens() {
+        None => (0, 0),
+        Some(_) => addresses.cu_seqlens.ok_or(Error::MissingAddress { tensor: "cu_seqlens" })?,
+    };
     let tensors = problem.tensors();
     // A packed batch has no steps from one sequence to the next.
     let (heads, rows) = (problem.heads() as u64, tensors.q.seqlen as u64);
@@ -250,8 +251,7 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         window_span: side(problem.window().0) + side(problem.window().1),
         softmax_scale: problem.softmax_scale(),
         softcap: problem.softcap(),
-        alibi_slopes,
-        alibi_batch_stride: problem.alibi_batch_stride() as u64,
+        per_head: problem.scores().params(&addresses.per_head)?,
         dropout: problem.dropout().copied().unwrap_or(NO_DROPOUT),
     })
 }
@@ -269,14 +269,6 @@ pub(crate) fn strides(layout: &TensorLayout) -> Strides {
         row: step(layout.seqlen, layout.stride_seq),
         head: step(layout.heads, layout.stride_head),
     }
-}
-
-/// The address of a tensor that the problem may have, and 0 where it has none.
-fn optional<A: Default>(tensor: &'static str, is_there: bool, address: Option<A>) -> Result<A> {
-    if !is_there {
-        return Ok(A::default());
-    }
-    address.ok_or(Error::MissingAddress { tensor })
 }
 
 /// A side of the window; one wider than any sequence hides nothing.
@@ -330,9 +322,8 @@ mod tests {
         let problem = Problem::new(tensors, DType::F16, options).unwrap();
         let error = attention_params(&problem, &Addresses::default()).unwrap_err().to_string();
         assert_eq!(error, "alibi_slopes: no address was given, but the problem has it");
-        let params =
-            attention_params(&problem, &Addresses { alibi_slopes: Some(64), ..Addresses::default() })
-                .unwrap();
-        assert_eq!((params.alibi_slopes, params.alibi_batch_stride), (64, 3));
+        let per_head = PerHead { alibi_slopes: Some(64) };
+        let params = attention_params(&problem, &Addresses { per_head, ..Addresses::default() }).unwrap();
+        assert_eq!(params.per_head.alibi_slopes, params::HeadValues { address: 64, batch_stride: 3 });
     }
 }

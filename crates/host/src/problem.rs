@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fa_kernels::params;
 
 use crate::forward::Dropout;
+use crate::options::{Heads, Options, PerHead, Scores};
 use crate::varlen::Sequences;
 use crate::{DType, Error, Result, TensorLayout};
 
@@ -14,13 +15,6 @@ pub const MAX_HEAD_DIM: usize = 256;
 
 /// The longest sequence: row indices and their differences stay inside 32 bits with room for a tile.
 pub const MAX_SEQLEN: usize = 1 << 30;
-
-/// The largest softcap. A GPU takes scores below 2⁻¹²⁶ softcaps for 0, which is no more than 2⁻²⁶ then.
-pub const MAX_SOFTCAP: f32 = 1e30;
-
-/// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within
-/// fp32.
-const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
 
 /// Shapes and strides of the four tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,42 +29,6 @@ pub struct Tensors {
     pub o: TensorLayout,
 }
 
-/// What is computed, beside the shapes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options {
-    /// Query i sees key j only if j ≤ i + Sk − Sq: the mask is aligned bottom-right, as
-    /// FlashAttention-2 (2.1 and later) defines it.
-    pub causal: bool,
-    /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
-    pub softmax_scale: Option<f32>,
-    /// Sliding window (left, right): query i sees key j only if
-    /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right. `None` is no limit; with `causal`, right is 0.
-    pub window: (Option<usize>, Option<usize>),
-    /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
-    pub softcap: f32,
-    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled
-    /// scores of query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
-    pub alibi_slopes: Option<Vec<f32>>,
-    /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
-    /// when absent.
-    pub descale: Option<Descale>,
-    /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels
-    /// do.
-    pub dropout: Option<Dropout>,
-}
-
-/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`,
-/// `k_descale` and `v_descale` of FlashAttention-3, one for each tensor).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Descale {
-    /// Of Q.
-    pub q: f32,
-    /// Of K.
-    pub k: f32,
-    /// Of V.
-    pub v: f32,
-}
-
 /// A validated attention problem: O = softmax(softmax_scale · Q·Kᵀ + mask) · V for each batch and head, the
 /// scaled scores changed before the mask where [`Options`] says so.
 ///
@@ -82,10 +40,7 @@ pub struct Problem {
     tensors: Tensors,
     dtype: DType,
     window: (Option<usize>, Option<usize>),
-    softmax_scale: f32,
-    softcap: f32,
-    v_descale: f32,
-    alibi_slopes: Option<Arc<[f32]>>,
+    scores: Scores,
     dropout: Option<params::Dropout>,
     /// Where the sequences lie, if not each at an index of its own.
     sequences: Option<Arc<Sequences>>,
@@ -169,42 +124,26 @@ impl Problem {
             }
         }
         o.check_disjoint("o")?;
-        let softmax_scale = options.softmax_scale.unwrap_or(1.0 / (q.head_dim as f32).sqrt());
-        if softmax_scale.is_nan() || softmax_scale.abs() > MAX_SCALE {
-            return Err(Error::SoftmaxScale { value: softmax_scale, limit: MAX_SCALE });
-        }
-        let Descale { q: q_descale, k: k_descale, v: v_descale } = descale(dtype, options.descale)?;
-        let softmax_scale = softmax_scale * (q_descale * k_descale);
-        if softmax_scale.is_nan() || softmax_scale.abs() > MAX_SCALE {
-            return Err(Error::SoftmaxScale { value: softmax_scale, limit: MAX_SCALE });
-        }
-        let softcap = options.softcap;
-        check_softcap(softcap, softmax_scale)?;
-        if let Some(slopes) = &options.alibi_slopes {
-            let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
-            let (heads, all) = (q.heads, batch.saturating_mul(q.heads));
-            if slopes.len() != heads && slopes.len() != all {
-                return Err(Error::AlibiSlopes { len: slopes.len(), heads, all });
-            }
-            if let Some(index) = slopes.iter().position(|slope| !slope.is_finite()) {
-                return Err(Error::AlibiSlope { index, value: slopes[index] });
-            }
-        }
+        let batch = sequences.as_ref().map_or(q.batch, |sequences| sequences.batch());
+        let scores = Scores::new(&options, dtype, q.head_dim, Heads { batch, heads: q.heads })?;
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
-        let alibi_slopes = options.alibi_slopes.map(Arc::from);
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
-        Ok(Self {
-            tensors,
-            dtype,
-            window,
-            softmax_scale,
-            softcap,
-            v_descale,
-            alibi_slopes,
-            dropout,
-            sequences,
-        })
+        Ok(Self { tensors, dtype, window, scores, dropout, sequences })
+    }
+
+    /// The same attention of some heads of one sequence, over tensors of their own.
+    ///
+    /// # Errors
+    /// As [`Self::new`], for the tensors.
+    pub(crate) fn part(
+        &self,
+        tensors: Tensors,
+        causal: bool,
+        batch: usize,
+        heads: Range<usize>,
+    ) -> Result<Self> {
+        Self::new(tensors, self.dtype, Options { causal, ..self.scores.options(batch, &heads) })
     }
 
     /// Shapes and strides.
@@ -229,22 +168,27 @@ impl Problem {
 
     /// Factor on Q·Kᵀ as it is stored: the scale asked for, times the factors of Q and K.
     pub const fn softmax_scale(&self) -> f32 {
-        self.softmax_scale
+        self.scores.softmax_scale
     }
 
     /// Factor on V as it is stored: 1 unless [`Options::descale`] says otherwise.
     pub const fn v_descale(&self) -> f32 {
-        self.v_descale
+        self.scores.v_descale
     }
 
     /// Bound of softcap · tanh(s / softcap) on scaled scores s; 0 for none.
     pub const fn softcap(&self) -> f32 {
-        self.softcap
+        self.scores.softcap
+    }
+
+    /// What changes scores.
+    pub(crate) const fn scores(&self) -> &Scores {
+        &self.scores
     }
 
     /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
     pub const fn changes_scores(&self) -> bool {
-        self.softcap != 0.0 || self.alibi_slopes.is_some()
+        self.scores.changes_scores()
     }
 
     /// Which weights are dropped, as kernels take it; nothing where none are.
@@ -254,18 +198,18 @@ impl Problem {
 
     /// Slopes of ALiBi, `[H]` or `[B, H]`.
     pub fn alibi_slopes(&self) -> Option<&[f32]> {
-        self.alibi_slopes.as_deref()
+        self.scores.alibi_slopes()
     }
 
-    /// Slopes from one sequence to the next: 0 where all sequences have the same.
-    pub fn alibi_batch_stride(&self) -> usize {
-        self.alibi_slopes().map_or(0, |slopes| if slopes.len() > self.heads() { self.heads() } else { 0 })
+    /// The lists that the problem has with a value for each head.
+    pub fn per_head(&self) -> PerHead<&[f32]> {
+        self.scores.per_head()
     }
 
     /// Slope of a head; 0 without ALiBi.
     #[inline]
     pub fn alibi_slope(&self, batch: usize, head: usize) -> f32 {
-        self.alibi_slopes().map_or(0.0, |slopes| slopes[batch * self.alibi_batch_stride() + head])
+        self.scores.alibi_slope(batch, head)
     }
 
     /// Number of sequences, B.
@@ -383,36 +327,6 @@ impl Problem {
         }
         Ok(())
     }
-}
-
-/// Checks that scores can be divided by a softcap, and multiplied by it again.
-fn check_softcap(value: f32, scale: f32) -> Result<()> {
-    if value == 0.0 {
-        return Ok(());
-    }
-    // A subnormal one is 0 to a GPU, and would divide by it.
-    if !(value.is_normal() && (0.0..=MAX_SOFTCAP).contains(&value)) {
-        return Err(Error::Softcap { value, least: f32::MIN_POSITIVE, limit: MAX_SOFTCAP });
-    }
-    if scale != 0.0 && !(scale / value).is_normal() {
-        return Err(Error::SoftcapRatio { value, scale });
-    }
-    Ok(())
-}
-
-/// The factors that `descale` gives tensors of type `dtype`.
-fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
-    let Some(factors) = descale else { return Ok(Descale { q: 1.0, k: 1.0, v: 1.0 }) };
-    if dtype != DType::E4m3 {
-        return Err(Error::DescaleType { dtype });
-    }
-    for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
-        // A subnormal one is 0 to a GPU.
-        if !(value.is_normal() && (0.0..=MAX_SCALE).contains(&value)) {
-            return Err(Error::Descale { tensor, value, least: f32::MIN_POSITIVE, limit: MAX_SCALE });
-        }
-    }
-    Ok(factors)
 }
 
 #[cfg(test)]

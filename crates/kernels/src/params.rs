@@ -14,6 +14,7 @@ pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 
 use crate::attention::alignment::head_offset::HeadOffset;
+use crate::element::Element as _;
 use crate::ptx::tma::TensorMap;
 
 /// Strides of a [B, S, H, D] view in elements; the last dimension is contiguous.
@@ -40,6 +41,43 @@ pub struct Dropout {
     pub threshold: u32,
     /// Factor on the weights that are kept, 1 / (1 − probability).
     pub scale: f32,
+}
+
+/// A value for each query head, fp32 `[H]` or `[B, H]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadValues {
+    /// The first value; 0 where there are none.
+    pub address: u64,
+    /// Values from one sequence to the next: H, or 0 where all have the same.
+    pub batch_stride: u64,
+}
+
+impl HeadValues {
+    /// Whether there are values.
+    #[inline(always)]
+    pub const fn are_there(&self) -> bool {
+        self.address != 0
+    }
+
+    /// The value of a sequence's head; 0 where there are none.
+    ///
+    /// # Safety
+    /// The values, where there are some, are readable, and the head is one of theirs.
+    #[inline(always)]
+    pub unsafe fn of(&self, batch: u32, head: u32) -> f32 {
+        let index = batch as u64 * self.batch_stride + head as u64;
+        // SAFETY: the head's value is readable; without values nothing is read.
+        unsafe { f32::load_if(self.are_there(), self.address + 4 * index) }
+    }
+}
+
+/// What each head has of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerHead {
+    /// ALiBi slopes.
+    pub alibi_slopes: HeadValues,
 }
 
 /// Parameters of an attention kernel.
@@ -102,10 +140,8 @@ pub struct AttentionParams {
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to, softcap·tanh(s / softcap); 0 for none.
     pub softcap: f32,
-    /// ALiBi slopes, fp32 `[H]` or `[B, H]`; 0 for none.
-    pub alibi_slopes: u64,
-    /// Slopes from one sequence to the next: H, or 0 where all have the same.
-    pub alibi_batch_stride: u64,
+    /// What each head has.
+    pub per_head: PerHead,
     /// Read by the entries with dropout alone.
     pub dropout: Dropout,
 }

@@ -1,6 +1,5 @@
 //! What happens to a score between Q·Kᵀ and the mask, beside the factor softmax_scale.
 
-use crate::element::Element;
 use crate::params::AttentionParams;
 use crate::ptx::math;
 use crate::registers::Registers;
@@ -20,7 +19,7 @@ impl ScoreMod {
     #[inline(always)]
     pub fn is_needed(params: &AttentionParams) -> bool {
         let positive = params.softmax_scale > 0.0;
-        params.softcap != 0.0 || params.alibi_slopes != 0 || !positive
+        params.softcap != 0.0 || params.per_head.alibi_slopes.are_there() || !positive
     }
 
     /// What happens to the scores of a tile's head.
@@ -29,9 +28,8 @@ impl ScoreMod {
     /// The slopes that `params` describes are readable.
     #[inline(always)]
     pub unsafe fn of_head(params: &AttentionParams, work: &WorkTile) -> Self {
-        let index = work.batch as u64 * params.alibi_batch_stride + work.head as u64;
-        // SAFETY: the head's slope is readable; without slopes nothing is read, which gives 0.
-        Self { slope: unsafe { f32::load_if(params.alibi_slopes != 0, params.alibi_slopes + 4 * index) } }
+        // SAFETY: the head's slope is readable.
+        Self { slope: unsafe { params.per_head.alibi_slopes.of(work.batch, work.head) } }
     }
 
     /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its

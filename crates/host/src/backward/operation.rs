@@ -49,10 +49,7 @@ impl Operation for BackwardProblem {
                 o: place(Tensor::input("o", inputs.o, tensors.o))?,
                 lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
                 workspace: place(Tensor::workspace("delta", plan.workspace_bytes()))?,
-                alibi_slopes: forward
-                    .alibi_slopes()
-                    .map(|slopes| place(Tensor::list("alibi_slopes", slopes, slopes.len())))
-                    .transpose()?,
+                per_head: forward.scores().place(place)?,
                 cu_seqlens: forward
                     .cu_seqlens()
                     .map(|(q, k)| {

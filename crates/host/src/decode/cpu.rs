@@ -2,7 +2,7 @@
 
 use super::{DecodeInputs, DecodeProblem};
 use crate::cpu::{self, Config};
-use crate::{Element, Options, Problem, Result, TensorLayout, Tensors};
+use crate::{Element, Result, TensorLayout, Tensors};
 
 /// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside
 /// them.
@@ -33,7 +33,9 @@ fn run_sequence<T: Element>(
     let used = problem.used(inputs, batch);
     let o = &mut o[out.row(batch, 0, 0)..];
     if used == 0 {
-        lse.fill(f32::NEG_INFINITY);
+        for (head, lse) in lse.chunks_exact_mut(out.seqlen).enumerate() {
+            lse.fill(dense.scores().empty_lse(batch, head));
+        }
         for (row, head) in (0..out.seqlen).flat_map(|row| (0..out.heads).map(move |head| (row, head))) {
             o[out.row(0, row, head)..][..out.head_dim].fill(T::Output::from_f32(0.0));
         }
@@ -62,9 +64,7 @@ fn run_sequence<T: Element>(
     };
     let one = |layout: TensorLayout| TensorLayout { batch: 1, ..layout };
     let tensors = Tensors { q: one(q), k: k_layout, v: v_layout, o: one(out) };
-    let options =
-        Options { causal: dense.causal(), softmax_scale: Some(dense.softmax_scale()), ..Options::default() };
-    let sequence = Problem::new(tensors, dense.dtype(), options)?;
+    let sequence = dense.part(tensors, dense.causal(), batch, 0..dense.heads())?;
     let q = &inputs.q[q.row(batch, 0, 0)..];
     let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;
     let copies: usize = gathered.iter().flatten().map(|copy| size_of_val(&copy[..])).sum();

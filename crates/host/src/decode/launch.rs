@@ -3,6 +3,8 @@
 use fa_kernels::params::DecodeParams;
 
 use super::DecodeProblem;
+use crate::Result;
+use crate::forward::PerHead;
 use crate::launch::strides;
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
@@ -25,20 +27,25 @@ pub struct DecodeAddresses {
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
+    /// What each head has.
+    pub per_head: PerHead<u64>,
 }
 
 /// The parameters that every entry takes that splits the keys of `problem` into so many parts.
+///
+/// # Errors
+/// When an address that the problem needs was left out.
 pub(crate) fn params(
     problem: &DecodeProblem,
     num_splits: usize,
     addresses: &DecodeAddresses,
-) -> DecodeParams {
+) -> Result<DecodeParams> {
     let dense = problem.dense();
     let tensors = dense.tensors();
     let rows = dense.lse_len() as u64;
     // `DecodeProblem::new` bounds sequences and head_dim, the planner the splits, and the grid check heads
     // and rows, so these casts keep their values.
-    DecodeParams {
+    Ok(DecodeParams {
         q: addresses.q,
         k: addresses.k,
         v: addresses.v,
@@ -63,5 +70,6 @@ pub(crate) fn params(
         causal: dense.causal().into(),
         num_splits: num_splits as u32,
         softmax_scale: dense.softmax_scale(),
-    }
+        per_head: dense.scores().params(&addresses.per_head)?,
+    })
 }

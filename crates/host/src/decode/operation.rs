@@ -59,6 +59,7 @@ impl Operation for DecodeProblem {
                 .map(|table| place(Tensor::list("page_table", table, entries)))
                 .transpose()?,
             workspace: place(Tensor::workspace("the splits' results", plan.workspace_bytes()))?,
+            per_head: dense.scores().place(place)?,
         })
     }
 
@@ -68,7 +69,7 @@ impl Operation for DecodeProblem {
         addresses: &DecodeAddresses,
         _: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
-        Ok(Params::Decode(params(plan.problem(), launch.details.num_splits, addresses)))
+        params(plan.problem(), launch.details.num_splits, addresses).map(Params::Decode)
     }
 
     fn check_inputs<T: Element>(&self, inputs: DecodeInputs<'_, T>) -> Result<()> {

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{DecodeInputs, DecodeProblem};
 use crate::reference::{self, Reference, Row};
-use crate::{Element, Options, Problem, TensorLayout, Tensors};
+use crate::{Element, TensorLayout, Tensors};
 
 impl DecodeProblem {
     /// Keys that a row of a sequence with `used` keys sees.
@@ -57,10 +57,9 @@ impl DecodeProblem {
         let one = TensorLayout::bshd(1, 1, 1, head_dim);
         let keys = TensorLayout::bshd(1, visible, 1, head_dim);
         let tensors = Tensors { q: one, k: keys, v: keys, o: one };
-        let options = Options { softmax_scale: Some(dense.softmax_scale()), ..Options::default() };
-        let Ok(problem) = Problem::new(tensors, dense.dtype(), options) else {
+        let Ok(problem) = dense.part(tensors, false, at.batch, at.head..at.head + 1) else {
             // The one way in which a valid problem's row is none: it sees no key.
-            let (o, lse) = (vec![0.0; head_dim], vec![f64::NEG_INFINITY]);
+            let (o, lse) = (vec![0.0; head_dim], vec![dense.scores().empty_lse(at.batch, at.head).into()]);
             let empty = Reference { o, lse, ..Reference::default() };
             return (empty, vec![T::Output::from_f32(0.0); head_dim]);
         };

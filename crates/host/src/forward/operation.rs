@@ -50,10 +50,7 @@ impl Operation for Problem {
             o: place(Tensor::output("o", &mut *outputs.o, layouts.o))?,
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
-            alibi_slopes: problem
-                .alibi_slopes()
-                .map(|slopes| place(Tensor::list("alibi_slopes", slopes, slopes.len())))
-                .transpose()?,
+            per_head: problem.scores().place(place)?,
             cu_seqlens: problem
                 .cu_seqlens()
                 .map(|(q, k)| {

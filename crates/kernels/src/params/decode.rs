@@ -1,6 +1,6 @@
 //! Launch parameters of the decode kernels.
 
-use super::Strides;
+use super::{PerHead, Strides};
 
 /// The most splits of a sequence's keys: four for each lane of a warp that merges them.
 pub const MAX_SPLITS: u32 = 128;
@@ -62,4 +62,6 @@ pub struct DecodeParams {
     pub num_splits: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
+    /// What each head has.
+    pub per_head: PerHead,
 }

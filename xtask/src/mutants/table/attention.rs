@@ -209,13 +209,18 @@ pub(super) const FAMILIES: &[Family] = &[
                 "params.softmax_scale * math::reciprocal(params.softcap)",
                 "params.softmax_scale",
             ),
-            defect(
-                "alibi_batch",
-                "all sequences have the first one's slopes",
-                "work.batch as u64 * params.alibi_batch_stride + work.head as u64",
-                "work.head as u64",
-            ),
         ],
+    },
+    Family {
+        file: "crates/kernels/src/params.rs",
+        entries: "forward",
+        tests: &["simulator", "simulator_properties", "hopper"],
+        defects: &[defect(
+            "alibi_batch",
+            "all sequences have the first one's slopes",
+            "batch as u64 * self.batch_stride + head as u64",
+            "head as u64 + 0 * u64::from(batch)",
+        )],
     },
     Family {
         file: "crates/kernels/src/scheduler.rs",

@@ -9,19 +9,19 @@ use flash_attention::{
 };
 
 use super::bench::{Bench, judged, rows_to_check};
-use super::case::{Alibi, Attention, Data};
+use super::case::{Attention, Data, HeadList};
 use super::data::{Source, huge};
 use super::draw::Draw;
 use super::image::{Image, Slot, Written};
-use super::machine::{Extras, ForwardCall, Machine, Memory};
+use super::machine::{Extras, ForwardCall, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Kind, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
 use crate::measure::with_element;
 use crate::problem::alibi_slopes;
 
-/// The most slopes that are made: a problem with more is refused for having too few.
-const MOST_SLOPES: usize = 1 << 16;
+/// The most values of a list that are made: a problem with more heads is refused for having too few.
+const MOST_VALUES: usize = 1 << 16;
 
 impl Attention {
     pub(super) fn heads(&self) -> usize {
@@ -59,10 +59,10 @@ impl Attention {
 
     fn options(&self) -> Options {
         let sequences = if self.sequences.is_empty() { self.batch } else { self.sequences.len() };
-        let slopes = match self.alibi {
-            Alibi::Off => None,
-            Alibi::Heads => Some(self.heads()),
-            Alibi::All => Some(self.heads().saturating_mul(sequences)),
+        let values = |list| match list {
+            HeadList::Off => None,
+            HeadList::Heads => Some(self.heads().min(MOST_VALUES)),
+            HeadList::All => Some(self.heads().saturating_mul(sequences).min(MOST_VALUES)),
         };
         let seed = self.seed.0;
         Options {
@@ -70,7 +70,7 @@ impl Attention {
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
             window: (self.window[0], self.window[1]),
             softcap: self.softcap,
-            alibi_slopes: slopes.map(|count| alibi_slopes(count.min(MOST_SLOPES))),
+            alibi_slopes: values(self.alibi).map(alibi_slopes),
             descale: self.descale.map(|[q, k, v]| Descale { q, k, v }),
             dropout: (self.dropout != 0.0).then_some(Dropout {
                 probability: self.dropout,
@@ -160,17 +160,15 @@ pub(super) fn place_inputs<T: Element>(
     let mut place = |layout: &TensorLayout, offset| image.reserve((layout.span(), size_of::<T>()), offset);
     let slots = [place(q, case.q.offset), place(k, case.k.offset), place(v, case.v.offset)];
     let words = |image: &mut Image, len| image.reserve((len, 4), case.v.offset);
-    let alibi_slopes = problem.alibi_slopes().map(|slopes| words(image, slopes.len()));
+    let per_head = HeadLists::reserve(problem.per_head(), image, case.v.offset);
     let cu_seqlens = problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
     fill_inputs::<T>(image, case, problem, slots);
-    if let (Some(slot), Some(slopes)) = (alibi_slopes, problem.alibi_slopes()) {
-        image.put(slot, slopes.iter().map(|slope| slope.to_ne_bytes()));
-    }
+    per_head.put(image);
     if let (Some(slots), Some((q, k))) = (cu_seqlens, problem.cu_seqlens()) {
         image.put(slots[0], q.iter().map(|offset| offset.to_ne_bytes()));
         image.put(slots[1], k.iter().map(|offset| offset.to_ne_bytes()));
     }
-    (slots, Extras { alibi_slopes, cu_seqlens })
+    (slots, Extras { per_head: per_head.slots, cu_seqlens })
 }
 
 fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Problem, slots: [Slot; 3]) {

@@ -57,10 +57,10 @@ pub(super) enum Data {
     Equal,
 }
 
-/// ALiBi's slopes.
+/// A list with a value for each head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Alibi {
+pub(super) enum HeadList {
     #[default]
     Off,
     /// [H].
@@ -98,7 +98,7 @@ pub(super) struct Attention {
     /// softmax_scale, before the factor that `Huge` data bring.
     pub(super) scale: Option<f32>,
     pub(super) softcap: f32,
-    pub(super) alibi: Alibi,
+    pub(super) alibi: HeadList,
     /// Probability.
     pub(super) dropout: f32,
     pub(super) descale: Option<[f32; 3]>,
@@ -140,7 +140,7 @@ impl Default for Attention {
             window: [None; 2],
             scale: None,
             softcap: 0.0,
-            alibi: Alibi::Off,
+            alibi: HeadList::Off,
             dropout: 0.0,
             descale: None,
             no_lse: false,

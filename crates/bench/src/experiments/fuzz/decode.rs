@@ -11,7 +11,7 @@ use super::case::{Decode, Operation};
 use super::data::Source;
 use super::draw::Draw;
 use super::image::Slot;
-use super::machine::{DecodeCall, Machine, Memory};
+use super::machine::{DecodeCall, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
@@ -145,7 +145,9 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         slot.unwrap_or(inputs[0])
     };
     let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
+    let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
+    per_head.put(&mut memory.inputs);
     let outputs = &mut memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
@@ -155,6 +157,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         inputs,
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
+        per_head: per_head.slots,
         o: o_slot,
         lse: lse_slot,
         schedule: case.schedule,

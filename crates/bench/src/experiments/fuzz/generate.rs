@@ -42,7 +42,7 @@ pub(super) fn case(name: u64, scope: Scope) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::fuzz::case::{Alibi, Data};
+    use crate::experiments::fuzz::case::{Data, HeadList};
     use flash_attention::DType;
 
     fn cases(backend: BackendKind, operation: Option<Operation>) -> Vec<Case> {
@@ -70,7 +70,7 @@ mod tests {
                 case.causal,
                 case.window[0].is_some(),
                 case.softcap > 0.0,
-                case.alibi != Alibi::Off,
+                case.alibi != HeadList::Off,
                 case.dropout > 0.0,
                 case.group > 1,
                 case.head_dim_v.is_some(),

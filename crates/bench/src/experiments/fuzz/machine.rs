@@ -1,9 +1,11 @@
 //! What runs a planned problem over the tensors of two images.
 
+use std::convert::Infallible;
+
 use flash_attention::backward::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan};
 use flash_attention::cuda::{CUstream, Cuda, DeviceMemory};
 use flash_attention::decode::{DecodeAddresses, DecodeInputs, DecodePlan};
-use flash_attention::forward::{Addresses, Outputs};
+use flash_attention::forward::{Addresses, Outputs, PerHead};
 use flash_attention::gemm::{GemmAddresses, GemmPlan};
 use flash_attention::sim::Sim;
 use flash_attention::{Backend, Device, Element, Plan};
@@ -39,10 +41,36 @@ pub(super) struct ForwardCall<'a> {
     pub(super) schedule: u64,
 }
 
+/// Lists with a value for each head, which have places in the image of inputs.
+pub(super) struct HeadLists<'a> {
+    values: Vec<(Slot, &'a [f32])>,
+    pub(super) slots: PerHead<Slot>,
+}
+
+impl<'a> HeadLists<'a> {
+    /// Reserves their places, each so many words behind a multiple of 256 bytes.
+    pub(super) fn reserve(lists: PerHead<&'a [f32]>, image: &mut Image, offset: usize) -> Self {
+        let mut values = Vec::new();
+        let Ok(slots) = lists.try_map(|_, &list| {
+            let slot = image.reserve((list.len(), 4), offset);
+            values.push((slot, list));
+            Ok::<_, Infallible>(slot)
+        });
+        Self { values, slots }
+    }
+
+    /// Writes them to their places.
+    pub(super) fn put(&self, image: &mut Image) {
+        for (slot, list) in &self.values {
+            image.put(*slot, list.iter().map(|value| value.to_ne_bytes()));
+        }
+    }
+}
+
 /// What a problem has beside its tensors.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extras {
-    pub(super) alibi_slopes: Option<Slot>,
+    pub(super) per_head: PerHead<Slot>,
     pub(super) cu_seqlens: Option<[Slot; 2]>,
 }
 
@@ -64,6 +92,7 @@ pub(super) struct DecodeCall<'a> {
     pub(super) inputs: [Slot; 3],
     pub(super) seqused_k: Option<(&'a [i32], Slot)>,
     pub(super) page_table: Option<(&'a [i32], Slot)>,
+    pub(super) per_head: PerHead<Slot>,
     pub(super) o: Slot,
     pub(super) lse: Option<Slot>,
     pub(super) schedule: u64,
@@ -249,10 +278,16 @@ impl OnGpu {
 }
 
 impl Extras {
-    fn addresses(&self, places: Places) -> (Option<u64>, Option<(u64, u64)>) {
+    fn addresses(&self, places: Places) -> (PerHead<u64>, Option<(u64, u64)>) {
         let cu_seqlens = self.cu_seqlens.map(|[q, k]| (places.input(q), places.input(k)));
-        (self.alibi_slopes.map(|slopes| places.input(slopes)), cu_seqlens)
+        (addresses(self.per_head, places), cu_seqlens)
     }
+}
+
+/// Where the lists with a value for each head lie.
+fn addresses(lists: PerHead<Slot>, places: Places) -> PerHead<u64> {
+    let Ok(addresses) = lists.try_map(|_, &slot| Ok::<_, Infallible>(places.input(slot)));
+    addresses
 }
 
 impl Machine for OnGpu {
@@ -264,10 +299,10 @@ impl Machine for OnGpu {
         let plan = call.plan;
         self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v] = call.inputs.map(|slot| places.input(slot));
-            let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
+            let (per_head, cu_seqlens) = call.extras.addresses(places);
             let (o, lse) = (places.output(call.o), call.lse.map(|lse| places.output(lse)));
             let workspace = places.workspace;
-            let addresses = Addresses { q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens };
+            let addresses = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens };
             // SAFETY: the problem's views lie in places that were reserved for them,
             // aligned to their elements; `run` waits for the stream before anything else touches the memory.
             unsafe { cuda.enqueue(plan, &addresses, stream) }
@@ -278,9 +313,9 @@ impl Machine for OnGpu {
         let plan = call.plan;
         self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v, o, dout, lse] = call.inputs.map(|slot| places.input(slot));
-            let (alibi_slopes, cu_seqlens) = call.extras.addresses(places);
+            let (per_head, cu_seqlens) = call.extras.addresses(places);
             let workspace = places.workspace;
-            let forward = Addresses { q, k, v, o, lse: Some(lse), workspace, alibi_slopes, cu_seqlens };
+            let forward = Addresses { q, k, v, o, lse: Some(lse), workspace, per_head, cu_seqlens };
             let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
             let addresses = BackwardAddresses { forward, dout, dq, dk, dv };
             // SAFETY: as in `forward`.
@@ -302,6 +337,7 @@ impl Machine for OnGpu {
                 seqused_k: list(call.seqused_k),
                 page_table: list(call.page_table),
                 workspace: places.workspace,
+                per_head: addresses(call.per_head, places),
             };
             // SAFETY: as in `forward`; the page table's entries in use were drawn from the pages that there
             // are.

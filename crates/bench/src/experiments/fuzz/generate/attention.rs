@@ -4,7 +4,7 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::backward::BackwardKernel;
 use flash_attention::{BackendKind, DType, Kernel};
 
-use super::super::case::{Alibi, Attention, Backward, Data};
+use super::super::case::{Attention, Backward, Data, HeadList};
 use super::super::draw::Draw;
 use super::super::place::Place;
 use super::parts::{self, Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
@@ -48,7 +48,7 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
 }
 
 fn changes_scores(case: &Attention) -> bool {
-    case.softcap > 0.0 || case.alibi != Alibi::Off || case.scale.is_some_and(|scale| scale <= 0.0)
+    case.softcap > 0.0 || case.alibi != HeadList::Off || case.scale.is_some_and(|scale| scale <= 0.0)
 }
 
 /// An entry of `backward_simt`, or of `backward_sm80` where it takes the problem.
@@ -91,7 +91,7 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     case.scale = scale(draw);
     case.softcap = if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 };
     if draw.once_in(9) {
-        case.alibi = draw.pick(&[Alibi::Heads, Alibi::All]);
+        case.alibi = draw.pick(&[HeadList::Heads, HeadList::All]);
     }
     case.dropout = if draw.once_in(12) { draw.pick(&[0.1, 0.5, 0.9]) } else { 0.0 };
     case.scores = data(draw);
@@ -168,7 +168,7 @@ fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
 fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
     case.head_dim = case.head_dim.next_multiple_of(CHUNK);
     case.head_dim_v = case.head_dim_v.map(|head_dim| head_dim.next_multiple_of(CHUNK));
-    (case.softcap, case.alibi, case.dropout) = (0.0, Alibi::Off, 0.0);
+    (case.softcap, case.alibi, case.dropout) = (0.0, HeadList::Off, 0.0);
     case.scale = case.scale.filter(|&scale| scale > 0.0);
     if let Some([seq, kv_seq]) = case.sequences.iter().copied().max() {
         (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
@@ -197,7 +197,7 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
         return draw.pick(&kernels).name().to_owned();
     }
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
-    let modified = case.softcap > 0.0 || case.alibi != Alibi::Off;
+    let modified = case.softcap > 0.0 || case.alibi != HeadList::Off;
     let negative = case.scale.is_some_and(|scale| scale <= 0.0);
     let fits = |entry: &&Entry| {
         let of_scores = match entry.algorithm {

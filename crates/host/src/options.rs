@@ -1,0 +1,250 @@
+//! What is asked of attention beside its shapes, and what is validated of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fa_kernels::params;
+
+use crate::forward::Dropout;
+use crate::operation::Tensor;
+use crate::{DType, Error, Result};
+
+/// The largest softcap. A GPU takes scores below 2⁻¹²⁶ softcaps for 0, which is no more than 2⁻²⁶ then.
+pub const MAX_SOFTCAP: f32 = 1e30;
+
+/// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within
+/// fp32.
+const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
+
+/// What is computed, beside the shapes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// Query i sees key j only if j ≤ i + Sk − Sq: the mask is aligned bottom-right, as
+    /// FlashAttention-2 (2.1 and later) defines it.
+    pub causal: bool,
+    /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
+    pub softmax_scale: Option<f32>,
+    /// Sliding window (left, right): query i sees key j only if
+    /// i + Sk − Sq − left ≤ j ≤ i + Sk − Sq + right. `None` is no limit; with `causal`, right is 0.
+    pub window: (Option<usize>, Option<usize>),
+    /// Bends scaled scores s to softcap · tanh(s / softcap), before the mask; 0 is off.
+    pub softcap: f32,
+    /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled
+    /// scores of query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
+    pub alibi_slopes: Option<Vec<f32>>,
+    /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
+    /// when absent.
+    pub descale: Option<Descale>,
+    /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels
+    /// do.
+    pub dropout: Option<Dropout>,
+}
+
+/// What the elements of 8-bit tensors stand for: their value times their tensor's factor (`q_descale`,
+/// `k_descale` and `v_descale` of FlashAttention-3, one for each tensor).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Descale {
+    /// Of Q.
+    pub q: f32,
+    /// Of K.
+    pub k: f32,
+    /// Of V.
+    pub v: f32,
+}
+
+/// What there is of each list with a value for each head: its values, or the address on the device of the same
+/// values, which is needed where the problem has the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerHead<T> {
+    /// Of [`Options::alibi_slopes`].
+    pub alibi_slopes: Option<T>,
+}
+
+impl<T> Default for PerHead<T> {
+    /// No list.
+    fn default() -> Self {
+        Self { alibi_slopes: None }
+    }
+}
+
+impl<T> PerHead<T> {
+    /// What `of` makes of each list, which has a name.
+    ///
+    /// # Errors
+    /// The first error of `of`.
+    pub fn try_map<U, E>(
+        &self,
+        mut of: impl FnMut(&'static str, &T) -> Result<U, E>,
+    ) -> Result<PerHead<U>, E> {
+        let mut list = |name, list: &Option<T>| list.as_ref().map(|list| of(name, list)).transpose();
+        Ok(PerHead { alibi_slopes: list("alibi_slopes", &self.alibi_slopes)? })
+    }
+}
+
+/// What changes scores, and what they are multiplied with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scores {
+    /// Factor on Q·Kᵀ as it is stored.
+    pub(crate) softmax_scale: f32,
+    /// 0 for none.
+    pub(crate) softcap: f32,
+    /// Factor on V as it is stored.
+    pub(crate) v_descale: f32,
+    per_head: PerHead<HeadValues>,
+}
+
+impl Scores {
+    /// Validates the options that are its own, for tensors of head_dim D in `dtype` and so many heads.
+    ///
+    /// # Errors
+    /// As [`Problem::new`](crate::Problem::new).
+    pub(crate) fn new(options: &Options, dtype: DType, head_dim: usize, heads: Heads) -> Result<Self> {
+        let softmax_scale = options.softmax_scale.unwrap_or(1.0 / (head_dim as f32).sqrt());
+        check_scale(softmax_scale)?;
+        let Descale { q: q_descale, k: k_descale, v: v_descale } = descale(dtype, options.descale)?;
+        let softmax_scale = softmax_scale * (q_descale * k_descale);
+        check_scale(softmax_scale)?;
+        let softcap = options.softcap;
+        check_softcap(softcap, softmax_scale)?;
+        let per_head = PerHead { alibi_slopes: options.alibi_slopes.as_deref() };
+        let per_head = per_head.try_map(|name, values| HeadValues::new(name, values, heads))?;
+        Ok(Self { softmax_scale, softcap, v_descale, per_head })
+    }
+
+    /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
+    pub(crate) const fn changes_scores(&self) -> bool {
+        self.softcap != 0.0 || self.per_head.alibi_slopes.is_some()
+    }
+
+    /// Slopes of ALiBi, `[H]` or `[B, H]`.
+    pub(crate) fn alibi_slopes(&self) -> Option<&[f32]> {
+        self.per_head.alibi_slopes.as_ref().map(|slopes| &*slopes.values)
+    }
+
+    /// Slope of a head; 0 without ALiBi.
+    #[inline]
+    pub(crate) fn alibi_slope(&self, batch: usize, head: usize) -> f32 {
+        self.per_head.alibi_slopes.as_ref().map_or(0.0, |slopes| slopes.of(batch, head))
+    }
+
+    /// The options of some heads of one sequence, for tensors that have no factors.
+    pub(crate) fn options(&self, batch: usize, heads: &Range<usize>) -> Options {
+        let list = |values: &Option<HeadValues>| {
+            values.as_ref().map(|list| heads.clone().map(|head| list.of(batch, head)).collect())
+        };
+        Options {
+            softmax_scale: Some(self.softmax_scale),
+            softcap: self.softcap,
+            alibi_slopes: list(&self.per_head.alibi_slopes),
+            ..Options::default()
+        }
+    }
+
+    /// Log-sum-exp of a row that sees no key.
+    pub(crate) const fn empty_lse(&self, _batch: usize, _head: usize) -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    /// The lists that there are.
+    pub(crate) fn per_head(&self) -> PerHead<&[f32]> {
+        PerHead { alibi_slopes: self.alibi_slopes() }
+    }
+
+    /// The rows of a table of tensors for the lists.
+    ///
+    /// # Errors
+    /// The error of `place`.
+    pub(crate) fn place<'t>(
+        &'t self,
+        place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+    ) -> Result<PerHead<u64>> {
+        self.per_head().try_map(|name, values| place(Tensor::list(name, values, values.len())))
+    }
+
+    /// What each head has, as kernels take it.
+    ///
+    /// # Errors
+    /// When an address that the problem needs was left out.
+    pub(crate) fn params(&self, addresses: &PerHead<u64>) -> Result<params::PerHead> {
+        let list = |tensor, values: &Option<HeadValues>, address: Option<u64>| {
+            let Some(list) = values else { return Ok::<_, Error>(params::HeadValues::default()) };
+            let address = address.ok_or(Error::MissingAddress { tensor })?;
+            Ok(params::HeadValues { address, batch_stride: list.batch_stride as u64 })
+        };
+        let PerHead { alibi_slopes } = &self.per_head;
+        Ok(params::PerHead { alibi_slopes: list("alibi_slopes", alibi_slopes, addresses.alibi_slopes)? })
+    }
+}
+
+/// How many heads there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads {
+    /// Sequences.
+    pub(crate) batch: usize,
+    /// Query heads of each.
+    pub(crate) heads: usize,
+}
+
+/// A value for each query head, of all sequences alike or of each its own.
+#[derive(Clone, Debug, PartialEq)]
+struct HeadValues {
+    values: Arc<[f32]>,
+    /// Values from one sequence to the next; 0 where all have the same.
+    batch_stride: usize,
+}
+
+impl HeadValues {
+    fn new(name: &'static str, values: &[f32], Heads { batch, heads }: Heads) -> Result<Self> {
+        let all = batch.saturating_mul(heads);
+        if values.len() != heads && values.len() != all {
+            return Err(Error::HeadValues { name, len: values.len(), heads, all });
+        }
+        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+            return Err(Error::HeadValue { name, index, value: values[index] });
+        }
+        let batch_stride = if values.len() > heads { heads } else { 0 };
+        Ok(Self { values: Arc::from(values), batch_stride })
+    }
+
+    fn of(&self, batch: usize, head: usize) -> f32 {
+        self.values[batch * self.batch_stride + head]
+    }
+}
+
+/// Checks a factor on Q·Kᵀ.
+fn check_scale(value: f32) -> Result<()> {
+    if value.is_nan() || value.abs() > MAX_SCALE {
+        return Err(Error::SoftmaxScale { value, limit: MAX_SCALE });
+    }
+    Ok(())
+}
+
+/// Checks that scores can be divided by a softcap, and multiplied by it again.
+fn check_softcap(value: f32, scale: f32) -> Result<()> {
+    if value == 0.0 {
+        return Ok(());
+    }
+    // A subnormal one is 0 to a GPU, and would divide by it.
+    if !(value.is_normal() && (0.0..=MAX_SOFTCAP).contains(&value)) {
+        return Err(Error::Softcap { value, least: f32::MIN_POSITIVE, limit: MAX_SOFTCAP });
+    }
+    if scale != 0.0 && !(scale / value).is_normal() {
+        return Err(Error::SoftcapRatio { value, scale });
+    }
+    Ok(())
+}
+
+/// The factors that `descale` gives tensors of type `dtype`.
+fn descale(dtype: DType, descale: Option<Descale>) -> Result<Descale> {
+    let Some(factors) = descale else { return Ok(Descale { q: 1.0, k: 1.0, v: 1.0 }) };
+    if dtype != DType::E4m3 {
+        return Err(Error::DescaleType { dtype });
+    }
+    for (tensor, value) in [("q", factors.q), ("k", factors.k), ("v", factors.v)] {
+        // A subnormal one is 0 to a GPU.
+        if !(value.is_normal() && (0.0..=MAX_SCALE).contains(&value)) {
+            return Err(Error::Descale { tensor, value, least: f32::MIN_POSITIVE, limit: MAX_SCALE });
+        }
+    }
+    Ok(factors)
+}
