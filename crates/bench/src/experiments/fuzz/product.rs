@@ -25,6 +25,9 @@ impl Gemm {
     }
 }
 
+/// Elements of mean 1 whose sum fp16 holds, with room.
+const LONGEST_F16: f32 = 32_768.0;
+
 pub(super) fn run(bench: &mut Bench<impl Machine>, case: &Gemm) -> Result<(), Stop> {
     match case.dtype {
         DType::F32 => typed::<f32>(bench, case),
@@ -53,8 +56,12 @@ fn typed<T: Element>(bench: &mut Bench<impl Machine>, case: &Gemm) -> Result<(),
         .map(|(layout, offset)| memory.inputs.reserve((layout.span(), size), offset));
     memory.inputs.fill();
     let mut draw = Draw::new(case.seed.0);
-    // The product of a huge A stays in the range.
-    let factor = if case.data == Data::Huge { 1.0 / huge(T::DTYPE) } else { 1.0 };
+    // The product of a huge A stays in the range, and so do sums of many elements of one sign.
+    let factor = match (case.data, T::DTYPE) {
+        (Data::Huge, dtype) => 1.0 / huge(dtype),
+        (_, DType::F16) => (LONGEST_F16 / problem.k() as f32).min(1.0),
+        _ => 1.0,
+    };
     let of_b = if case.data == Data::Huge { Data::Normal } else { case.data };
     let sources = [(a, Source::new(case.data)), (b, Source { data: of_b, factor })];
     for ((layout, source), slot) in sources.into_iter().zip(inputs) {
