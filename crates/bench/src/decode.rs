@@ -26,6 +26,11 @@ pub(crate) struct Shape {
 impl Shape {
     /// The problem, with as many pages as the sequences have room for.
     pub(crate) fn problem(&self) -> Result<DecodeProblem> {
+        self.problem_with(None)
+    }
+
+    /// [`Self::problem`] with sinks.
+    pub(crate) fn problem_with(&self, sinks: Option<Vec<f32>>) -> Result<DecodeProblem> {
         let q = TensorLayout::bshd(self.batch, self.seq_q, self.heads, self.head_dim);
         // A page size of 0 stays one, and is refused as an empty axis.
         let max_pages = self.page_size.map(|size| self.seq_k.div_ceil(size.max(1)));
@@ -34,7 +39,8 @@ impl Shape {
             _ => (self.batch, self.seq_k),
         };
         let cache = TensorLayout::bshd(outer, rows, self.kv_heads, self.head_dim);
-        let options = DecodeOptions { causal: self.causal, softmax_scale: self.softmax_scale, max_pages };
+        let options =
+            DecodeOptions { causal: self.causal, softmax_scale: self.softmax_scale, sinks, max_pages };
         DecodeProblem::new(Tensors { q, k: cache, v: cache, o: q }, self.dtype, options)
     }
 }

@@ -131,8 +131,8 @@ impl ProblemArgs {
             window: (self.window_left, self.window_right),
             softcap: self.softcap,
             alibi_slopes: self.alibi.then(|| alibi_slopes(heads)),
-            descale: None,
             dropout: self.dropout.map(|probability| Dropout { probability, seed: 0, offset: 0 }),
+            ..Options::default()
         };
         let tensors = Tensors { q, k, v, o };
         if packed {
@@ -196,6 +196,11 @@ impl ShapeArgs {
 /// A geometric sequence that ends in 2^-8 (Press et al. 2022, section 3).
 pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
+}
+
+/// Sinks below, among and above the scores of keys drawn from N(0, 1).
+pub(crate) fn sinks(heads: usize) -> Vec<f32> {
+    (0..heads).map(|head| [1.5, -3.0, 6.0, 0.0][head % 4]).collect()
 }
 
 /// What hides keys, in two words.

@@ -322,7 +322,7 @@ mod tests {
         let problem = Problem::new(tensors, DType::F16, options).unwrap();
         let error = attention_params(&problem, &Addresses::default()).unwrap_err().to_string();
         assert_eq!(error, "alibi_slopes: no address was given, but the problem has it");
-        let per_head = PerHead { alibi_slopes: Some(64) };
+        let per_head = PerHead { alibi_slopes: Some(64), ..PerHead::default() };
         let params = attention_params(&problem, &Addresses { per_head, ..Addresses::default() }).unwrap();
         assert_eq!(params.per_head.alibi_slopes, params::HeadValues { address: 64, batch_stride: 3 });
     }

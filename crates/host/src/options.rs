@@ -32,6 +32,10 @@ pub struct Options {
     /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled
     /// scores of query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
+    /// Attention sinks (gpt-oss; Xiao et al. 2023, arXiv:2309.17453): fp32 `[H]` or `[B, H]`, contiguous. Each row of
+    /// a head has one more score, this one as it is, whose weight is multiplied with nothing: it joins the row's sum
+    /// and its log-sum-exp.
+    pub sinks: Option<Vec<f32>>,
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
     /// when absent.
     pub descale: Option<Descale>,
@@ -58,12 +62,14 @@ pub struct Descale {
 pub struct PerHead<T> {
     /// Of [`Options::alibi_slopes`].
     pub alibi_slopes: Option<T>,
+    /// Of [`Options::sinks`].
+    pub sinks: Option<T>,
 }
 
 impl<T> Default for PerHead<T> {
     /// No list.
     fn default() -> Self {
-        Self { alibi_slopes: None }
+        Self { alibi_slopes: None, sinks: None }
     }
 }
 
@@ -77,7 +83,10 @@ impl<T> PerHead<T> {
         mut of: impl FnMut(&'static str, &T) -> Result<U, E>,
     ) -> Result<PerHead<U>, E> {
         let mut list = |name, list: &Option<T>| list.as_ref().map(|list| of(name, list)).transpose();
-        Ok(PerHead { alibi_slopes: list("alibi_slopes", &self.alibi_slopes)? })
+        Ok(PerHead {
+            alibi_slopes: list("alibi_slopes", &self.alibi_slopes)?,
+            sinks: list("sinks", &self.sinks)?,
+        })
     }
 }
 
@@ -106,7 +115,8 @@ impl Scores {
         check_scale(softmax_scale)?;
         let softcap = options.softcap;
         check_softcap(softcap, softmax_scale)?;
-        let per_head = PerHead { alibi_slopes: options.alibi_slopes.as_deref() };
+        let per_head =
+            PerHead { alibi_slopes: options.alibi_slopes.as_deref(), sinks: options.sinks.as_deref() };
         let per_head = per_head.try_map(|name, values| HeadValues::new(name, values, heads))?;
         Ok(Self { softmax_scale, softcap, v_descale, per_head })
     }
@@ -127,6 +137,12 @@ impl Scores {
         self.per_head.alibi_slopes.as_ref().map_or(0.0, |slopes| slopes.of(batch, head))
     }
 
+    /// Sink of a head; −∞, which adds nothing, without sinks.
+    #[inline]
+    pub(crate) fn sink(&self, batch: usize, head: usize) -> f32 {
+        self.per_head.sinks.as_ref().map_or(f32::NEG_INFINITY, |sinks| sinks.of(batch, head))
+    }
+
     /// The options of some heads of one sequence, for tensors that have no factors.
     pub(crate) fn options(&self, batch: usize, heads: &Range<usize>) -> Options {
         let list = |values: &Option<HeadValues>| {
@@ -136,18 +152,22 @@ impl Scores {
             softmax_scale: Some(self.softmax_scale),
             softcap: self.softcap,
             alibi_slopes: list(&self.per_head.alibi_slopes),
+            sinks: list(&self.per_head.sinks),
             ..Options::default()
         }
     }
 
     /// Log-sum-exp of a row that sees no key.
-    pub(crate) const fn empty_lse(&self, _batch: usize, _head: usize) -> f32 {
-        f32::NEG_INFINITY
+    pub(crate) fn empty_lse(&self, batch: usize, head: usize) -> f32 {
+        self.sink(batch, head)
     }
 
     /// The lists that there are.
     pub(crate) fn per_head(&self) -> PerHead<&[f32]> {
-        PerHead { alibi_slopes: self.alibi_slopes() }
+        PerHead {
+            alibi_slopes: self.alibi_slopes(),
+            sinks: self.per_head.sinks.as_ref().map(|sinks| &*sinks.values),
+        }
     }
 
     /// The rows of a table of tensors for the lists.
@@ -171,8 +191,11 @@ impl Scores {
             let address = address.ok_or(Error::MissingAddress { tensor })?;
             Ok(params::HeadValues { address, batch_stride: list.batch_stride as u64 })
         };
-        let PerHead { alibi_slopes } = &self.per_head;
-        Ok(params::PerHead { alibi_slopes: list("alibi_slopes", alibi_slopes, addresses.alibi_slopes)? })
+        let PerHead { alibi_slopes, sinks } = &self.per_head;
+        Ok(params::PerHead {
+            alibi_slopes: list("alibi_slopes", alibi_slopes, addresses.alibi_slopes)?,
+            sinks: list("sinks", sinks, addresses.sinks)?,
+        })
     }
 }
 

@@ -52,7 +52,7 @@ fn a_softcap_is_off_or_positive() {
 }
 
 #[test]
-fn slopes_are_by_head_or_by_sequence_and_head() {
+fn slopes_and_sinks_are_by_head_or_by_sequence_and_head() {
     let new = |slopes: &[f32]| {
         let options = Options { alibi_slopes: Some(slopes.to_vec()), ..Options::default() };
         Problem::new(tensors(8, 8, 3, 3, 8), DType::F16, options)
@@ -69,4 +69,18 @@ fn slopes_are_by_head_or_by_sequence_and_head() {
         new(&[1.0, 2.0, f32::INFINITY]).unwrap_err().to_string(),
         "alibi_slopes: element 2 is inf; a finite number is needed"
     );
+    let sinks = |sinks| {
+        let options = Options { sinks: Some(sinks), ..Options::default() };
+        Problem::new(tensors(8, 8, 3, 3, 8), DType::F16, options)
+    };
+    assert_eq!(
+        sinks(vec![1.0; 5]).unwrap_err().to_string(),
+        "sinks has 5 elements; 3 (one per head) or 6 (one per sequence and head) are needed"
+    );
+    assert_eq!(
+        sinks(vec![f32::NAN; 3]).unwrap_err().to_string(),
+        "sinks: element 0 is NaN; a finite number is needed"
+    );
+    let layouts = |forward| crate::backward::BackwardProblem::like(forward).unwrap_err().to_string();
+    assert_eq!(layouts(sinks(vec![1.0; 3]).unwrap()), "sinks: the backward pass has no gradient for them");
 }

@@ -256,15 +256,20 @@ struct Score {
 /// One row in f64, in which fp32 products are exact.
 fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
     let scores = exact_scores(problem, inputs, at);
+    let sink = f64::from(problem.scores().sink(at.batch, at.head));
     let mut o = vec![0.0; problem.head_dim_v()];
     if scores.is_empty() {
-        return Exact { o, lse: f64::NEG_INFINITY, ..Exact::default() };
+        let lse_rounding = if sink.is_finite() { ROUNDOFF * (sink.abs() + 1.0) } else { 0.0 };
+        return Exact { o, lse: sink, lse_rounding, ..Exact::default() };
     }
     let max = scores.iter().map(|score| score.score).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<_> = scores.iter().map(|score| (score.score - max).exp()).collect();
     let sum: f64 = weights.iter().sum();
-    let lse = max + sum.ln();
-    let weights: Vec<_> = weights.iter().map(|weight| weight / sum).collect();
+    let of_keys = max + sum.ln();
+    let top = of_keys.max(sink);
+    let lse = top + ((of_keys - top).exp() + (sink - top).exp()).ln();
+    let kept = (of_keys - lse).exp() / sum;
+    let weights: Vec<_> = weights.iter().map(|weight| weight * kept).collect();
     let v_descale = f64::from(problem.v_descale());
     let factor = |key: usize| f64::from(inputs.kept[key]) * v_descale;
     let mut moved = vec![0.0; o.len()];
@@ -284,6 +289,12 @@ fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
             *square += (weight * v).powi(2);
         }
     });
+    // A kernel may merge the sink as it merges parts of the keys: by log-sum-exps, which are rounded.
+    let sunk = (sink - lse).exp();
+    if sunk > 0.0 {
+        let of_sink = sunk * (2.0 * of_keys.abs() + sink.abs() + 4.0);
+        moved.iter_mut().zip(&o).for_each(|(moved, o)| *moved += of_sink * o.abs());
+    }
     if inputs.dtype == DType::E4m3 {
         let largest = weights.iter().copied().fold(0.0, f64::max);
         // m follows every larger score, so that the largest weight is exact.
@@ -315,7 +326,11 @@ fn exact_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Exact {
         lse,
         output_rounding: ROUNDOFF * moved.into_iter().fold(0.0, f64::max),
         weight_rounding,
-        lse_rounding: ROUNDOFF * (weighted(|score| score.terms) + lse.abs() + 1.0),
+        lse_rounding: ROUNDOFF
+            * (weighted(|score| score.terms)
+                + if sunk > 0.0 { sunk * sink.abs() } else { 0.0 }
+                + lse.abs()
+                + 1.0),
         lse_sums: ROUNDOFF * weighted(|score| score.sums) + weighted(|score| score.cut),
     }
 }
@@ -366,7 +381,7 @@ fn standard_row(problem: &Problem, inputs: &Inputs<'_>, at: Row) -> Vec<f32> {
     let scores: Vec<_> = visible.map(|(index, key)| score(index, key)).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
-    let sum: f32 = weights.iter().sum();
+    let sum = weights.iter().sum::<f32>() + (problem.scores().sink(at.batch, at.head) - max).exp();
     let mut o = vec![0.0_f32; problem.head_dim_v()];
     inputs.each_value(problem.head_dim_v(), |key, v| {
         let (weight, kept) = (weights[key], inputs.kept[key]);
@@ -417,6 +432,26 @@ mod tests {
         assert_eq!(reference.o, [0.0, 0.0, 0.0, 0.0, 7.0, 7.0]);
         assert_eq!(reference.lse, [f64::NEG_INFINITY, f64::NEG_INFINITY, 2.0]);
         assert_eq!(standard(&problem, &[1.0_f32; 6], &[1.0; 2], &[7.0; 2]), [0.0, 0.0, 0.0, 0.0, 7.0, 7.0]);
+    }
+
+    #[test]
+    fn a_sink_is_a_score_without_a_value() {
+        // Scores ln 3 and 0 beside a sink of ln 4: weights 3/8 and 1/8, lse = ln 8; a row without keys has the sink alone.
+        let of_keys = problem(3, 2, 1, 1, 1, true);
+        let options = Options {
+            causal: true,
+            softmax_scale: Some(1.0),
+            sinks: Some(vec![4.0_f32.ln()]),
+            ..Options::default()
+        };
+        let problem = Problem::new(*of_keys.tensors(), DType::F32, options).unwrap();
+        let (q, k, v) = ([0.0, 1.0, 1.0], [3.0_f32.ln(), 0.0], [4.0, 8.0]);
+        let reference = forward(&problem, &q, &k, &v);
+        let plain = standard(&problem, &q, &k, &v);
+        for (row, (o, lse)) in [(0.0, 4.0_f64), (12.0 / 7.0, 7.0), (2.5, 8.0)].into_iter().enumerate() {
+            assert!((reference.o[row] - o).abs() < 1e-6 && (f64::from(plain[row]) - o).abs() < 1e-6);
+            assert!((reference.lse[row] - lse.ln()).abs() < 1e-6);
+        }
     }
 
     #[test]

@@ -49,7 +49,9 @@ impl<T: Element<Output = T>> Made<T> {
             dk: order.layout(b, sk, h, d),
             dv: Order::Bhsd.layout(b, sk, h, dv),
         };
-        Self::new(case.problem(), layouts, case.seed)
+        // Sinks have no gradient.
+        let options = Options { sinks: None, ..case.options.clone() };
+        Self::new(Case { options, ..case.clone() }.problem(), layouts, case.seed)
     }
 
     fn inputs(&self) -> BackwardInputs<'_, T> {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Order, for_each_element, tensor, untouched_outside};
+use common::{Order, for_each_element, sinks_of, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest};
 use flash_attention::forward::Outputs;
@@ -53,7 +53,8 @@ impl Case {
         let row = d + self.gap;
         let cache = TensorLayout::strided([outer, rows, h, d], [rows * h * row, h * row, row, 1]);
         let Self { causal, softmax_scale, .. } = *self;
-        let options = DecodeOptions { causal, softmax_scale, max_pages };
+        let sinks = self.seed.is_multiple_of(2).then(|| sinks_of(h * group));
+        let options = DecodeOptions { causal, softmax_scale, sinks, max_pages };
         let tensors = Tensors { q, k: cache, v: cache, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();

@@ -18,6 +18,7 @@ const PLAIN: Options = Options {
     window: (None, None),
     softcap: 0.0,
     alibi_slopes: None,
+    sinks: None,
     descale: None,
     dropout: None,
 };

@@ -78,6 +78,8 @@ impl HeadValues {
 pub struct PerHead {
     /// ALiBi slopes.
     pub alibi_slopes: HeadValues,
+    /// Attention sinks: a score of each row that has no value.
+    pub sinks: HeadValues,
 }
 
 /// Parameters of an attention kernel.

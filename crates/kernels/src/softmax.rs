@@ -1,7 +1,9 @@
 //! Online softmax: the running max and sum of FlashAttention (Dao et al. 2022, Algorithm 1, lines 10–13).
 
+use core::f32::consts::{LN_2, LOG2_E};
 use core::marker::PhantomData;
 
+use crate::params::HeadValues;
 use crate::ptx::{math, warp};
 use crate::registers::Registers;
 
@@ -246,6 +248,29 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<2, LANES, P> {
         self.sum = [sum[0] + sum[1], sum[2] + sum[3]];
         rescale
     }
+}
+
+/// The factor 1/l of a row and its log-sum-exp with the sink of its head, if there is one: l += e^(sink − m).
+///
+/// It is merged as parts of the keys are (`attention::combine`), so that P keeps its precision however large it is.
+///
+/// # Safety
+/// The sinks are readable, and the head is one of theirs.
+#[inline(always)]
+pub unsafe fn with_sink(
+    (factor, lse): (f32, f32),
+    sinks: &HeadValues,
+    (batch, head): (u32, u32),
+) -> (f32, f32) {
+    if !sinks.are_there() {
+        return (factor, lse);
+    }
+    // SAFETY: the head's sink is readable.
+    let sink = unsafe { sinks.of(batch, head) };
+    let max = math::max(lse, sink);
+    let kept = math::exp2((lse - max) * LOG2_E);
+    let sum = kept + math::exp2((sink - max) * LOG2_E);
+    (factor * kept * math::reciprocal(sum), math::fma(math::log2(sum), LN_2, max))
 }
 
 /// Brings what was accumulated so far to the new m by the factors that [`OnlineSoftmax::step`] gave, if any

@@ -393,21 +393,31 @@ pub(super) unsafe fn results(
         // SAFETY: lane is a column of the panel, d < head_dim, and the caller vouches for the rest.
         unsafe {
             let (max, sum) = (*max.add(lane), *sum.add(lane));
-            let factor = if sum == 0.0 { 0.0 } else { problem.v_descale() / sum };
+            let (factor, lse) = finish(max, sum, problem.scores().sink(columns.batch, head));
+            let factor = problem.v_descale() * factor;
             let offset = problem.query_index(layout, columns.batch, seq, head);
             outputs.write_lane(from, (lane, width), factor, row, offset);
             if !outputs.lse.is_null() {
                 let index = problem.lse_index(columns.batch, head, seq);
-                outputs.lse.add(index).write(log_sum_exp(max, sum));
+                outputs.lse.add(index).write(lse);
             }
         }
     }
 }
 
-/// Natural logarithm of sum · 2^max; −∞ for an empty sum.
-fn log_sum_exp(max: f32, sum: f32) -> f32 {
+/// The factor 1/l of a row, and its natural log-sum-exp, from a sum of weights relative to 2^max, and a sink: 0 and
+/// the sink for an empty sum.
+fn finish(max: f32, sum: f32, sink: f32) -> (f32, f32) {
     if sum == 0.0 {
-        return f32::NEG_INFINITY;
+        return (0.0, sink);
     }
-    ((f64::from(max) + f64::from(sum).log2()) * std::f64::consts::LN_2) as f32
+    let lse = |max: f64, sum: f64| ((max + sum.log2()) * std::f64::consts::LN_2) as f32;
+    if sink == f32::NEG_INFINITY {
+        return (1.0 / sum, lse(max.into(), sum.into()));
+    }
+    let sink = f64::from(sink) * std::f64::consts::LOG2_E;
+    let top = sink.max(max.into());
+    let kept = (f64::from(max) - top).exp2();
+    let sum = f64::from(sum) * kept + (sink - top).exp2();
+    ((kept / sum) as f32, lse(top, sum))
 }

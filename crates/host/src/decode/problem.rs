@@ -6,12 +6,14 @@ use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tenso
 pub const MAX_DECODE_SEQLEN_Q: usize = 16;
 
 /// What is computed, beside the shapes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodeOptions {
     /// Row i of a sequence with n keys sees key j only if j ≤ i + n − Sq: aligned bottom-right.
     pub causal: bool,
     /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
     pub softmax_scale: Option<f32>,
+    /// As [`Options::sinks`].
+    pub sinks: Option<Vec<f32>>,
     /// Entries of each sequence in the page table; `None` where K and V are contiguous.
     pub max_pages: Option<usize>,
 }
@@ -111,9 +113,9 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let of_dense =
-            Options { causal: options.causal, softmax_scale: options.softmax_scale, ..Options::default() };
-        let dense = Problem::new(dense, dtype, of_dense)?;
+        let DecodeOptions { causal, softmax_scale, sinks, max_pages } = options;
+        let dense =
+            Problem::new(dense, dtype, Options { causal, softmax_scale, sinks, ..Options::default() })?;
         if v.head_dim != k.head_dim {
             let (value, expected) = (v.head_dim, k.head_dim);
             return Err(Error::ShapeMismatch { tensor: "v", axis: "head_dim", value, other: "k", expected });
@@ -121,7 +123,7 @@ impl DecodeProblem {
         if q.seqlen > MAX_DECODE_SEQLEN_Q {
             return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
         }
-        Ok(Self { dense, cache: [k, v], max_pages: options.max_pages })
+        Ok(Self { dense, cache: [k, v], max_pages })
     }
 
     /// The same problem with each sequence's keys contiguous and all of them used: shapes, type, mask and

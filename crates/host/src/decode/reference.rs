@@ -80,7 +80,12 @@ mod tests {
         // Two pages of two keys, in reverse; the second sequence has no key, the first three.
         let q = TensorLayout::bshd(2, 2, 1, 1);
         let pages = TensorLayout::bshd(2, 2, 1, 1);
-        let options = DecodeOptions { causal: true, softmax_scale: Some(0.0), max_pages: Some(2) };
+        let options = DecodeOptions {
+            causal: true,
+            softmax_scale: Some(0.0),
+            max_pages: Some(2),
+            ..DecodeOptions::default()
+        };
         let problem =
             DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::F32, options).unwrap();
         let v = [6.0, f32::NAN, 1.0, 2.0];

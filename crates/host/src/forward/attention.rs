@@ -69,6 +69,12 @@ impl<V: TensorView> Attention<V> {
         self
     }
 
+    /// Attention sinks, `[H]` or `[B, H]`: each row of a head has one more score, which has no value.
+    pub fn sinks(mut self, sinks: Vec<f32>) -> Self {
+        self.options.sinks = Some(sinks);
+        self
+    }
+
     /// Drops weights of the softmax at random.
     pub const fn dropout(mut self, dropout: Dropout) -> Self {
         self.options.dropout = Some(dropout);

@@ -87,24 +87,30 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
         prop::sample::select(DType::RESULTS.to_vec()),
         (1..3_usize, seqlens, 1..3_usize, 1..4_usize, (head_dim, prop::option::of(1..=256_usize))),
         (order(), prop_oneof![order(), Just(Order::Repeated)], order()),
-        (options(longest), prop::option::of(any::<bool>())),
+        (options(longest), prop::option::of(any::<bool>()), prop::option::of(any::<bool>())),
         any::<u64>(),
     )
         .prop_map(
-            |(dtype, (b, (sq, sk), h, group, (d, head_dim_v)), (q, kv, o), (options, alibi), seed)| {
+            |(dtype, (b, (sq, sk), h, group, (d, head_dim_v)), (q, kv, o), (options, alibi, sinks), seed)| {
                 let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
-                let alibi_slopes =
-                    alibi.map(|by_sequence| slopes(h * group * if by_sequence { b } else { 1 }));
+                let count = |by_sequence| h * group * if by_sequence { b } else { 1 };
+                let alibi_slopes = alibi.map(|by_sequence| slopes(count(by_sequence)));
+                let sinks = sinks.map(|by_sequence| sinks_of(count(by_sequence)));
                 Case {
                     dtype,
                     shape: [b, sq, sk, h, group, d],
                     head_dim_v,
                     orders: [q, kv, o],
-                    options: Options { alibi_slopes, ..options },
+                    options: Options { alibi_slopes, sinks, ..options },
                     seed,
                 }
             },
         )
+}
+
+/// Sinks below, among and above the scores of the elements that [`tensor`] makes.
+pub fn sinks_of(count: usize) -> Vec<f32> {
+    (0..count).map(|head| [0.5, -4.0, 5.0][head % 3]).collect()
 }
 
 /// Masks, scales and what else can be asked for, each alone and together.

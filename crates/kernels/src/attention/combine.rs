@@ -11,7 +11,7 @@ use core::hint::assert_unchecked;
 use crate::element::Element;
 use crate::params::{DecodeParams, MAX_SPLITS};
 use crate::ptx::{index, math};
-use crate::softmax::reduce;
+use crate::softmax::{reduce, with_sink};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -69,7 +69,9 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
         (sequence_head / params.heads, sequence_head % params.heads, index::block() % params.seqlen_q)
     };
     // SAFETY: the splits' log-sum-exps are written; whole warps run this alike.
-    let (weights, inverse_sum, lse) = unsafe { weigh(params, row) };
+    let (weights, row_end) = unsafe { weigh(params, row) };
+    // SAFETY: the sinks are readable, and the head is one of the launch's.
+    let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, head)) };
     let o = &params.o_strides;
     let first = batch as u64 * o.batch + position as u64 * o.row + head as u64 * o.head;
     let mut column = index::thread();
@@ -105,7 +107,7 @@ pub(super) fn partial_o(params: &DecodeParams, split: u32, row: u64, column: u32
 /// # Safety
 /// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
 #[inline(always)]
-unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, f32, f32) {
+unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, (f32, f32)) {
     let lane = index::thread() % 32;
     let mut lses = [f32::NEG_INFINITY; LANE_SPLITS];
     let mut max = f32::NEG_INFINITY;
@@ -128,8 +130,8 @@ unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, f32, f32) {
         i += 1;
     }
     // SAFETY: all lanes of the warp are here.
-    let (inverse_sum, lse) = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
-    (weights, inverse_sum, lse)
+    let row_end = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
+    (weights, row_end)
 }
 
 /// Σ weight·O of one column over a row's splits.

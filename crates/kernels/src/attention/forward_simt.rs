@@ -11,7 +11,7 @@ use crate::params::AttentionParams;
 use crate::ptx::{barrier, shared};
 use crate::scheduler::{Rows, WorkTile};
 use crate::score::ScoreMod;
-use crate::softmax::OnlineSoftmax;
+use crate::softmax::{OnlineSoftmax, with_sink};
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
@@ -175,7 +175,8 @@ unsafe fn store_output<E: Element, const PAIRS: usize>(
         let row = lane.row + i as u32;
         // SAFETY: all lanes are here, and a row is stored only where it exists, by one half-warp.
         unsafe {
-            let (inverse_sum, lse) = softmax.finish(i);
+            let (inverse_sum, lse) =
+                with_sink(softmax.finish(i), &params.per_head.sinks, (work.batch, work.head));
             if row < o_tile.rows {
                 simt::store_row::<E, PAIRS>(o_tile, row, lane, &o[i], inverse_sum * kept);
                 if params.lse != 0 && lane.x == 0 {

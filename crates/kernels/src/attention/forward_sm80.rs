@@ -12,7 +12,7 @@ use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
-use crate::softmax::{OnlineSoftmax, rescale_where_needed};
+use crate::softmax::{OnlineSoftmax, rescale_where_needed, with_sink};
 use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
 use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
 use crate::tile::mma_store::store_rows;
@@ -298,7 +298,8 @@ unsafe fn store_output<
         let mut i = 0;
         while i < ROWS {
             let row = lane.row(i);
-            let (inverse_sum, lse) = softmax.finish(i);
+            let (inverse_sum, lse) =
+                with_sink(softmax.finish(i), &params.per_head.sinks, (work.batch, work.head));
             let mut j = 0;
             while j < OUT {
                 let pair = E::pack(acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);

@@ -8,7 +8,7 @@ use crate::params::AttentionParams;
 use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
-use crate::softmax::reduce;
+use crate::softmax::{reduce, with_sink};
 use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
 
 /// Threads of each of the three kernels.
@@ -132,18 +132,18 @@ pub unsafe fn softmax<E: Element>(params: &AttentionParams) {
         }
         sum = reduce::<32>(sum, |a, b| a + b);
         // The row's largest score alone adds 1, so a sum of 0 means that there was none.
-        let inverse_sum = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };
+        let row_end = if sum == 0.0 {
+            (0.0, f32::NEG_INFINITY)
+        } else {
+            (math::reciprocal(sum), (shift + math::log2(sum)) * core::f32::consts::LN_2)
+        };
+        let (inverse_sum, lse) = with_sink(row_end, &params.per_head.sinks, (work.batch, work.head));
         let mut key = lane;
         while key < scores.columns {
             E::store(address(key), exp(E::load(address(key))) * inverse_sum);
             key += 32;
         }
         if params.lse != 0 && lane == 0 {
-            let lse = if sum == 0.0 {
-                f32::NEG_INFINITY
-            } else {
-                (shift + math::log2(sum)) * core::f32::consts::LN_2
-            };
             f32::store(params.lse + 4 * work.lse_index(params, row), lse);
         }
     }

@@ -121,6 +121,12 @@ pub(super) const FAMILIES: &[Family] = &[
         tests: &["simulator", "simulator_properties", "hopper"],
         defects: &[
             defect(
+                "sink_weight",
+                "a sink joins the log-sum-exp and not the sum",
+                "factor * kept * math::reciprocal(sum)",
+                "factor",
+            ),
+            defect(
                 "sum_rescale",
                 "the running sum is not brought to the new maximum",
                 "self.sum[i] *= math::exp2(-growth);",

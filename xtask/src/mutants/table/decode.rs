@@ -65,12 +65,20 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/kernels/src/attention/decode/merge.rs",
         entries: "decode",
         tests: &["decode"],
-        defects: &[defect(
-            "merge_share",
-            "shares of the warps are not divided by their sum",
-            "shares[warp] *= inverse_sum;",
-            "",
-        )],
+        defects: &[
+            defect(
+                "decode_sink",
+                "each split counts the sink",
+                "if params.num_splits == 1 {",
+                "if params.num_splits > 0 {",
+            ),
+            defect(
+                "merge_share",
+                "shares of the warps are not divided by their sum",
+                "shares[warp] *= inverse_sum;",
+                "",
+            ),
+        ],
     },
     Family {
         file: "crates/kernels/src/attention/combine.rs",

@@ -18,10 +18,10 @@ use super::outcome::{Failure, Kind, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
 use crate::measure::with_element;
-use crate::problem::alibi_slopes;
+use crate::problem::{alibi_slopes, sinks};
 
 /// The most values of a list that are made: a problem with more heads is refused for having too few.
-const MOST_VALUES: usize = 1 << 16;
+pub(super) const MOST_VALUES: usize = 1 << 16;
 
 impl Attention {
     pub(super) fn heads(&self) -> usize {
@@ -71,6 +71,7 @@ impl Attention {
             window: (self.window[0], self.window[1]),
             softcap: self.softcap,
             alibi_slopes: values(self.alibi).map(alibi_slopes),
+            sinks: values(self.sinks).map(sinks),
             descale: self.descale.map(|[q, k, v]| Descale { q, k, v }),
             dropout: (self.dropout != 0.0).then_some(Dropout {
                 probability: self.dropout,

@@ -5,7 +5,7 @@ use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, Decode
 use flash_attention::reference;
 use flash_attention::{DType, Element, Plan, TensorLayout, Tensors};
 
-use super::attention::{check_outputs, check_range, query_rows, softmax_scale, worst};
+use super::attention::{MOST_VALUES, check_outputs, check_range, query_rows, softmax_scale, worst};
 use super::bench::{Bench, judged, rows_to_check, unsupported};
 use super::case::{Decode, Operation};
 use super::data::Source;
@@ -15,6 +15,7 @@ use super::machine::{DecodeCall, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
+use crate::problem::sinks;
 
 impl Decode {
     /// Keys of the longest sequence.
@@ -70,6 +71,7 @@ impl Decode {
         };
         let options = DecodeOptions {
             causal: self.causal,
+            sinks: self.sinks.then(|| sinks(self.kv_heads.saturating_mul(self.group).min(MOST_VALUES))),
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
             max_pages: self.is_paged().then(|| self.max_pages()),
         };

@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn every_feature_is_drawn() {
         let mut forward = 0;
-        let mut met = [false; 14];
+        let mut met = [false; 15];
         for case in cases(BackendKind::Cuda, Some(Operation::Forward)) {
             let Case::Forward(case) = case else { unreachable!("only these were asked for") };
             forward += 1;
@@ -71,6 +71,7 @@ mod tests {
                 case.window[0].is_some(),
                 case.softcap > 0.0,
                 case.alibi != HeadList::Off,
+                case.sinks != HeadList::Off,
                 case.dropout > 0.0,
                 case.group > 1,
                 case.head_dim_v.is_some(),
@@ -84,6 +85,6 @@ mod tests {
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!((forward, met), (400, [true; 14]));
+        assert_eq!((forward, met), (400, [true; 15]));
     }
 }

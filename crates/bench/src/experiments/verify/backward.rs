@@ -73,14 +73,18 @@ impl Takes for Target {
     }
 
     fn takes(&self, problem: &Problem) -> bool {
-        self.entry.is_none_or(|entry| match entry.algorithm {
-            Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
-            Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
-            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
-                !problem.changes_scores() && problem.dropout().is_none()
-            }
-            _ => true,
-        })
+        let has_gradients = problem.per_head().sinks.is_none();
+        has_gradients
+            && self.entry.is_none_or(|entry| match entry.algorithm {
+                Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
+                Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => {
+                    problem.dropout().is_some()
+                }
+                Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
+                    !problem.changes_scores() && problem.dropout().is_none()
+                }
+                _ => true,
+            })
     }
 }
 
@@ -135,7 +139,7 @@ fn verify_group<T: Element<Output = T>>(
     let head_dims = group[0].target.head_dims();
     let trials: Vec<Trial<T>> = distinct(group.iter().copied())
         .into_iter()
-        .filter(|case| !case.is_long())
+        .filter(|case| !case.is_long() && case.has_gradients())
         .map(|case| Trial::new(case, &head_dims, args.report.seed.wrapping_add(case.index as u64)))
         .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));

@@ -9,7 +9,7 @@ use flash_attention::{DType, Options, Problem, Result, Tensors};
 mod small;
 
 use super::args::Sizes;
-use crate::problem::{Layout, alibi_slopes};
+use crate::problem::{Layout, alibi_slopes, sinks};
 
 /// One problem, but for storage type and head_dim, which are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +33,7 @@ struct Features {
     window: (Option<usize>, Option<usize>),
     softcap: f32,
     alibi: bool,
+    sinks: bool,
     /// Probability that a weight is dropped.
     dropout: f32,
     /// Each sequence of the batch is shorter than the one before, and one in three is empty.
@@ -55,6 +56,7 @@ const PLAIN: Features = Features {
     window: (None, None),
     softcap: 0.0,
     alibi: false,
+    sinks: false,
     dropout: 0.0,
     packed: false,
     narrow: Narrow::Neither,
@@ -92,7 +94,7 @@ const PAIRS: [(usize, usize); 8] =
     [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224), (1000, 2040), (112, 200)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 14] = [
+const FEATURES: [(usize, usize, Features, usize); 18] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
@@ -105,6 +107,10 @@ const FEATURES: [(usize, usize, Features, usize); 14] = [
     (113, 203, Features { packed: true, alibi: true, ..window(60, 30) }, 2),
     (113, 203, Features { narrow: Narrow::V, ..CAUSAL }, 2),
     (203, 113, Features { narrow: Narrow::Q, softcap: 5.0, ..PLAIN }, 1),
+    (1023, 1024, Features { sinks: true, ..CAUSAL }, 2),
+    (799, 333, Features { sinks: true, packed: true, ..CAUSAL }, 1),
+    (203, 113, Features { sinks: true, softcap: 5.0, alibi: true, ..window(60, 30) }, 2),
+    (4224, 4224, Features { sinks: true, window: (Some(128), None), ..CAUSAL }, 1),
     (1023, 1024, Features { dropout: 0.1, ..CAUSAL }, 2),
     (113, 203, Features { dropout: 0.5, packed: true, alibi: true, ..PLAIN }, 1),
 ];
@@ -191,7 +197,8 @@ impl Case {
         head_dims: &RangeInclusive<usize>,
         step: usize,
     ) -> Result<Problem> {
-        let Features { causal, window, softcap, alibi, dropout, packed, narrow } = self.features;
+        let Features { causal, window, softcap, alibi, sinks: has_sinks, dropout, packed, narrow } =
+            self.features;
         let widest = self.width.of(head_dims).next_multiple_of(step);
         let half = (widest / 2 + 1).next_multiple_of(step);
         let head_dim = if narrow == Narrow::Q { half } else { widest };
@@ -203,12 +210,13 @@ impl Case {
         let q = |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
         let k =
             |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
-        // Each sequence has slopes of its own.
-        let alibi_slopes = alibi.then(|| alibi_slopes(self.batch * self.kv_heads * self.group));
+        // Each sequence has slopes and sinks of its own.
+        let values = self.batch * self.kv_heads * self.group;
+        let (alibi_slopes, sinks) = (alibi.then(|| alibi_slopes(values)), has_sinks.then(|| sinks(values)));
         let dropout = Some(Dropout { probability: dropout, seed: 1 << 40, offset: 7 });
         let descale = (dtype == DType::E4m3).then_some(Descale { q: 0.5, k: 1.5, v: 3.0 });
         let options =
-            Options { causal, window, softcap, alibi_slopes, dropout, descale, ..Options::default() };
+            Options { causal, window, softcap, alibi_slopes, sinks, dropout, descale, ..Options::default() };
         let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
         if packed {
             return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
@@ -226,6 +234,11 @@ impl Case {
     /// Whether it has more pairs of query and key than a reference of whole heads has time for.
     pub(super) const fn is_long(&self) -> bool {
         self.seq * self.kv_seq > LONG
+    }
+
+    /// Whether the backward pass takes it.
+    pub(super) const fn has_gradients(&self) -> bool {
+        !self.features.sinks
     }
 
     pub(super) const fn layout(&self) -> Layout {
@@ -280,6 +293,7 @@ mod tests {
         assert!(meets(&|case| matches!(case.features.window, (Some(_), Some(_)))), "a window");
         assert!(meets(&|case| case.features.softcap != 0.0 && causal(case)), "a softcap");
         assert!(meets(&|case| case.features.alibi && causal(case)), "ALiBi");
+        assert!(meets(&|case| case.features.sinks && causal(case)), "sinks");
         assert!(meets(&|case| case.features.packed && causal(case)), "a packed batch");
         assert!(meets(&|case| case.features.dropout > 0.0 && causal(case)), "dropout");
         for narrow in [Narrow::Q, Narrow::V] {

@@ -17,6 +17,7 @@ use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
 use crate::measure::judged;
 use crate::output::Screen;
+use crate::problem::sinks;
 use crate::session::Session;
 
 /// One problem, but for storage type and head_dim.
@@ -189,7 +190,7 @@ impl Case {
             causal: self.causal,
             softmax_scale: None,
         };
-        let problem = shape.problem()?;
+        let problem = shape.problem_with((index % 3 == 1).then(|| sinks(shape.heads)))?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);
         cache.poison_unused(&problem);

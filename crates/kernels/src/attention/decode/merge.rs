@@ -6,7 +6,7 @@ use crate::config::DecodeConfig;
 use crate::element::Element;
 use crate::params::DecodeParams;
 use crate::ptx::{index, math, shared};
-use crate::softmax::OnlineSoftmax;
+use crate::softmax::{OnlineSoftmax, with_sink};
 use crate::tile::mma::{Lane, QUAD};
 
 /// The warps' normalised O and their log-sum-exps, fp32, each where the warp's ring was.
@@ -69,9 +69,9 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         let lane = index::thread() % 32;
         let mut row = index::thread() / 32;
         while work.first_row + row <= last_row {
-            // SAFETY: all warps have written their results, with a barrier between.
-            let (shares, lse) = unsafe { self.shares(row) };
             let at = work.query_row(params, work.first_row + row);
+            // SAFETY: all warps have written their results, with a barrier between; the sinks are readable.
+            let (shares, lse) = unsafe { self.shares(row, params, (work.batch, at.head)) };
             let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
             let target =
                 Target { work, at: &at, row: sequence_head * params.seqlen_q as u64 + at.position as u64 };
@@ -101,12 +101,12 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         }
     }
 
-    /// The warps' shares in a row, and its log-sum-exp.
+    /// The warps' shares in a row of a head, and its log-sum-exp.
     ///
     /// # Safety
     /// As [`Self::merge`].
     #[inline(always)]
-    unsafe fn shares(&self, row: u32) -> ([f32; WARPS], f32) {
+    unsafe fn shares(&self, row: u32, params: &DecodeParams, head: (u32, u32)) -> ([f32; WARPS], f32) {
         let mut shares = [0.0; WARPS];
         let mut max = f32::NEG_INFINITY;
         let mut warp = 0;
@@ -124,7 +124,14 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
             sum += shares[warp];
             warp += 1;
         }
-        let (inverse_sum, lse) = weights.finish(sum);
+        let row_end = weights.finish(sum);
+        // Of several splits, the last launch merges the sink.
+        let (inverse_sum, lse) = if params.num_splits == 1 {
+            // SAFETY: the sinks are readable, and the head is one of the launch's.
+            unsafe { with_sink(row_end, &params.per_head.sinks, head) }
+        } else {
+            row_end
+        };
         let mut warp = 0;
         while warp < WARPS {
             shares[warp] *= inverse_sum;

@@ -10,6 +10,7 @@ use crate::hopper::epilogue;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::params::PersistentParams;
 use crate::ptx::{fence, index, tma, warp};
+use crate::softmax::with_sink;
 use crate::tile::mma::Lane;
 use crate::tile::panels::Panels;
 
@@ -35,6 +36,16 @@ pub(super) unsafe fn store<T: Tile>(
     o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
+    let sinks = &params.attention.per_head.sinks;
+    let mut finished = finished;
+    if sinks.are_there() {
+        // SAFETY: the tile at hand is not left yet, and its head has a sink.
+        unsafe {
+            let work = schedule.work();
+            let head = (work.batch, work.head);
+            finished = [with_sink(finished[0], sinks, head), with_sink(finished[1], sinks, head)];
+        }
+    }
     epilogue::scale_rows(o, [finished[0].0, finished[1].0]);
     // Read again rather than kept in registers over the loop, which needs all of them.
     let thread = index::reread_thread();

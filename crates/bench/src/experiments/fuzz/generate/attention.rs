@@ -31,7 +31,10 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
 
 pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Backward {
     let dtype = result_dtype(draw);
-    let forward = drawn(draw, dtype, size.of_whole_heads());
+    let mut forward = drawn(draw, dtype, size.of_whole_heads());
+    if !draw.once_in(8) {
+        forward.sinks = HeadList::Off; // They have no gradient.
+    }
     let (q, v) = (forward.head_dim, forward.head_dim_v.unwrap_or(forward.head_dim));
     let dout = place(draw, dtype, v, false);
     let (dq, dk, dv) =
@@ -92,6 +95,9 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     case.softcap = if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 };
     if draw.once_in(9) {
         case.alibi = draw.pick(&[HeadList::Heads, HeadList::All]);
+    }
+    if draw.once_in(6) {
+        case.sinks = draw.pick(&[HeadList::Heads, HeadList::All]);
     }
     case.dropout = if draw.once_in(12) { draw.pick(&[0.1, 0.5, 0.9]) } else { 0.0 };
     case.scores = data(draw);

@@ -62,6 +62,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         v,
         o,
         causal: draw.once_in(2),
+        sinks: draw.once_in(3),
         scale: scale(draw),
         no_lse: draw.once_in(5),
         scores: data(draw),

@@ -8,12 +8,12 @@ use super::super::cover::{self, Candidate, Subject};
 use super::{CAUSAL, Case, Features, Narrow, PLAIN, Width, window};
 use super::{Layout, Takes};
 
-/// Masks by which of a row's keys are seen.
+/// Masks by which of a row's keys are seen, some with sinks.
 const MASKS: [Features; 5] = [
     PLAIN,
-    CAUSAL,
+    Features { sinks: true, ..CAUSAL },
     window(20, 5),
-    Features { window: (Some(10), None), ..CAUSAL },
+    Features { sinks: true, window: (Some(10), None), ..CAUSAL },
     Features { window: (None, Some(5)), ..PLAIN },
 ];
 
