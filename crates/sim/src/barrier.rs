@@ -2,13 +2,13 @@
 
 use std::panic::Location;
 
-use crate::WARP;
 use crate::block::Block;
 use crate::context;
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::race::Released;
 use crate::site::Site;
+use crate::threads::{WARP, lanes};
 use crate::warp;
 
 /// Barriers of a block.
@@ -138,7 +138,7 @@ impl Block {
         let Waiting { arrived, warps, .. } = *waiting;
         if let Some(races) = self.races.as_mut().filter(|_| !waits) {
             let released = &mut self.barriers.released[barrier as usize];
-            (warp * WARP as usize..(warp + 1) * WARP as usize).for_each(|lane| races.release(lane, released));
+            lanes(warp).for_each(|lane| races.release(lane, released));
         }
         if arrived == threads {
             self.barriers.slots[barrier as usize] = None;
@@ -151,7 +151,7 @@ impl Block {
         self.barriers.completed += 1;
         let waiting = (0..WARP as usize).filter(move |warp| warps & (1 << warp) != 0);
         if let Some(races) = &mut self.races {
-            let lanes = waiting.clone().flat_map(|warp| warp * WARP as usize..(warp + 1) * WARP as usize);
+            let lanes = waiting.clone().flat_map(lanes);
             races.synchronize(lanes.clone());
             let released = std::mem::take(&mut self.barriers.released[barrier as usize]);
             if let Some(mut past) = released.into_snapshot() {

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use corosensei::Yielder;
 
-use crate::WARP;
 use crate::barrier::Barriers;
 use crate::cp_async::Copies;
 use crate::error::{Access, AccessKind, Error};
@@ -15,10 +14,13 @@ use crate::race::Races;
 use crate::schedule::{Picker, Runnable};
 use crate::setmaxnreg::RegisterLimits;
 use crate::shared::Shared;
-use crate::site::{SiteId, Sites};
+use crate::site::{Site, SiteId};
+use crate::state::sites::Sites;
+use crate::threads::WARP;
+use crate::threads::{WARPGROUP, WARPGROUP_WARPS};
 use crate::tma::Transfers;
 use crate::warp::{Results, Warp};
-use crate::wgmma::{WARPGROUP, WARPGROUP_WARPS, Warpgroup};
+use crate::wgmma::Warpgroup;
 
 /// One GPU thread, as the operations see it.
 pub(crate) struct Thread {
@@ -225,7 +227,7 @@ impl Block {
     }
 
     /// The running thread's access, for a message.
-    pub(crate) fn access(&self, kind: AccessKind, site: crate::Site) -> Access {
+    pub(crate) fn access(&self, kind: AccessKind, site: Site) -> Access {
         Access { thread: self.current as u32, kind, site }
     }
 }

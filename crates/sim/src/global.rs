@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 use bytemuck::Pod;
 
 use crate::block::Block;
+use crate::buffer::Buffer;
 use crate::context;
 use crate::error::{AccessKind, Error};
-use crate::launch::{Buffer, BufferAccess};
+
 use crate::shared::assert_access_size;
 
 /// The buffers of a launch, and the bytes that went in and out of them.
@@ -62,18 +63,6 @@ impl Global {
             Some(offset) => format!("{offset} bytes from the start of buffer `{name}` of {size} bytes"),
             None => format!("{} bytes before buffer `{name}` of {size} bytes", buffer.address - address),
         }
-    }
-}
-
-impl Buffer {
-    fn permits(&self, kind: AccessKind) -> bool {
-        kind == AccessKind::Read || self.access == BufferAccess::ReadWrite
-    }
-
-    fn covers(&self, address: u64, bytes: u64) -> bool {
-        address
-            .checked_sub(self.address)
-            .is_some_and(|offset| offset.checked_add(bytes).is_some_and(|end| end <= self.bytes))
     }
 }
 

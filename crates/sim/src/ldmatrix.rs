@@ -2,10 +2,10 @@
 
 use std::panic::Location;
 
-use crate::WARP;
 use crate::block::Block;
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::threads::WARP;
 use crate::warp;
 
 /// Elements of a row, and rows of a matrix.

@@ -18,36 +18,12 @@
 
 mod phases;
 
-use std::fmt;
 use std::panic::Location;
 
+pub use crate::error::Phase;
 pub(crate) use phases::Mbarriers;
 
 use crate::context;
-
-/// What a phase under way lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Phase {
-    /// Number of the phase, from 0.
-    pub number: u64,
-    /// Arrivals of a phase.
-    pub count: u32,
-    /// Arrivals that are missing.
-    pub arrivals: u32,
-    /// Bytes that are missing; negative where more have landed than were announced.
-    pub bytes: i64,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, count, arrivals, bytes } = self;
-        write!(f, "phase {number} is under way, {arrivals} of {count} arrivals ")?;
-        match bytes {
-            0.. => write!(f, "and {bytes} bytes are missing"),
-            _ => write!(f, "are missing, {} bytes have landed that nobody expects", -bytes),
-        }
-    }
-}
 
 /// Makes the 8 bytes at `barrier` a barrier whose phases take `arrivals` arrivals, 1 to 2^20 − 1
 /// (`mbarrier.init.shared::cta.b64`).

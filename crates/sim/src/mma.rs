@@ -17,8 +17,8 @@ use std::panic::Location;
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 
-use crate::WARP;
 use crate::operation::Operation;
+use crate::threads::WARP;
 use crate::warp::{self, Operands};
 
 const M: usize = 16;

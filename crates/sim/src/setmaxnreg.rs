@@ -7,13 +7,13 @@
 
 use std::panic::Location;
 
-use crate::WARP;
 use crate::block::Block;
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::site::Site;
+use crate::threads::WARP;
+use crate::threads::{WARPGROUP, WARPGROUP_WARPS};
 use crate::warp;
-use crate::wgmma::{WARPGROUP, WARPGROUP_WARPS};
 
 /// Registers of a multiprocessor (CUDA C++ Programming Guide, compute capabilities).
 const REGISTERS: u32 = 65_536;

@@ -9,13 +9,13 @@
 
 use std::panic::Location;
 
-use crate::WARP;
 use crate::block::Block;
 use crate::context;
 use crate::error::Error;
 use crate::mma;
 use crate::operation::Operation;
 use crate::site::Site;
+use crate::threads::{WARP, lanes};
 
 /// What a lane brings to a meeting: as many as an `mma` takes, which is the most.
 pub(crate) type Operands = [u32; 10];
@@ -207,7 +207,7 @@ impl Block {
             Operation::MbarrierWait { .. } => NOTHING,
             Operation::WarpSync => {
                 if let Some(races) = &mut self.races {
-                    races.synchronize(index * WARP as usize..(index + 1) * WARP as usize);
+                    races.synchronize(lanes(index));
                 }
                 NOTHING
             }
@@ -217,7 +217,7 @@ impl Block {
     /// Lets the waiting lanes of a warp go on.
     pub(crate) fn release(&mut self, warp: usize) {
         self.warps[warp].meeting = None;
-        for thread in warp * WARP as usize..(warp + 1) * WARP as usize {
+        for thread in lanes(warp) {
             self.runnable.insert(thread);
         }
     }

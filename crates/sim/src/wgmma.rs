@@ -36,41 +36,12 @@ mod warpgroup;
 
 use std::panic::Location;
 
+pub use crate::operation::{Element, Options};
 pub(crate) use under_way::Warpgroup;
 
-use crate::WARP;
 use crate::context;
 use crate::operation::Operation;
 use crate::warp;
-
-/// Warps of a warpgroup.
-pub(crate) const WARPGROUP_WARPS: usize = 4;
-/// Threads of a warpgroup.
-pub(crate) const WARPGROUP: u32 = WARPGROUP_WARPS as u32 * WARP;
-
-/// The type of A and B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// fp16.
-    F16,
-    /// bf16.
-    Bf16,
-    /// e4m3.
-    E4m3,
-}
-
-/// What a product does, beside its operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// The type of A and B.
-    pub element: Element,
-    /// Whether A in shared memory is M-major (`imm-trans-a`) rather than K-major.
-    pub transposed_a: bool,
-    /// Whether B is N-major (`imm-trans-b`) rather than K-major.
-    pub transposed_b: bool,
-    /// Whether the product is added to the accumulator rather than replacing it (`scale-d`).
-    pub accumulate: bool,
-}
 
 /// Orders this warp's accesses to its registers before the products that it issues next
 /// (`wgmma.fence.sync.aligned`).

@@ -2,8 +2,8 @@
 
 use std::panic::Location;
 
-use super::Phase;
 use crate::block::{Block, Role};
+use crate::error::Phase;
 use crate::error::{AccessKind, Error};
 use crate::race::{Races, Released, Snapshot};
 use crate::shared::BASE;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::map::{MAX_RANK, Swizzle, TensorMap};
 use crate::block::{Block, Role};
 use crate::error::{Access, AccessKind, Error};
 use crate::global;
 use crate::shared::BASE;
+use crate::tensor_map::{MAX_RANK, Swizzle, TensorMap};
 
 /// Most bytes of a row: 256 elements of 8 bytes.
 const MAX_ROW: usize = 2048;

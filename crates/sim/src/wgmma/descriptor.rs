@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::product::K;
-use crate::tma::Swizzle;
+use crate::tensor_map::Swizzle;
 
 /// Elements of a chunk of 16 bytes.
 pub(super) const CHUNK: usize = 8;

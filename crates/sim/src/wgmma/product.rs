@@ -5,7 +5,8 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 
 use super::descriptor::CHUNK;
-use super::{Element, e4m3};
+use super::e4m3;
+use crate::operation::Element;
 
 /// Rows of A and D.
 pub(super) const M: usize = 64;

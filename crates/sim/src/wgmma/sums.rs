@@ -2,14 +2,13 @@
 
 use std::panic::Location;
 
-use super::WARPGROUP_WARPS;
 use super::descriptor::CHUNK;
 use super::product::{self, K, M, WARP_ROWS};
-use super::warpgroup::LANES;
-use crate::Site;
 use crate::block::Block;
 use crate::error::Error;
 use crate::shared::BASE;
+use crate::site::Site;
+use crate::threads::{LANES, WARPGROUP_WARPS};
 
 /// Bits of a signalling NaN; the tag of an accumulator is in the bits below. Arithmetic makes it a quiet one.
 const SIGNALLING: u32 = 0x7f80_0000;

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::panic::Location;
 
 use super::sums::Accumulators;
-use super::{Options, WARPGROUP_WARPS};
-use crate::Site;
 use crate::operation::Operation;
+use crate::operation::Options;
 use crate::race::Group;
+use crate::site::Site;
+use crate::threads::WARPGROUP_WARPS;
 
 /// The products of a warpgroup that are under way.
 #[derive(Default)]

@@ -6,16 +6,14 @@ use super::descriptor::{CHUNK, Descriptor};
 use super::product::{self, K, M, WARP_ROWS};
 use super::sums::{Accumulators, NONE};
 use super::under_way::{Issue, Product, Reader};
-use super::{Element, WARPGROUP, WARPGROUP_WARPS};
-use crate::WARP;
 use crate::block::{Block, Role};
 use crate::error::{AccessKind, Error};
+use crate::operation::Element;
 use crate::operation::Operation;
 use crate::race::Group;
 use crate::shared::BASE;
+use crate::threads::{LANES, WARPGROUP, WARPGROUP_WARPS, lanes};
 use crate::warp::{Operands, Results};
-
-pub(super) const LANES: usize = WARP as usize;
 
 impl Block {
     /// The warpgroup of the running thread.
@@ -149,8 +147,8 @@ impl Block {
             warpgroup.accumulators.set_rows(product.tag, own, &warpgroup.warps[own].staged);
         }
         if let Some(races) = &self.races {
-            let lanes = warp * LANES..(warp + 1) * LANES;
-            lanes.for_each(|thread| races.join_group(thread, &mut product.issuers));
+            let threads = lanes(warp);
+            threads.for_each(|thread| races.join_group(thread, &mut product.issuers));
         }
         product.issued |= 1 << own;
         Ok(())
@@ -276,8 +274,8 @@ impl Block {
             && let Some(Reader { agent, base, .. }) = self.reader_in(index, groups)
             && let Some(races) = &mut self.races
         {
-            let lanes = warp * LANES..(warp + 1) * LANES;
-            races.learn(lanes, agent, base + (groups - 1) as u32);
+            let threads = lanes(warp);
+            races.learn(threads, agent, base + (groups - 1) as u32);
         }
         let warpgroup = &mut self.warpgroups[index];
         let progress = &mut warpgroup.warps[warp % WARPGROUP_WARPS];

@@ -1,0 +1,3 @@
+//! What a block is made of.
+
+pub(crate) mod sites;
