@@ -10,9 +10,9 @@ use crate::context;
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::launch::{Launch, Report};
-use crate::shared::MAX_BYTES;
 use crate::site::Site;
 use crate::stacks::MAX_STACKS;
+use crate::state::shared::MAX_BYTES;
 use crate::threads::WARP;
 
 /// Most threads of a block (CUDA C++ Programming Guide, compute capabilities).

@@ -86,6 +86,7 @@ mod schedule;
 mod site;
 mod stacks;
 mod state;
+mod tensor_core;
 mod tensor_map;
 mod threads;
 

@@ -16,12 +16,9 @@
 //! [`Error::Mbarrier`](crate::Error::Mbarrier), and so is a phase that passes a waiting thread by: try_wait
 //! in a loop, as on the device, may miss it.
 
-mod phases;
-
 use std::panic::Location;
 
 pub use crate::error::Phase;
-pub(crate) use phases::Mbarriers;
 
 use crate::context;
 
@@ -47,7 +44,7 @@ pub fn fence_init() {
     context::with(|block| {
         // It orders nothing but barriers, hence an epoch of its own rather than a proxy fence's.
         let epoch = block.races.as_ref().map_or(0, |races| races.epoch_of(block.current));
-        block.fence_mbarriers(epoch);
+        block.mbarriers.fence(block.current, epoch);
     });
 }
 

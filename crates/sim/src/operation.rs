@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+/// What a lane brings to a meeting: as many as an `mma` takes, which is the most.
+pub(crate) type Operands = [u32; 10];
+
+/// What a lane takes away.
+pub(crate) type Results = [u32; 4];
+
 /// What the lanes of a warp meet at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {

@@ -18,12 +18,9 @@
 //! store that it has not waited for is [`Error::TransferNotAwaited`](crate::Error::TransferNotAwaited):
 //! shared memory ends with the block.
 
-mod transfer;
-
 use std::panic::Location;
 
 pub use crate::tensor_map::{Swizzle, TensorMap};
-pub(crate) use transfer::Transfers;
 
 use crate::context;
 

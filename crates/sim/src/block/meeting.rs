@@ -1,0 +1,131 @@
+//! What lanes of a warp that meet do together.
+
+use std::panic::Location;
+
+use super::Block;
+use crate::error::Error;
+use crate::operation::{Operation, Results};
+use crate::site::Site;
+use crate::state::warp::Meeting;
+use crate::tensor_core::mma;
+use crate::threads::{LANES, WARP, lanes};
+
+const NOTHING: [Results; LANES] = [[0; 4]; LANES];
+
+/// A lane at the place where it meets others.
+struct Lane {
+    thread: u32,
+    operation: Operation,
+    site: Site,
+}
+
+impl Block {
+    /// The running thread arrives at `operation`; the last lane of the warp completes it.
+    pub(crate) fn arrive<const N: usize>(
+        &mut self,
+        operation: Operation,
+        operands: [u32; N],
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let (index, lane) = (self.current / LANES, self.current % LANES);
+        match self.warps[index].arrive(lane, operation, operands, location) {
+            Ok(true) => self.complete(operation, location),
+            Ok(false) => Ok(()),
+            Err(&Meeting { operation: first, site, arrived, .. }) => {
+                let thread = index as u32 * WARP + arrived.trailing_zeros();
+                let first = Lane { thread, operation: first, site };
+                let second = Lane { thread: self.current as u32, operation, site: location.into() };
+                Err(self.divergence(first, second))
+            }
+        }
+    }
+
+    /// All lanes of the running thread's warp are there.
+    fn complete(
+        &mut self,
+        operation: Operation,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        let index = self.current / LANES;
+        if let Some(results) = self.perform(operation, index, location)? {
+            let lanes = &mut self.threads[index * LANES..];
+            lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.result = result);
+            self.release(index);
+        }
+        Ok(())
+    }
+
+    /// What an operation gives each lane of a warp; `None` where the warp stays at its meeting, to
+    /// wait for other warps or to park.
+    fn perform(
+        &mut self,
+        operation: Operation,
+        index: usize,
+        location: &'static Location<'static>,
+    ) -> Result<Option<[Results; LANES]>, Box<Error>> {
+        let operands = &self.warps[index].operands;
+        let to_each = |lane: &dyn Fn(usize) -> u32| std::array::from_fn(|index| [lane(index), 0, 0, 0]);
+        Ok(Some(match operation {
+            Operation::ShuffleXor => to_each(&|lane| operands[lane ^ (operands[lane][1] as usize % 32)][0]),
+            Operation::Shuffle | Operation::Broadcast => {
+                to_each(&|lane| operands[operands[lane][1] as usize % 32][0])
+            }
+            Operation::VoteAny => to_each(&|_| operands.iter().any(|operands| operands[0] != 0).into()),
+            Operation::VoteAll => to_each(&|_| operands.iter().all(|operands| operands[0] != 0).into()),
+            Operation::MmaF16 => mma::multiply_f16(operands),
+            Operation::MmaBf16 => mma::multiply_bf16(operands),
+            Operation::LoadMatrix { matrices, transposed } => {
+                return self.load_matrices(index, matrices as usize, transposed, location);
+            }
+            Operation::Barrier { barrier, threads } => {
+                return self.arrive_at_barrier(barrier, threads, true, location).map(|()| None);
+            }
+            Operation::BarrierArrive { barrier, threads } => {
+                self.arrive_at_barrier(barrier, threads, false, location)?;
+                NOTHING
+            }
+            Operation::StoreMatrix { transposed } => {
+                self.store_matrices(index, transposed, location)?;
+                NOTHING
+            }
+            Operation::Wgmma { .. } => self.issue_product(index, operation, location)?,
+            Operation::WgmmaFence => {
+                self.fence_products(index, location)?;
+                NOTHING
+            }
+            Operation::WgmmaCommit => {
+                self.commit_products(index, location)?;
+                NOTHING
+            }
+            Operation::WgmmaWait { pending } => {
+                return Ok(self.wait_for_products(index, pending, location)?.then_some(NOTHING));
+            }
+            Operation::SetRegisters { .. } => {
+                self.set_registers(index, operation, location)?;
+                NOTHING
+            }
+            // A thread waits for an mbarrier by itself.
+            Operation::MbarrierWait { .. } => NOTHING,
+            Operation::WarpSync => {
+                if let Some(races) = &mut self.races {
+                    races.synchronize(lanes(index));
+                }
+                NOTHING
+            }
+        }))
+    }
+
+    #[cold]
+    fn divergence(&self, first: Lane, second: Lane) -> Box<Error> {
+        Box::new(Error::Divergence {
+            kernel: self.kernel.clone(),
+            block: self.index,
+            first_thread: first.thread,
+            first_operation: first.operation,
+            first: first.site,
+            second_thread: second.thread,
+            second_operation: second.operation,
+            second: second.site,
+        })
+    }
+}
