@@ -3,9 +3,10 @@
 //!
 //! A copy is in flight from its issue until its own thread's [`wait_group`] covers it. Meanwhile
 //! its bytes land at a time that the schedule draws, and any access to them, by any thread, is
-//! [`Error::CopyInFlight`](crate::Error::CopyInFlight). The wait makes the bytes visible to the thread that waits; others need a
-//! barrier after it, as after an ordinary write. A thread that returns with copies in flight is
-//! [`Error::CopyNotAwaited`](crate::Error::CopyNotAwaited), which is stricter than the hardware: a copy that nobody waits for is a mistake.
+//! [`Error::CopyInFlight`](crate::Error::CopyInFlight). The wait makes the bytes visible to the thread that
+//! waits; others need a barrier after it, as after an ordinary write. A thread that returns with copies in
+//! flight is [`Error::CopyNotAwaited`](crate::Error::CopyNotAwaited), which is stricter than the hardware: a
+//! copy that nobody waits for is a mistake.
 
 use std::panic::Location;
 

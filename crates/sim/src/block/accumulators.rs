@@ -75,7 +75,7 @@ impl Block {
         let (warp, lane) = (self.current / LANES % WARPGROUP_WARPS, self.current % LANES);
         let warpgroup = &mut self.warpgroups[index];
         let complete = warpgroup.warps[warp].complete;
-        let taken = warpgroup.accumulators.take(tag, (warp, lane), complete, accumulator);
+        let taken = warpgroup.accumulators.take(tag, warp, lane, complete, accumulator);
         taken.map_err(|reason| self.wgmma_error(location, reason.into()))
     }
 

@@ -118,8 +118,7 @@ impl Block {
             && let Some(Reader { agent, base, .. }) = self.reader_in(index, groups)
             && let Some(races) = &mut self.races
         {
-            let threads = lanes(warp);
-            races.learn(threads, agent, base + (groups - 1) as u32);
+            races.learn(lanes(warp), agent, base + (groups - 1) as u32);
         }
         let warpgroup = &mut self.warpgroups[index];
         let progress = &mut warpgroup.warps[warp % WARPGROUP_WARPS];

@@ -6,18 +6,10 @@ use super::Block;
 use crate::error::Error;
 use crate::operation::{Operation, Results};
 use crate::site::Site;
-use crate::state::warp::Meeting;
 use crate::tensor_core::mma;
 use crate::threads::{LANES, WARP, lanes};
 
 const NOTHING: [Results; LANES] = [[0; 4]; LANES];
-
-/// A lane at the place where it meets others.
-struct Lane {
-    thread: u32,
-    operation: Operation,
-    site: Site,
-}
 
 impl Block {
     /// The running thread arrives at `operation`; the last lane of the warp completes it.
@@ -28,16 +20,13 @@ impl Block {
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let (index, lane) = (self.current / LANES, self.current % LANES);
-        match self.warps[index].arrive(lane, operation, operands, location) {
-            Ok(true) => self.complete(operation, location),
-            Ok(false) => Ok(()),
-            Err(&Meeting { operation: first, site, arrived, .. }) => {
-                let thread = index as u32 * WARP + arrived.trailing_zeros();
-                let first = Lane { thread, operation: first, site };
-                let second = Lane { thread: self.current as u32, operation, site: location.into() };
-                Err(self.divergence(first, second))
-            }
+        let Some(all_are_there) = self.warps[index].arrive(lane, operation, operands, location) else {
+            return Err(self.divergence(operation, location.into()));
+        };
+        if all_are_there {
+            self.complete(operation, location)?;
         }
+        Ok(())
     }
 
     /// All lanes of the running thread's warp are there.
@@ -116,16 +105,20 @@ impl Block {
     }
 
     #[cold]
-    fn divergence(&self, first: Lane, second: Lane) -> Box<Error> {
+    fn divergence(&self, operation: Operation, site: Site) -> Box<Error> {
+        let warp = self.current / LANES;
+        let meeting = self.warps[warp].meeting.as_ref();
+        let (first_operation, first, arrived) =
+            meeting.map_or((operation, site, 1), |m| (m.operation, m.site, m.arrived));
         Box::new(Error::Divergence {
             kernel: self.kernel.clone(),
             block: self.index,
-            first_thread: first.thread,
-            first_operation: first.operation,
-            first: first.site,
-            second_thread: second.thread,
-            second_operation: second.operation,
-            second: second.site,
+            first_thread: warp as u32 * WARP + arrived.trailing_zeros(),
+            first_operation,
+            first,
+            second_thread: self.current as u32,
+            second_operation: operation,
+            second: site,
         })
     }
 }

@@ -35,7 +35,7 @@ impl Block {
     }
 
     /// Fails for a read of bytes that nothing has written, at once or, where races are detected, at the end.
-    pub(crate) fn suspect(&mut self, error: Box<Error>) -> Result<(), Box<Error>> {
+    pub(super) fn suspect(&mut self, error: Box<Error>) -> Result<(), Box<Error>> {
         if self.races.is_none() {
             return Err(error);
         }
@@ -64,7 +64,7 @@ impl Block {
 
     /// The offset of an access that is in bounds and aligned.
     #[inline]
-    pub(crate) fn locate(
+    pub(super) fn locate(
         &self,
         address: u32,
         bytes: usize,
@@ -83,7 +83,7 @@ impl Block {
     }
 
     /// The bytes that an operation of the async proxy touches are inside shared memory.
-    pub(crate) fn check_span(
+    pub(super) fn check_span(
         &self,
         address: u32,
         bytes: usize,

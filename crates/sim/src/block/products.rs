@@ -134,8 +134,7 @@ impl Block {
             warpgroup.accumulators.set_rows(product.tag, own, &warpgroup.warps[own].staged);
         }
         if let Some(races) = &self.races {
-            let threads = lanes(warp);
-            threads.for_each(|thread| races.join_group(thread, &mut product.issuers));
+            lanes(warp).for_each(|thread| races.join_group(thread, &mut product.issuers));
         }
         product.issued |= 1 << own;
         Ok(())

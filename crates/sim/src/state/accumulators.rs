@@ -111,14 +111,15 @@ impl Accumulators {
         wgmma::multiply_add(&mut accumulator.sums, a, b, n, options.element);
     }
 
-    /// Gives a lane its part of the accumulator `tag`, unless its last group is not among the first `complete`.
+    /// Gives a lane its part of the accumulator `tag`, if its last group is one of the first `complete`.
     ///
     /// # Errors
     /// All lanes have taken theirs.
     pub(crate) fn take(
         &mut self,
         tag: u32,
-        (warp, lane): (usize, usize),
+        warp: usize,
+        lane: usize,
         complete: u64,
         elements: &mut [f32],
     ) -> Result<(), &'static str> {

@@ -26,10 +26,7 @@ pub(crate) struct Warp {
 }
 
 impl Warp {
-    /// A lane arrives at `operation`; whether all lanes are there.
-    ///
-    /// # Errors
-    /// The meeting of the other lanes, which wait for something else.
+    /// A lane arrives at `operation`; whether all lanes are there, `None` where others wait for something else.
     #[inline]
     pub(crate) fn arrive<const N: usize>(
         &mut self,
@@ -37,7 +34,7 @@ impl Warp {
         operation: Operation,
         operands: [u32; N],
         location: &'static Location<'static>,
-    ) -> Result<bool, &Meeting> {
+    ) -> Option<bool> {
         self.operands[lane][..N].copy_from_slice(&operands);
         let meeting = self.meeting.get_or_insert_with(|| Meeting {
             operation,
@@ -47,9 +44,9 @@ impl Warp {
         });
         let same_place = ptr::eq(meeting.location, location) || meeting.site == location.into();
         if meeting.operation != operation || !same_place {
-            return Err(meeting);
+            return None;
         }
         meeting.arrived |= 1 << lane;
-        Ok(meeting.arrived == u32::MAX)
+        Some(meeting.arrived == u32::MAX)
     }
 }
