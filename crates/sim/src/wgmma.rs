@@ -17,12 +17,12 @@
 //! NaN of it, which the next operation that is given the accumulator reports. So does the end of the thread
 //! report an accumulator that no wait was given or that was overwritten.
 //!
-//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first
-//! (`tensor_core/e4m3.rs` has the rule). Those of 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in ascending
-//! k, to nearest even. An H200 aligns the 16 products and the accumulator to the largest exponent, cuts each
-//! toward zero 25 bits below that, and the sum to fp32 toward zero. That is not modelled: each step differs
-//! in its last bits, and over n values of one sign the hardware loses about n · 2⁻²⁷·⁷ of their sum (6e-4 at
-//! 131,072).
+//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`tensor_core/e4m3.rs`
+//! has the rule). Those of 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in
+//! ascending k, to nearest even. An H200 aligns the 16 products and the accumulator to the largest exponent,
+//! cuts each toward zero 25 bits below that, and the sum to fp32 toward zero. That is not modelled: each
+//! step differs in its last bits, and over n values of one sign the hardware loses about n · 2⁻²⁷·⁷ of their
+//! sum (6e-4 at 131,072).
 //!
 //! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in
 //! shared memory and in registers alike.

@@ -26,7 +26,7 @@ pub(crate) struct Warp {
 }
 
 impl Warp {
-    /// A lane arrives at `operation`; whether all lanes are there, `None` where others wait for something else.
+    /// A lane arrives at `operation`; whether all are there, `None` where others wait for something else.
     #[inline]
     pub(crate) fn arrive<const N: usize>(
         &mut self,
