@@ -1,24 +1,40 @@
 //! The state of one block: its threads, and the facilities that they share.
 
+mod accumulators;
+mod barriers;
+mod copies;
+mod faults;
+mod groups;
+mod matrices;
+mod mbarriers;
+mod meeting;
+mod memory;
+mod products;
+mod progress;
+mod registers;
+mod transfers;
+
 use std::collections::HashSet;
 
 use corosensei::Yielder;
 
-use crate::WARP;
-use crate::barrier::Barriers;
-use crate::cp_async::Copies;
-use crate::error::{Access, AccessKind, Error};
-use crate::global::Global;
+use crate::error::Error;
 use crate::launch::Launch;
-use crate::mbarrier::Mbarriers;
+use crate::operation::Results;
 use crate::race::Races;
 use crate::schedule::{Picker, Runnable};
-use crate::setmaxnreg::RegisterLimits;
-use crate::shared::Shared;
-use crate::site::{SiteId, Sites};
-use crate::tma::Transfers;
-use crate::warp::{Results, Warp};
-use crate::wgmma::{WARPGROUP, WARPGROUP_WARPS, Warpgroup};
+use crate::site::SiteId;
+use crate::state::barriers::Barriers;
+use crate::state::copies::Copies;
+use crate::state::global::Global;
+use crate::state::mbarriers::Mbarriers;
+use crate::state::registers::RegisterLimits;
+use crate::state::shared::Shared;
+use crate::state::sites::Sites;
+use crate::state::transfers::Transfers;
+use crate::state::warp::Warp;
+use crate::state::warpgroup::Warpgroup;
+use crate::threads::{LANES, WARPGROUP, WARPGROUP_WARPS, lanes};
 
 /// One GPU thread, as the operations see it.
 pub(crate) struct Thread {
@@ -93,7 +109,7 @@ impl Block {
             current: 0,
             threads: Vec::new(),
             runnable: Runnable::default(),
-            picker: Picker::new(&launch.schedule, 0, threads / WARP as usize),
+            picker: Picker::new(&launch.schedule, 0, threads / LANES),
             warps: Vec::new(),
             barriers: Barriers::default(),
             shared: Shared::new(launch.shared_bytes),
@@ -115,7 +131,7 @@ impl Block {
     /// Makes this the state of block `index` before its first thread runs.
     pub(crate) fn begin(&mut self, index: u32, launch: &Launch<'_>) {
         let threads = launch.block as usize;
-        let warps = threads / WARP as usize;
+        let warps = threads / LANES;
         self.index = index;
         self.threads.clear();
         self.threads.resize_with(threads, || Thread {
@@ -141,57 +157,6 @@ impl Block {
         }
     }
 
-    /// Chooses the thread that runs next and makes it the current one.
-    #[inline]
-    pub(crate) fn advance(&mut self) -> Option<usize> {
-        self.current = match self.picker.pick(&mut self.runnable) {
-            Some(thread) => thread,
-            None => self.land_until_runnable()?,
-        };
-        if self.copies.is_due(self.picker.picks) {
-            self.land_due_copies();
-        }
-        if self.transfers.is_due(self.picker.picks)
-            && let Err(error) = self.land_due_pieces()
-        {
-            self.fail(*error);
-        }
-        Some(self.current)
-    }
-
-    /// Nobody can run: what is under way lands until that makes a thread runnable, which is returned.
-    #[cold]
-    fn land_until_runnable(&mut self) -> Option<usize> {
-        if self.threads.iter().all(|thread| thread.finished) {
-            return None;
-        }
-        loop {
-            match self.land_next_piece() {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => {
-                    self.fail(*error);
-                    return None;
-                }
-            }
-            if let Some(thread) = self.picker.pick(&mut self.runnable) {
-                return Some(thread);
-            }
-        }
-    }
-
-    /// Fails the launch if the running thread returns before what it has begun is complete.
-    pub(crate) fn check_return(&mut self) {
-        self.check_copies_awaited();
-        self.check_stores_awaited();
-        self.check_products_awaited();
-    }
-
-    /// What is not complete although all threads have returned.
-    pub(crate) fn left_over(&self) -> Option<Error> {
-        self.load_left().or_else(|| self.registers_left()).map(|error| *error)
-    }
-
     pub(crate) fn set_current_yielder(&mut self, yielder: *const Yielder<(), ()>) {
         self.threads[self.current].yielder = yielder;
     }
@@ -209,23 +174,16 @@ impl Block {
         result
     }
 
-    /// Whether the schedule preempts the running thread here; if so it is runnable again.
-    #[inline]
-    pub(crate) fn preempt_current(&mut self) -> bool {
-        let preempts = self.picker.preempts();
-        if preempts {
-            self.runnable.insert(self.current);
+    /// Lets the waiting lanes of a warp go on.
+    pub(crate) fn release(&mut self, warp: usize) {
+        self.warps[warp].meeting = None;
+        for thread in lanes(warp) {
+            self.runnable.insert(thread);
         }
-        preempts
     }
 
     /// Records why the launch fails; the first reason stands.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
-    }
-
-    /// The running thread's access, for a message.
-    pub(crate) fn access(&self, kind: AccessKind, site: crate::Site) -> Access {
-        Access { thread: self.current as u32, kind, site }
     }
 }

@@ -1,9 +1,9 @@
 //! Who waits where, once nobody can advance.
 
-use crate::WARP;
 use crate::block::Block;
 use crate::error::{Error, Threads, Waiters};
 use crate::operation::Operation;
+use crate::threads::WARP;
 
 /// The deadlock of a block in which no thread is runnable; `None` where all have finished.
 pub(crate) fn find(block: &Block) -> Option<Error> {

@@ -2,7 +2,7 @@
 
 mod parts;
 
-pub use parts::{Access, AccessKind, Threads, Wait, Waiters};
+pub use parts::{Access, AccessKind, Phase, Threads, Wait, Waiters};
 
 use parts::{describe, missing};
 

@@ -1,6 +1,5 @@
 //! Fences between proxies (PTX ISA, `membar`/`fence`, "Async proxy").
 
-use crate::block::Block;
 use crate::context;
 
 /// Makes what this thread has written to shared memory with ordinary stores visible to the async proxy, that
@@ -14,15 +13,7 @@ use crate::context;
 /// Outside a kernel.
 pub fn proxy_async() {
     context::with(|block| {
-        let epoch = block.fence_proxy();
-        block.fence_mbarriers(epoch);
+        let epoch = block.races.as_mut().map_or(0, |races| races.fence(block.current));
+        block.mbarriers.fence(block.current, epoch);
     });
-}
-
-impl Block {
-    /// Records a proxy fence of the running thread; returns the epoch that it ends, 0 where races go
-    /// unreported.
-    fn fence_proxy(&mut self) -> u32 {
-        self.races.as_mut().map_or(0, |races| races.fence(self.current))
-    }
 }

@@ -73,22 +73,28 @@ pub mod warp;
 pub mod wgmma;
 
 mod block;
+mod buffer;
 mod context;
 mod deadlock;
 mod error;
 mod executor;
+mod grid;
 mod launch;
 mod operation;
 mod race;
 mod schedule;
 mod site;
 mod stacks;
+mod state;
+mod tensor_core;
+mod tensor_map;
+mod threads;
 
+pub use buffer::{Buffer, BufferAccess};
 pub use error::{Access, AccessKind, Error, Threads, Wait, Waiters};
-pub use launch::{Buffer, BufferAccess, Launch, Report, launch};
+pub use grid::launch;
+pub use launch::{Launch, Report};
 pub use operation::Operation;
 pub use schedule::{Order, Schedule};
 pub use site::Site;
-
-/// Threads of a warp.
-pub const WARP: u32 = 32;
+pub use threads::WARP;

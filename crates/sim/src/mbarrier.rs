@@ -16,38 +16,11 @@
 //! [`Error::Mbarrier`](crate::Error::Mbarrier), and so is a phase that passes a waiting thread by: try_wait
 //! in a loop, as on the device, may miss it.
 
-mod phases;
-
-use std::fmt;
 use std::panic::Location;
 
-pub(crate) use phases::Mbarriers;
+pub use crate::error::Phase;
 
 use crate::context;
-
-/// What a phase under way lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Phase {
-    /// Number of the phase, from 0.
-    pub number: u64,
-    /// Arrivals of a phase.
-    pub count: u32,
-    /// Arrivals that are missing.
-    pub arrivals: u32,
-    /// Bytes that are missing; negative where more have landed than were announced.
-    pub bytes: i64,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, count, arrivals, bytes } = self;
-        write!(f, "phase {number} is under way, {arrivals} of {count} arrivals ")?;
-        match bytes {
-            0.. => write!(f, "and {bytes} bytes are missing"),
-            _ => write!(f, "are missing, {} bytes have landed that nobody expects", -bytes),
-        }
-    }
-}
 
 /// Makes the 8 bytes at `barrier` a barrier whose phases take `arrivals` arrivals, 1 to 2^20 − 1
 /// (`mbarrier.init.shared::cta.b64`).
@@ -71,7 +44,7 @@ pub fn fence_init() {
     context::with(|block| {
         // It orders nothing but barriers, hence an epoch of its own rather than a proxy fence's.
         let epoch = block.races.as_ref().map_or(0, |races| races.epoch_of(block.current));
-        block.fence_mbarriers(epoch);
+        block.mbarriers.fence(block.current, epoch);
     });
 }
 

@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use crate::wgmma::Options;
+/// What a lane brings to a meeting: as many as an `mma` takes, which is the most.
+pub(crate) type Operands = [u32; 10];
+
+/// What a lane takes away.
+pub(crate) type Results = [u32; 4];
 
 /// What the lanes of a warp meet at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +87,30 @@ pub enum Operation {
     MmaF16,
     /// [`mma::m16n8k16_bf16`](crate::mma::m16n8k16_bf16).
     MmaBf16,
+}
+
+/// The type of A and B of a `wgmma`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// fp16.
+    F16,
+    /// bf16.
+    Bf16,
+    /// e4m3.
+    E4m3,
+}
+
+/// What a `wgmma` does, beside its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// The type of A and B.
+    pub element: Element,
+    /// Whether A in shared memory is M-major (`imm-trans-a`) rather than K-major.
+    pub transposed_a: bool,
+    /// Whether B is N-major (`imm-trans-b`) rather than K-major.
+    pub transposed_b: bool,
+    /// Whether the product is added to the accumulator rather than replacing it (`scale-d`).
+    pub accumulate: bool,
 }
 
 impl fmt::Display for Operation {

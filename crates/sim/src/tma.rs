@@ -18,13 +18,9 @@
 //! store that it has not waited for is [`Error::TransferNotAwaited`](crate::Error::TransferNotAwaited):
 //! shared memory ends with the block.
 
-mod map;
-mod transfer;
-
 use std::panic::Location;
 
-pub use map::{Swizzle, TensorMap};
-pub(crate) use transfer::Transfers;
+pub use crate::tensor_map::{Swizzle, TensorMap};
 
 use crate::context;
 

@@ -17,60 +17,23 @@
 //! NaN of it, which the next operation that is given the accumulator reports. So does the end of the thread
 //! report an accumulator that no wait was given or that was overwritten.
 //!
-//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`wgmma/e4m3.rs` has
-//! the rule). Those of 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in ascending
-//! k, to nearest even. An H200 aligns the 16 products and the accumulator to the largest exponent, cuts each
-//! toward zero 25 bits below that, and the sum to fp32 toward zero. That is not modelled: each step differs
-//! in its last bits, and over n values of one sign the hardware loses about n · 2⁻²⁷·⁷ of their sum (6e-4 at
-//! 131,072).
+//! Sums of 8-bit products are Hopper's to the last bit, with 13 bits behind the first (`tensor_core/e4m3.rs`
+//! has the rule). Those of 16-bit products are rounded as those of [`mma`](crate::mma): one by one, in
+//! ascending k, to nearest even. An H200 aligns the 16 products and the accumulator to the largest exponent,
+//! cuts each toward zero 25 bits below that, and the sum to fp32 toward zero. That is not modelled: each
+//! step differs in its last bits, and over n values of one sign the hardware loses about n · 2⁻²⁷·⁷ of their
+//! sum (6e-4 at 131,072).
 //!
 //! 8-bit operands are K-major. Two of their elements, neighbours along K, lie where one of 16 bits does, in
 //! shared memory and in registers alike.
 
-mod descriptor;
-mod e4m3;
-mod product;
-mod sums;
-mod under_way;
-mod warpgroup;
-
 use std::panic::Location;
 
-pub(crate) use under_way::Warpgroup;
+pub use crate::operation::{Element, Options};
 
-use crate::WARP;
 use crate::context;
 use crate::operation::Operation;
 use crate::warp;
-
-/// Warps of a warpgroup.
-pub(crate) const WARPGROUP_WARPS: usize = 4;
-/// Threads of a warpgroup.
-pub(crate) const WARPGROUP: u32 = WARPGROUP_WARPS as u32 * WARP;
-
-/// The type of A and B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// fp16.
-    F16,
-    /// bf16.
-    Bf16,
-    /// e4m3.
-    E4m3,
-}
-
-/// What a product does, beside its operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// The type of A and B.
-    pub element: Element,
-    /// Whether A in shared memory is M-major (`imm-trans-a`) rather than K-major.
-    pub transposed_a: bool,
-    /// Whether B is N-major (`imm-trans-b`) rather than K-major.
-    pub transposed_b: bool,
-    /// Whether the product is added to the accumulator rather than replacing it (`scale-d`).
-    pub accumulate: bool,
-}
 
 /// Orders this warp's accesses to its registers before the products that it issues next
 /// (`wgmma.fence.sync.aligned`).

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::mbarrier::Phase;
 use crate::operation::Operation;
 use crate::site::Site;
 
@@ -123,6 +122,30 @@ impl fmt::Display for Waiters {
             f.write_str("not all lanes of the warp are there, ")?;
         }
         write!(f, "{} arrived), {}", self.arrived, self.site)
+    }
+}
+
+/// What a phase of an mbarrier that is under way lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Phase {
+    /// Number of the phase, from 0.
+    pub number: u64,
+    /// Arrivals of a phase.
+    pub count: u32,
+    /// Arrivals that are missing.
+    pub arrivals: u32,
+    /// Bytes that are missing; negative where more have landed than were announced.
+    pub bytes: i64,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, count, arrivals, bytes } = self;
+        write!(f, "phase {number} is under way, {arrivals} of {count} arrivals ")?;
+        match bytes {
+            0.. => write!(f, "and {bytes} bytes are missing"),
+            _ => write!(f, "are missing, {} bytes have landed that nobody expects", -bytes),
+        }
     }
 }
 

@@ -12,18 +12,15 @@
 
 use std::rc::Rc;
 
-use super::chunks::CHUNK;
+use super::agent_reads::CHUNK;
+use super::clock::{Actor, Known, actor};
+use super::conflict::Conflict;
+use super::detector::{Agent, Races};
 use super::history::RESERVED;
-use super::{Actor, Conflict, Known, Races, actor};
 use crate::site::SiteId;
 
 /// The past of no thread in particular: no program order applies.
 const NOBODY: usize = usize::MAX;
-
-/// An author of asynchronous accesses.
-pub(super) struct Agent {
-    pub(super) epoch: u32,
-}
 
 /// The pasts of threads that issue an operation together.
 #[derive(Clone, Default)]
@@ -44,28 +41,6 @@ impl Group {
 }
 
 impl Races {
-    /// All that agents did in other blocks is over, and fenced.
-    pub(super) fn begin_block_of_agents(&mut self) {
-        self.history.release_reserved();
-        self.agents_in_use = 0;
-        let threads = self.clocks.len();
-        if !self.agents.is_empty()
-            && let Some(first) = self.clocks.first()
-        {
-            let mut epochs = first.known.epochs.clone();
-            for (epoch, agent) in epochs[threads..].iter_mut().zip(&mut self.agents) {
-                *epoch = agent.epoch;
-                agent.epoch += 1;
-            }
-            let known = Rc::new(Known::new(epochs));
-            self.clocks.iter_mut().for_each(|clock| clock.known = Rc::clone(&known));
-        }
-        for (thread, fences) in self.fences.iter_mut().enumerate() {
-            fences.clear();
-            fences.push(self.clocks[thread].own - 1);
-        }
-    }
-
     /// The index of a new agent, for as long as the block runs.
     pub(crate) fn new_agent(&mut self) -> usize {
         if self.agents_in_use == self.agents.len() {

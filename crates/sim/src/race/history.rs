@@ -5,10 +5,12 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::chunks::AgentReads;
-use super::{Actor, Conflict, LANES};
+use super::agent_reads::AgentReads;
+use super::clock::Actor;
+use super::conflict::Conflict;
 use crate::error::AccessKind;
 use crate::site::SiteId;
+use crate::threads::LANES;
 
 /// The epoch of a write that its own thread is not ordered after either: a copy in flight.
 pub(super) const IN_FLIGHT: u32 = u32::MAX;
@@ -291,7 +293,7 @@ impl History {
     fn check_elsewhere(&mut self, actor: Actor<'_>, index: usize) -> Result<(), Conflict> {
         let elsewhere = self.cells[index].elsewhere;
         if elsewhere & AGENTS != 0 {
-            self.check_agents(actor, index)?;
+            self.agents.check(actor, self.offset_of(index))?;
         }
         if elsewhere & STRAGGLERS != 0 {
             self.check_stragglers(actor, index)?;

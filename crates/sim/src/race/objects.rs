@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use super::{Known, LANES, Races};
+use super::clock::Known;
+use super::detector::Races;
+use crate::threads::LANES;
 
 /// What an object has gathered: the past of all who released into it.
 #[derive(Default)]

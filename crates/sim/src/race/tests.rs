@@ -3,6 +3,9 @@
 mod definition;
 
 use super::*;
+use crate::error::AccessKind;
+use crate::site::SiteId;
+use crate::threads::LANES;
 
 const THREADS: usize = 64;
 const BYTES: usize = 64;

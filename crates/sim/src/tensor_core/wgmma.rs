@@ -4,25 +4,27 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 
-use super::descriptor::CHUNK;
-use super::{Element, e4m3};
+use super::e4m3;
+use crate::operation::Element;
 
 /// Rows of A and D.
-pub(super) const M: usize = 64;
+pub(crate) const M: usize = 64;
 /// Columns of A and rows of B, in units of 16 bits: of 8-bit elements, there are twice as many.
-pub(super) const K: usize = 16;
+pub(crate) const K: usize = 16;
+/// Elements of a chunk of 16 bytes.
+pub(crate) const CHUNK: usize = 8;
 /// Rows of a warp.
-pub(super) const WARP_ROWS: usize = 16;
+pub(crate) const WARP_ROWS: usize = 16;
 
 /// Row and column of element `index` of a lane's accumulator, in the 16 rows of its warp: with g = lane / 4
 /// and t = lane % 4, elements 4j and 4j + 1 are (g, 8j + 2t) and (g, 8j + 2t + 1), the next two the same of
 /// row g + 8.
-pub(super) fn accumulator_place(lane: usize, index: usize) -> (usize, usize) {
+pub(crate) fn accumulator_place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index / 2 % 2), index / 4 * 8 + 2 * (lane % 4) + index % 2)
 }
 
 /// Writes a lane's four registers of A to the 16 rows of its warp. They are those of `mma.m16n8k16`.
-pub(super) fn place_a(bits: &mut [u16], lane: usize, [a0, a1, a2, a3]: [u32; 4]) {
+pub(crate) fn place_a(bits: &mut [u16], lane: usize, [a0, a1, a2, a3]: [u32; 4]) {
     let (group, pair) = (lane / 4, 2 * (lane % 4));
     for (register, row, column) in
         [(a0, group, pair), (a1, group + 8, pair), (a2, group, pair + 8), (a3, group + 8, pair + 8)]
@@ -33,7 +35,7 @@ pub(super) fn place_a(bits: &mut [u16], lane: usize, [a0, a1, a2, a3]: [u32; 4])
 }
 
 /// A (M × K, by rows) from its chunks in the order of `Descriptor::chunks`.
-pub(super) fn gather_a(chunks: impl Iterator<Item = [u16; CHUNK]>, transposed: bool) -> Vec<u16> {
+pub(crate) fn gather_a(chunks: impl Iterator<Item = [u16; CHUNK]>, transposed: bool) -> Vec<u16> {
     let mut bits = vec![0; M * K];
     for (index, chunk) in chunks.enumerate() {
         if transposed {
@@ -47,7 +49,7 @@ pub(super) fn gather_a(chunks: impl Iterator<Item = [u16; CHUNK]>, transposed: b
 }
 
 /// B (K × `n`, by rows) likewise.
-pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, transposed: bool) -> Vec<u16> {
+pub(crate) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, transposed: bool) -> Vec<u16> {
     let mut bits = vec![0; K * n];
     for (index, chunk) in chunks.enumerate() {
         if transposed {
@@ -61,7 +63,7 @@ pub(super) fn gather_b(chunks: impl Iterator<Item = [u16; CHUNK]>, n: usize, tra
 }
 
 /// d (M × `n`, by rows) += a · b, the products of 16-bit elements added one by one in ascending k.
-pub(super) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
+pub(crate) fn multiply_add(d: &mut [f32], a: &[u16], b: &[u16], n: usize, element: Element) {
     match element {
         Element::F16 => add_products(d, &widen_f16(a), &widen_f16(b), n),
         Element::Bf16 => add_products(d, &widen_bf16(a), &widen_bf16(b), n),

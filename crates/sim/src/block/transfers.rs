@@ -1,95 +1,21 @@
-//! Transfers under way: issue, landing, completion.
+//! Tensor transfers: issue, landing, completion.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::map::{MAX_RANK, Swizzle, TensorMap};
-use crate::block::{Block, Role};
+use super::{Block, Role};
 use crate::error::{Access, AccessKind, Error};
-use crate::global;
-use crate::shared::BASE;
+use crate::state::global;
+use crate::state::shared::BASE;
+use crate::state::transfers::{Piece, Transfer};
+use crate::tensor_map::{MAX_RANK, Swizzle, TensorMap};
 
 /// Most bytes of a row: 256 elements of 8 bytes.
 const MAX_ROW: usize = 2048;
 
-/// The pick at which a piece lands whose time has not been drawn: when nothing else can happen, or when it is
-/// waited for.
-const LAST: u64 = u64::MAX;
-
-/// The transfers under way of a block.
-#[derive(Default)]
-pub(crate) struct Transfers {
-    /// The pick at which each piece is due, and its number.
-    landings: BinaryHeap<Reverse<(u64, u64)>>,
-    pieces: HashMap<u64, Piece>,
-    issued: u64,
-    /// By thread.
-    stores: HashMap<usize, Stores>,
-}
-
-/// One thread's stores.
-#[derive(Default)]
-struct Stores {
-    /// The author of their reads.
-    agent: usize,
-    /// Committed groups that are not waited for, the oldest first.
-    groups: VecDeque<StoreGroup>,
-    open: StoreGroup,
-}
-
-#[derive(Default)]
-struct StoreGroup {
-    pieces: Vec<u64>,
-    /// Where its first store was issued.
-    first: Option<&'static Location<'static>>,
-    /// The agent's epoch that ends with it.
-    epoch: u32,
-}
-
-/// Rows of a box that land together.
-struct Piece {
-    transfer: Rc<Transfer>,
-    rows: Range<u32>,
-}
-
-struct Transfer {
-    map: TensorMap,
-    shared: u32,
-    coordinates: [i32; MAX_RANK],
-    /// The mbarrier of a load; `None` for a store.
-    barrier: Option<usize>,
-    thread: usize,
-    location: &'static Location<'static>,
-}
-
-impl Transfers {
-    pub(crate) fn begin_block(&mut self) {
-        self.landings.clear();
-        self.pieces.clear();
-        self.stores.clear();
-    }
-
-    /// Whether a piece lands before the `pick`-th pick.
-    #[inline]
-    pub(crate) fn is_due(&self, pick: u64) -> bool {
-        self.landings.peek().is_some_and(|Reverse((due, _))| *due <= pick)
-    }
-}
-
-impl Transfer {
-    /// Shared addresses of the chunks of 16 bytes of some rows.
-    fn chunks(&self, rows: Range<u32>) -> impl Iterator<Item = u32> + use<> {
-        let row = self.map.row_bytes();
-        let (shared, swizzle) = (self.shared, self.map.swizzle);
-        (rows.start * row / 16..rows.end * row / 16).map(move |chunk| swizzle.apply(shared + 16 * chunk))
-    }
-}
-
 impl Block {
-    pub(super) fn issue_load(
+    pub(crate) fn issue_load(
         &mut self,
         shared: u32,
         map: [u64; 16],
@@ -119,7 +45,7 @@ impl Block {
     }
 
     /// Whether the store has begun; if not, the thread has to park as in `Block::shared_read`.
-    pub(super) fn issue_store(
+    pub(crate) fn issue_store(
         &mut self,
         map: [u64; 16],
         shared: u32,
@@ -136,21 +62,20 @@ impl Block {
                 return Err(self.race(conflict, AccessKind::TmaStore, location));
             }
         }
-        if let Some(address) = self.first_unwritten(&transfer) {
+        if let Some(address) = transfer.first_unwritten(&self.shared) {
             let error = self.uninitialised(address, 16, AccessKind::TmaStore, location);
             return self.suspect(error).map(|()| false);
         }
         self.shared.bytes_read += u64::from(rows) * u64::from(transfer.map.row_bytes());
         let numbers = self.begin_transfer(transfer);
-        if let Some(stores) = self.transfers.stores.get_mut(&self.current) {
-            stores.open.pieces.extend(numbers);
-            stores.open.first.get_or_insert(location);
+        if let Some(stores) = self.transfers.stores_mut(self.current) {
+            stores.issue(numbers, location);
         }
         self.land_due_pieces().map(|()| true)
     }
 
     /// A store of consecutive bytes is one to a tensor that is one box.
-    pub(super) fn issue_store_of_bytes(
+    pub(crate) fn issue_store_of_bytes(
         &mut self,
         address: u64,
         shared: u32,
@@ -181,7 +106,7 @@ impl Block {
 
     /// The author of the running thread's stores.
     fn storing_agent(&mut self) -> usize {
-        if let Some(stores) = self.transfers.stores.get(&self.current) {
+        if let Some(stores) = self.transfers.stores(self.current) {
             return stores.agent;
         }
         let mut agent = 0;
@@ -189,7 +114,7 @@ impl Block {
             agent = races.new_agent();
             self.roles.push(Role::Stores { thread: self.current });
         }
-        self.transfers.stores.insert(self.current, Stores { agent, ..Stores::default() });
+        self.transfers.begin_stores(self.current, agent);
         agent
     }
 
@@ -247,40 +172,22 @@ impl Block {
         Ok(Transfer { map, shared, coordinates: all, barrier: None, thread: self.current, location })
     }
 
-    /// Address of the first chunk with bytes for global memory that nothing has written.
-    fn first_unwritten(&self, transfer: &Transfer) -> Option<u32> {
-        let map = &transfer.map;
-        let chunks = (0..map.rows()).flat_map(|row| {
-            let inside = map.row(row, transfer.coordinates).stored();
-            let start = transfer.shared + row * map.row_bytes() + inside.skipped as u32;
-            (0..inside.bytes)
-                .step_by(16)
-                .map(move |byte| (map.swizzle.apply(start + byte as u32), (inside.bytes - byte).min(16)))
-        });
-        let is_unwritten =
-            |&(address, bytes): &(u32, usize)| !self.shared.is_written((address - BASE) as usize, bytes);
-        { chunks }.find(is_unwritten).map(|(address, _)| address)
-    }
-
     /// Splits a transfer into pieces and draws when each lands; returns their numbers.
     fn begin_transfer(&mut self, transfer: Transfer) -> Range<u64> {
         let rows = transfer.map.rows();
         let count = self.picker.draw_pieces().min(rows);
         let transfer = Rc::new(transfer);
-        let first = self.transfers.issued;
+        let first = self.transfers.issued();
         for piece in 0..count {
             let rows = rows * piece / count..rows * (piece + 1) / count;
-            let due = self.picker.draw_landing().unwrap_or(LAST);
-            let number = self.transfers.issued;
-            self.transfers.issued += 1;
-            self.transfers.landings.push(Reverse((due, number)));
-            self.transfers.pieces.insert(number, Piece { transfer: Rc::clone(&transfer), rows });
+            let due = self.picker.draw_landing();
+            self.transfers.begin(Piece { transfer: Rc::clone(&transfer), rows }, due);
         }
-        first..self.transfers.issued
+        first..self.transfers.issued()
     }
 
     /// Lands all pieces that are due.
-    pub(crate) fn land_due_pieces(&mut self) -> Result<(), Box<Error>> {
+    pub(super) fn land_due_pieces(&mut self) -> Result<(), Box<Error>> {
         while self.transfers.is_due(self.picker.picks) {
             self.land_next_piece()?;
         }
@@ -288,15 +195,15 @@ impl Block {
     }
 
     /// Lands the next piece, due or not; false where none is left.
-    pub(crate) fn land_next_piece(&mut self) -> Result<bool, Box<Error>> {
-        let Some(Reverse((_, number))) = self.transfers.landings.pop() else { return Ok(false) };
+    pub(super) fn land_next_piece(&mut self) -> Result<bool, Box<Error>> {
+        let Some(number) = self.transfers.take_landing() else { return Ok(false) };
         self.land_piece(number)?;
         Ok(true)
     }
 
     /// Lands a piece that has not landed yet.
     fn land_piece(&mut self, number: u64) -> Result<(), Box<Error>> {
-        let Some(Piece { transfer, rows }) = self.transfers.pieces.remove(&number) else { return Ok(()) };
+        let Some(Piece { transfer, rows }) = self.transfers.take_piece(number) else { return Ok(()) };
         let row_bytes = transfer.map.row_bytes() as usize;
         let mut data = [0; MAX_ROW];
         for row in rows.clone() {
@@ -325,19 +232,17 @@ impl Block {
         self.as_thread(transfer.thread, |block| block.complete_bytes(barrier, bytes, transfer.location))
     }
 
-    pub(super) fn commit_stores(&mut self) {
+    pub(crate) fn commit_stores(&mut self) {
         let agent = self.storing_agent();
         let epoch = self.races.as_mut().map_or(0, |races| races.end_epoch(agent));
-        if let Some(stores) = self.transfers.stores.get_mut(&self.current) {
-            let open = std::mem::take(&mut stores.open);
-            stores.groups.push_back(StoreGroup { epoch, ..open });
+        if let Some(stores) = self.transfers.stores_mut(self.current) {
+            stores.commit(epoch);
         }
     }
 
-    pub(super) fn wait_for_stores(&mut self, pending: usize) -> Result<(), Box<Error>> {
-        while let Some(stores) = self.transfers.stores.get_mut(&self.current)
-            && stores.groups.len() > pending
-            && let Some(group) = stores.groups.pop_front()
+    pub(crate) fn wait_for_stores(&mut self, pending: usize) -> Result<(), Box<Error>> {
+        while let Some(stores) = self.transfers.stores_mut(self.current)
+            && let Some(group) = stores.take_group(pending)
         {
             let agent = stores.agent;
             group.pieces.into_iter().try_for_each(|number| self.land_piece(number))?;
@@ -349,22 +254,16 @@ impl Block {
     }
 
     /// Fails the launch if the running thread returns with stores that it has not waited for.
-    pub(crate) fn check_stores_awaited(&mut self) {
-        let Some(stores) = self.transfers.stores.get(&self.current) else { return };
-        let committed = stores.groups.iter().find_map(|group| group.first);
-        let (location, reason) = match (committed, stores.open.first) {
-            (Some(location), _) => (location, "no tma::wait_group or tma::wait_group_read of it covers that"),
-            (None, Some(location)) => (location, "no tma::commit_group of it closes that group"),
-            (None, None) => return,
-        };
+    pub(super) fn check_stores_awaited(&mut self) {
+        let Some(stores) = self.transfers.stores(self.current) else { return };
+        let Some((location, reason)) = stores.left() else { return };
         let transfer = self.access(AccessKind::TmaStore, location.into());
         self.fail(*self.transfer_not_awaited(transfer, reason));
     }
 
     /// The load that is under way although all threads have returned.
-    pub(crate) fn load_left(&self) -> Option<Box<Error>> {
-        let (_, piece) = self.transfers.pieces.iter().min_by_key(|(number, _)| **number)?;
-        let Transfer { thread, location, .. } = *piece.transfer;
+    pub(super) fn load_left(&self) -> Option<Box<Error>> {
+        let &Transfer { thread, location, .. } = self.transfers.oldest()?;
         let transfer = Access { thread: thread as u32, kind: AccessKind::TmaLoad, site: location.into() };
         Some(self.transfer_not_awaited(transfer, "the block ends while its bytes are under way"))
     }

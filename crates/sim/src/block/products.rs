@@ -1,35 +1,20 @@
-//! What the warps of a warpgroup do to its products: issue, groups, completion.
+//! What the warps of a warpgroup issue together.
 
 use std::panic::Location;
 
-use super::descriptor::{CHUNK, Descriptor};
-use super::product::{self, K, M, WARP_ROWS};
-use super::sums::{Accumulators, NONE};
-use super::under_way::{Issue, Product, Reader};
-use super::{Element, WARPGROUP, WARPGROUP_WARPS};
-use crate::WARP;
-use crate::block::{Block, Role};
+use super::Block;
 use crate::error::{AccessKind, Error};
-use crate::operation::Operation;
+use crate::operation::{Element, Operands, Operation, Results};
 use crate::race::Group;
-use crate::shared::BASE;
-use crate::warp::{Operands, Results};
-
-pub(super) const LANES: usize = WARP as usize;
+use crate::state::accumulators::{Accumulators, NONE};
+use crate::state::shared::BASE;
+use crate::state::warpgroup::{Issue, Product};
+use crate::tensor_core::wgmma::{K, M, WARP_ROWS, place_a};
+use crate::threads::{LANES, WARPGROUP_WARPS, lanes};
 
 impl Block {
-    /// The warpgroup of the running thread.
-    pub(super) fn warpgroup_index(&self, location: &'static Location<'static>) -> Result<usize, Box<Error>> {
-        let index = self.current / WARPGROUP as usize;
-        if index < self.warpgroups.len() {
-            return Ok(index);
-        }
-        let reason = format!("threads {} on are no whole warpgroup", index * WARPGROUP as usize);
-        Err(self.wgmma_error(location, reason))
-    }
-
     /// All lanes of `warp` issue a product.
-    pub(crate) fn issue_product(
+    pub(super) fn issue_product(
         &mut self,
         warp: usize,
         operation: Operation,
@@ -142,15 +127,14 @@ impl Block {
         if issue.a.is_none() {
             let bits = &mut product.a_bits[own * WARP_ROWS * K..(own + 1) * WARP_ROWS * K];
             for (lane, &[a0, a1, a2, a3, ..]) in self.warps[warp].operands.iter().enumerate() {
-                product::place_a(bits, lane, [a0, a1, a2, a3]);
+                place_a(bits, lane, [a0, a1, a2, a3]);
             }
         }
         if issue.brought == NONE && product.options.accumulate {
             warpgroup.accumulators.set_rows(product.tag, own, &warpgroup.warps[own].staged);
         }
         if let Some(races) = &self.races {
-            let lanes = warp * LANES..(warp + 1) * LANES;
-            lanes.for_each(|thread| races.join_group(thread, &mut product.issuers));
+            lanes(warp).for_each(|thread| races.join_group(thread, &mut product.issuers));
         }
         product.issued |= 1 << own;
         Ok(())
@@ -195,134 +179,5 @@ impl Block {
             }
         }
         Ok(())
-    }
-
-    /// Shared addresses of the chunks of both operands, those of A first.
-    pub(super) fn chunks_of(&self, product: &Product) -> Result<Vec<u32>, Box<Error>> {
-        let decode =
-            |bits| Descriptor::decode(bits).map_err(|reason| self.wgmma_error(product.location, reason));
-        let mut chunks = Vec::with_capacity((M + product.n) * K / CHUNK);
-        if let Some(a) = product.issue.a {
-            chunks.extend(decode(a)?.chunks(M, product.options.transposed_a));
-        }
-        chunks.extend(decode(product.issue.b)?.chunks(product.n, product.options.transposed_b));
-        Ok(chunks)
-    }
-
-    /// The author of a warpgroup's reads, in the epoch of `group`.
-    fn reader_in(&mut self, index: usize, group: u64) -> Option<Reader> {
-        let races = self.races.as_mut()?;
-        let reader = self.warpgroups[index].reader.get_or_insert_with(|| {
-            let agent = races.new_agent();
-            self.roles.push(Role::Products { warpgroup: index });
-            Reader { agent, base: races.agent_epoch(agent), group: 0 }
-        });
-        while reader.group < group {
-            races.end_epoch(reader.agent);
-            reader.group += 1;
-        }
-        Some(*reader)
-    }
-
-    /// All lanes of `warp` fence.
-    pub(crate) fn fence_products(
-        &mut self,
-        warp: usize,
-        location: &'static Location<'static>,
-    ) -> Result<(), Box<Error>> {
-        let index = self.warpgroup_index(location)?;
-        self.warpgroups[index].warps[warp % WARPGROUP_WARPS].fenced = true;
-        Ok(())
-    }
-
-    /// All lanes of `warp` close a group.
-    pub(crate) fn commit_products(
-        &mut self,
-        warp: usize,
-        location: &'static Location<'static>,
-    ) -> Result<(), Box<Error>> {
-        let index = self.warpgroup_index(location)?;
-        let progress = &mut self.warpgroups[index].warps[warp % WARPGROUP_WARPS];
-        progress.committed += 1;
-        progress.open = 0;
-        Ok(())
-    }
-
-    /// All lanes of `warp` wait; whether they may go on.
-    pub(crate) fn wait_for_products(
-        &mut self,
-        warp: usize,
-        pending: u32,
-        location: &'static Location<'static>,
-    ) -> Result<bool, Box<Error>> {
-        let index = self.warpgroup_index(location)?;
-        let warpgroup = &mut self.warpgroups[index];
-        let progress = &mut warpgroup.warps[warp % WARPGROUP_WARPS];
-        let groups = progress.committed.saturating_sub(pending.into());
-        if !warpgroup.is_issued(groups) {
-            warpgroup.warps[warp % WARPGROUP_WARPS].awaits = Some(groups);
-            return Ok(false);
-        }
-        self.complete_groups(index, warp, groups)?;
-        Ok(true)
-    }
-
-    /// The groups before `groups` are complete, as `warp` knows from now on.
-    fn complete_groups(&mut self, index: usize, warp: usize, groups: u64) -> Result<(), Box<Error>> {
-        let count =
-            self.warpgroups[index].products.iter().take_while(|product| product.issue.group < groups).count();
-        self.compute_products(index, count)?;
-        if groups > 0
-            && let Some(Reader { agent, base, .. }) = self.reader_in(index, groups)
-            && let Some(races) = &mut self.races
-        {
-            let lanes = warp * LANES..(warp + 1) * LANES;
-            races.learn(lanes, agent, base + (groups - 1) as u32);
-        }
-        let warpgroup = &mut self.warpgroups[index];
-        let progress = &mut warpgroup.warps[warp % WARPGROUP_WARPS];
-        progress.complete = progress.complete.max(groups);
-        progress.fenced = false;
-        let everywhere = warpgroup.warps.iter().map(|progress| progress.complete).min().unwrap_or(0);
-        while warpgroup.products.front().is_some_and(|product| product.issue.group < everywhere) {
-            warpgroup.products.pop_front();
-            warpgroup.first += 1;
-        }
-        Ok(())
-    }
-
-    /// Fails the launch if the running thread returns before its products are complete and their sums taken.
-    pub(crate) fn check_products_awaited(&mut self) {
-        let (warp, lane) = (self.current / LANES % WARPGROUP_WARPS, self.current % LANES);
-        let Some(warpgroup) = self.warpgroups.get(self.current / WARPGROUP as usize) else { return };
-        let progress = &warpgroup.warps[warp];
-        let left = warpgroup.accumulators.left(warp, lane);
-        let (location, reason) = match (progress.last, left) {
-            (Some(last), _) if progress.open > 0 => {
-                (last, "no wgmma::commit_group closes the group of this product")
-            }
-            (Some(last), _) if progress.complete < progress.committed => {
-                (last, "no wgmma::wait_group of the thread covers this product")
-            }
-            (Some(_), Some(location)) => (
-                location,
-                "no wgmma::wait_group has been given the accumulator of this product, or it has been overwritten \
-                 under way",
-            ),
-            _ => return,
-        };
-        let error = self.wgmma_error(location, reason.into());
-        self.fail(*error);
-    }
-
-    #[cold]
-    pub(super) fn wgmma_error(&self, location: &'static Location<'static>, reason: String) -> Box<Error> {
-        Box::new(Error::Wgmma {
-            kernel: self.kernel.clone(),
-            block: self.index,
-            thread: self.current as u32,
-            site: location.into(),
-            reason,
-        })
     }
 }

@@ -3,11 +3,8 @@
 
 use std::ops::Range;
 
-use super::product::K;
-use crate::tma::Swizzle;
-
-/// Elements of a chunk of 16 bytes.
-pub(super) const CHUNK: usize = 8;
+use super::wgmma::{CHUNK, K};
+use crate::tensor_map::Swizzle;
 
 /// An operand of K = 16 columns of 16-bit elements, and of rows as many as M or N.
 ///
@@ -22,7 +19,7 @@ pub(super) const CHUNK: usize = 8;
 ///
 /// Then the swizzle permutes chunks by the bits of their shared addresses, as in TMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptor {
+pub(crate) struct Descriptor {
     start: u32,
     leading: u32,
     stride: u32,
@@ -36,7 +33,7 @@ impl Descriptor {
     /// # Errors
     /// Reserved bits are set, or the base offset is not 0: the PTX ISA asks for one where the pattern of the
     /// swizzle starts off its boundary, which neither TMA nor this crate does.
-    pub(super) fn decode(bits: u64) -> Result<Self, String> {
+    pub(crate) fn decode(bits: u64) -> Result<Self, String> {
         let field = |shift: u32| ((bits >> shift) & 0x3fff) as u32 * 16;
         let reserved = Self::bits(14..16) | Self::bits(30..32) | Self::bits(46..49) | Self::bits(52..62);
         if bits & reserved != 0 {
@@ -61,7 +58,7 @@ impl Descriptor {
 
     /// Shared addresses of the chunks of an operand of `extent` rows. K-major: both chunks of row 0, those of
     /// row 1, and so on. MN-major (`transposed`): all chunks of K row 0, those of K row 1, and so on.
-    pub(super) fn chunks(self, extent: usize, transposed: bool) -> impl Iterator<Item = u32> {
+    pub(crate) fn chunks(self, extent: usize, transposed: bool) -> impl Iterator<Item = u32> {
         let along = extent / CHUNK;
         (0..extent * K / CHUNK).map(move |index| {
             let offset = if transposed {

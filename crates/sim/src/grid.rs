@@ -1,0 +1,151 @@
+//! The blocks of a launch, spread over the cores.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use crate::block::Block;
+use crate::context;
+use crate::error::Error;
+use crate::executor::Executor;
+use crate::launch::{Launch, Report};
+use crate::site::Site;
+use crate::stacks::MAX_STACKS;
+use crate::state::shared::MAX_BYTES;
+use crate::threads::WARP;
+
+/// Most threads of a block (CUDA C++ Programming Guide, compute capabilities).
+const MAX_BLOCK: u32 = 1024;
+
+/// Most blocks of a one-dimensional grid: 2^31 − 1.
+const MAX_GRID: u32 = i32::MAX as u32;
+
+/// Runs `kernel` once for each thread of each block of the grid.
+///
+/// Panics of the kernel are reported as errors and do not reach stderr: the first launch of a
+/// process puts a panic hook in front of the one in place, which sees to that for panics in
+/// kernels and hands all others on.
+///
+/// # Errors
+/// [`Error::InvalidLaunch`] before anything runs, or what went wrong in the lowest-numbered block
+/// that failed. Writes to global memory that went before stay.
+pub fn launch(launch: &Launch<'_>, kernel: &(dyn Fn() + Sync)) -> Result<Report, Error> {
+    validate(launch)?;
+    context::install_panic_hook();
+    let grid = Grid { launch, kernel, next: AtomicU32::new(0), failed: AtomicU32::new(u32::MAX) };
+    let workers =
+        rayon::current_num_threads().min(launch.grid as usize).min(MAX_STACKS / launch.block as usize);
+    let outcomes: Vec<Outcome> = (0..workers).into_par_iter().map(|_| grid.work()).collect();
+    collect(outcomes)
+}
+
+fn validate(launch: &Launch<'_>) -> Result<(), Error> {
+    let Launch { name, grid, block, shared_bytes, .. } = *launch;
+    let reason = if context::is_inside() {
+        String::from("it was called from within a kernel")
+    } else if !(1..=MAX_GRID).contains(&grid) {
+        format!("grid is {grid}, not 1 to {MAX_GRID}")
+    } else if !(1..=MAX_BLOCK).contains(&block) || !block.is_multiple_of(WARP) {
+        format!("block is {block}, not a multiple of {WARP} from {WARP} to {MAX_BLOCK}")
+    } else if shared_bytes > MAX_BYTES {
+        format!("shared_bytes is {shared_bytes}, the limit is {MAX_BYTES}")
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidLaunch { kernel: name.to_owned(), reason })
+}
+
+/// A launch in progress, shared by its workers.
+struct Grid<'a> {
+    launch: &'a Launch<'a>,
+    kernel: &'a (dyn Fn() + Sync),
+    /// The next block to run.
+    next: AtomicU32,
+    /// The lowest-numbered block that has failed.
+    failed: AtomicU32,
+}
+
+/// What one worker's blocks did.
+#[derive(Default)]
+struct Outcome {
+    report: Report,
+    barrier_sites: HashSet<Site>,
+    /// The block that failed, with its error.
+    failure: Option<(u32, Error)>,
+}
+
+impl Grid<'_> {
+    /// Runs blocks until none are left.
+    fn work(&self) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut executor = match Executor::new(self.launch, self.kernel) {
+            Ok(executor) => executor,
+            Err(error) => {
+                self.failed.store(0, Relaxed);
+                outcome.failure = Some((0, error));
+                return outcome;
+            }
+        };
+        while let Some(index) = self.next_block() {
+            let result = executor.run(index);
+            outcome.add_block(executor.block());
+            if let Err(error) = result {
+                self.failed.fetch_min(index, Relaxed);
+                outcome.failure = Some((index, error));
+                break;
+            }
+        }
+        outcome.finish(executor.block());
+        outcome
+    }
+
+    /// Blocks are handed out in ascending order, so each one below a failed block runs, and
+    /// which error is reported does not depend on the cores.
+    fn next_block(&self) -> Option<u32> {
+        let index = self.next.fetch_add(1, Relaxed);
+        (index < self.launch.grid && index < self.failed.load(Relaxed)).then_some(index)
+    }
+}
+
+impl Outcome {
+    fn add_block(&mut self, block: &Block) {
+        self.report.barriers += block.barriers.completed;
+        self.report.switches += block.picker.picks;
+        // Rotated by the block, so that blocks that swap their traces do not go unnoticed.
+        let trace = block.picker.trace.rotate_left(block.index % 64);
+        self.report.trace = self.report.trace.wrapping_add(trace);
+    }
+
+    fn finish(&mut self, block: &Block) {
+        self.report.global_bytes_read = block.global.bytes_read;
+        self.report.global_bytes_written = block.global.bytes_written;
+        self.report.shared_bytes_read = block.shared.bytes_read;
+        self.report.shared_bytes_written = block.shared.bytes_written;
+        let sites = block.barrier_sites.iter();
+        self.barrier_sites = sites.map(|&site| block.sites.get(site)).collect();
+    }
+}
+
+fn collect(outcomes: Vec<Outcome>) -> Result<Report, Error> {
+    let mut total = Report::default();
+    let mut sites = HashSet::new();
+    let mut failures = Vec::new();
+    for outcome in outcomes {
+        let report = outcome.report;
+        total.global_bytes_read += report.global_bytes_read;
+        total.global_bytes_written += report.global_bytes_written;
+        total.shared_bytes_read += report.shared_bytes_read;
+        total.shared_bytes_written += report.shared_bytes_written;
+        total.barriers += report.barriers;
+        total.switches += report.switches;
+        total.trace = total.trace.wrapping_add(report.trace);
+        sites.extend(outcome.barrier_sites);
+        failures.extend(outcome.failure);
+    }
+    total.barrier_sites = sites.len();
+    match failures.into_iter().min_by_key(|(block, _)| *block) {
+        Some((_, error)) => Err(error),
+        None => Ok(total),
+    }
+}
