@@ -1,6 +1,7 @@
 //! Which keys a query sees.
 
 use crate::params::AttentionParams;
+use crate::registers::Matrix;
 use crate::scheduler::WorkTile;
 
 /// A side of the window that hides nothing: sequences are at most this long.
@@ -114,9 +115,9 @@ impl TileMask {
     /// before the end of what the tile sees. `row` and `key` say which row of the tile and which key of the
     /// block a thread's score `[i][j]` belongs to, and rise by constants.
     #[inline(always)]
-    pub fn apply<const ROWS: usize, const COLS: usize>(
+    pub fn apply<S: Matrix>(
         params: &AttentionParams,
-        s: &mut [[f32; COLS]; ROWS],
+        s: &mut S,
         rows: u32,
         (place, keys): (u32, u32),
         row: impl Fn(usize) -> u32,
@@ -127,9 +128,9 @@ impl TileMask {
             keys: keys.saturating_sub(key(0)),
         };
         let mut i = 0;
-        while i < ROWS {
+        while i < S::ROWS {
             let mut j = 0;
-            while j < COLS {
+            while j < S::COLS {
                 if near.hides(params, key(j) - key(0), row(i) - row(0)) {
                     s[i][j] = f32::NEG_INFINITY;
                 }

@@ -2,7 +2,7 @@
 
 use crate::params::AttentionParams;
 use crate::ptx::math;
-use crate::registers::Registers;
+use crate::registers::Matrix;
 use crate::scheduler::WorkTile;
 
 /// s ← softcap · tanh(softmax_scale · s / softcap), or softmax_scale · s where there is no softcap; then the
@@ -36,10 +36,10 @@ impl ScoreMod {
     /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the
     /// tile's first row lies to the right of the block's first, modulo 2^32.
     #[inline(always)]
-    pub fn apply<const ROWS: usize, R: Registers<Value = f32>>(
+    pub fn apply<S: Matrix>(
         self,
         params: &AttentionParams,
-        s: &mut [R; ROWS],
+        s: &mut S,
         diagonal: u32,
         row: impl Fn(usize) -> u32,
         key: impl Fn(usize) -> u32,
@@ -51,7 +51,7 @@ impl ScoreMod {
 
     /// The first half of [`Self::apply`]: scale and softcap.
     #[inline(always)]
-    pub fn bend<const ROWS: usize, R: Registers<Value = f32>>(params: &AttentionParams, s: &mut [R; ROWS]) {
+    pub fn bend<S: Matrix>(params: &AttentionParams, s: &mut S) {
         if params.softcap == 0.0 {
             for_each(s, |score, _, _| score * params.softmax_scale);
         } else {
@@ -72,12 +72,7 @@ impl ScoreMod {
     /// score `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score
     /// `[i][j]`.
     #[inline(always)]
-    pub fn add_bias<const ROWS: usize, R: Registers<Value = f32>>(
-        self,
-        s: &mut [R; ROWS],
-        corner: u32,
-        step: impl Fn(usize, usize) -> f32,
-    ) {
+    pub fn add_bias<S: Matrix>(self, s: &mut S, corner: u32, step: impl Fn(usize, usize) -> f32) {
         if self.slope != 0.0 {
             // Exact to 2^24, and beyond as exact as fp32 can be.
             let corner = corner as i32 as f32;
@@ -88,14 +83,11 @@ impl ScoreMod {
 
 /// Changes each element of a thread's part of a tile.
 #[inline(always)]
-pub fn for_each<const ROWS: usize, R: Registers<Value = f32>>(
-    s: &mut [R; ROWS],
-    change: impl Fn(f32, usize, usize) -> f32,
-) {
+pub fn for_each<S: Matrix>(s: &mut S, change: impl Fn(f32, usize, usize) -> f32) {
     let mut i = 0;
-    while i < ROWS {
+    while i < S::ROWS {
         let mut j = 0;
-        while j < R::LEN {
+        while j < S::COLS {
             s[i][j] = change(s[i][j], i, j);
             j += 1;
         }

@@ -5,18 +5,18 @@ use core::marker::PhantomData;
 
 use crate::params::HeadValues;
 use crate::ptx::{math, warp};
-use crate::registers::Registers;
+use crate::registers::{Matrix, Registers};
 
-/// Running max m and sum l of `ROWS` rows, each shared by `LANES` neighbouring lanes.
+/// Running max m and sum l of `R::LEN` rows, each shared by `LANES` neighbouring lanes.
 ///
 /// m is of unscaled scores and the same in all lanes, the max or up to 2^`GROWTH` less; l is this lane's part
 /// of the sum, reduced over the lanes once at the end. P and l have a factor 2^`P::EXPONENT`, which cancels.
 ///
 /// `P` is what P is rounded to.
-pub struct OnlineSoftmax<const ROWS: usize, const LANES: u32, P: Weight = Unscaled> {
+pub struct OnlineSoftmax<R: Registers<Value = f32>, const LANES: u32, P: Weight = Unscaled> {
     scale: Scale,
-    max: [f32; ROWS],
-    sum: [f32; ROWS],
+    max: R,
+    sum: R,
     weight: PhantomData<P>,
 }
 
@@ -56,7 +56,7 @@ impl Scale {
     }
 }
 
-impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, P> {
+impl<R: Registers<Value = f32>, const LANES: u32, P: Weight> OnlineSoftmax<R, LANES, P> {
     /// How far a row's scores may exceed its m, as a power of 2, before m follows, so that O rarely needs
     /// rescaling (FlashAttention-4's conditional rescaling). P and O keep their relative precision whatever m
     /// is.
@@ -67,8 +67,8 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     pub fn new(softmax_scale: f32) -> Self {
         Self {
             scale: Scale::new(softmax_scale),
-            max: [f32::NEG_INFINITY; ROWS],
-            sum: [0.0; ROWS],
+            max: R::splat(f32::NEG_INFINITY),
+            sum: R::splat(0.0),
             weight: PhantomData,
         }
     }
@@ -84,18 +84,18 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     #[inline(always)]
     pub fn with_positive_scale(softmax_scale: f32) -> Self {
         let scale = Scale { early: 1.0, late: softmax_scale * core::f32::consts::LOG2_E };
-        Self { scale, max: [f32::NEG_INFINITY; ROWS], sum: [0.0; ROWS], weight: PhantomData }
+        Self { scale, max: R::splat(f32::NEG_INFINITY), sum: R::splat(0.0), weight: PhantomData }
     }
 
     /// What must be done to scores before they are masked and handed to [`Self::step`]: nothing where
     /// the scale is positive.
     #[inline(always)]
-    pub fn prescale<const COLS: usize>(&self, scores: &mut [[f32; COLS]; ROWS]) {
+    pub fn prescale<S: Matrix<Column<f32> = R>>(&self, scores: &mut S) {
         if self.scale.early != 1.0 {
             let mut i = 0;
-            while i < ROWS {
+            while i < S::ROWS {
                 let mut j = 0;
-                while j < COLS {
+                while j < S::COLS {
                     scores[i][j] *= self.scale.early;
                     j += 1;
                 }
@@ -112,10 +112,10 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     /// # Safety
     /// All 32 lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn step<const COLS: usize>(&mut self, scores: &mut [[f32; COLS]; ROWS]) -> [f32; ROWS] {
-        let mut rescale = [1.0; ROWS];
+    pub unsafe fn step<S: Matrix<Column<f32> = R>>(&mut self, scores: &mut S) -> R {
+        let mut rescale = R::splat(1.0);
         let mut i = 0;
-        while i < ROWS {
+        while i < S::ROWS {
             // SAFETY: all lanes of the warp are here.
             rescale[i] = unsafe { self.raise_max(i, &scores[i]) };
             self.exponentiate(i, &mut scores[i]);
@@ -129,10 +129,10 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     /// # Safety
     /// All 32 lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn raise_max<const COLS: usize>(&mut self, i: usize, scores: &[f32; COLS]) -> f32 {
+    pub unsafe fn raise_max<S: Registers<Value = f32>>(&mut self, i: usize, scores: &S) -> f32 {
         let mut max = self.max[i];
         let mut j = 0;
-        while j < COLS {
+        while j < S::LEN {
             max = math::max(max, scores[j]);
             j += 1;
         }
@@ -151,11 +151,11 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
 
     /// The second half of [`Self::step`] for row `i`: P and l.
     #[inline(always)]
-    pub fn exponentiate<const COLS: usize>(&mut self, i: usize, scores: &mut [f32; COLS]) {
+    pub fn exponentiate<S: Registers<Value = f32>>(&mut self, i: usize, scores: &mut S) {
         let shift = self.shift(self.max[i]);
         let mut sum = self.sum[i];
         let mut j = 0;
-        while j < COLS {
+        while j < S::LEN {
             let p = math::exp2(math::fma(scores[j], self.scale.late, -shift));
             scores[j] = p;
             sum += p;
@@ -195,7 +195,7 @@ impl<const ROWS: usize, const LANES: u32, P: Weight> OnlineSoftmax<ROWS, LANES, 
     }
 }
 
-impl<const LANES: u32, P: Weight> OnlineSoftmax<2, LANES, P> {
+impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
     /// As [`Self::step`] of scores that lie in turn, two of the one row and two of the other: both rows at
     /// once, so that no instruction waits for the one before. The scale is positive.
     ///
@@ -280,22 +280,19 @@ pub unsafe fn with_sink(
 /// # Safety
 /// All 32 lanes of the warp call this together.
 #[inline(always)]
-pub unsafe fn rescale_where_needed<const ROWS: usize, const OUT: usize>(
-    acc: &mut [[f32; OUT]; ROWS],
-    rescale: &[f32; ROWS],
-) {
+pub unsafe fn rescale_where_needed<O: Matrix>(acc: &mut O, rescale: &O::Column<f32>) {
     let mut needed = false;
     let mut i = 0;
-    while i < ROWS {
+    while i < O::ROWS {
         needed |= rescale[i] != 1.0;
         i += 1;
     }
     // SAFETY: all lanes of the warp are here.
     if unsafe { warp::vote_any(needed) } {
         let mut i = 0;
-        while i < ROWS {
+        while i < O::ROWS {
             let mut j = 0;
-            while j < OUT {
+            while j < O::COLS {
                 acc[i][j] *= rescale[i];
                 j += 1;
             }

@@ -5,61 +5,58 @@
 //! so that P and dS stay in the registers of the warp that computed them, where they are the A operands of
 //! the products behind. The other pair of tensors is copied a step ahead.
 
+mod tile;
+
 use super::gradient::{Place, RowStats, differentiate};
-use crate::config::BackwardMmaConfig;
+use crate::element::Element as _;
 use crate::mask::{MaskCorner, QueryRange, TileMask};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, cp_async, index, shared};
+use crate::registers::{Matrix, Registers, Width as _};
 use crate::scheduler::{Rows, WorkTile};
 use crate::score::ScoreMod;
 use crate::tile::chunk::load_chunk;
-use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile};
+use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 use crate::tile::simt::GlobalTile;
+pub use tile::{BackwardSm80Tile, Tile};
+
+/// One for each of a lane's columns of the scores, where those are queries.
+type OfColumns<T> = <<<T as Tile>::S as Matrix>::Row as Registers>::Of<RowStats>;
+
+/// One for each of its rows.
+type OfRows<T> = <<T as Tile>::S as Matrix>::Column<RowStats>;
 
 /// Barriers in the source of each of the two kernels; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 2;
 
-/// dK and dV of one tile of `BLOCK_N` keys, summed over the query heads that share it.
+/// dK and dV of one tile of keys, OWNED of them, summed over the query heads that share it.
 ///
-/// `ROWS` = BLOCK_N / warps / 8, `COLS` = BLOCK_M / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of Sᵀ,
-/// and of dK and dV. Launch: ⌈Sk / BLOCK_N⌉·H / group·B blocks of `THREADS` threads with
-/// [`BackwardMmaConfig::shared_bytes`] bytes of shared memory.
+/// Launch: ⌈Sk / OWNED⌉·H / group·B blocks of [`Tile::THREADS`] threads with the shared memory of
+/// [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores
 /// are changed by nothing but a positive factor, and the launch is as above.
 #[inline(always)]
-pub unsafe fn backward_keys<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const THREADS: u32,
-    const ROWS: usize,
-    const COLS: usize,
-    const OUT: usize,
->(
-    params: &BackwardParams,
-) {
-    const { check(BLOCK_N, BLOCK_M, HEAD_DIM, THREADS, ROWS, COLS, OUT) };
-    let shared = SharedTiles::<HEAD_DIM>::new(BLOCK_N);
+pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
+    let shared = SharedTiles::<T>::new();
     let attention = &params.attention;
     // SAFETY: valid parameters have no empty axis.
     let (work, kv_head) = unsafe {
-        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(T::OWNED));
         (work, work.kv_head(attention))
     };
-    let first_key = work.tile * BLOCK_N;
+    let first_key = work.tile * T::OWNED;
     if first_key >= work.keys.len {
         return;
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
-    let lane = Lane::current::<ROWS>();
-    let seen = QueryRange::of_keys(attention, &work, first_key, BLOCK_N);
+    let lane = Lane::current(T::S::ROWS);
+    let seen = QueryRange::of_keys(attention, &work, first_key, T::OWNED);
     // Found anew where it is needed: the loop has no registers to spare.
     // SAFETY: as above.
     let anew = |member| unsafe {
-        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(BLOCK_N));
+        let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(T::OWNED));
         WorkTile { head: work.head + member, ..work }
     };
     let fetch = |member: u32, first_row: u32, stage: u32| {
@@ -67,17 +64,24 @@ pub unsafe fn backward_keys<
         // Queries that see no key of the tile are not read.
         let queries = Rows { len: seen.end, ..work.queries };
         let (q_shape, dout_shape) = ((queries, head_dim), (queries, head_dim_v));
-        let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
-        let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
-        let [q_tile, dout_tile] = shared.step(BLOCK_M, stage);
+        let q =
+            GlobalTile::of_head::<T::Element>(attention.q, &attention.q_strides, &work, work.head, q_shape);
+        let dout = GlobalTile::of_head::<T::Element>(
+            params.dout,
+            &params.dout_strides,
+            &work,
+            work.head,
+            dout_shape,
+        );
+        let [q_tile, dout_tile] = shared.step(stage);
         // SAFETY: the row exists, and no thread reads the stage.
         unsafe {
-            copy::<E, HEAD_DIM, THREADS>(q_tile, BLOCK_M, &q.from::<E>(first_row, 0));
-            copy::<E, HEAD_DIM, THREADS>(dout_tile, BLOCK_M, &dout.from::<E>(first_row, 0));
+            copy::<T>(q_tile, T::STEP, &q.from::<T::Element>(first_row, 0));
+            copy::<T>(dout_tile, T::STEP, &dout.from::<T::Element>(first_row, 0));
         }
     };
-    let mut dk = [[0.0; OUT]; ROWS];
-    let mut dv = [[0.0; OUT]; ROWS];
+    let mut dk = T::Gradient::zero();
+    let mut dv = T::Gradient::zero();
     // SAFETY: the buffers lie behind one another in shared memory; a barrier separates each copy from the
     // reads before it, and a wait and a barrier from those behind it; all threads run the loop alike.
     unsafe {
@@ -85,37 +89,33 @@ pub unsafe fn backward_keys<
         let mut member = if seen.first < seen.end { 0 } else { attention.group };
         if member < attention.group {
             let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
-            let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
-            let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
-            copy::<E, HEAD_DIM, THREADS>(shared.owned[0], BLOCK_N, &k.from::<E>(first_key, 0));
-            copy::<E, HEAD_DIM, THREADS>(shared.owned[1], BLOCK_N, &v.from::<E>(first_key, 0));
+            let k =
+                GlobalTile::of_head::<T::Element>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
+            let v =
+                GlobalTile::of_head::<T::Element>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
+            copy::<T>(shared.owned[0], T::OWNED, &k.from::<T::Element>(first_key, 0));
+            copy::<T>(shared.owned[1], T::OWNED, &v.from::<T::Element>(first_key, 0));
             fetch(member, seen.first, 0);
         }
         cp_async::commit_group();
         let (mut first_row, mut stage) = (seen.first, 0);
         while member < attention.group {
-            let (next_member, next_row) = if first_row + BLOCK_M < seen.end {
-                (member, first_row + BLOCK_M)
+            let (next_member, next_row) = if first_row + T::STEP < seen.end {
+                (member, first_row + T::STEP)
             } else {
                 (member + 1, seen.first)
             };
-            barrier::sync(0, THREADS); // The last step's reads of the other stage are over.
+            barrier::sync(0, T::THREADS); // The last step's reads of the other stage are over.
             if next_member < attention.group {
                 fetch(next_member, next_row, 1 - stage);
             }
             cp_async::commit_group();
             cp_async::wait_group::<1>();
-            barrier::sync(0, THREADS);
-            let [q_tile, dout_tile] = shared.step(BLOCK_M, stage);
-            let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
-                &mut p,
-                shared.owned[0],
-                lane.warp_row,
-                q_tile,
-                !0,
-            );
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
+            barrier::sync(0, T::THREADS);
+            let [q_tile, dout_tile] = shared.step(stage);
+            let (mut p, mut ds) = (T::S::zero(), T::S::zero());
+            mma::multiply_transposed::<T::Element, _, _>(&mut p, shared.owned[0], lane.warp_row, q_tile, !0);
+            mma::multiply_transposed::<T::Element, _, _>(
                 &mut ds,
                 shared.owned[1],
                 lane.warp_row,
@@ -123,14 +123,19 @@ pub unsafe fn backward_keys<
                 !0,
             );
             // Warps of 32 rows have no registers left to keep it in.
-            let work = if ROWS > 2 { anew(member) } else { WorkTile { head: work.head + member, ..work } };
-            let first_key = work.tile * BLOCK_N;
+            let work =
+                if T::S::ROWS > 2 { anew(member) } else { WorkTile { head: work.head + member, ..work } };
+            let first_key = work.tile * T::OWNED;
             let row = first_row + lane.column(0);
-            let stats = RowStats::load::<COLS>(params, &work, row, |j| lane.column(j) - lane.column(0));
+            let stats =
+                RowStats::load::<OfColumns<T>>(params, &work, row, |j| lane.column(j) - lane.column(0));
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
-            let place =
-                Place { row, key: first_key + lane.row(0), whole: tile.all_see(attention, BLOCK_N, BLOCK_M) };
-            differentiate::<ROWS, COLS, COLS, false, false>(
+            let place = Place {
+                row,
+                key: first_key + lane.row(0),
+                whole: tile.all_see(attention, T::OWNED, T::STEP),
+            };
+            differentiate::<T, _, _>(
                 attention,
                 &work,
                 ScoreMod::default(),
@@ -140,53 +145,42 @@ pub unsafe fn backward_keys<
                 |_, j| (8 * (j / 2) as u32 + (j % 2) as u32, j),
                 |i, _| 8 * i as u32,
             );
-            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dv, &p, dout_tile);
-            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dk, &ds, q_tile);
+            mma::multiply_accumulate::<T::Element, _, _, _>(&mut dv, &p, dout_tile);
+            mma::multiply_accumulate::<T::Element, _, _, _>(&mut dk, &ds, q_tile);
             (member, first_row, stage) = (next_member, next_row, 1 - stage);
         }
         let work = anew(0);
-        let (kv_head, first_key) = (work.kv_head(attention), work.tile * BLOCK_N);
+        let (kv_head, first_key) = (work.kv_head(attention), work.tile * T::OWNED);
         let (k_shape, v_shape) = ((work.keys, head_dim), (work.keys, head_dim_v));
-        let dk_tile = GlobalTile::of_head::<E>(params.dk, &params.dk_strides, &work, kv_head, k_shape);
-        let dv_tile = GlobalTile::of_head::<E>(params.dv, &params.dv_strides, &work, kv_head, v_shape);
-        store::<E, ROWS, OUT>(&dk_tile.from::<E>(first_key, 0), &dk, attention.softmax_scale);
-        store::<E, ROWS, OUT>(&dv_tile.from::<E>(first_key, 0), &dv, 1.0);
+        let dk_tile =
+            GlobalTile::of_head::<T::Element>(params.dk, &params.dk_strides, &work, kv_head, k_shape);
+        let dv_tile =
+            GlobalTile::of_head::<T::Element>(params.dv, &params.dv_strides, &work, kv_head, v_shape);
+        store::<T>(&dk_tile.from::<T::Element>(first_key, 0), &dk, attention.softmax_scale);
+        store::<T>(&dv_tile.from::<T::Element>(first_key, 0), &dv, 1.0);
     }
 }
 
-/// dQ of one tile of `BLOCK_M` query rows.
+/// dQ of one tile of query rows, OWNED of them.
 ///
-/// `ROWS` = BLOCK_M / warps / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are what a lane holds of S,
-/// and of dQ. Launch: ⌈Sq / BLOCK_M⌉·H·B blocks, otherwise as [`backward_keys`].
+/// Launch: ⌈Sq / OWNED⌉·H·B blocks, otherwise as [`backward_keys`].
 ///
 /// # Safety
 /// As [`backward_keys`].
 #[inline(always)]
-pub unsafe fn backward_queries<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const THREADS: u32,
-    const ROWS: usize,
-    const COLS: usize,
-    const OUT: usize,
->(
-    params: &BackwardParams,
-) {
-    const { check(BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT) };
-    let shared = SharedTiles::<HEAD_DIM>::new(BLOCK_M);
+pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
+    let shared = SharedTiles::<T>::new();
     let attention = &params.attention;
     // SAFETY: valid parameters have no empty axis.
-    let anew = || unsafe { WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M)) };
+    let anew = || unsafe { WorkTile::of_block(attention, attention.seqlen_q.div_ceil(T::OWNED)) };
     let work = anew();
-    let first_row = work.tile * BLOCK_M;
+    let first_row = work.tile * T::OWNED;
     if first_row >= work.queries.len {
         return;
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
-    let lane = Lane::current::<ROWS>();
-    let seen = TileMask::new(attention, &work, first_row, BLOCK_M, BLOCK_N).seen;
+    let lane = Lane::current(T::S::ROWS);
+    let seen = TileMask::new(attention, &work, first_row, T::OWNED, T::STEP).seen;
     // `work` is found anew where it is needed, as in `backward_keys`.
     let fetch = |first_key: u32, stage: u32| {
         let work = anew();
@@ -194,64 +188,63 @@ pub unsafe fn backward_queries<
         let kv_head = unsafe { work.kv_head(attention) };
         let keys = Rows { len: seen.end, ..work.keys };
         let (k_shape, v_shape) = ((keys, head_dim), (keys, head_dim_v));
-        let k = GlobalTile::of_head::<E>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
-        let v = GlobalTile::of_head::<E>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
-        let [k_tile, v_tile] = shared.step(BLOCK_N, stage);
+        let k = GlobalTile::of_head::<T::Element>(attention.k, &attention.k_strides, &work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<T::Element>(attention.v, &attention.v_strides, &work, kv_head, v_shape);
+        let [k_tile, v_tile] = shared.step(stage);
         // SAFETY: the key exists, and no thread reads the stage.
         unsafe {
-            copy::<E, HEAD_DIM, THREADS>(k_tile, BLOCK_N, &k.from::<E>(first_key, 0));
-            copy::<E, HEAD_DIM, THREADS>(v_tile, BLOCK_N, &v.from::<E>(first_key, 0));
+            copy::<T>(k_tile, T::STEP, &k.from::<T::Element>(first_key, 0));
+            copy::<T>(v_tile, T::STEP, &v.from::<T::Element>(first_key, 0));
         }
     };
-    let mut dq = [[0.0; OUT]; ROWS];
+    let mut dq = T::Gradient::zero();
     // SAFETY: as in `backward_keys`.
     unsafe {
         if seen.first < seen.end {
             let (q_shape, dout_shape) = ((work.queries, head_dim), (work.queries, head_dim_v));
-            let q = GlobalTile::of_head::<E>(attention.q, &attention.q_strides, &work, work.head, q_shape);
-            let dout =
-                GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, dout_shape);
-            copy::<E, HEAD_DIM, THREADS>(shared.owned[0], BLOCK_M, &q.from::<E>(first_row, 0));
-            copy::<E, HEAD_DIM, THREADS>(shared.owned[1], BLOCK_M, &dout.from::<E>(first_row, 0));
+            let q = GlobalTile::of_head::<T::Element>(
+                attention.q,
+                &attention.q_strides,
+                &work,
+                work.head,
+                q_shape,
+            );
+            let dout = GlobalTile::of_head::<T::Element>(
+                params.dout,
+                &params.dout_strides,
+                &work,
+                work.head,
+                dout_shape,
+            );
+            copy::<T>(shared.owned[0], T::OWNED, &q.from::<T::Element>(first_row, 0));
+            copy::<T>(shared.owned[1], T::OWNED, &dout.from::<T::Element>(first_row, 0));
             fetch(seen.first, 0);
         }
         cp_async::commit_group();
         let (mut first_key, mut stage) = (seen.first, 0);
         while first_key < seen.end {
-            barrier::sync(0, THREADS); // The last step's reads of the other stage are over.
-            if first_key + BLOCK_N < seen.end {
-                fetch(first_key + BLOCK_N, 1 - stage);
+            barrier::sync(0, T::THREADS); // The last step's reads of the other stage are over.
+            if first_key + T::STEP < seen.end {
+                fetch(first_key + T::STEP, 1 - stage);
             }
             cp_async::commit_group();
             cp_async::wait_group::<1>();
-            barrier::sync(0, THREADS);
-            let [k_tile, v_tile] = shared.step(BLOCK_N, stage);
-            let (mut p, mut ds) = ([[0.0; COLS]; ROWS], [[0.0; COLS]; ROWS]);
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
-                &mut p,
-                shared.owned[0],
-                lane.warp_row,
-                k_tile,
-                !0,
-            );
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
-                &mut ds,
-                shared.owned[1],
-                lane.warp_row,
-                v_tile,
-                !0,
-            );
+            barrier::sync(0, T::THREADS);
+            let [k_tile, v_tile] = shared.step(stage);
+            let (mut p, mut ds) = (T::S::zero(), T::S::zero());
+            mma::multiply_transposed::<T::Element, _, _>(&mut p, shared.owned[0], lane.warp_row, k_tile, !0);
+            mma::multiply_transposed::<T::Element, _, _>(&mut ds, shared.owned[1], lane.warp_row, v_tile, !0);
             let work = anew();
-            let first_row = work.tile * BLOCK_M;
+            let first_row = work.tile * T::OWNED;
             let row = first_row + lane.row(0);
-            let stats = RowStats::load::<ROWS>(params, &work, row, |i| 8 * i as u32);
+            let stats = RowStats::load::<OfRows<T>>(params, &work, row, |i| 8 * i as u32);
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
             let place = Place {
                 row,
                 key: first_key + lane.column(0),
-                whole: tile.all_see(attention, BLOCK_N, BLOCK_M),
+                whole: tile.all_see(attention, T::STEP, T::OWNED),
             };
-            differentiate::<ROWS, COLS, ROWS, false, false>(
+            differentiate::<T, _, _>(
                 attention,
                 &work,
                 ScoreMod::default(),
@@ -261,43 +254,36 @@ pub unsafe fn backward_queries<
                 |i, _| (8 * i as u32, i),
                 |_, j| 8 * (j / 2) as u32 + (j % 2) as u32,
             );
-            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut dq, &ds, k_tile);
-            (first_key, stage) = (first_key + BLOCK_N, 1 - stage);
+            mma::multiply_accumulate::<T::Element, _, _, _>(&mut dq, &ds, k_tile);
+            (first_key, stage) = (first_key + T::STEP, 1 - stage);
         }
         let work = anew();
-        let (first_row, q_shape) = (work.tile * BLOCK_M, (work.queries, head_dim));
-        let dq_tile = GlobalTile::of_head::<E>(params.dq, &params.dq_strides, &work, work.head, q_shape);
-        store::<E, ROWS, OUT>(&dq_tile.from::<E>(first_row, 0), &dq, attention.softmax_scale);
+        let (first_row, q_shape) = (work.tile * T::OWNED, (work.queries, head_dim));
+        let dq_tile =
+            GlobalTile::of_head::<T::Element>(params.dq, &params.dq_strides, &work, work.head, q_shape);
+        store::<T>(&dq_tile.from::<T::Element>(first_row, 0), &dq, attention.softmax_scale);
     }
-}
-
-/// Fails the build of a kernel whose parameters do not belong together.
-#[inline(always)]
-const fn check(owned: u32, step: u32, head_dim: u32, threads: u32, rows: usize, cols: usize, out: usize) {
-    let config = BackwardMmaConfig { owned, step, head_dim, warps: threads / 32 };
-    assert!(config.is_well_formed() && threads == config.threads());
-    assert!(rows as u32 * 8 * threads / 32 == owned && cols as u32 * 4 == step && out as u32 * 4 == head_dim);
 }
 
 /// The tiles of a block: what it owns (K and V, or Q and dO), and two stages of what it goes over (the
 /// others).
-struct SharedTiles<const HEAD_DIM: u32> {
-    owned: [MmaTile<HEAD_DIM>; 2],
-    first_step: MmaTile<HEAD_DIM>,
+struct SharedTiles<T: Tile> {
+    owned: [MmaTile<T::HeadDim>; 2],
+    first_step: MmaTile<T::HeadDim>,
 }
 
-impl<const HEAD_DIM: u32> SharedTiles<HEAD_DIM> {
+impl<T: Tile> SharedTiles<T> {
     #[inline(always)]
-    fn new(owned: u32) -> Self {
-        let first = MmaTile { address: shared::base() };
-        Self { owned: [first, first.from_row(owned)], first_step: first.from_row(2 * owned) }
+    fn new() -> Self {
+        let first = MmaTile::new(shared::base());
+        Self { owned: [first, first.from_row(T::OWNED)], first_step: first.from_row(2 * T::OWNED) }
     }
 
-    /// Both tiles of a stage, of `rows` rows each.
+    /// Both tiles of a stage.
     #[inline(always)]
-    fn step(&self, rows: u32, stage: u32) -> [MmaTile<HEAD_DIM>; 2] {
-        let first = self.first_step.from_row(2 * rows * stage);
-        [first, first.from_row(rows)]
+    fn step(&self, stage: u32) -> [MmaTile<T::HeadDim>; 2] {
+        let first = self.first_step.from_row(2 * T::STEP * stage);
+        [first, first.from_row(T::STEP)]
     }
 }
 
@@ -307,20 +293,16 @@ impl<const HEAD_DIM: u32> SharedTiles<HEAD_DIM> {
 /// # Safety
 /// `source` describes readable memory with a row, the tile fits, and no thread still reads it.
 #[inline(always)]
-unsafe fn copy<E: MmaElement, const COLUMNS: u32, const THREADS: u32>(
-    tile: MmaTile<COLUMNS>,
-    rows: u32,
-    source: &GlobalTile,
-) {
-    let chunks = const { COLUMNS * 2 / CHUNK };
-    let aligned = (source.address | (E::BYTES * source.stride)).is_multiple_of(CHUNK as u64);
+unsafe fn copy<T: Tile>(tile: MmaTile<T::HeadDim>, rows: u32, source: &GlobalTile) {
+    let chunks = const { T::HeadDim::COLUMNS * 2 / CHUNK };
+    let aligned = (source.address | (T::Element::BYTES * source.stride)).is_multiple_of(CHUNK as u64);
     let mut index = index::reread_thread();
     while index < rows * chunks {
         let (row, column) = (index / chunks, index % chunks * (CHUNK / 2));
         let exist = row < source.rows && column < source.columns;
         let elements = if exist { (source.columns - column).min(CHUNK / 2) } else { 0 };
         // Where nothing is read the address still has to be a valid one.
-        let address = if exist { source.at::<E>(row, column) } else { source.address };
+        let address = if exist { source.at::<T::Element>(row, column) } else { source.address };
         // SAFETY: no element is read that does not exist, and no thread still reads the tile.
         unsafe {
             if aligned {
@@ -329,7 +311,7 @@ unsafe fn copy<E: MmaElement, const COLUMNS: u32, const THREADS: u32>(
                 shared::store4(tile.at(row, column), load_chunk(address, elements));
             }
         }
-        index += THREADS;
+        index += T::THREADS;
     }
 }
 
@@ -338,21 +320,17 @@ unsafe fn copy<E: MmaElement, const COLUMNS: u32, const THREADS: u32>(
 /// # Safety
 /// The tile is writable and this block's own.
 #[inline(always)]
-unsafe fn store<E: MmaElement, const ROWS: usize, const OUT: usize>(
-    tile: &GlobalTile,
-    gradient: &[[f32; OUT]; ROWS],
-    factor: f32,
-) {
-    let lane = Lane::reread::<ROWS>();
+unsafe fn store<T: Tile>(tile: &GlobalTile, gradient: &T::Gradient, factor: f32) {
+    let lane = Lane::reread(T::Gradient::ROWS);
     let mut i = 0;
-    while i < ROWS {
+    while i < T::Gradient::ROWS {
         let row = lane.row(i);
         let mut j = 0;
-        while j < OUT {
+        while j < T::Gradient::COLS {
             let column = lane.column(j);
             if row < tile.rows && column < tile.columns {
                 // SAFETY: the element exists in the block's tile, and is this lane's alone.
-                unsafe { E::store(tile.at::<E>(row, column), gradient[i][j] * factor) };
+                unsafe { T::Element::store(tile.at::<T::Element>(row, column), gradient[i][j] * factor) };
             }
             j += 1;
         }

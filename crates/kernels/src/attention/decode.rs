@@ -10,96 +10,81 @@
 //! Runs on every NVIDIA GPU since sm_80.
 
 mod merge;
+mod tile;
 mod work;
 
-use crate::config::{DecodeConfig, WARP_KEYS};
-use crate::element::Element;
+use core::marker::PhantomData;
+
+use crate::config::WARP_KEYS;
+use crate::element::Element as _;
 use crate::params::DecodeParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
+use crate::registers::{Matrix, Registers as _, Width as _};
 use crate::softmax::{OnlineSoftmax, rescale_where_needed};
 use crate::tile::chunk::load_chunk;
 use crate::tile::kv_cache::{KvCache, Rows};
-use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
+use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 
 use merge::Partials;
+pub use tile::{DecodeTile, Tile};
 use work::{Keys, QueryRow, Work, packed_rows, used_keys, visible_keys};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 2;
 
-/// Columns of a warp's step of S that a lane holds.
-const COLS: usize = (WARP_KEYS / QUAD) as usize;
-
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` packed query rows and
 /// one split of the keys; with several splits into `partial_o` and `partial_lse`.
 ///
-/// Packed row r of a key/value head is row r / `group` of query head r mod `group` of its group. `AHEAD` is
-/// [`DecodeConfig::stages`] − 1: the tiles that are being copied while one is worked on. `ROWS` =
-/// BLOCK_M / 8 and `OUT` = HEAD_DIM / 4 are a lane's rows and its columns of O.
-/// Launch: ⌈Sq·group / BLOCK_M⌉·Hkv·`num_splits`·B blocks of [`DecodeConfig::threads`] threads with
-/// [`DecodeConfig::shared_bytes`] bytes of shared memory.
+/// Packed row r of a key/value head is row r / `group` of query head r mod `group` of its group.
+/// Launch: ⌈Sq·group / BLOCK_M⌉·Hkv·`num_splits`·B blocks of [`Tile::THREADS`] threads with the
+/// shared memory of [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` describes valid device memory, and the launch is as above.
 #[inline(always)]
-pub unsafe fn decode<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const HEAD_DIM: u32,
-    const WARPS: usize,
-    const AHEAD: usize,
-    const ROWS: usize,
-    const OUT: usize,
->(
-    params: &DecodeParams,
-) {
-    let config = const {
-        let config = config(BLOCK_M, HEAD_DIM, WARPS, AHEAD);
-        assert!(config.is_well_formed());
-        assert!(ROWS as u32 * 8 == BLOCK_M && OUT as u32 * QUAD == HEAD_DIM);
-        config
-    };
+pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
+    let config = T::CONFIG;
     // SAFETY: valid parameters have no empty axis.
-    let work = unsafe { Work::of_block::<BLOCK_M>(params) };
+    let work = unsafe { Work::of_block::<T>(params) };
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
-    let last_row = (work.first_row + BLOCK_M).min(packed_rows(params)) - 1;
+    let last_row = (work.first_row + T::BLOCK_M).min(packed_rows(params)) - 1;
     let keys = work.keys(params, visible_keys(params, used, last_row), config.block_n());
-    let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
-    let rings = q_shared.address + MmaTile::<HEAD_DIM>::bytes(BLOCK_M);
+    let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
+    let rings = q_shared.address + MmaTile::<T::HeadDim>::bytes(T::BLOCK_M);
     let warp = index::thread() / 32;
     // SAFETY: a warp's ring is its own: it fills a stage after the `sync` that follows its last reads of
     // it, and reads it after it has waited for the copies and a `sync`. Q is read behind a barrier.
     unsafe {
         let mut ring =
-            Ring::<HEAD_DIM>::new(params, &work, keys, rings + warp * config.ring_bytes(), config.block_n());
+            Ring::<T>::new(params, &work, keys, rings + warp * config.ring_bytes(), config.block_n());
         let mut ahead = 0;
-        while ahead < AHEAD as u32 {
-            ring.fill::<E>(ahead, ahead);
+        while ahead < T::AHEAD {
+            ring.fill(ahead, ahead);
             ahead += 1;
         }
-        fill_queries::<E, BLOCK_M, HEAD_DIM>(params, &work, q_shared, config.threads());
-        barrier::sync(0, config.threads());
+        fill_queries::<T>(params, &work, q_shared);
+        barrier::sync(0, T::THREADS);
 
-        let lane = Lane { warp_row: 0, ..Lane::current::<ROWS>() };
-        let mut visible = [0; ROWS];
+        let lane = Lane { warp_row: 0, ..Lane::current(T::S::ROWS) };
+        let mut visible = <T::S as Matrix>::Column::<u32>::splat(0);
         let mut i = 0;
-        while i < ROWS {
+        while i < T::S::ROWS {
             visible[i] = visible_keys(params, used, work.first_row + lane.row(i));
             i += 1;
         }
         // The tile's first row sees the fewest keys; up to there nothing is masked.
         let unmasked = visible_keys(params, used, work.first_row);
-        let mut acc = [[0.0; OUT]; ROWS];
-        let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(params.softmax_scale);
+        let mut acc = T::O::zero();
+        let mut softmax = OnlineSoftmax::new(params.softmax_scale);
         let (mut step, mut stage) = (0, 0);
         while step < keys.steps {
             // The stage that the last step has read is the one before this.
-            ring.fill::<E>(step + AHEAD as u32, if stage == 0 { AHEAD as u32 } else { stage - 1 });
-            cp_async::wait_group::<AHEAD>();
+            ring.fill(step + T::AHEAD, if stage == 0 { T::AHEAD } else { stage - 1 });
+            T::wait();
             warp::sync();
-            let mut s = [[0.0; COLS]; ROWS];
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(&mut s, q_shared, 0, ring.k_tile(stage), !0);
+            let mut s = T::S::zero();
+            mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, 0, ring.k_tile(stage), !0);
             softmax.prescale(&mut s);
             let first_key = keys.first + step * config.block_n();
             if first_key + WARP_KEYS > unmasked.min(keys.end) {
@@ -107,24 +92,20 @@ pub unsafe fn decode<
             }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
-            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, ring.v_tile(stage));
+            mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, ring.v_tile(stage));
             warp::sync();
-            stage = if stage == AHEAD as u32 { 0 } else { stage + 1 };
+            stage = if stage == T::AHEAD { 0 } else { stage + 1 };
             step += 1;
         }
-        let partials = Partials::<HEAD_DIM, WARPS> { config, address: rings };
+        let partials = Partials::<T>::new(rings);
         partials.write(warp, lane, &acc, &softmax);
-        barrier::sync(0, config.threads());
-        partials.merge::<E>(params, &work, last_row);
+        barrier::sync(0, T::THREADS);
+        partials.merge(params, &work, last_row);
     }
 }
 
-const fn config(block_m: u32, head_dim: u32, warps: usize, ahead: usize) -> DecodeConfig {
-    DecodeConfig { block_m, head_dim, warps: warps as u32, stages: ahead as u32 + 1 }
-}
-
 /// A warp's tiles of K and V in shared memory, filled in turn.
-struct Ring<'a, const HEAD_DIM: u32> {
+struct Ring<'a, T> {
     k: KvCache<'a>,
     v: KvCache<'a>,
     /// Of the first stage.
@@ -134,9 +115,10 @@ struct Ring<'a, const HEAD_DIM: u32> {
     block_n: u32,
     /// Where the next step's rows lie, looked up one step ahead.
     rows: Rows,
+    tile: PhantomData<T>,
 }
 
-impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
+impl<'a, T: Tile> Ring<'a, T> {
     /// A ring at `address` for the warp's `keys`.
     ///
     /// # Safety
@@ -147,19 +129,19 @@ impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
         let v = KvCache::new(params, params.v, &params.v_strides, work.batch, work.kv_head);
         // SAFETY: the page table, where there is one, has an entry for each key below `keys.end`.
         let rows = unsafe { k.locate(keys.first, keys.end) };
-        Self { k, v, address, keys, block_n, rows }
+        Self { k, v, address, keys, block_n, rows, tile: PhantomData }
     }
 
     /// The tile of K in a stage.
     #[inline(always)]
-    fn k_tile(&self, stage: u32) -> MmaTile<HEAD_DIM> {
-        MmaTile { address: self.address + stage * const { 2 * MmaTile::<HEAD_DIM>::bytes(WARP_KEYS) } }
+    fn k_tile(&self, stage: u32) -> MmaTile<T::HeadDim> {
+        MmaTile::new(self.address + stage * const { 2 * MmaTile::<T::HeadDim>::bytes(WARP_KEYS) })
     }
 
     /// The tile of V in a stage.
     #[inline(always)]
-    fn v_tile(&self, stage: u32) -> MmaTile<HEAD_DIM> {
-        MmaTile { address: self.k_tile(stage).address + const { MmaTile::<HEAD_DIM>::bytes(WARP_KEYS) } }
+    fn v_tile(&self, stage: u32) -> MmaTile<T::HeadDim> {
+        MmaTile::new(self.k_tile(stage).address + const { MmaTile::<T::HeadDim>::bytes(WARP_KEYS) })
     }
 
     /// Begins to copy the keys of `step`, the one after that of the last call, to `stage`, and closes a
@@ -168,13 +150,13 @@ impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
     /// # Safety
     /// All lanes of the warp call this together, and none still reads the stage.
     #[inline(always)]
-    unsafe fn fill<E: Element>(&mut self, step: u32, stage: u32) {
+    unsafe fn fill(&mut self, step: u32, stage: u32) {
         if step < self.keys.steps {
             let (first, end) = (self.keys.first + step * self.block_n, self.keys.end);
             // SAFETY: keys below `end` exist, all lanes are here, and none still reads the stage.
             unsafe {
-                self.k.fill::<E, HEAD_DIM>(self.k_tile(stage), &self.rows, first, end);
-                self.v.fill::<E, HEAD_DIM>(self.v_tile(stage), &self.rows, first, end);
+                self.k.fill::<T::Element, _>(self.k_tile(stage), &self.rows, first, end);
+                self.v.fill::<T::Element, _>(self.v_tile(stage), &self.rows, first, end);
                 self.rows = self.k.locate(first + self.block_n, end);
             }
         }
@@ -184,18 +166,12 @@ impl<'a, const HEAD_DIM: u32> Ring<'a, HEAD_DIM> {
 
 /// Sets the scores of keys that a row does not see, or that are the next block's, to −∞.
 #[inline(always)]
-fn apply_mask<const ROWS: usize>(
-    s: &mut [[f32; COLS]; ROWS],
-    visible: &[u32; ROWS],
-    end: u32,
-    first_key: u32,
-    lane: Lane,
-) {
+fn apply_mask<S: Matrix>(s: &mut S, visible: &S::Column<u32>, end: u32, first_key: u32, lane: Lane) {
     let mut i = 0;
-    while i < ROWS {
+    while i < S::ROWS {
         let visible = visible[i].min(end);
         let mut j = 0;
-        while j < COLS {
+        while j < S::COLS {
             if first_key + lane.column(j) >= visible {
                 s[i][j] = f32::NEG_INFINITY;
             }
@@ -208,17 +184,12 @@ fn apply_mask<const ROWS: usize>(
 /// Writes the tile's rows of Q to shared memory, 0 where there are none.
 ///
 /// # Safety
-/// Q is readable; all `threads` threads of the block call this together, and a barrier follows.
+/// Q is readable; all threads of the block call this together, and a barrier follows.
 #[inline(always)]
-unsafe fn fill_queries<E: MmaElement, const BLOCK_M: u32, const HEAD_DIM: u32>(
-    params: &DecodeParams,
-    work: &Work,
-    tile: MmaTile<HEAD_DIM>,
-    threads: u32,
-) {
-    let chunks = HEAD_DIM * 2 / CHUNK;
+unsafe fn fill_queries<T: Tile>(params: &DecodeParams, work: &Work, tile: MmaTile<T::HeadDim>) {
+    let chunks = T::HeadDim::COLUMNS * 2 / CHUNK;
     let mut chunk = index::thread();
-    while chunk < BLOCK_M * chunks {
+    while chunk < T::BLOCK_M * chunks {
         let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
         let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
         let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
@@ -230,9 +201,9 @@ unsafe fn fill_queries<E: MmaElement, const BLOCK_M: u32, const HEAD_DIM: u32>(
             + column as u64;
         // SAFETY: only elements of Q that exist are loaded, and no thread reads the tile before a barrier.
         unsafe {
-            let words = load_chunk(params.q + E::BYTES * element, elements);
-            shared::store4(tile.address + row * MmaTile::<HEAD_DIM>::STRIDE + 2 * column, words);
+            let words = load_chunk(params.q + T::Element::BYTES * element, elements);
+            shared::store4(tile.address + row * MmaTile::<T::HeadDim>::STRIDE + 2 * column, words);
         }
-        chunk += threads;
+        chunk += T::THREADS;
     }
 }

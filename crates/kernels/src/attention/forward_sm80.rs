@@ -5,18 +5,25 @@
 //! stage fills while this one is worked on, and one barrier a step leaves the warps free to drift, so that
 //! some multiply while others exponentiate. Scores and P stay in registers.
 
+mod tile;
+
 use crate::config::MmaConfig;
-use crate::element::Element;
+use crate::element::Element as _;
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
+use crate::registers::{Matrix, Width as _};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::{OnlineSoftmax, rescale_where_needed, with_sink};
-use crate::tile::mma::{self, CHUNK, Lane, MmaElement, MmaTile, QUAD};
-use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike};
+use crate::tile::mma::{self, CHUNK, Lane, MmaElement as _, MmaTile};
+use crate::tile::mma_copy::{
+    ChunkCopy, Copied as _, TileCopy, WordCopy, is_aligned, keep_columns, shift, shifts_alike,
+};
 use crate::tile::mma_store::store_rows;
 use crate::tile::simt::GlobalTile;
+use tile::{KeyBlock, QueryRows, Softmax};
+pub use tile::{Sm80Tile, Tile};
 
 /// Barriers of `attend`, which stands there once for each way of copying; the build fails when the PTX has
 /// another number.
@@ -26,68 +33,45 @@ pub const fn barriers(config: MmaConfig) -> u32 {
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
-/// `ROWS` = BLOCK_M / WARPS / 8, `COLS` = BLOCK_N / 4 and `OUT` = HEAD_DIM / 4 are a thread's rows and its
-/// columns of S and O; they are parameters because array lengths cannot be computed from other ones.
-/// `SCORE_MOD` is whether there is something between scores and mask ([`ScoreMod`]): it has entries of its
-/// own, so that the others do not pay for it.
-/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`MmaConfig::threads`] threads with
-/// [`MmaConfig::shared_bytes`] bytes of shared memory.
+/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`Tile::THREADS`] threads with the shared memory of
+/// [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` describes valid device memory, and the launch is as above.
 #[inline(always)]
-pub unsafe fn forward_sm80<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const THREADS: u32,
-    const ROWS: usize,
-    const COLS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
->(
-    params: &AttentionParams,
-) {
-    const {
-        let config =
-            MmaConfig { block_m: BLOCK_M, block_n: BLOCK_N, head_dim: HEAD_DIM, warps: THREADS / 32 };
-        assert!(config.is_well_formed() && THREADS == config.threads());
-        assert!(ROWS as u32 * 8 * config.warps == BLOCK_M);
-        assert!(COLS as u32 * QUAD == BLOCK_N && OUT as u32 * QUAD == HEAD_DIM);
-    }
-    let work = work_tile::<BLOCK_M>(params);
+pub unsafe fn forward_sm80<T: Tile>(params: &AttentionParams) {
+    let work = work_tile::<T>(params);
     // A packed sequence may be shorter than the longest, for which there are blocks.
-    if work.tile * BLOCK_M >= work.queries.len {
+    if work.tile * T::BLOCK_M >= work.queries.len {
         return;
     }
-    let operands = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work);
-    macro_rules! attend {
-        ($keep:expr, $copy:ident $(, $shifted:literal)?) => {
-            attend::<
-                E,
-                $copy<$($shifted,)? HEAD_DIM, THREADS, Q_ROWS>,
-                $copy<$($shifted,)? HEAD_DIM, THREADS, BLOCK_N>,
-                BLOCK_M, BLOCK_N, HEAD_DIM, THREADS, ROWS, COLS, OUT, SCORE_MOD,
-            >(params, &operands, $keep)
-        };
-    }
+    let operands = Operands::of::<T>(params, &work);
     // SAFETY: the operands are this block's, and all threads take the same branch, which can copy them.
     let ((acc, softmax), first_column) = unsafe {
         match operands.rows {
-            Rows::Aligned => (attend!(!0, ChunkCopy, false), 0),
+            Rows::Aligned => (
+                attend::<T, ChunkCopy<false, QueryRows<T>>, ChunkCopy<false, KeyBlock<T>>>(
+                    params, &operands, !0,
+                ),
+                0,
+            ),
             Rows::Alike => {
-                let result = attend!(keep_columns(shift(&operands.k)), ChunkCopy, true);
-                let v = Operands::of::<E, BLOCK_M, HEAD_DIM>(params, &work_tile::<BLOCK_M>(params)).v;
+                let keep = keep_columns(shift(&operands.k));
+                let result = attend::<T, ChunkCopy<true, QueryRows<T>>, ChunkCopy<true, KeyBlock<T>>>(
+                    params, &operands, keep,
+                );
+                let v = Operands::of::<T>(params, &work_tile::<T>(params)).v;
                 (result, shift(&v))
             }
-            Rows::Any => (attend!(!0, WordCopy), 0),
+            Rows::Any => {
+                (attend::<T, WordCopy<QueryRows<T>>, WordCopy<KeyBlock<T>>>(params, &operands, !0), 0)
+            }
         }
     };
     // Found anew rather than kept in registers over the loop, which needs all of them.
-    let work = work_tile::<BLOCK_M>(params);
+    let work = work_tile::<T>(params);
     // SAFETY: all threads are here, the rows of O are the block's, and each warp has read its rows of Q.
-    unsafe { store_output::<E, BLOCK_M, HEAD_DIM, ROWS, OUT>(params, &work, first_column, &acc, &softmax) };
+    unsafe { store_output::<T>(params, &work, first_column, &acc, &softmax) };
 }
 
 /// What one block reads.
@@ -113,24 +97,22 @@ enum Rows {
 
 impl Operands {
     #[inline(always)]
-    fn of<E: Element, const BLOCK_M: u32, const HEAD_DIM: u32>(
-        params: &AttentionParams,
-        work: &WorkTile,
-    ) -> Self {
+    fn of<T: Tile>(params: &AttentionParams, work: &WorkTile) -> Self {
         // SAFETY: valid parameters have no empty axis.
         let kv_head = unsafe { work.kv_head(params) };
         let (q_shape, k_shape) = ((work.queries, params.head_dim), (work.keys, params.head_dim));
         let v_shape = (work.keys, params.head_dim_v);
-        let q = GlobalTile::of_head::<E>(params.q, &params.q_strides, work, work.head, q_shape);
-        let q = q.from::<E>(work.tile * BLOCK_M, 0);
-        let k = GlobalTile::of_head::<E>(params.k, &params.k_strides, work, kv_head, k_shape);
-        let v = GlobalTile::of_head::<E>(params.v, &params.v_strides, work, kv_head, v_shape);
-        let fits = |tile: &GlobalTile| shifts_alike(tile) && shift(tile) + tile.columns <= HEAD_DIM;
+        let q = GlobalTile::of_head::<T::Element>(params.q, &params.q_strides, work, work.head, q_shape);
+        let q = q.from::<T::Element>(work.tile * T::BLOCK_M, 0);
+        let k = GlobalTile::of_head::<T::Element>(params.k, &params.k_strides, work, kv_head, k_shape);
+        let v = GlobalTile::of_head::<T::Element>(params.v, &params.v_strides, work, kv_head, v_shape);
+        let fits =
+            |tile: &GlobalTile| shifts_alike(tile) && shift(tile) + tile.columns <= T::HeadDim::COLUMNS;
         // A tensor's first row must not be copied from before the tensor.
         let starts = (params.q | params.k | params.v).is_multiple_of(CHUNK as u64);
         let rows = if is_aligned(&q) && is_aligned(&k) && is_aligned(&v) {
             Rows::Aligned
-        } else if MmaConfig::shifted_rows(HEAD_DIM)
+        } else if MmaConfig::shifted_rows(T::HeadDim::COLUMNS)
             && starts
             && fits(&q)
             && fits(&k)
@@ -145,40 +127,25 @@ impl Operands {
     }
 }
 
-/// Rows of Q that are copied at a time: a few, because it happens once and need not be unrolled.
-const Q_ROWS: u32 = 32;
-
 /// A thread's part of O before its rows are divided by their sums, and those sums, with one way of copying.
 /// Of this lane's two columns in the first eight of Q and K, `keep` masks those that are theirs.
 ///
 /// # Safety
 /// As [`forward_sm80`]; `Q` and `KV` can copy `operands`, which are this block's.
 #[inline(always)]
-unsafe fn attend<
-    E: MmaElement,
-    Q: TileCopy<HEAD_DIM>,
-    KV: TileCopy<HEAD_DIM>,
-    const BLOCK_M: u32,
-    const BLOCK_N: u32,
-    const HEAD_DIM: u32,
-    const THREADS: u32,
-    const ROWS: usize,
-    const COLS: usize,
-    const OUT: usize,
-    const SCORE_MOD: bool,
->(
+unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
     params: &AttentionParams,
     operands: &Operands,
     keep: u32,
-) -> ([[f32; OUT]; ROWS], OnlineSoftmax<ROWS, QUAD>) {
-    let work = work_tile::<BLOCK_M>(params);
-    let mut mask = TileMask::new(params, &work, work.tile * BLOCK_M, BLOCK_M, BLOCK_N);
-    let q_shared = MmaTile::<HEAD_DIM> { address: shared::base() };
-    let stages = q_shared.from_row(BLOCK_M);
-    let lane = Lane::current::<ROWS>();
+) -> (T::O, Softmax<T>) {
+    let work = work_tile::<T>(params);
+    let mut mask = TileMask::new(params, &work, work.tile * T::BLOCK_M, T::BLOCK_M, T::BLOCK_N);
+    let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
+    let stages = q_shared.from_row(T::BLOCK_M);
+    let lane = Lane::current(T::S::ROWS);
 
-    let mut acc = [[0.0; OUT]; ROWS];
-    let mut softmax = OnlineSoftmax::<ROWS, QUAD>::new(if SCORE_MOD { 1.0 } else { params.softmax_scale });
+    let mut acc = T::O::zero();
+    let mut softmax = OnlineSoftmax::new(if T::SCORE_MOD { 1.0 } else { params.softmax_scale });
     if mask.seen.first >= mask.seen.end {
         return (acc, softmax);
     }
@@ -189,74 +156,75 @@ unsafe fn attend<
         let score_mod = ScoreMod::of_head(params, &work);
         let (first_of_k, first_of_v) =
             (KV::copied_columns(params.head_dim), KV::copied_columns(params.head_dim_v));
-        q_shared.clear_columns::<THREADS>(first_of_k, BLOCK_M);
+        q_shared.clear_columns(first_of_k, T::BLOCK_M, T::THREADS);
         let mut row = 0;
-        while row < index::unknown(4 * BLOCK_N) {
-            stages.from_row(row).clear_columns::<THREADS>(first_of_k, BLOCK_N);
-            stages.from_row(row + BLOCK_N).clear_columns::<THREADS>(first_of_v, BLOCK_N);
-            row += 2 * BLOCK_N;
+        while row < index::unknown(4 * T::BLOCK_N) {
+            stages.from_row(row).clear_columns(first_of_k, T::BLOCK_N, T::THREADS);
+            stages.from_row(row + T::BLOCK_N).clear_columns(first_of_v, T::BLOCK_N, T::THREADS);
+            row += 2 * T::BLOCK_N;
         }
-        let rows = index::unknown(BLOCK_M);
-        let mut q = Q::new::<E>(&operands.q);
+        let rows = index::unknown(T::BLOCK_M);
+        let mut q = Q::new::<T::Element>(&operands.q);
         let mut row = 0;
         while row < rows {
             q.copy(operands.q.rows.saturating_sub(row), q_shared.from_row(row));
-            row += Q_ROWS;
+            row += QueryRows::<T>::ROWS;
         }
         let keys = mask.seen.end - mask.seen.first;
-        let [mut k, mut v] =
-            [operands.k, operands.v].map(|kv| KV::new::<E>(&kv.from::<E>(mask.seen.first, 0)));
+        let [mut k, mut v] = [operands.k, operands.v]
+            .map(|kv| KV::new::<T::Element>(&kv.from::<T::Element>(mask.seen.first, 0)));
         k.copy(keys, stages);
-        v.copy(keys, stages.from_row(BLOCK_N));
+        v.copy(keys, stages.from_row(T::BLOCK_N));
         cp_async::commit_group();
         cp_async::wait_group::<0>();
         let mut row = 0;
         while row < rows {
             q.settle(q_shared.from_row(row));
-            row += Q_ROWS;
+            row += QueryRows::<T>::ROWS;
         }
         if softmax.prescales() {
             mask.whole = 0; // Scores are scaled in the branch of those that are masked.
         }
-        let mut place = mask.place(BLOCK_M, mask.seen.first);
+        let mut place = mask.place(T::BLOCK_M, mask.seen.first);
         let end = place.wrapping_add(keys);
-        let (mut k_shared, mut next) = (stages, stages.from_row(2 * BLOCK_N));
+        let (mut k_shared, mut next) = (stages, stages.from_row(2 * T::BLOCK_N));
         loop {
-            let v_shared = k_shared.from_row(BLOCK_N);
+            let v_shared = k_shared.from_row(T::BLOCK_N);
             cp_async::wait_group::<0>();
             k.settle(k_shared);
             v.settle(v_shared);
-            barrier::sync(0, THREADS); // This stage is there, and all reads of the other are over.
+            barrier::sync(0, T::THREADS); // This stage is there, and all reads of the other are over.
             let keys = end.wrapping_sub(place);
-            if keys > BLOCK_N {
-                k.copy(keys - BLOCK_N, next);
-                v.copy(keys - BLOCK_N, next.from_row(BLOCK_N));
+            if keys > T::BLOCK_N {
+                k.copy(keys - T::BLOCK_N, next);
+                v.copy(keys - T::BLOCK_N, next.from_row(T::BLOCK_N));
                 cp_async::commit_group();
             }
-            let mut s = [[0.0; COLS]; ROWS];
-            mma::multiply_transposed::<E, HEAD_DIM, ROWS, COLS>(
-                &mut s,
-                q_shared,
-                lane.warp_row,
-                k_shared,
-                keep,
-            );
-            if SCORE_MOD {
-                let diagonal = TileMask::diagonal_from(params, BLOCK_M, place);
+            let mut s = T::S::zero();
+            mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, lane.warp_row, k_shared, keep);
+            if T::SCORE_MOD {
+                let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
                 score_mod.apply(params, &mut s, diagonal, |i| lane.row(i), |j| lane.column(j));
             }
             if mask.hides(place) {
-                let lane = Lane::reread::<ROWS>();
+                let lane = Lane::reread(T::S::ROWS);
                 softmax.prescale(&mut s);
-                TileMask::apply(params, &mut s, BLOCK_M, (place, keys), |i| lane.row(i), |j| lane.column(j));
+                TileMask::apply(
+                    params,
+                    &mut s,
+                    T::BLOCK_M,
+                    (place, keys),
+                    |i| lane.row(i),
+                    |j| lane.column(j),
+                );
             }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
-            mma::multiply_accumulate::<E, HEAD_DIM, ROWS, COLS, OUT>(&mut acc, &s, v_shared);
-            if keys <= BLOCK_N {
+            mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, v_shared);
+            if keys <= T::BLOCK_N {
                 return (acc, softmax);
             }
-            place = place.wrapping_add(BLOCK_N);
+            place = place.wrapping_add(T::BLOCK_N);
             (k_shared, next) = (next, k_shared);
         }
     }
@@ -264,9 +232,9 @@ unsafe fn attend<
 
 /// The tile of Q that this block works on.
 #[inline(always)]
-fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
+fn work_tile<T: Tile>(params: &AttentionParams) -> WorkTile {
     // SAFETY: valid parameters have no empty axis.
-    unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(BLOCK_M)) }
+    unsafe { WorkTile::of_block(params, params.seqlen_q.div_ceil(T::BLOCK_M)) }
 }
 
 /// Normalises and stores the rows that exist, and their log-sum-exp where it is wanted. O's columns begin at
@@ -276,33 +244,27 @@ fn work_tile<const BLOCK_M: u32>(params: &AttentionParams) -> WorkTile {
 /// All threads of the block call this together; O is writable, these rows are this block's own, and each warp
 /// has read its rows of Q for the last time.
 #[inline(always)]
-unsafe fn store_output<
-    E: MmaElement,
-    const BLOCK_M: u32,
-    const HEAD_DIM: u32,
-    const ROWS: usize,
-    const OUT: usize,
->(
+unsafe fn store_output<T: Tile>(
     params: &AttentionParams,
     work: &WorkTile,
     first_column: u32,
-    acc: &[[f32; OUT]; ROWS],
-    softmax: &OnlineSoftmax<ROWS, QUAD>,
+    acc: &T::O,
+    softmax: &Softmax<T>,
 ) {
-    let (first_row, lane) = (work.tile * BLOCK_M, Lane::reread::<ROWS>());
+    let (first_row, lane) = (work.tile * T::BLOCK_M, Lane::reread(T::S::ROWS));
     let rows = work.queries.len - first_row;
-    let staged = MmaTile::<HEAD_DIM> { address: shared::base() };
+    let staged = MmaTile::<T::HeadDim>::new(shared::base());
     // SAFETY: all lanes are here, O's rows are the warp's, and so is the part of Q's tile that takes them.
     unsafe {
         warp::sync();
         let mut i = 0;
-        while i < ROWS {
+        while i < T::O::ROWS {
             let row = lane.row(i);
             let (inverse_sum, lse) =
                 with_sink(softmax.finish(i), &params.per_head.sinks, (work.batch, work.head));
             let mut j = 0;
-            while j < OUT {
-                let pair = E::pack(acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
+            while j < T::O::COLS {
+                let pair = T::Element::pack(acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);
                 shared::store_b32(staged.at(row, lane.column(j)), pair);
                 j += 2;
             }
@@ -314,9 +276,14 @@ unsafe fn store_output<
         warp::sync();
         if lane.warp_row < rows {
             let shape = (work.queries, params.head_dim_v);
-            let o = GlobalTile::of_head::<E>(params.o, &params.o_strides, work, work.head, shape);
-            let o = o.from::<E>(first_row + lane.warp_row, 0);
-            store_rows::<E, HEAD_DIM>(staged.from_row(lane.warp_row), 8 * ROWS as u32, &o, first_column);
+            let o = GlobalTile::of_head::<T::Element>(params.o, &params.o_strides, work, work.head, shape);
+            let o = o.from::<T::Element>(first_row + lane.warp_row, 0);
+            store_rows::<T::Element, _>(
+                staged.from_row(lane.warp_row),
+                8 * T::O::ROWS as u32,
+                &o,
+                first_column,
+            );
         }
     }
 }

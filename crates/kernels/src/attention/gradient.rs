@@ -7,8 +7,17 @@ use crate::element::Element;
 use crate::mask::MaskCorner;
 use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::{index, math};
+use crate::registers::{Matrix, Register, Registers};
 use crate::scheduler::WorkTile;
 use crate::score::{ScoreMod, for_each};
+
+/// What a kernel does beside the products, in all of its launches.
+pub trait Changes {
+    /// Whether anything but a positive factor lies between products and scores.
+    const SCORE_MOD: bool;
+    /// Whether weights are dropped.
+    const DROPOUT: bool;
+}
 
 /// What a query row's P and dS need beside its products.
 #[derive(Clone, Copy)]
@@ -18,21 +27,25 @@ pub(super) struct RowStats {
     delta: f32,
 }
 
+impl Register for RowStats {
+    const ZERO: Self = Self { shift: 0.0, delta: 0.0 };
+}
+
 impl RowStats {
-    /// Those of `N` rows, each so many behind `row`.
+    /// Those of `R::LEN` rows, each so many behind `row`.
     ///
     /// # Safety
     /// lse and delta of the sequence's rows are readable.
     #[inline(always)]
-    pub(super) unsafe fn load<const N: usize>(
+    pub(super) unsafe fn load<R: Registers<Value = Self>>(
         params: &BackwardParams,
         work: &WorkTile,
         row: u32,
         behind: impl Fn(usize) -> u32,
-    ) -> [Self; N] {
-        let mut stats = [Self { shift: f32::INFINITY, delta: 0.0 }; N];
+    ) -> R {
+        let mut stats = R::splat(Self { shift: f32::INFINITY, delta: 0.0 });
         let mut i = 0;
-        while i < N {
+        while i < R::LEN {
             let row = row + behind(i);
             let (exists, at) = (row < work.queries.len, 4 * work.lse_index(&params.attention, row));
             // SAFETY: lse and delta are readable for the sequence's rows, and only a row that exists is read.
@@ -58,30 +71,23 @@ pub(super) struct Place {
 
 /// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows
 /// behind `place` an element lies and which of `stats` is its row's, `key` how many keys behind it. With
-/// `DROPOUT`, P is as V sees it; without `SCORE_MOD`, nothing but a positive factor lies between products and
-/// scores.
+/// dropout, P is as V sees it.
 #[inline(always)]
 #[allow(
     clippy::too_many_arguments,
     reason = "a struct of them would be made in two places to be taken apart in one"
 )]
-pub(super) fn differentiate<
-    const R: usize,
-    const COLS: usize,
-    const N: usize,
-    const SCORE_MOD: bool,
-    const DROPOUT: bool,
->(
+pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats>>(
     params: &AttentionParams,
     work: &WorkTile,
     score_mod: ScoreMod,
-    (p, ds): (&mut [[f32; COLS]; R], &mut [[f32; COLS]; R]),
+    (p, ds): (&mut S, &mut S),
     place: Place,
-    stats: &[RowStats; N],
+    stats: &R,
     query: impl Fn(usize, usize) -> (u32, usize),
     key: impl Fn(usize, usize) -> u32,
 ) {
-    let changes_scores = SCORE_MOD && ScoreMod::is_needed(params);
+    let changes_scores = C::SCORE_MOD && ScoreMod::is_needed(params);
     // Drawn twice, from a head that is read anew, rather than kept: the loops have no registers to spare.
     let drop = |head: u32, i: usize, j: usize| {
         let (row, key) = (place.row + query(i, j).0, place.key + key(i, j));
@@ -90,7 +96,7 @@ pub(super) fn differentiate<
     };
     let head = work.batch * params.heads + work.head;
     for_each(ds, |dp, i, j| {
-        let kept = if DROPOUT { drop(head, i, j) } else { 1.0 };
+        let kept = if C::DROPOUT { drop(head, i, j) } else { 1.0 };
         dp * kept - stats[query(i, j).1].delta
     });
     if changes_scores {
@@ -109,7 +115,7 @@ pub(super) fn differentiate<
         if hidden { 0.0 } else { math::exp2(math::fma(score, scale, -stats[of_row].shift)) }
     });
     for_each(ds, |distance, i, j| p[i][j] * distance);
-    if DROPOUT {
+    if C::DROPOUT {
         let head = index::unknown(head);
         for_each(p, |weight, i, j| weight * drop(head, i, j));
     }

@@ -9,7 +9,7 @@ use crate::ptx::{barrier, index, math, shared};
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
 use crate::softmax::{reduce, with_sink};
-use crate::tile::simt::{self, GlobalTile, Lane, ROWS, SharedTile};
+use crate::tile::simt::{self, GlobalTile, Lane, Loaded, ROWS, SharedTile};
 
 /// Threads of each of the three kernels.
 pub const THREADS: u32 = 256;
@@ -30,6 +30,15 @@ const N_STRIDE: u32 = BLOCK_N + ROW_PADDING;
 pub const SCORES_SHARED_BYTES: u32 = 4 * (BLOCK_M + BLOCK_N) * K_STRIDE;
 /// Bytes of shared memory of [`values`].
 pub const VALUES_SHARED_BYTES: u32 = 4 * (BLOCK_M * K_STRIDE + BLOCK_K * N_STRIDE);
+
+/// What a block loads at a time.
+struct Part<const ROWS: u32, const COLUMNS: u32>;
+
+impl<const ROWS: u32, const COLUMNS: u32> Loaded for Part<ROWS, COLUMNS> {
+    const ROWS: u32 = ROWS;
+    const COLUMNS: u32 = COLUMNS;
+    const THREADS: u32 = THREADS;
+}
 
 const COLS: usize = (BLOCK_N / ROW_LANES) as usize;
 const PAIRS: usize = (BLOCK_N / (2 * ROW_LANES)) as usize;
@@ -65,8 +74,8 @@ pub unsafe fn scores<E: Element>(params: &AttentionParams) {
         // SAFETY: barriers separate each load from the reads before and after it.
         unsafe {
             barrier::sync(0, THREADS);
-            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(q_shared, &q.from::<E>(first_row, depth));
-            simt::load::<E, THREADS, BLOCK_N, BLOCK_K>(k_shared, &k.from::<E>(first_key, depth));
+            simt::load::<E, Part<BLOCK_M, BLOCK_K>>(q_shared, &q.from::<E>(first_row, depth));
+            simt::load::<E, Part<BLOCK_N, BLOCK_K>>(k_shared, &k.from::<E>(first_key, depth));
             barrier::sync(0, THREADS);
             simt::multiply_transposed(&mut s, q_shared, k_shared, lane, BLOCK_K.min(params.head_dim - depth));
         }
@@ -180,8 +189,8 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
         // SAFETY: barriers separate each load from the reads before and after it.
         unsafe {
             barrier::sync(0, THREADS);
-            simt::load::<E, THREADS, BLOCK_M, BLOCK_K>(p_shared, &p.from::<E>(first_row, key));
-            simt::load::<E, THREADS, BLOCK_K, BLOCK_N>(v_shared, &v.from::<E>(key, first_column));
+            simt::load::<E, Part<BLOCK_M, BLOCK_K>>(p_shared, &p.from::<E>(first_row, key));
+            simt::load::<E, Part<BLOCK_K, BLOCK_N>>(v_shared, &v.from::<E>(key, first_column));
             barrier::sync(0, THREADS);
             simt::multiply_accumulate(&mut acc, p_shared, v_shared, lane, BLOCK_K.min(work.keys.len - key));
         }
@@ -193,7 +202,7 @@ pub unsafe fn values<E: Element>(params: &AttentionParams) {
         let row = lane.row + i as u32;
         if row < target.rows {
             // SAFETY: the row exists and belongs to this half-warp alone.
-            unsafe { simt::store_row::<E, PAIRS>(&target, row, lane, &acc[i], 1.0) };
+            unsafe { simt::store_row::<E, _>(&target, row, lane, &acc[i], 1.0) };
         }
         i += 1;
     }

@@ -54,7 +54,7 @@ macro_rules! backward_keys {
                 shared_bytes: backward($n, $m, $d).shared_bytes(),
                 barriers: backward_simt::BARRIERS,
             },
-            backward_simt::backward_keys::<$element, $m, $n, $d, { $n * 4 }, { $m / 16 }, { $d / 32 }, $dropout>,
+            backward_simt::backward_keys::<backward_simt::BackwardSimtTile<$element, $n, $m, $d, $dropout>>,
             Backward,
             crate::params::BackwardParams
         }
@@ -87,7 +87,7 @@ macro_rules! backward_queries {
                 shared_bytes: backward($m, $n, $d).shared_bytes(),
                 barriers: backward_simt::BARRIERS,
             },
-            backward_simt::backward_queries::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }, $dropout>,
+            backward_simt::backward_queries::<backward_simt::BackwardSimtTile<$element, $m, $n, $d, $dropout>>,
             Backward,
             crate::params::BackwardParams
         }
@@ -129,7 +129,7 @@ macro_rules! backward_keys_sm80 {
                 barriers: backward_sm80::BARRIERS,
             },
             backward_sm80::backward_keys::<
-                $element, $m, $n, $d, { 32 * $warps }, { $n / $warps / 8 }, { $m / 4 }, { $d / 4 }
+                backward_sm80::BackwardSm80Tile<$element, $warps, { $n / $warps / 8 }, $m, $d>
             >,
             Backward,
             crate::params::BackwardParams
@@ -158,7 +158,7 @@ macro_rules! backward_queries_sm80 {
                 barriers: backward_sm80::BARRIERS,
             },
             backward_sm80::backward_queries::<
-                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }
+                backward_sm80::BackwardSm80Tile<$element, $warps, { $m / $warps / 8 }, $n, $d>
             >,
             Backward,
             crate::params::BackwardParams

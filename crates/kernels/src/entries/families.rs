@@ -74,7 +74,7 @@ macro_rules! forward_simt {
                 shared_bytes: simt($m, $n, $d).shared_bytes(),
                 barriers: forward_simt::BARRIERS,
             },
-            forward_simt::forward_simt::<$element, $m, $n, $d, { $m * 4 }, { $n / 16 }, { $d / 32 }, $dropout>
+            forward_simt::forward_simt::<forward_simt::SimtTile<$element, $m, $n, $d, $dropout>>
         }
     };
 }
@@ -115,7 +115,7 @@ macro_rules! forward_sm80 {
                 barriers: forward_sm80::barriers(mma($m, $n, $d, $warps)),
             },
             forward_sm80::forward_sm80::<
-                $element, $m, $n, $d, { 32 * $warps }, { $m / $warps / 8 }, { $n / 4 }, { $d / 4 }, $score_mod
+                forward_sm80::Sm80Tile<$element, $warps, { $m / $warps / 8 }, $n, $d, $score_mod>
             >
         }
     };
@@ -155,7 +155,7 @@ macro_rules! decode {
                 shared_bytes: decode_config($m, $d, $warps, $stages).shared_bytes(),
                 barriers: decode::BARRIERS,
             },
-            decode::decode::<$element, $m, $d, $warps, { $stages - 1 }, { $m / 8 }, { $d / 4 }>,
+            decode::decode::<decode::DecodeTile<$element, { $m / 8 }, $d, $warps, { $stages - 1 }>>,
             Decode,
             crate::params::DecodeParams
         }

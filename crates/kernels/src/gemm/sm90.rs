@@ -15,9 +15,9 @@ use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::GemmParams;
 use crate::ptx::tma::{self, TensorMap};
-use crate::ptx::wgmma::{self, Accumulator, Columns, Format, Width};
+use crate::ptx::wgmma::{self, Accumulator, Format, Span};
 use crate::ptx::{barrier, fence, global, index, shared, warp};
-use crate::registers::Registers as _;
+use crate::registers::{Columns, Registers as _};
 use crate::tile::mma::MmaElement;
 use crate::tile::mma_block::Panel;
 use crate::tile::wgmma::{BOX_BYTES, Descriptor, LINE_ELEMENTS, chunk, load};
@@ -68,12 +68,12 @@ where
     E: MmaElement + Format,
     A: Panel,
     B: Panel,
-    Columns<N>: Width,
+    Columns<N>: Span,
 {
     type Element = E;
     type A = A;
     type B = B;
-    type C = <Columns<N> as Width>::Accumulator;
+    type C = <Columns<N> as Span>::Accumulator;
     type Steps = Count<STAGES>;
 }
 

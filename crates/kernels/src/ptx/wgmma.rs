@@ -24,7 +24,7 @@
 use core::arch::asm;
 
 use crate::element::{Bf16, E4m3, F16};
-use crate::registers::Registers;
+use crate::registers::{Columns, Registers, Width};
 
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
@@ -145,17 +145,10 @@ pub trait Accumulator: Registers<Value = f32> {
     unsafe fn wait_group<const PENDING: usize>(&mut self);
 }
 
-/// `N` columns of a warpgroup's 64 rows. Array lengths cannot be computed from parameters, so that
-/// [`Width`] gives the arrays.
-#[derive(Clone, Copy, Debug)]
-pub struct Columns<const N: u32>;
-
-/// What a thread holds of [`Columns`].
-pub trait Width {
+/// What a thread holds of [`Columns`] of a warpgroup's 64 rows.
+pub trait Span: Width {
     /// In fp32, as D.
     type Accumulator: Accumulator;
-    /// One of its two rows.
-    type Row: Registers<Value = f32>;
     /// Rounded to 16 bits, as A.
     type Packed16: Registers<Value = u32>;
     /// Rounded to 8 bits, as A.
@@ -223,9 +216,8 @@ macro_rules! first_product {
 
 macro_rules! accumulator {
     ($columns:literal, [$($index:literal)*]) => {
-        impl Width for Columns<$columns> {
+        impl Span for Columns<$columns> {
             type Accumulator = [f32; $columns / 2];
-            type Row = [f32; $columns / 4];
             type Packed16 = [u32; $columns / 4];
             type Packed8 = [u32; $columns / 8];
         }

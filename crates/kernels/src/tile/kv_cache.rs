@@ -4,6 +4,7 @@ use crate::config::WARP_KEYS;
 use crate::element::Element;
 use crate::params::{DecodeParams, Strides};
 use crate::ptx::{cp_async, global, index, shared};
+use crate::registers::Width;
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{CHUNK, MmaTile};
 
@@ -99,13 +100,7 @@ impl<'a> KvCache<'a> {
     /// tile.
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn fill<E: Element, const HEAD_DIM: u32>(
-        &self,
-        tile: MmaTile<HEAD_DIM>,
-        rows: &Rows,
-        first: u32,
-        end: u32,
-    ) {
+    pub unsafe fn fill<E: Element, W: Width>(&self, tile: MmaTile<W>, rows: &Rows, first: u32, end: u32) {
         let strides = 2 * (self.strides.batch | self.strides.row);
         // SAFETY: the cache is readable up to `end`, all lanes are here, and none still reads the tile.
         unsafe {
@@ -123,27 +118,21 @@ impl<'a> KvCache<'a> {
     /// As [`Self::fill`].
     #[inline(always)]
     #[track_caller]
-    unsafe fn copy_async<const HEAD_DIM: u32>(
-        &self,
-        tile: MmaTile<HEAD_DIM>,
-        rows: &Rows,
-        first: u32,
-        end: u32,
-    ) {
+    unsafe fn copy_async<W: Width>(&self, tile: MmaTile<W>, rows: &Rows, first: u32, end: u32) {
         let lane_column = index::thread() % ROW_LANES * (CHUNK / 2);
         let mut i = 0;
         while i < LANE_ROWS {
             let exists = first + lane_row(i) < end;
             // Where nothing is read the address still has to be a valid one.
             let from = if exists { self.row(rows.0[i]) } else { self.address };
-            let to = tile.address + lane_row(i) * MmaTile::<HEAD_DIM>::STRIDE;
+            let to = tile.address + lane_row(i) * MmaTile::<W>::STRIDE;
             let mut part = 0;
-            while part < HEAD_DIM {
+            while part < W::COLUMNS {
                 let column = part + lane_column;
                 let left = self.params.head_dim.saturating_sub(column);
                 let bytes = if exists { (2 * left).min(CHUNK) } else { 0 };
                 let offset = if left > 0 { 2 * column as u64 } else { 0 };
-                if column < HEAD_DIM {
+                if column < W::COLUMNS {
                     // SAFETY: the bytes are the cache's, and no lane still reads the chunk of the tile.
                     unsafe { cp_async::copy16(to + 2 * column, from + offset, bytes) };
                 }
@@ -159,8 +148,8 @@ impl<'a> KvCache<'a> {
     /// As [`Self::fill`].
     #[inline(always)]
     #[track_caller]
-    unsafe fn copy_realigned<const HEAD_DIM: u32>(&self, tile: MmaTile<HEAD_DIM>, first: u32, end: u32) {
-        let chunks = HEAD_DIM * 2 / CHUNK;
+    unsafe fn copy_realigned<W: Width>(&self, tile: MmaTile<W>, first: u32, end: u32) {
+        let chunks = W::COLUMNS * 2 / CHUNK;
         let mut chunk = index::thread() % 32;
         while chunk < WARP_KEYS * chunks {
             let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
@@ -170,7 +159,7 @@ impl<'a> KvCache<'a> {
             unsafe {
                 let from = self.row(self.locate_key(first + row, end)) + 2 * column as u64;
                 let words = load_chunk(from, elements);
-                shared::store4(tile.address + row * MmaTile::<HEAD_DIM>::STRIDE + 2 * column, words);
+                shared::store4(tile.address + row * MmaTile::<W>::STRIDE + 2 * column, words);
             }
             chunk += 32;
         }

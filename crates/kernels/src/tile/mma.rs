@@ -5,8 +5,11 @@
 //! over the four lanes of a quad. Register tiles here are indexed [row][column] of what the lane
 //! holds: row 2m + h is row 16m + 8h + g, column 2n + e is column 8n + 2t + e.
 
+use core::marker::PhantomData;
+
 use crate::element::{Bf16, Element, F16};
 use crate::ptx::{convert, index, ldmatrix, mma, shared};
+use crate::registers::{Matrix, Width};
 
 /// Lanes that share a row of a product.
 pub const QUAD: u32 = 4;
@@ -26,23 +29,23 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// This thread's, if each warp has `ROWS` times eight rows.
+    /// This thread's, if each warp has `rows` times eight rows.
     #[inline(always)]
-    pub fn current<const ROWS: usize>() -> Self {
-        Self::of_thread::<ROWS>(index::thread())
+    pub fn current(rows: usize) -> Self {
+        Self::of_thread(index::thread(), rows)
     }
 
     /// As [`Self::current`], found anew: behind a loop that has no registers to keep it in.
     #[inline(always)]
-    pub fn reread<const ROWS: usize>() -> Self {
-        Self::of_thread::<ROWS>(index::reread_thread())
+    pub fn reread(rows: usize) -> Self {
+        Self::of_thread(index::reread_thread(), rows)
     }
 
     /// As [`Self::current`], of a given thread.
     #[inline(always)]
-    pub fn of_thread<const ROWS: usize>(thread: u32) -> Self {
+    pub fn of_thread(thread: u32, rows: usize) -> Self {
         let (warp, lane) = (thread / 32, thread % 32);
-        Self { warp_row: warp * 8 * ROWS as u32, group: lane / QUAD, pair: lane % QUAD }
+        Self { warp_row: warp * 8 * rows as u32, group: lane / QUAD, pair: lane % QUAD }
     }
 
     /// Row of the block's tile that the lane's row `i` is.
@@ -103,17 +106,24 @@ impl MmaElement for Bf16 {
 /// Rows are one chunk longer than their columns: an odd multiple of 16 bytes, so that the eight rows
 /// that `ldmatrix` reads at once lie in different banks, whatever the number of columns.
 #[derive(Clone, Copy)]
-pub struct MmaTile<const COLUMNS: u32> {
+pub struct MmaTile<W> {
     /// Byte address of the first element, 16-byte aligned.
     pub address: u32,
+    columns: PhantomData<W>,
 }
 
-impl<const COLUMNS: u32> MmaTile<COLUMNS> {
+impl<W: Width> MmaTile<W> {
     /// Bytes from one row to the next.
     pub const STRIDE: u32 = const {
-        assert!(COLUMNS.is_multiple_of(16));
-        2 * COLUMNS + CHUNK
+        assert!(W::COLUMNS.is_multiple_of(16));
+        2 * W::COLUMNS + CHUNK
     };
+
+    /// The matrix at `address`, a multiple of 16.
+    #[inline(always)]
+    pub fn new(address: u32) -> Self {
+        Self { address, columns: PhantomData }
+    }
 
     /// Bytes of `rows` rows.
     pub const fn bytes(rows: u32) -> u32 {
@@ -129,59 +139,63 @@ impl<const COLUMNS: u32> MmaTile<COLUMNS> {
     /// The rows from `row` on.
     #[inline(always)]
     pub fn from_row(self, row: u32) -> Self {
-        Self { address: self.at(row, 0) }
+        Self::new(self.at(row, 0))
     }
 
     /// Writes zeros into the columns from `first`, an even one, on, in `rows` rows. A barrier must follow
     /// before others read them.
     ///
     /// # Safety
-    /// All `THREADS` threads of the block call this together; no other thread accesses those columns.
+    /// All `threads` threads of the block call this together; no other thread accesses those columns.
     #[inline(always)]
-    pub unsafe fn clear_columns<const THREADS: u32>(self, first: u32, rows: u32) {
-        if first >= COLUMNS {
+    pub unsafe fn clear_columns(self, first: u32, rows: u32, threads: u32) {
+        if first >= W::COLUMNS {
             return;
         }
         let (warp, lane) = (index::thread() / 32, index::thread() % 32);
         let mut row = warp;
         while row < rows {
             let mut column = first + 2 * lane;
-            while column < COLUMNS {
+            while column < W::COLUMNS {
                 // SAFETY: the word lies in the tile, and no other thread accesses it.
                 unsafe { shared::store_b32(self.at(row, column), 0) };
                 column += 64;
             }
-            row += THREADS / 32;
+            row += threads / 32;
         }
     }
 }
 
-/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first `COLS`·4 rows of `b`, over all columns;
+/// Fragments of A that a warp multiplies at a time, at the most; no register is kept for those that it lacks.
+const FRAGMENTS: usize = 8;
+
+/// `acc` += A·Bᵀ: A the warp's rows from `first_row` on, B the first S::COLS·4 rows of `b`, over all columns;
 /// of this lane's two in the first eight, only what the mask `keep` keeps.
 ///
 /// # Safety
 /// Both tiles are written, with a barrier between; all 32 lanes of the warp call this together.
 #[inline(always)]
-pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS: usize, const COLS: usize>(
-    acc: &mut [[f32; COLS]; ROWS],
-    a: MmaTile<COLUMNS>,
+pub unsafe fn multiply_transposed<E: MmaElement, W: Width, S: Matrix>(
+    acc: &mut S,
+    a: MmaTile<W>,
     first_row: u32,
-    b: MmaTile<COLUMNS>,
+    b: MmaTile<W>,
     keep: u32,
 ) {
+    const { assert!(S::ROWS <= 2 * FRAGMENTS) };
     let lane = index::thread() % 32;
     // Lanes name the rows of four 8×8 matrices: of A, rows 0–7 and 8–15 of the left half, then of the
     // right; of B, the left and right half of rows 0–7, then of rows 8–15.
     let a_first = a.at(first_row + lane % 16, lane / 16 * 8);
     let b_first = b.at(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     let mut k = 0;
-    while k < COLUMNS {
-        let mut a_fragments = [[0; 4]; ROWS];
+    while k < W::COLUMNS {
+        let mut a_fragments = [[0; 4]; FRAGMENTS];
         let mut m = 0;
-        while m < ROWS / 2 {
+        while m < S::ROWS / 2 {
             // SAFETY: the rows of A are written, with a barrier between, and all lanes are here.
             a_fragments[m] =
-                unsafe { ldmatrix::load_x4(a_first + 16 * m as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+                unsafe { ldmatrix::load_x4(a_first + 16 * m as u32 * MmaTile::<W>::STRIDE + 2 * k) };
             if k == 0 {
                 a_fragments[m][0] &= keep;
                 a_fragments[m][1] &= keep;
@@ -189,20 +203,19 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
             m += 1;
         }
         let mut n = 0;
-        while n < COLS / 2 {
+        while n < S::COLS / 2 {
             // SAFETY: the rows of B are written, with a barrier between, and all lanes are here.
-            let mut b =
-                unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<COLUMNS>::STRIDE + 2 * k) };
+            let mut b = unsafe { ldmatrix::load_x4(b_first + 8 * n as u32 * MmaTile::<W>::STRIDE + 2 * k) };
             if k == 0 {
                 b[0] &= keep;
                 b[2] &= keep;
             }
             let mut m = 0;
-            while m < ROWS / 2 {
+            while m < S::ROWS / 2 {
                 // SAFETY: all lanes of the warp are here.
                 unsafe {
-                    step::<E, ROWS, COLS>(acc, m, n, a_fragments[m], [b[0], b[1]]);
-                    step::<E, ROWS, COLS>(acc, m, n + 1, a_fragments[m], [b[2], b[3]]);
+                    step::<E, S>(acc, m, n, a_fragments[m], [b[0], b[1]]);
+                    step::<E, S>(acc, m, n + 1, a_fragments[m], [b[2], b[3]]);
                 }
                 m += 1;
             }
@@ -212,7 +225,7 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
     }
 }
 
-/// `acc` += P·V: P the warp's probabilities in registers, V the first `COLS`·4 rows of `v`.
+/// `acc` += P·V: P the warp's probabilities in registers, V the first P::COLS·4 rows of `v`.
 ///
 /// P is rounded to the storage type on its way into the tensor cores; its layout as a product is the
 /// one that an A operand needs, so no lane exchanges anything.
@@ -220,25 +233,20 @@ pub unsafe fn multiply_transposed<E: MmaElement, const COLUMNS: u32, const ROWS:
 /// # Safety
 /// The tile is written, with a barrier between; all 32 lanes of the warp call this together.
 #[inline(always)]
-pub unsafe fn multiply_accumulate<
-    E: MmaElement,
-    const COLUMNS: u32,
-    const ROWS: usize,
-    const COLS: usize,
-    const OUT: usize,
->(
-    acc: &mut [[f32; OUT]; ROWS],
-    p: &[[f32; COLS]; ROWS],
-    v: MmaTile<COLUMNS>,
+pub unsafe fn multiply_accumulate<E: MmaElement, W: Width, O: Matrix, P: Matrix>(
+    acc: &mut O,
+    p: &P,
+    v: MmaTile<W>,
 ) {
+    const { assert!(P::ROWS <= 2 * FRAGMENTS) };
     let lane = index::thread() % 32;
     // Rows 0–7 and 8–15 of the left half, then of the right; transposed on the way, since V's rows are keys.
     let v_first = v.at(lane % 16, lane / 16 * 8);
     let mut k = 0;
-    while k < COLS / 4 {
-        let mut a = [[0; 4]; ROWS];
+    while k < P::COLS / 4 {
+        let mut a = [[0; 4]; FRAGMENTS];
         let mut m = 0;
-        while m < ROWS / 2 {
+        while m < P::ROWS / 2 {
             let (upper, lower) = (&p[2 * m], &p[2 * m + 1]);
             let j = 4 * k;
             a[m] = [
@@ -250,16 +258,16 @@ pub unsafe fn multiply_accumulate<
             m += 1;
         }
         let mut n = 0;
-        while n < OUT / 2 {
-            let address = v_first + 16 * k as u32 * MmaTile::<COLUMNS>::STRIDE + 16 * n as u32;
+        while n < O::COLS / 2 {
+            let address = v_first + 16 * k as u32 * MmaTile::<W>::STRIDE + 16 * n as u32;
             // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
             let b = unsafe { ldmatrix::load_x4_transposed(address) };
             let mut m = 0;
-            while m < ROWS / 2 {
+            while m < O::ROWS / 2 {
                 // SAFETY: all lanes of the warp are here.
                 unsafe {
-                    step::<E, ROWS, OUT>(acc, m, n, a[m], [b[0], b[1]]);
-                    step::<E, ROWS, OUT>(acc, m, n + 1, a[m], [b[2], b[3]]);
+                    step::<E, O>(acc, m, n, a[m], [b[0], b[1]]);
+                    step::<E, O>(acc, m, n + 1, a[m], [b[2], b[3]]);
                 }
                 m += 1;
             }
@@ -274,13 +282,7 @@ pub unsafe fn multiply_accumulate<
 /// # Safety
 /// All 32 lanes of the warp call this together.
 #[inline(always)]
-unsafe fn step<E: MmaElement, const ROWS: usize, const COLS: usize>(
-    acc: &mut [[f32; COLS]; ROWS],
-    m: usize,
-    n: usize,
-    a: [u32; 4],
-    b: [u32; 2],
-) {
+unsafe fn step<E: MmaElement, S: Matrix>(acc: &mut S, m: usize, n: usize, a: [u32; 4], b: [u32; 2]) {
     let (i, j) = (2 * m, 2 * n);
     let mut block = [acc[i][j], acc[i][j + 1], acc[i + 1][j], acc[i + 1][j + 1]];
     // SAFETY: all lanes of the warp are here.

@@ -5,13 +5,26 @@
 //! of a matrix start at the same distance from one; [`WordCopy`] for any rows. All leave zeros where no row
 //! is.
 
+use core::marker::PhantomData;
+
 use crate::element::Element;
 use crate::ptx::{cp_async, index, shared, warp};
+use crate::registers::Width;
 use crate::tile::mma::{CHUNK, MmaTile, QUAD};
 use crate::tile::simt::GlobalTile;
 
-/// The rows of one matrix on their way into tiles of `COLUMNS` columns, from its first row on.
-pub trait TileCopy<const COLUMNS: u32>: Sized {
+/// What a block copies in one turn.
+pub trait Copied {
+    /// Columns of a tile.
+    type Columns: Width;
+    /// Its rows.
+    const ROWS: u32;
+    /// Threads of a block.
+    const THREADS: u32;
+}
+
+/// The rows of one matrix on their way into tiles of [`Width::COLUMNS`] columns, from its first row on.
+pub trait TileCopy<W>: Sized {
     /// Columns that this way copies anew for each row of `head_dim`; what lies behind them in a tile has to
     /// be cleared once.
     fn copied_columns(head_dim: u32) -> u32;
@@ -25,14 +38,14 @@ pub trait TileCopy<const COLUMNS: u32>: Sized {
     /// # Safety
     /// All threads of the block call this together. The rows are readable; the tile fits at its address, and
     /// no thread still reads it.
-    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>);
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<W>);
 
     /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read
     /// it.
     ///
     /// # Safety
     /// All threads of the block call this together, after [`cp_async::wait_group`] covered the tile's copies.
-    unsafe fn settle(&self, tile: MmaTile<COLUMNS>);
+    unsafe fn settle(&self, tile: MmaTile<W>);
 }
 
 /// Whether all rows of `source` start at multiples of 16 bytes and are whole chunks.
@@ -58,7 +71,7 @@ pub fn shift(source: &GlobalTile) -> u32 {
 /// `SHIFTED`, a row's first elements are preceded by what lies before them in their 16 bytes, and all columns
 /// come [`shift`] later; what is multiplied over the columns has to leave the foreign ones out
 /// ([`keep_columns`]).
-pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
+pub struct ChunkCopy<const SHIFTED: bool, C> {
     /// Byte address of this thread's chunk in its first row of the next tile.
     source: u64,
     /// Bytes from one row to the next.
@@ -69,6 +82,7 @@ pub struct ChunkCopy<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32
     bytes: u32,
     /// Whether the thread copies at all.
     active: bool,
+    copied: PhantomData<C>,
 }
 
 /// Which of its two columns of the first eight of an `mma` operand this lane keeps, as a mask, if `shift` are
@@ -85,14 +99,15 @@ pub fn keep_columns(shift: u32) -> u32 {
     }
 }
 
-impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32>
-    ChunkCopy<SHIFTED, COLUMNS, THREADS, ROWS>
-{
+impl<const SHIFTED: bool, C: Copied> ChunkCopy<SHIFTED, C> {
     /// Chunks of a row.
-    const CHUNKS: u32 = COLUMNS * 2 / CHUNK;
+    const CHUNKS: u32 = C::Columns::COLUMNS * 2 / CHUNK;
+
+    /// Bytes from one row of a tile to the next.
+    const STRIDE: u32 = MmaTile::<C::Columns>::STRIDE;
 
     /// Rows that the block's threads copy in one turn; a few threads may have no part in it.
-    const TURN: u32 = THREADS / Self::CHUNKS;
+    const TURN: u32 = C::THREADS / Self::CHUNKS;
 
     /// Issues the copies of a tile of which all rows exist.
     ///
@@ -102,11 +117,11 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
     unsafe fn copy_whole(&self, target: u32) {
         let (mut source, target) = (self.source, target + self.target);
         let mut row = 0;
-        while row < ROWS {
+        while row < C::ROWS {
             // Only the last turn can reach behind the tile.
-            if row + Self::TURN <= ROWS || self.target < (ROWS - row) * MmaTile::<COLUMNS>::STRIDE {
+            if row + Self::TURN <= C::ROWS || self.target < (C::ROWS - row) * Self::STRIDE {
                 // SAFETY: the row is readable, and no thread still reads its chunk of the tile.
-                unsafe { cp_async::copy16(target + row * MmaTile::<COLUMNS>::STRIDE, source, self.bytes) };
+                unsafe { cp_async::copy16(target + row * Self::STRIDE, source, self.bytes) };
             }
             source += Self::TURN as u64 * self.stride;
             row += Self::TURN;
@@ -120,24 +135,22 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
     #[inline(always)]
     unsafe fn copy_part(&self, target: u32, rows: u32) {
         let (mut source, mut offset) = (self.source, self.target);
-        let end = index::unknown(ROWS * MmaTile::<COLUMNS>::STRIDE);
-        let rows = rows * MmaTile::<COLUMNS>::STRIDE;
+        let end = index::unknown(C::ROWS * Self::STRIDE);
+        let rows = rows * Self::STRIDE;
         while offset < end {
             let bytes = if offset < rows { self.bytes } else { 0 };
             // SAFETY: nothing is read of a row that does not exist, and no thread still reads the tile.
             unsafe { cp_async::copy16(target + offset, source, bytes) };
             source += Self::TURN as u64 * self.stride;
-            offset += Self::TURN * MmaTile::<COLUMNS>::STRIDE;
+            offset += Self::TURN * Self::STRIDE;
         }
     }
 }
 
-impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
-    for ChunkCopy<SHIFTED, COLUMNS, THREADS, ROWS>
-{
+impl<const SHIFTED: bool, C: Copied> TileCopy<C::Columns> for ChunkCopy<SHIFTED, C> {
     #[inline(always)]
     fn copied_columns(head_dim: u32) -> u32 {
-        if SHIFTED { COLUMNS } else { head_dim }
+        if SHIFTED { C::Columns::COLUMNS } else { head_dim }
     }
 
     #[inline(always)]
@@ -150,29 +163,30 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
             // Where the chunk does not exist, no byte of it is read.
             source: source.at::<E>(row, column) - 2 * shift as u64,
             stride: E::BYTES * source.stride,
-            target: row * MmaTile::<COLUMNS>::STRIDE + 2 * column,
+            target: row * Self::STRIDE + 2 * column,
             bytes: if SHIFTED { (2 * columns).min(CHUNK) } else { CHUNK },
             active: thread < Self::TURN * Self::CHUNKS && (SHIFTED || columns > 0),
+            copied: PhantomData,
         }
     }
 
     #[inline(always)]
-    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>) {
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<C::Columns>) {
         if self.active {
             // SAFETY: all threads are here, the rows are readable, and none still reads the tile.
             unsafe {
-                if rows >= ROWS {
+                if rows >= C::ROWS {
                     self.copy_whole(tile.address);
                 } else {
                     self.copy_part(tile.address, rows);
                 }
             }
         }
-        self.source += ROWS as u64 * self.stride;
+        self.source += C::ROWS as u64 * self.stride;
     }
 
     #[inline(always)]
-    unsafe fn settle(&self, _: MmaTile<COLUMNS>) {}
+    unsafe fn settle(&self, _: MmaTile<C::Columns>) {}
 }
 
 /// Copies of 4 bytes, for rows that start at any multiple of 2 bytes; each warp copies whole rows, its lanes
@@ -180,13 +194,14 @@ impl<const SHIFTED: bool, const COLUMNS: u32, const THREADS: u32, const ROWS: u3
 ///
 /// A row that starts in the middle of a word arrives one element late, with the half word before it; its
 /// warp shifts it into place in [`TileCopy::settle`].
-pub struct WordCopy<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> {
+pub struct WordCopy<C> {
     /// Byte address of the next tile's first row.
     source: u64,
     /// Bytes from one row to the next.
     stride: u64,
     /// Elements of a row.
     columns: u32,
+    copied: PhantomData<C>,
 }
 
 /// Rows that are read before the first of them is written: enough to cover the latency of shared memory.
@@ -195,16 +210,19 @@ const SHIFTED_TOGETHER: usize = 4;
 /// [`WordCopy::PASSES`] of the widest tile, 256 columns.
 const MAX_PASSES: usize = 4;
 
-impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, THREADS, ROWS> {
+impl<C: Copied> WordCopy<C> {
+    /// Bytes from one row of a tile to the next.
+    const STRIDE: u32 = MmaTile::<C::Columns>::STRIDE;
+
     /// Rows of a tile that a warp copies; they are neighbours, and each is finished by a lane of its own.
     const WARP_ROWS: u32 = const {
-        let rows = ROWS / (THREADS / 32);
-        assert!(ROWS.is_multiple_of(THREADS / 32) && rows <= 32 && rows.is_multiple_of(2));
+        let rows = C::ROWS / (C::THREADS / 32);
+        assert!(C::ROWS.is_multiple_of(C::THREADS / 32) && rows <= 32 && rows.is_multiple_of(2));
         rows
     };
 
     /// Times that a warp's lanes go along a row.
-    const PASSES: u32 = (COLUMNS / 2).div_ceil(32);
+    const PASSES: u32 = (C::Columns::COLUMNS / 2).div_ceil(32);
 
     /// Words of a row that are copied whole; one more may be there in part.
     #[inline(always)]
@@ -243,7 +261,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
         let mut row = 0;
         while row < Self::WARP_ROWS {
             // SAFETY: the warp's rows are all readable, and no thread still reads the tile.
-            unsafe { self.copy_row(source, target + row * MmaTile::<COLUMNS>::STRIDE, lane) };
+            unsafe { self.copy_row(source, target + row * Self::STRIDE, lane) };
             source += self.stride;
             row += 1;
         }
@@ -256,8 +274,8 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
     /// As [`TileCopy::copy`].
     #[inline(always)]
     unsafe fn copy_part(&self, mut source: u64, mut target: u32, lane: u32, rows: u32) {
-        let end = target + index::unknown(Self::WARP_ROWS * MmaTile::<COLUMNS>::STRIDE);
-        let copied = target + rows * MmaTile::<COLUMNS>::STRIDE;
+        let end = target + index::unknown(Self::WARP_ROWS * Self::STRIDE);
+        let copied = target + rows * Self::STRIDE;
         while target < end {
             if target < copied {
                 // SAFETY: the row is one of those that exist, and no thread still reads the tile.
@@ -271,7 +289,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
                 }
             }
             source += self.stride;
-            target += MmaTile::<COLUMNS>::STRIDE;
+            target += Self::STRIDE;
         }
     }
 
@@ -280,13 +298,13 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
     /// # Safety
     /// As [`TileCopy::settle`].
     #[inline(always)]
-    unsafe fn shift(&self, tile: MmaTile<COLUMNS>, lane: u32) {
+    unsafe fn shift(&self, tile: MmaTile<C::Columns>, lane: u32) {
         let address = tile.address + 4 * lane;
         let mut row = 0;
         while row < Self::WARP_ROWS {
             let mut words = [[0; MAX_PASSES]; SHIFTED_TOGETHER];
             self.each_word(row, lane, |i, pass| {
-                let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
+                let at = address + (row + 2 * i as u32) * Self::STRIDE + 128 * pass as u32;
                 // SAFETY: the row's copies have arrived, and brought the next word too, if only as the last
                 // one of the row.
                 let (low, high) = unsafe { (shared::load_b32(at), shared::load_b32(at + 4)) };
@@ -295,7 +313,7 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> WordCopy<COLUMNS, 
             // SAFETY: all lanes are here, and have read what any of them overwrites.
             unsafe { warp::sync() };
             self.each_word(row, lane, |i, pass| {
-                let at = address + (row + 2 * i as u32) * MmaTile::<COLUMNS>::STRIDE + 128 * pass as u32;
+                let at = address + (row + 2 * i as u32) * Self::STRIDE + 128 * pass as u32;
                 // SAFETY: the word lies in the warp's rows, and no other lane still reads it.
                 unsafe { shared::store_b32(at, words[i][pass]) };
             });
@@ -328,9 +346,7 @@ fn place() -> (u32, u32) {
     (thread / 32, thread % 32)
 }
 
-impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
-    for WordCopy<COLUMNS, THREADS, ROWS>
-{
+impl<C: Copied> TileCopy<C::Columns> for WordCopy<C> {
     #[inline(always)]
     fn copied_columns(head_dim: u32) -> u32 {
         // The word behind the whole ones is always written, if only with zeros.
@@ -339,11 +355,16 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
 
     #[inline(always)]
     fn new<E: Element>(source: &GlobalTile) -> Self {
-        Self { source: source.address, stride: E::BYTES * source.stride, columns: source.columns }
+        Self {
+            source: source.address,
+            stride: E::BYTES * source.stride,
+            columns: source.columns,
+            copied: PhantomData,
+        }
     }
 
     #[inline(always)]
-    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<COLUMNS>) {
+    unsafe fn copy(&mut self, rows: u32, tile: MmaTile<C::Columns>) {
         let (warp, lane) = place();
         let row = warp * Self::WARP_ROWS;
         let tile = tile.from_row(row);
@@ -366,11 +387,11 @@ impl<const COLUMNS: u32, const THREADS: u32, const ROWS: u32> TileCopy<COLUMNS>
                 cp_async::copy4(to, from, if exists { bytes } else { 0 });
             }
         }
-        self.source += ROWS as u64 * self.stride;
+        self.source += C::ROWS as u64 * self.stride;
     }
 
     #[inline(always)]
-    unsafe fn settle(&self, tile: MmaTile<COLUMNS>) {
+    unsafe fn settle(&self, tile: MmaTile<C::Columns>) {
         // Tiles have an even number of rows, so those of each start alike.
         let (first, all) = match (Self::is_late(self.source), Self::is_late(self.stride)) {
             (false, false) => return,

@@ -3,6 +3,7 @@
 
 use crate::element::Element;
 use crate::ptx::{global, index, shared};
+use crate::registers::Width;
 use crate::tile::mma::{CHUNK, MmaTile};
 use crate::tile::simt::GlobalTile;
 
@@ -11,10 +12,10 @@ use crate::tile::simt::GlobalTile;
 ///
 /// # Safety
 /// All 32 lanes of a warp call this together, after a `warp::sync` that follows the last write to the rows;
-/// `target` is writable and has at most COLUMNS − `first_column` columns.
+/// `target` is writable and has at most W::COLUMNS − `first_column` columns.
 #[inline(always)]
-pub unsafe fn store_rows<E: Element, const COLUMNS: u32>(
-    tile: MmaTile<COLUMNS>,
+pub unsafe fn store_rows<E: Element, W: Width>(
+    tile: MmaTile<W>,
     rows: u32,
     target: &GlobalTile,
     first_column: u32,
@@ -24,11 +25,11 @@ pub unsafe fn store_rows<E: Element, const COLUMNS: u32>(
     // SAFETY: all lanes are here, `target` is writable, and its rows start at multiples of the units' bytes.
     unsafe {
         if alignment.is_multiple_of(CHUNK as u64) {
-            store_units::<E, COLUMNS, 8>(tile, rows, target, first_column);
+            store_units::<E, W, 8>(tile, rows, target, first_column);
         } else if alignment.is_multiple_of(4) {
-            store_units::<E, COLUMNS, 2>(tile, rows, target, first_column);
+            store_units::<E, W, 2>(tile, rows, target, first_column);
         } else {
-            store_units::<E, COLUMNS, 1>(tile, rows, target, first_column);
+            store_units::<E, W, 1>(tile, rows, target, first_column);
         }
     }
 }
@@ -38,13 +39,13 @@ pub unsafe fn store_rows<E: Element, const COLUMNS: u32>(
 /// # Safety
 /// As [`store_rows`]; column 0 of each row lies at a multiple of the unit's bytes.
 #[inline(always)]
-unsafe fn store_units<E: Element, const COLUMNS: u32, const UNIT: u32>(
-    tile: MmaTile<COLUMNS>,
+unsafe fn store_units<E: Element, W: Width, const UNIT: u32>(
+    tile: MmaTile<W>,
     rows: u32,
     target: &GlobalTile,
     first_column: u32,
 ) {
-    let units = const { COLUMNS / UNIT };
+    let units = const { W::COLUMNS / UNIT };
     let end = index::unknown(units) * rows.min(target.rows);
     let mut unit = index::reread_thread() % 32;
     while unit < end {

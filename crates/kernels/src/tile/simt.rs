@@ -9,6 +9,7 @@ use crate::config::{ROW_LANES, THREAD_ROWS};
 use crate::element::Element;
 use crate::params::Strides;
 use crate::ptx::{index, math, shared};
+use crate::registers::Registers;
 use crate::scheduler::{Rows, WorkTile};
 
 /// Rows of a register tile, as an array length.
@@ -98,21 +99,28 @@ impl Lane {
 /// device memory, few enough to stay in registers beside the accumulators.
 const LOADS_IN_FLIGHT: u32 = 16;
 
-/// Copies a `ROWS` × `COLUMNS` tile into shared memory as fp32; what does not exist becomes 0.
+/// What a block loads at a time.
+pub trait Loaded {
+    /// Rows.
+    const ROWS: u32;
+    /// Columns.
+    const COLUMNS: u32;
+    /// Threads of the block.
+    const THREADS: u32;
+}
+
+/// Copies a tile into shared memory as fp32; what does not exist becomes 0.
 ///
 /// Each warp takes whole rows, its lanes consecutive columns: coalesced, at any alignment.
-/// `THREADS` is the block size. A barrier must follow before other threads read the tile.
+/// A barrier must follow before other threads read the tile.
 ///
 /// # Safety
 /// `source` describes readable memory, the tile fits at `target`, no thread still reads it.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
-    target: SharedTile,
-    source: &GlobalTile,
-) {
+pub unsafe fn load<E: Element, L: Loaded>(target: SharedTile, source: &GlobalTile) {
     // SAFETY: the source is readable, the tile fits at `target`, and no thread still reads it.
-    unsafe { load_as::<E, THREADS, ROWS, COLUMNS>(index::thread(), target, source) }
+    unsafe { load_as::<E, L>(index::thread(), target, source) }
 }
 
 /// As [`load`], by the thread with this index. Where it is read anew ([`index::reread_thread`]), a loop
@@ -122,23 +130,21 @@ pub unsafe fn load<E: Element, const THREADS: u32, const ROWS: u32, const COLUMN
 /// As [`load`]; the index is the thread's.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn load_as<E: Element, const THREADS: u32, const ROWS: u32, const COLUMNS: u32>(
-    thread: u32,
-    target: SharedTile,
-    source: &GlobalTile,
-) {
+pub unsafe fn load_as<E: Element, L: Loaded>(thread: u32, target: SharedTile, source: &GlobalTile) {
     let (warps, segments, rows_in_flight) = const {
-        let (warps, segments) = (THREADS / 32, COLUMNS / 32);
+        let (warps, segments) = (L::THREADS / 32, L::COLUMNS / 32);
         let mut rows = 1;
-        while 2 * rows * segments <= LOADS_IN_FLIGHT && (ROWS / warps).is_multiple_of(2 * rows) {
+        while 2 * rows * segments <= LOADS_IN_FLIGHT && (L::ROWS / warps).is_multiple_of(2 * rows) {
             rows *= 2;
         }
-        assert!(COLUMNS.is_multiple_of(32) && ROWS.is_multiple_of(warps) && segments <= LOADS_IN_FLIGHT);
+        assert!(
+            L::COLUMNS.is_multiple_of(32) && L::ROWS.is_multiple_of(warps) && segments <= LOADS_IN_FLIGHT
+        );
         (warps, segments, rows)
     };
     let lane = thread % 32;
     let mut first = thread / 32;
-    while first < ROWS {
+    while first < L::ROWS {
         let mut values = [0.0; LOADS_IN_FLIGHT as usize];
         let mut i = 0;
         while i < rows_in_flight * segments {
@@ -165,8 +171,8 @@ pub unsafe fn load_as<E: Element, const THREADS: u32, const ROWS: u32, const COL
 /// Both tiles are written up to that depth, for the thread's rows of A and all columns' rows of B,
 /// and a barrier stands between those writes and this call.
 #[inline(always)]
-pub unsafe fn multiply_transposed<const COLS: usize>(
-    acc: &mut [[f32; COLS]; ROWS],
+pub unsafe fn multiply_transposed<R: Registers<Value = f32>>(
+    acc: &mut [R; ROWS],
     a: SharedTile,
     b: SharedTile,
     lane: Lane,
@@ -177,7 +183,7 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
         // SAFETY: the thread's rows of A are written up to `depth`, with a barrier between.
         let rows = unsafe { load_rows(a, lane, k) };
         let mut j = 0;
-        while j < COLS {
+        while j < R::LEN {
             // SAFETY: the columns' rows of B are written up to `depth`, with a barrier between.
             let column = unsafe { shared::load4(b.at(lane.x + ROW_LANES * j as u32, k)) };
             let mut i = 0;
@@ -202,15 +208,11 @@ pub unsafe fn multiply_transposed<const COLS: usize>(
 /// The tile fits at `target` and no thread still reads it.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn store_product<const COLS: usize>(
-    target: SharedTile,
-    lane: Lane,
-    product: &[[f32; COLS]; ROWS],
-) {
+pub unsafe fn store_product<R: Registers<Value = f32>>(target: SharedTile, lane: Lane, product: &[R; ROWS]) {
     let mut i = 0;
     while i < ROWS {
         let mut j = 0;
-        while j < COLS {
+        while j < R::LEN {
             let (row, column) = (lane.row + i as u32, lane.x + ROW_LANES * j as u32);
             // SAFETY: the element lies in the tile, which fits at `target` and which no thread still reads.
             unsafe { shared::store(target.at(row, column), product[i][j]) };
@@ -225,8 +227,8 @@ pub unsafe fn store_product<const COLS: usize>(
 /// # Safety
 /// As [`multiply_transposed`], with B written for that many rows.
 #[inline(always)]
-pub unsafe fn multiply_accumulate<const PAIRS: usize>(
-    acc: &mut [[[f32; 2]; PAIRS]; ROWS],
+pub unsafe fn multiply_accumulate<P: Registers<Value = [f32; 2]>>(
+    acc: &mut [P; ROWS],
     a: SharedTile,
     b: SharedTile,
     lane: Lane,
@@ -239,7 +241,7 @@ pub unsafe fn multiply_accumulate<const PAIRS: usize>(
         let mut e = 0;
         while e < 4 {
             let mut j = 0;
-            while j < PAIRS {
+            while j < P::LEN {
                 // SAFETY: the first `depth` rows of B are written, with a barrier between.
                 let pair = unsafe { shared::load2(b.at(k + e as u32, pair_column(lane, j))) };
                 let mut i = 0;
@@ -284,15 +286,15 @@ pub fn pair_column(lane: Lane, j: usize) -> u32 {
 /// # Safety
 /// `row` exists in `target`, which is writable and touched by no other thread there.
 #[inline(always)]
-pub unsafe fn store_row<E: Element, const PAIRS: usize>(
+pub unsafe fn store_row<E: Element, P: Registers<Value = [f32; 2]>>(
     target: &GlobalTile,
     row: u32,
     lane: Lane,
-    pairs: &[[f32; 2]; PAIRS],
+    pairs: &P,
     factor: f32,
 ) {
     let mut j = 0;
-    while j < PAIRS {
+    while j < P::LEN {
         let mut e = 0;
         while e < 2 {
             let column = pair_column(lane, j) + e as u32;

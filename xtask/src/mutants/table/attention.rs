@@ -12,14 +12,14 @@ pub(super) const FAMILIES: &[Family] = &[
                 "simt_barrier",
                 "the barrier before K overwrites V is left out",
                 1,
-                "barrier::sync(0, THREADS);",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             nth(
                 "simt_barrier_p",
                 "the barrier between P's rows and their reads is left out",
                 4,
-                "barrier::sync(0, THREADS);",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             defect(
@@ -31,7 +31,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "simt_dropout_factor",
                 "the factor on weights that are kept is forgotten",
-                "if DROPOUT { params.dropout.scale } else { 1.0 }",
+                "if T::DROPOUT { params.dropout.scale } else { 1.0 }",
                 "1.0",
             ),
             defect("simt_rows", "rows past the last query are stored", "row < o_tile.rows", "true"),
@@ -52,19 +52,19 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "sm80_barrier",
                 "the barrier between the copies and their reads is left out",
-                "barrier::sync(0, THREADS);",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             defect(
                 "sm80_tail",
                 "the next block of keys is copied as if all of it existed",
-                "k.copy(keys - BLOCK_N, next);",
-                "k.copy(BLOCK_N, next);",
+                "k.copy(keys - T::BLOCK_N, next);",
+                "k.copy(T::BLOCK_N, next);",
             ),
             defect(
                 "sm80_clear",
                 "columns of Q past head_dim are not cleared",
-                "q_shared.clear_columns::<THREADS>(first_of_k, BLOCK_M);",
+                "q_shared.clear_columns(first_of_k, T::BLOCK_M, T::THREADS);",
                 "",
             ),
             nth(

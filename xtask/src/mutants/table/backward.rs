@@ -70,7 +70,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "backward_barrier",
                 "Q and dO are overwritten while they are still read",
                 1,
-                "barrier::sync(0, THREADS);",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             defect(
@@ -97,7 +97,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "backward_sm80_barrier",
                 "a stage is filled while it is still read",
                 1,
-                "barrier::sync(0, THREADS);",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             defect(

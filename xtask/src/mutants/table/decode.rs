@@ -8,18 +8,13 @@ pub(super) const FAMILIES: &[Family] = &[
         entries: "decode",
         tests: &["decode"],
         defects: &[
-            defect(
-                "decode_wait",
-                "a warp reads keys before its copies have landed",
-                "cp_async::wait_group::<AHEAD>();",
-                "",
-            ),
+            defect("decode_wait", "a warp reads keys before its copies have landed", "T::wait();", ""),
             nth("decode_sync", "a stage is filled while other lanes still read it", 2, "warp::sync();", ""),
             nth(
                 "decode_barrier",
                 "results are merged before all warps have written them",
                 2,
-                "barrier::sync(0, config.threads());",
+                "barrier::sync(0, T::THREADS);",
                 "",
             ),
             defect(

@@ -99,7 +99,7 @@ pub unsafe fn store_rows<E: MmaElement, X: Extent, O: Registers<Value = f32>>(
     const { assert!(E::BYTES == 2 && 2 * O::LEN as u32 <= X::COLUMNS) };
     let slots = Slots { lines };
     let together = const { Slots::<X>::TOGETHER };
-    let lane = Lane::reread::<2>();
+    let lane = Lane::reread(2);
     let mut first = 0;
     while first < WARP_ROWS {
         let mut half = first / 8;

@@ -1,32 +1,42 @@
 //! Merging the results of a block's warps, and where they go.
 
+use core::marker::PhantomData;
+
 use crate::attention::combine::{Weights, partial_lse, partial_o};
 use crate::attention::decode::work::{QueryRow, Work};
-use crate::config::DecodeConfig;
 use crate::element::Element;
 use crate::params::DecodeParams;
 use crate::ptx::{index, math, shared};
-use crate::softmax::{OnlineSoftmax, with_sink};
-use crate::tile::mma::{Lane, QUAD};
+use crate::registers::{Matrix, Registers as _, Width as _};
+use crate::softmax::with_sink;
+use crate::tile::mma::Lane;
+
+use super::tile::{Softmax, Tile};
 
 /// The warps' normalised O and their log-sum-exps, fp32, each where the warp's ring was.
-pub(super) struct Partials<const HEAD_DIM: u32, const WARPS: usize> {
-    pub(super) config: DecodeConfig,
+pub(super) struct Partials<T> {
     /// Of the first warp.
-    pub(super) address: u32,
+    address: u32,
+    tile: PhantomData<T>,
 }
 
-impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
+impl<T: Tile> Partials<T> {
+    /// Those whose rings begin at `address`.
+    #[inline(always)]
+    pub(super) fn new(address: u32) -> Self {
+        Self { address, tile: PhantomData }
+    }
+
     /// Address of an element of a warp's O.
     #[inline(always)]
     fn o(&self, warp: u32, row: u32, column: u32) -> u32 {
-        self.address + warp * self.config.ring_bytes() + 4 * (row * self.config.partial_stride() + column)
+        self.address + warp * T::CONFIG.ring_bytes() + 4 * (row * T::CONFIG.partial_stride() + column)
     }
 
     /// Address of a warp's log-sum-exp of a row.
     #[inline(always)]
     fn lse(&self, warp: u32, row: u32) -> u32 {
-        self.o(warp, self.config.block_m, row)
+        self.o(warp, T::BLOCK_M, row)
     }
 
     /// Writes this warp's result.
@@ -34,21 +44,15 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
     /// # Safety
     /// All 32 lanes of the warp call this together, its copies have arrived and its tiles have been read.
     #[inline(always)]
-    pub(super) unsafe fn write<const ROWS: usize, const OUT: usize>(
-        &self,
-        warp: u32,
-        lane: Lane,
-        acc: &[[f32; OUT]; ROWS],
-        softmax: &OnlineSoftmax<ROWS, QUAD>,
-    ) {
+    pub(super) unsafe fn write(&self, warp: u32, lane: Lane, acc: &T::O, softmax: &Softmax<T>) {
         let mut i = 0;
-        while i < ROWS {
+        while i < T::O::ROWS {
             let row = lane.row(i);
             // SAFETY: all lanes are here, each element is one lane's, and the warp is done with its ring.
             unsafe {
                 let (inverse_sum, lse) = softmax.finish(i);
                 let mut j = 0;
-                while j < OUT {
+                while j < T::O::COLS {
                     shared::store(self.o(warp, row, lane.column(j)), acc[i][j] * inverse_sum);
                     j += 1;
                 }
@@ -65,7 +69,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
     /// # Safety
     /// All threads of the block call this together, behind a barrier after [`Self::write`].
     #[inline(always)]
-    pub(super) unsafe fn merge<E: Element>(&self, params: &DecodeParams, work: &Work, last_row: u32) {
+    pub(super) unsafe fn merge(&self, params: &DecodeParams, work: &Work, last_row: u32) {
         let lane = index::thread() % 32;
         let mut row = index::thread() / 32;
         while work.first_row + row <= last_row {
@@ -77,10 +81,10 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
                 Target { work, at: &at, row: sequence_head * params.seqlen_q as u64 + at.position as u64 };
             let mut column = lane;
             let mut part = 0;
-            while part < HEAD_DIM / 32 {
+            while part < T::HeadDim::COLUMNS / 32 {
                 let mut value = 0.0;
                 let mut warp = 0;
-                while warp < WARPS {
+                while warp < T::Warps::LEN {
                     // SAFETY: all warps have written this element, with a barrier between.
                     let share = unsafe { shared::load(self.o(warp as u32, row, column)) };
                     value = math::fma(shares[warp], share, value);
@@ -88,7 +92,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
                 }
                 if column < params.head_dim {
                     // SAFETY: the element exists and is this lane's.
-                    unsafe { target.store_o::<E>(params, column, value) };
+                    unsafe { target.store_o::<T::Element>(params, column, value) };
                 }
                 column += 32;
                 part += 1;
@@ -97,7 +101,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
                 // SAFETY: the row exists and is this warp's.
                 unsafe { target.store_lse(params, lse) };
             }
-            row += WARPS as u32;
+            row += T::CONFIG.warps;
         }
     }
 
@@ -106,11 +110,11 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
     /// # Safety
     /// As [`Self::merge`].
     #[inline(always)]
-    unsafe fn shares(&self, row: u32, params: &DecodeParams, head: (u32, u32)) -> ([f32; WARPS], f32) {
-        let mut shares = [0.0; WARPS];
+    unsafe fn shares(&self, row: u32, params: &DecodeParams, head: (u32, u32)) -> (T::Warps, f32) {
+        let mut shares = T::Warps::splat(0.0);
         let mut max = f32::NEG_INFINITY;
         let mut warp = 0;
-        while warp < WARPS {
+        while warp < T::Warps::LEN {
             // SAFETY: all warps have written their log-sum-exps, with a barrier between.
             shares[warp] = unsafe { shared::load(self.lse(warp as u32, row)) };
             max = math::max(max, shares[warp]);
@@ -119,7 +123,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
         let weights = Weights::new(max);
         let mut sum = 0.0;
         let mut warp = 0;
-        while warp < WARPS {
+        while warp < T::Warps::LEN {
             shares[warp] = weights.of(shares[warp]);
             sum += shares[warp];
             warp += 1;
@@ -133,7 +137,7 @@ impl<const HEAD_DIM: u32, const WARPS: usize> Partials<HEAD_DIM, WARPS> {
             row_end
         };
         let mut warp = 0;
-        while warp < WARPS {
+        while warp < T::Warps::LEN {
             shares[warp] *= inverse_sum;
             warp += 1;
         }

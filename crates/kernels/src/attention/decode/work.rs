@@ -6,6 +6,8 @@ use crate::config::WARP_KEYS;
 use crate::params::DecodeParams;
 use crate::ptx::{global, index};
 
+use super::tile::Tile;
+
 /// A block's share of the problem.
 pub(super) struct Work {
     /// First packed row of its tile.
@@ -39,13 +41,13 @@ impl Work {
     /// # Safety
     /// Sq, `heads`, `group` and `num_splits` are at least 1, and `group` divides `heads`.
     #[inline(always)]
-    pub(super) unsafe fn of_block<const BLOCK_M: u32>(params: &DecodeParams) -> Self {
+    pub(super) unsafe fn of_block<T: Tile>(params: &DecodeParams) -> Self {
         // SAFETY: Sq, `heads`, `group` and `num_splits` are at least 1. Without this each division would
         // carry a call to the panic for a zero divisor, which a kernel cannot link.
         let (tiles, kv_heads) = unsafe {
             assert_unchecked(params.group > 0);
             assert_unchecked(params.num_splits > 0);
-            let (tiles, kv_heads) = (packed_rows(params).div_ceil(BLOCK_M), params.heads / params.group);
+            let (tiles, kv_heads) = (packed_rows(params).div_ceil(T::BLOCK_M), params.heads / params.group);
             assert_unchecked(tiles > 0);
             assert_unchecked(kv_heads > 0);
             (tiles, kv_heads)
@@ -53,7 +55,7 @@ impl Work {
         let (tile, rest) = (index::block() % tiles, index::block() / tiles);
         let (kv_head, rest) = (rest % kv_heads, rest / kv_heads);
         Self {
-            first_row: tile * BLOCK_M,
+            first_row: tile * T::BLOCK_M,
             kv_head,
             split: rest % params.num_splits,
             batch: rest / params.num_splits,

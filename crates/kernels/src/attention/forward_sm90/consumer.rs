@@ -41,7 +41,7 @@ pub(super) struct Consumer<T: Tile> {
     /// P, rounded, as A of its product with V.
     p: T::P,
     o: T::O,
-    softmax: OnlineSoftmax<2, QUAD, T::Element>,
+    softmax: OnlineSoftmax<[f32; 2], QUAD, T::Element>,
     /// Of the tile's head; used with [`Tile::SCORE_MOD`].
     score_mod: ScoreMod,
 }

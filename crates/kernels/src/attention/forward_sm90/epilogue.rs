@@ -49,7 +49,7 @@ pub(super) unsafe fn store<T: Tile>(
     epilogue::scale_rows(o, [finished[0].0, finished[1].0]);
     // Read again rather than kept in registers over the loop, which needs all of them.
     let thread = index::reread_thread();
-    let lane = Lane::of_thread::<2>(thread);
+    let lane = Lane::of_thread(thread, 2);
     // SAFETY: the tile at hand is not left yet; the rows in shared memory are this warp's own, and no copy
     // still reads them.
     unsafe {

@@ -3,7 +3,7 @@
 use crate::attention::transpose;
 use crate::element::{Bf16, E4m3, F16};
 use crate::ptx::convert;
-use crate::ptx::wgmma::{Format, Width};
+use crate::ptx::wgmma::{Format, Span};
 use crate::registers::Registers;
 use crate::softmax::{P_LIMIT, Weight};
 use crate::tile::mma::MmaElement;
@@ -14,7 +14,7 @@ pub trait Operand: Format + Weight + Copy {
     type Output: MmaElement;
 
     /// P of a block of `W` keys, as A of its product with V.
-    type Packed<W: Width>: Registers<Value = u32>;
+    type Packed<W: Span>: Registers<Value = u32>;
 
     /// Size of an element in bytes.
     const BYTES: u32;
@@ -36,7 +36,7 @@ pub trait Operand: Format + Weight + Copy {
 /// The registers of four blocks of eight columns are A as they come.
 impl<E: MmaElement + Format + Weight> Operand for E {
     type Output = E;
-    type Packed<W: Width> = W::Packed16;
+    type Packed<W: Span> = W::Packed16;
 
     const BYTES: u32 = <E as crate::element::Element>::BYTES as u32;
     const TRANSPOSES_VALUES: bool = false;
@@ -62,7 +62,7 @@ impl Weight for Bf16 {
 /// gives.
 impl Operand for E4m3 {
     type Output = Bf16;
-    type Packed<W: Width> = W::Packed8;
+    type Packed<W: Span> = W::Packed8;
 
     const BYTES: u32 = 1;
     const TRANSPOSES_VALUES: bool = true;

@@ -6,8 +6,8 @@ use super::operand::Operand;
 use crate::attention::alignment::Alignment;
 use crate::config::Sm90Config;
 use crate::hopper::ring::Stages;
-use crate::ptx::wgmma::{Accumulator, Columns, Width};
-use crate::registers::Registers;
+use crate::ptx::wgmma::{Accumulator, Span};
+use crate::registers::{Columns, Registers, Width};
 use crate::tile::panels::Extent;
 
 /// What the kernel is compiled for.
@@ -65,14 +65,14 @@ impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool> Tile
 where
     E: Operand,
     A: Alignment,
-    Columns<N>: Width,
-    Columns<D>: Width,
+    Columns<N>: Span,
+    Columns<D>: Span,
 {
     type Element = E;
-    type S = <Columns<N> as Width>::Accumulator;
-    type Row = <Columns<N> as Width>::Row;
+    type S = <Columns<N> as Span>::Accumulator;
+    type Row = <Columns<N> as Width>::Quarter;
     type P = E::Packed<Columns<N>>;
-    type O = <Columns<D> as Width>::Accumulator;
+    type O = <Columns<D> as Span>::Accumulator;
     type Alignment = A;
 
     const BLOCK_M: u32 = M;

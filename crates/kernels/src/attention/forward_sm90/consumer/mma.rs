@@ -78,7 +78,7 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
         if T::SCORE_MOD {
-            let lane = Lane::reread::<2>();
+            let lane = Lane::reread(2);
             let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
             let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
             // Row by row: the same registers under other names.
@@ -93,7 +93,7 @@ impl<T: Tile> Consumer<T> {
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
     pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
-        let lane = Lane::reread::<2>();
+        let lane = Lane::reread(2);
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
         let mut j = 0;
         while j < T::S::LEN {

@@ -104,7 +104,7 @@ impl<T: Tile> Consumer<T> {
         if keys == 0 {
             return;
         }
-        let keys = keys.saturating_sub(Lane::reread::<2>().column(0));
+        let keys = keys.saturating_sub(Lane::reread(2).column(0));
         let mut j = 0;
         while j < T::S::LEN {
             if 8 * (j as u32 / 4) + j as u32 % 2 >= keys {

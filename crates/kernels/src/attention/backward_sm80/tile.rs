@@ -1,0 +1,71 @@
+//! A tile of both kernels: its sizes and its types, declared once.
+
+use core::marker::PhantomData;
+
+use crate::attention::gradient::Changes;
+use crate::config::BackwardMmaConfig;
+use crate::registers::{Columns, Matrix, Width};
+use crate::tile::mma::{MmaElement, QUAD};
+
+/// What a kernel is compiled for.
+pub trait Tile: Changes {
+    /// Storage type.
+    type Element: MmaElement;
+    /// A lane's part of the scores, and of dS: its rows are those that the block owns, its columns those of
+    /// a step.
+    type S: Matrix;
+    /// Its part of a gradient of what the block owns.
+    type Gradient: Matrix;
+    /// Columns that all tensors are padded to in shared memory.
+    type HeadDim: Width;
+
+    /// Warps of a block.
+    const WARPS: u32;
+
+    /// Rows that a block owns: keys, or queries.
+    const OWNED: u32 = Self::CONFIG.owned;
+    /// Rows of a step: queries, or keys.
+    const STEP: u32 = Self::CONFIG.step;
+    /// Threads of a block.
+    const THREADS: u32 = Self::CONFIG.threads();
+    /// What follows from the sizes.
+    const CONFIG: BackwardMmaConfig = {
+        let config = BackwardMmaConfig {
+            owned: 8 * Self::S::ROWS as u32 * Self::WARPS,
+            step: QUAD * Self::S::COLS as u32,
+            head_dim: Self::HeadDim::COLUMNS,
+            warps: Self::WARPS,
+        };
+        assert!(config.is_well_formed() && Self::Gradient::ROWS == Self::S::ROWS);
+        assert!(QUAD * Self::Gradient::COLS as u32 == config.head_dim);
+        config
+    };
+}
+
+/// A tile of the lists of entries: a lane has `ROWS` rows of each product, its warp eight times as many.
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardSm80Tile<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32>(
+    PhantomData<E>,
+);
+
+impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32> Changes
+    for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM>
+{
+    const SCORE_MOD: bool = false;
+    const DROPOUT: bool = false;
+}
+
+impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const D: u32> Tile
+    for BackwardSm80Tile<E, WARPS, ROWS, STEP, D>
+where
+    E: MmaElement,
+    Columns<STEP>: Width,
+    Columns<D>: Width,
+{
+    type Element = E;
+    type S = [<Columns<STEP> as Width>::Quarter; ROWS];
+    type Gradient = [<Columns<D> as Width>::Quarter; ROWS];
+    type HeadDim = Columns<D>;
+
+    const WARPS: u32 = WARPS;
+}
