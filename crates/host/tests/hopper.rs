@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Case, Order, case, untouched_outside};
+use common::{Case, Order, case, sinks_of, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::forward::Outputs;
 use flash_attention::sim::Sim;
@@ -336,7 +336,11 @@ fn shifted(case: Case) -> Case {
         shape: [b, sq, sk, 8, 1, d.min(249)],
         head_dim_v: case.head_dim_v.map(|columns| columns.min(249)),
         orders: [Order::Bshd, Order::Bshd, case.orders[2]],
-        options: Options { alibi_slopes: None, ..case.options },
+        options: Options {
+            alibi_slopes: None,
+            sinks: case.options.sinks.as_ref().map(|_| sinks_of(8)),
+            ..case.options
+        },
         ..case
     }
 }
