@@ -1,9 +1,11 @@
 //! `cargo xtask kernels`.
 
+use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use fa_kernels::variant::{Generated, generated};
 use fa_ptx_builder::archive::{self, Shipped};
 use fa_ptx_builder::pipeline::Rebuilt;
 use fa_ptx_builder::toolchain;
@@ -84,6 +86,7 @@ impl Kernels {
 
     fn build(&self, workspace: &Workspace) -> Result<()> {
         let start = Instant::now();
+        write_entries(workspace)?;
         let committed = archive::read(&workspace.shipped()).ok();
         let manifest = committed.as_ref().map(|committed| &committed.manifest);
         let chosen = toolchain::search(&workspace.device())?.choose(manifest)?;
@@ -101,6 +104,20 @@ impl Kernels {
         );
         Ok(())
     }
+}
+
+/// Writes the source of the entry points, which the list gives, where it is another one.
+fn write_entries(workspace: &Workspace) -> Result<()> {
+    let folder = workspace.kernel_sources().join("entries/generated");
+    for Generated { file, text } in generated() {
+        let path = folder.join(&file);
+        if fs::read_to_string(&path).is_ok_and(|written| written == text) {
+            continue;
+        }
+        fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("{file} is written anew");
+    }
+    Ok(())
 }
 
 /// Fails with one line for each problem.

@@ -4,11 +4,13 @@
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
 mod backward;
+mod decode;
 mod feasibility;
 mod forward_sm90;
 mod gemm;
 
 pub use backward::{BackwardConfig, BackwardMmaConfig};
+pub use decode::{DecodeConfig, WARP_KEYS};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
 pub use forward_sm90::Sm90Config;
 pub use gemm::{GemmConfig, GemmSimtConfig, GemmSm90Config};
@@ -199,74 +201,6 @@ impl MmaConfig {
     }
 }
 
-/// Keys of a decode kernel's warp and step: the depth of one `mma`.
-pub const WARP_KEYS: u32 = 16;
-
-/// Tile of a decode kernel: `block_m` packed query rows, which every warp holds whole, against a ring of
-/// `stages` tiles of [`WARP_KEYS`] keys of its own for each of `warps` warps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeConfig {
-    /// Query rows of a block (BLOCK_M), of all heads that share a key/value head: a multiple of 16.
-    pub block_m: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 32; smaller head_dims are padded in shared
-    /// memory.
-    pub head_dim: u32,
-    /// Warps of a block.
-    pub warps: u32,
-    /// Tiles of K and V that a warp has room for, at least 2.
-    pub stages: u32,
-}
-
-impl DecodeConfig {
-    /// Threads of a block.
-    pub const fn threads(&self) -> u32 {
-        32 * self.warps
-    }
-
-    /// Key rows of a step (BLOCK_N).
-    pub const fn block_n(&self) -> u32 {
-        WARP_KEYS * self.warps
-    }
-
-    /// Bytes from one row of Q, K or V to the next: 16-bit elements, and 16 bytes of padding.
-    pub const fn row_bytes(&self) -> u32 {
-        2 * self.head_dim + 16
-    }
-
-    /// Bytes of one warp's ring.
-    pub const fn ring_bytes(&self) -> u32 {
-        self.stages * 2 * WARP_KEYS * self.row_bytes()
-    }
-
-    /// Floats from one row of a warp's partial O to the next; eight more than its columns, so that
-    /// lanes of different rows write to different banks.
-    pub const fn partial_stride(&self) -> u32 {
-        self.head_dim + 8
-    }
-
-    /// Bytes of one warp's partial O and lse, which lie where its ring was.
-    pub const fn partial_bytes(&self) -> u32 {
-        4 * self.block_m * (self.partial_stride() + 1)
-    }
-
-    /// Bytes of shared memory: Q, and the rings.
-    pub const fn shared_bytes(&self) -> u32 {
-        self.block_m * self.row_bytes() + self.warps * self.ring_bytes()
-    }
-
-    /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
-    pub const fn is_well_formed(&self) -> bool {
-        self.block_m > 0
-            && self.block_m.is_multiple_of(16)
-            && self.head_dim > 0
-            && self.head_dim.is_multiple_of(32)
-            && self.warps > 0
-            && self.warps <= 32
-            && self.stages >= 2
-            && self.partial_bytes() <= self.ring_bytes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,13 +220,5 @@ mod tests {
         {
             assert!(!SimtConfig { block_m, block_n, head_dim }.is_well_formed());
         }
-    }
-
-    #[test]
-    fn a_decode_ring_must_hold_the_partial_output() {
-        let config = DecodeConfig { block_m: 16, head_dim: 128, warps: 4, stages: 3 };
-        assert_eq!(config.shared_bytes(), 16 * 272 + 4 * 3 * 2 * 16 * 272);
-        assert!(config.is_well_formed());
-        assert!(!DecodeConfig { block_m: 32, stages: 2, ..config }.is_well_formed());
     }
 }

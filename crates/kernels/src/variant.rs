@@ -1,124 +1,35 @@
-//! Tiles beside those of the list: what a sweep builds, described without compiling it natively.
+//! A kernel with its tile, as data: what its PTX entry is called, needs and takes, and its source.
 //!
-//! A variant is one line of an `entries!` list ([`Variant::source`]) that a device build takes in place of
-//! the lists under `entries/`, and the [`Entry`] that the line would be there.
+//! The lists of [`entries`](crate::entries) are made of these, and a sweep builds others beside them.
 
 extern crate alloc;
 
+mod config;
+mod kernel;
+mod path;
+mod source;
+
 use alloc::{format, string::String};
 
-use crate::attention::{forward_simt, forward_sm80, forward_sm90};
-use crate::config::{Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config};
-use crate::entries::{Algorithm, Entry, Target, Tile};
+use crate::attention::{
+    backward_simt, backward_sm80, decode, forward_simt, forward_sm80, forward_sm90, standard,
+};
+use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
+use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
+use crate::gemm;
+pub use config::{Config, Fixed, Layout};
+pub use kernel::{Kernel, Storage};
+pub use source::{Generated, generated};
 
-/// The storage type whose lines of the list are its own.
-const E4M3: &str = "e4m3";
-
-/// The tile of a kernel that comes in many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Config {
-    /// Of `forward_simt`.
-    Simt(SimtConfig),
-    /// Of `forward_sm80`.
-    Mma(MmaConfig),
-    /// Of `forward_sm90`.
-    Sm90(Sm90Config),
-}
-
-impl Config {
-    /// A tile of `algorithm` in a storage type; `warps` is nothing to one whose tile says how many there are.
-    /// `None` where the algorithm's tile cannot be chosen.
-    pub fn new(
-        (algorithm, dtype): (Algorithm, &str),
-        block_m: u32,
-        block_n: u32,
-        head_dim: u32,
-        warps: u32,
-    ) -> Option<Self> {
-        let element_bytes = if dtype == E4M3 { 1 } else { 2 };
-        match algorithm {
-            Algorithm::ForwardSimt => Some(Self::Simt(SimtConfig { block_m, block_n, head_dim })),
-            Algorithm::ForwardSm80 => Some(Self::Mma(MmaConfig { block_m, block_n, head_dim, warps })),
-            Algorithm::ForwardSm90 => {
-                Some(Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes }))
-            }
-            _ => None,
-        }
-    }
-
-    /// Columns that a tile of `algorithm` comes in multiples of, where it can be chosen; the number of warps
-    /// can be chosen too where the second value says so.
-    pub const fn steps(algorithm: Algorithm) -> Option<(u32, bool)> {
-        match algorithm {
-            Algorithm::ForwardSimt => Some((32, false)),
-            Algorithm::ForwardSm80 => Some((16, true)),
-            Algorithm::ForwardSm90 => Some((16, false)),
-            _ => None,
-        }
-    }
-
-    /// The kernel.
-    pub const fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::Simt(_) => Algorithm::ForwardSimt,
-            Self::Mma(_) => Algorithm::ForwardSm80,
-            Self::Sm90(_) => Algorithm::ForwardSm90,
-        }
-    }
-
-    /// BLOCK_M, BLOCK_N and HEAD_DIM.
-    pub const fn tile(&self) -> Tile {
-        let (block_m, block_n, head_dim) = match *self {
-            Self::Simt(SimtConfig { block_m, block_n, head_dim })
-            | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. })
-            | Self::Sm90(Sm90Config { block_m, block_n, head_dim, .. }) => (block_m, block_n, head_dim),
-        };
-        Tile { block_m, block_n, head_dim }
-    }
-
-    /// Warps of a block.
-    pub const fn warps(&self) -> u32 {
-        self.threads() / 32
-    }
-
-    /// Threads of a block.
-    pub const fn threads(&self) -> u32 {
-        match self {
-            Self::Simt(config) => config.threads(),
-            Self::Mma(config) => config.threads(),
-            Self::Sm90(config) => config.threads(),
-        }
-    }
-
-    /// Bytes of shared memory, for sizes that nobody has checked yet.
-    pub const fn shared_needed(&self) -> u64 {
-        match self {
-            Self::Simt(config) => config.shared_needed(),
-            Self::Mma(config) => config.shared_needed(),
-            Self::Sm90(config) => config.shared_needed(),
-        }
-    }
-
-    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
-    ///
-    /// # Errors
-    /// The size or the limit that forbids it.
-    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
-        match self {
-            Self::Simt(config) => config.check(min_blocks, limits),
-            Self::Mma(config) => config.check(min_blocks, limits),
-            Self::Sm90(config) => config.check(min_blocks, limits),
-        }
-    }
-}
-
-/// A tile in one storage type, with its register budget.
+/// A kernel with its tile in one storage type, and its register budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The kernel and its tile.
+    /// What it computes.
+    pub kernel: Kernel,
+    /// Its tile.
     pub config: Config,
-    /// Storage type: `f32`, `f16`, `bf16` or `e4m3`.
-    pub dtype: &'static str,
+    /// Storage type of its inputs.
+    pub dtype: Storage,
     /// Blocks that the register budget leaves room for on a multiprocessor.
     pub min_blocks: u32,
 }
@@ -129,26 +40,77 @@ impl Variant {
     /// # Errors
     /// Why not, with value and limit.
     pub fn check(&self, limits: &Limits) -> Result<(), Infeasible> {
-        let available = match self.config {
-            Config::Simt(_) => "f32, f16, bf16",
-            Config::Mma(_) => "f16, bf16",
-            Config::Sm90(_) => "f16, bf16, e4m3",
-        };
-        if !available.split(", ").any(|dtype| dtype == self.dtype) {
-            return Err(Infeasible::StorageType { dtype: self.dtype, available });
+        let (storage, available) = self.kernel.storage();
+        if !storage.contains(&self.dtype) {
+            return Err(Infeasible::StorageType { dtype: self.dtype.name(), available });
         }
         self.config.check(self.min_blocks, limits)
     }
 
-    /// The name that the entry has in the PTX, and in the list where it stands there.
+    /// The name that the entry has in the PTX.
     pub fn name(&self) -> String {
-        let (family, Tile { block_m, block_n, head_dim }) =
-            (self.config.algorithm().family(), self.config.tile());
-        let name = format!("{family}_{}_m{block_m}_n{block_n}_d{head_dim}", self.dtype);
-        match self.config {
-            Config::Simt(_) | Config::Sm90(_) => name,
-            Config::Mma(MmaConfig { warps, .. }) => format!("{name}_w{warps}"),
+        let (stem, suffix, dtype) = (self.kernel.stem(), self.kernel.suffix(), self.dtype.name());
+        match self.kernel {
+            Kernel::Attention(Algorithm::Pack) => return stem.into(),
+            Kernel::Attention(Algorithm::Transpose) => return format!("transpose_{dtype}"),
+            _ => {}
         }
+        format!("{stem}_{dtype}{}{suffix}", self.tile_name())
+    }
+
+    /// The part of the name that tells tiles apart.
+    fn tile_name(&self) -> String {
+        let Tile { block_m, block_n, head_dim } = self.tile();
+        match self.config {
+            Config::Fixed(_) => String::new(),
+            Config::Simt(_) | Config::Sm90(_) | Config::Backward(_) => {
+                format!("_m{block_m}_n{block_n}_d{head_dim}")
+            }
+            Config::Mma(MmaConfig { warps, .. }) | Config::BackwardMma(BackwardMmaConfig { warps, .. }) => {
+                format!("_m{block_m}_n{block_n}_d{head_dim}_w{warps}")
+            }
+            Config::Decode(config) => {
+                format!("_m{block_m}_d{head_dim}_w{}_s{}", config.warps, config.stages)
+            }
+            Config::GemmSimt(config) => format!("_m{}_n{}", config.block_m, config.block_n),
+            Config::GemmSm80 { config, layout, aligned } => {
+                let alignment = if aligned { "" } else { "_unaligned" };
+                let (m, n, k) = (config.block_m, config.block_n, config.block_k);
+                format!("_m{m}_n{n}_k{k}_{}{alignment}", layout.name())
+            }
+            Config::GemmSm90 { config, layout } => {
+                format!("_m{}_n{}_k64_{}", config.block_m, config.block_n, layout.name())
+            }
+        }
+    }
+
+    /// Its line of the list, which stands for all storage types.
+    pub fn line(&self) -> String {
+        let (stem, suffix) = (self.kernel.stem(), self.kernel.suffix());
+        let eight_bits = if self.dtype == Storage::E4m3 { "_e4m3" } else { "" };
+        let blocks = self.min_blocks;
+        let arguments = match self.config {
+            Config::Fixed(_) => String::new(),
+            Config::Simt(c) => format!("{}, {}, {}, {blocks}", c.block_m, c.block_n, c.head_dim),
+            Config::Mma(c) => {
+                format!("{}, {}, {}, {}, {blocks}", c.block_m, c.block_n, c.head_dim, c.warps)
+            }
+            Config::Sm90(c) => format!("{}, {}, {}", c.block_m, c.block_n, c.head_dim),
+            Config::Decode(c) => {
+                format!("{}, {}, {}, {}, {blocks}", c.block_m, c.head_dim, c.warps, c.stages)
+            }
+            Config::Backward(c) => format!("{}, {}, {}, {blocks}", c.owned, c.step, c.head_dim),
+            Config::BackwardMma(c) => {
+                format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)
+            }
+            Config::GemmSimt(c) => format!("{}, {}, {blocks}", c.block_m, c.block_n),
+            Config::GemmSm80 { config: c, aligned, .. } => {
+                let (m, n, k, warps_m, warps_n) = (c.block_m, c.block_n, c.block_k, c.warps_m, c.warps_n);
+                format!("({m}, {n}, {k}), ({warps_m}, {warps_n}), {}, {blocks}, {aligned}", c.stages)
+            }
+            Config::GemmSm90 { config: c, .. } => format!("{}, {}, {}", c.block_m, c.block_n, c.stages),
+        };
+        format!("{stem}{eight_bits}{suffix}({arguments}),")
     }
 
     /// A name that variants which differ in their register budget alone do not share.
@@ -156,63 +118,70 @@ impl Variant {
         format!("{}_b{}", self.name(), self.min_blocks)
     }
 
-    /// Its PTX target.
-    pub const fn target(&self) -> Target {
-        match self.config {
-            Config::Simt(_) => Target::Sm75,
-            Config::Mma(_) => Target::Sm80,
-            Config::Sm90(_) => Target::Sm90a,
+    /// BLOCK_M, BLOCK_N and HEAD_DIM; 0 where a kernel has no such dimension.
+    pub const fn tile(&self) -> Tile {
+        let tile = self.config.tile();
+        // A kernel of the backward pass that owns keys has its rows in its steps.
+        match self.kernel {
+            Kernel::Attention(
+                Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout | Algorithm::BackwardKeysSm80,
+            ) => Tile { block_m: tile.block_n, block_n: tile.block_m, ..tile },
+            _ => tile,
         }
     }
 
-    /// Its line of the list, as the lists under `entries/` have it for all storage types.
-    pub fn line(&self) -> String {
-        let (family, sizes) = (self.config.algorithm().family(), self.sizes());
-        if self.dtype == E4M3 { format!("{family}_{E4M3}({sizes});") } else { format!("{family}({sizes});") }
-    }
-
-    /// An `entries!` list of this variant alone.
-    pub fn source(&self) -> String {
-        let (target, family) = (self.target(), self.config.algorithm().family());
-        let element = match self.dtype {
-            "f16" => "F16",
-            "bf16" => "Bf16",
-            E4M3 => return format!("entries! {{ {target}; {} }}\n", self.line()),
-            other => other,
-        };
-        format!("entries! {{ {target}; {family}({:?}, {element}, {}); }}\n", self.dtype, self.sizes())
-    }
-
-    fn sizes(&self) -> String {
-        let Tile { block_m, block_n, head_dim } = self.config.tile();
-        match self.config {
-            Config::Simt(_) => format!("{block_m}, {block_n}, {head_dim}, {}", self.min_blocks),
-            Config::Sm90(_) => format!("{block_m}, {block_n}, {head_dim}"),
-            Config::Mma(MmaConfig { warps, .. }) => {
-                format!("{block_m}, {block_n}, {head_dim}, {warps}, {}", self.min_blocks)
+    /// Barriers in its source.
+    pub const fn barriers(&self) -> u32 {
+        match (self.kernel, self.config) {
+            (Kernel::Attention(Algorithm::StandardScores | Algorithm::StandardValues), _) => {
+                standard::BARRIERS
             }
+            (_, Config::Simt(_)) => forward_simt::BARRIERS,
+            (_, Config::Mma(config)) => forward_sm80::barriers(config),
+            (Kernel::Attention(Algorithm::ForwardSm90Residues), Config::Sm90(config)) => {
+                forward_sm90::residues_barriers(config)
+            }
+            (_, Config::Sm90(config)) => forward_sm90::barriers(config),
+            (_, Config::Decode(_)) => decode::BARRIERS,
+            (_, Config::Backward(_)) => backward_simt::BARRIERS,
+            (_, Config::BackwardMma(_)) => backward_sm80::BARRIERS,
+            (_, Config::GemmSimt(_)) => gemm::simt::BARRIERS,
+            (_, Config::GemmSm80 { .. }) => gemm::sm80::BARRIERS,
+            (_, Config::GemmSm90 { .. }) => gemm::sm90::BARRIERS,
+            (_, Config::Fixed(_)) => 0,
         }
     }
 
-    /// Its row of the list, but for the native code, which it has none of; `name` is [`Self::name`].
+    /// Its row of the list, but for the native code; `name` is [`Self::name`]. `None` where it multiplies
+    /// matrices.
     ///
     /// The variant has passed [`Self::check`], so its shared memory fits 32 bits.
-    pub const fn entry(&self, name: &'static str) -> Entry {
-        let barriers = match self.config {
-            Config::Simt(_) => forward_simt::BARRIERS,
-            Config::Mma(config) => forward_sm80::barriers(config),
-            Config::Sm90(config) => forward_sm90::barriers(config),
-        };
+    pub const fn entry(&self, name: &'static str) -> Option<Entry> {
+        match self.kernel {
+            Kernel::Attention(algorithm) => Some(self.row(name, algorithm, self.tile())),
+            Kernel::Gemm(_) => None,
+        }
+    }
+
+    /// As [`Self::entry`], of one that multiplies matrices.
+    pub const fn gemm_entry(&self, name: &'static str) -> Option<GemmEntry> {
+        match self.kernel {
+            Kernel::Gemm(algorithm) => Some(self.row(name, algorithm, self.config.gemm_tile())),
+            Kernel::Attention(_) => None,
+        }
+    }
+
+    const fn row<A: Copy, T: Copy>(&self, name: &'static str, algorithm: A, tile: T) -> Entry<A, T> {
         Entry {
             name,
-            algorithm: self.config.algorithm(),
-            dtype: self.dtype,
-            tile: self.config.tile(),
-            target: self.target(),
+            algorithm,
+            dtype: self.dtype.name(),
+            tile,
+            target: self.kernel.target(),
             threads: self.config.threads(),
             min_blocks: self.min_blocks,
             shared_bytes: self.config.shared_needed() as u32,
-            barriers,
+            barriers: self.barriers(),
             run: None,
         }
     }
@@ -223,82 +192,56 @@ mod tests {
     extern crate std;
 
     use super::*;
-    use crate::entries::entries;
+    use crate::entries::variants;
     use std::string::ToString as _;
 
-    /// The variant that an entry of the list is.
-    fn of_entry(entry: &Entry) -> Option<Variant> {
-        let Tile { block_m, block_n, head_dim } = entry.tile;
-        let config =
-            Config::new((entry.algorithm, entry.dtype), block_m, block_n, head_dim, entry.threads / 32)?;
-        Some(Variant { config, dtype: entry.dtype, min_blocks: entry.min_blocks })
-    }
-
-    #[test]
-    fn a_variant_says_of_a_listed_tile_what_the_list_says() {
-        let mut compared = 0;
-        for listed in entries() {
-            let Some(variant) = of_entry(listed) else { continue };
-            assert_eq!(variant.name(), listed.name);
-            let entry = variant.entry(listed.name);
-            assert_eq!(
-                (
-                    entry.algorithm,
-                    entry.tile,
-                    entry.target,
-                    entry.threads,
-                    entry.shared_bytes,
-                    entry.barriers
-                ),
-                (
-                    listed.algorithm,
-                    listed.tile,
-                    listed.target,
-                    listed.threads,
-                    listed.shared_bytes,
-                    listed.barriers
-                ),
-                "{}",
-                listed.name
-            );
-            compared += 1;
-        }
-        assert!(compared >= 22);
+    fn tile(algorithm: Algorithm, dtype: Storage, sizes: (u32, u32, u32), warps: u32) -> Variant {
+        let config = Config::new((algorithm, dtype.name()), sizes.0, sizes.1, sizes.2, warps);
+        let config = config.expect("it has tiles");
+        Variant { kernel: Kernel::Attention(algorithm), config, dtype, min_blocks: 2 }
     }
 
     #[test]
     fn every_listed_tile_is_feasible_where_its_registers_were_budgeted() {
-        for variant in entries().filter_map(of_entry) {
+        for variant in variants() {
             // A budget for two blocks is asked for on Hopper; on smaller devices just one may run.
             assert_eq!(variant.check(&Limits::of(90)), Ok(()), "{}", variant.id());
         }
     }
 
     #[test]
+    fn a_tile_that_can_be_chosen_is_the_one_that_is_listed() {
+        let mut compared = 0;
+        for listed in variants() {
+            let Kernel::Attention(algorithm) = listed.kernel else { continue };
+            let Tile { block_m, block_n, head_dim } = listed.tile();
+            let sizes = (listed.config.warps(), listed.dtype.name());
+            let Some(config) = Config::new((algorithm, sizes.1), block_m, block_n, head_dim, sizes.0) else {
+                continue;
+            };
+            assert_eq!(config, listed.config, "{}", listed.name());
+            compared += 1;
+        }
+        assert!(compared >= 22);
+    }
+
+    #[test]
     fn a_line_is_what_a_person_would_add_to_the_list() {
-        let config = Config::new((Algorithm::ForwardSm80, "bf16"), 64, 48, 144, 4).expect("it has tiles");
-        let variant = Variant { config, dtype: "bf16", min_blocks: 2 };
-        assert_eq!(variant.line(), "forward_sm80(64, 48, 144, 4, 2);");
-        assert_eq!(
-            variant.source(),
-            "entries! { sm_80; forward_sm80(\"bf16\", Bf16, 64, 48, 144, 4, 2); }\n"
-        );
-        assert_eq!(variant.id(), "forward_sm80_bf16_m64_n48_d144_w4_b2");
-        let config = Config::new((Algorithm::ForwardSimt, "f32"), 64, 32, 96, 9).expect("it has tiles");
-        let variant = Variant { config, dtype: "f32", min_blocks: 1 };
-        assert_eq!(variant.source(), "entries! { sm_75; forward_simt(\"f32\", f32, 64, 32, 96, 1); }\n");
-        let config = Config::new((Algorithm::ForwardSm90, "e4m3"), 192, 128, 64, 0).expect("it has tiles");
-        let variant = Variant { config, dtype: "e4m3", min_blocks: 1 };
-        assert_eq!(variant.source(), "entries! { sm_90a; forward_sm90_e4m3(192, 128, 64); }\n");
-        assert_eq!(Config::new((Algorithm::StandardScores, "f32"), 64, 64, 64, 4), None);
+        let mma = tile(Algorithm::ForwardSm80, Storage::Bf16, (64, 48, 144), 4);
+        assert_eq!(mma.line(), "forward_sm80(64, 48, 144, 4, 2),");
+        assert_eq!(mma.id(), "forward_sm80_bf16_m64_n48_d144_w4_b2");
+        let e4m3 = tile(Algorithm::ForwardSm90, Storage::E4m3, (192, 128, 64), 0);
+        assert_eq!(e4m3.line(), "forward_sm90_e4m3(192, 128, 64),");
+        let list = include_str!("entries/list.rs");
+        for variant in variants().filter(|variant| !matches!(variant.config, Config::Fixed(_))) {
+            assert!(list.contains(&variant.line()), "{} is not in the list", variant.line());
+        }
     }
 
     #[test]
     fn tensor_cores_take_no_fp32() {
-        let config = Config::new((Algorithm::ForwardSm80, "f32"), 128, 64, 64, 4).expect("it has tiles");
-        let reason = Variant { config, dtype: "f32", min_blocks: 2 }
-            .check(&Limits::of(90))
-            .expect_err("it is infeasible");
+        let variant = tile(Algorithm::ForwardSm80, Storage::F32, (128, 64, 64), 4);
+        let reason = variant.check(&Limits::of(90)).expect_err("it is infeasible");
         assert_eq!(reason.to_string(), "no f32 entry; there is f16, bf16");
     }
 }

@@ -48,7 +48,7 @@ pub fn kernels(workspace: &Workspace, compiler: &Compiler, target: &str) -> Resu
     Ok((read(&path)?, path))
 }
 
-/// The PTX of an `entries!` list that stands in the file `list`, in place of the lists of the sources.
+/// The PTX of the entry points that stand in the file `entries`, in place of those of the lists.
 /// `core` is [`device_core::folder`]; several of these may run at once, each with files of its own.
 ///
 /// # Errors
@@ -58,11 +58,11 @@ pub fn variant(
     compiler: &Compiler,
     target: &str,
     core: Option<&Path>,
-    list: &Path,
+    entries: &Path,
 ) -> Result<String> {
-    let path = list.with_extension("ptx");
+    let path = entries.with_extension("ptx");
     let mut command = command(workspace, compiler, target, core, &path);
-    process::output(command.args(["--cfg", "fa_variants"]).env("FA_VARIANTS", list))?;
+    process::output(command.args(["--cfg", "fa_variants"]).env("FA_VARIANTS", entries))?;
     read(&path)
 }
 

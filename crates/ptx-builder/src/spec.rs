@@ -1,6 +1,7 @@
 //! What the list of entries says about one entry, in the builder's terms.
 
-use fa_kernels::entries::{Entry, GemmEntry, entries, gemm_entries};
+use fa_kernels::entries::variants;
+use fa_kernels::variant::Variant;
 
 /// The facts about an entry that its PTX must bear out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,34 +24,22 @@ pub struct EntrySpec {
     pub barriers: u32,
 }
 
-impl From<&Entry> for EntrySpec {
-    fn from(entry: &Entry) -> Self {
-        Self::new(entry, entry.algorithm.family())
-    }
-}
-
-impl From<&GemmEntry> for EntrySpec {
-    fn from(entry: &GemmEntry) -> Self {
-        Self::new(entry, entry.algorithm.family())
-    }
-}
-
-impl EntrySpec {
-    fn new<A, T>(entry: &Entry<A, T>, family: &str) -> Self {
+impl From<&Variant> for EntrySpec {
+    fn from(variant: &Variant) -> Self {
         Self {
-            name: entry.name.to_owned(),
-            family: family.to_owned(),
-            dtype: entry.dtype.to_owned(),
-            target: entry.target.name().to_owned(),
-            threads: entry.threads,
-            min_blocks: entry.min_blocks,
-            shared_bytes: entry.shared_bytes,
-            barriers: entry.barriers,
+            name: variant.name(),
+            family: variant.kernel.family().to_owned(),
+            dtype: variant.dtype.name().to_owned(),
+            target: variant.kernel.target().name().to_owned(),
+            threads: variant.config.threads(),
+            min_blocks: variant.min_blocks,
+            shared_bytes: variant.config.shared_needed() as u32,
+            barriers: variant.barriers(),
         }
     }
 }
 
 /// The list of entries that the kernels crate gives.
 pub fn listed() -> Vec<EntrySpec> {
-    entries().map(EntrySpec::from).chain(gemm_entries().map(EntrySpec::from)).collect()
+    variants().map(|variant| EntrySpec::from(&variant)).collect()
 }

@@ -44,7 +44,7 @@ pub fn build(
 ) -> Result<Vec<Result<BuiltVariant>>> {
     let _lock = workspace.lock_device()?;
     let folder = cache(workspace, toolchain)?;
-    let mut targets: Vec<Target> = variants.iter().map(Variant::target).collect();
+    let mut targets: Vec<Target> = variants.iter().map(|variant| variant.kernel.target()).collect();
     targets.sort_unstable();
     targets.dedup();
     let cores = targets
@@ -52,7 +52,7 @@ pub fn build(
         .map(|target| Ok((target, device_core::folder(workspace, &toolchain.compiler, target.name())?)));
     let cores: Vec<(Target, Option<PathBuf>)> = cores.collect::<Result<_>>()?;
     parallel::map(variants, |variant| {
-        let core = cores.iter().find(|(target, _)| *target == variant.target());
+        let core = cores.iter().find(|(target, _)| *target == variant.kernel.target());
         let core = core.and_then(|(_, core)| core.as_deref());
         let built = one(workspace, toolchain, variant, core, &folder);
         done();
@@ -88,11 +88,10 @@ fn one(
         return Ok(BuiltVariant { ptx, resources });
     }
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let name = variant.name();
-    let spec = spec(variant, &name);
-    let list = folder.join("list.rs");
-    fs::write(&list, variant.source()).with_context(|| format!("cannot write {}", list.display()))?;
-    let text = compile::variant(workspace, &toolchain.compiler, &spec.target, core, &list)?;
+    let spec = EntrySpec::from(variant);
+    let entries = folder.join("entries.rs");
+    fs::write(&entries, variant.source()).with_context(|| format!("cannot write {}", entries.display()))?;
+    let text = compile::variant(workspace, &toolchain.compiler, &spec.target, core, &entries)?;
     let module = Module::parse(&text).context("the compiler's PTX cannot be read")?;
     let specs = std::slice::from_ref(&spec);
     refuse(&pipeline::violations(&module, specs))?;
@@ -106,11 +105,6 @@ fn one(
     fs::write(&figures, serde_json::to_string_pretty(&resources)?)
         .with_context(|| format!("cannot write {}", figures.display()))?;
     Ok(BuiltVariant { ptx, resources })
-}
-
-fn spec(variant: &Variant, name: &str) -> EntrySpec {
-    // The name is told apart from that of the entry, which lives as long as the program.
-    EntrySpec { name: name.to_owned(), ..EntrySpec::from(&variant.entry("")) }
 }
 
 /// Fails with what the gates have against the variant, in one line.

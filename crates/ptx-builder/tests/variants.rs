@@ -2,15 +2,16 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fa_kernels::entries::Algorithm;
-use fa_kernels::variant::{Config, Variant};
+use fa_kernels::config::{BackwardMmaConfig, DecodeConfig, GemmSm90Config, Limits};
+use fa_kernels::entries::{Algorithm, GemmAlgorithm};
+use fa_kernels::variant::{Config, Kernel, Layout, Storage, Variant};
 use fa_ptx_builder::ptx::Module;
 use fa_ptx_builder::{Workspace, archive, source, toolchain, variant};
 
 fn tile(algorithm: Algorithm, block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> Variant {
     let config =
         Config::new((algorithm, "f16"), block_m, block_n, head_dim, warps).expect("its tile can be chosen");
-    Variant { config, dtype: "f16", min_blocks: 2 }
+    Variant { kernel: Kernel::Attention(algorithm), config, dtype: Storage::F16, min_blocks: 2 }
 }
 
 #[test]
@@ -49,6 +50,31 @@ fn variants_beside_the_list_build_and_a_spill_is_an_error_of_its_own() {
     // The second time they come from where they are kept.
     let again = variant::build(&workspace, &toolchain, &variants[..2], &|| ()).expect("core compiles");
     assert!(again.iter().zip(&results).all(|(again, first)| again.as_ref().ok() == first.as_ref().ok()));
+}
+
+#[test]
+fn every_family_with_tiles_builds_beside_the_list() {
+    let workspace = Workspace::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let found = toolchain::search(&workspace.device()).expect("what is there runs");
+    let Ok(toolchain) = found.choose(None) else {
+        println!("no device toolchain here: nothing to build with");
+        return;
+    };
+    let decode = DecodeConfig { block_m: 16, head_dim: 64, warps: 2, stages: 4 };
+    let backward = BackwardMmaConfig { owned: 64, step: 32, head_dim: 64, warps: 4 };
+    let gemm = GemmSm90Config { block_m: 128, block_n: 128, stages: 5 };
+    let of = |kernel, config| Variant { kernel, config, dtype: Storage::F16, min_blocks: 1 };
+    let variants = [
+        of(Kernel::Attention(Algorithm::Decode), Config::Decode(decode)),
+        of(Kernel::Attention(Algorithm::BackwardQueriesSm80), Config::BackwardMma(backward)),
+        of(Kernel::Gemm(GemmAlgorithm::GemmSm90), Config::GemmSm90 { config: gemm, layout: Layout::ALL[1] }),
+    ];
+    assert!(variants.iter().all(|variant| variant.check(&Limits::of(90)) == Ok(())));
+    let results = variant::build(&workspace, &toolchain, &variants, &|| ()).expect("core compiles");
+    for (variant, result) in variants.iter().zip(results) {
+        let module = Module::parse(&result.expect("it builds").ptx).expect("it is PTX");
+        assert_eq!(module.entries[0].name, variant.name());
+    }
 }
 
 #[test]

@@ -168,10 +168,10 @@ impl Args {
 
 /// Refuses a kernel that an architecture lacks, before anything is built.
 fn check_target(candidates: &[Candidate], found: u32, device: &str) -> flash_attention::Result<()> {
-    let lacking = candidates.iter().find(|candidate| !candidate.variant.target().runs_on(found));
+    let lacking = candidates.iter().find(|candidate| !candidate.variant.kernel.target().runs_on(found));
     lacking.map_or(Ok(()), |Candidate { variant, .. }| {
-        let kernel = variant.config.algorithm().family();
-        Err(Error::KernelNeedsDevice { kernel, needed: variant.target(), device: device.to_owned(), found })
+        let (kernel, needed) = (variant.kernel.family(), variant.kernel.target());
+        Err(Error::KernelNeedsDevice { kernel, needed, device: device.to_owned(), found })
     })
 }
 

@@ -112,7 +112,9 @@ pub(super) fn run(
 
 /// A variant's entry for as long as the program: plans and loaded kernels name it by reference.
 fn leak(variant: &Variant) -> &'static Entry {
-    Box::leak(Box::new(variant.entry(variant.name().leak())))
+    let entry = variant.entry(variant.name().leak());
+    // A space is of one of attention's kernels.
+    Box::leak(Box::new(entry.expect("the variant is of attention")))
 }
 
 /// Runs variants on a GPU.

@@ -2,7 +2,7 @@
 //! reason.
 
 use fa_kernels::config::{Infeasible, Limits};
-use fa_kernels::variant::{Config, Variant};
+use fa_kernels::variant::{Config, Kernel as Computes, Storage, Variant};
 use flash_attention::{DType, Kernel};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -57,8 +57,11 @@ impl Space {
                     let config =
                         Config::new((algorithm, self.dtype.name()), block_m, block_n, head_dim, warps)
                             .ok_or_else(fixed)?;
-                    candidates.extend(self.budgets(config, limits).into_iter().map(|(variant, verdict)| {
-                        Candidate { variant, head_dims: head_dims.clone(), verdict }
+                    let variants = self.budgets(Computes::Attention(algorithm), config, limits);
+                    candidates.extend(variants.into_iter().map(|(variant, verdict)| Candidate {
+                        variant,
+                        head_dims: head_dims.clone(),
+                        verdict,
                     }));
                 }
             }
@@ -81,14 +84,19 @@ impl Space {
     }
 
     /// A tile with each register budget that makes a difference, the largest number of blocks first.
-    fn budgets(&self, config: Config, limits: &Limits) -> Vec<(Variant, Result<(), Infeasible>)> {
+    fn budgets(
+        &self,
+        kernel: Computes,
+        config: Config,
+        limits: &Limits,
+    ) -> Vec<(Variant, Result<(), Infeasible>)> {
         let mut min_blocks = self.min_blocks.clone();
         min_blocks.sort_unstable_by(|a, b| b.cmp(a));
         min_blocks.dedup();
         let registers = |variant: &Variant| limits.registers(config.threads(), variant.min_blocks);
         let mut budgets: Vec<(Variant, Result<(), Infeasible>)> = Vec::new();
         for min_blocks in min_blocks {
-            let variant = Variant { config, dtype: self.dtype.name(), min_blocks };
+            let variant = Variant { kernel, config, dtype: storage(self.dtype), min_blocks };
             let verdict = variant.check(limits);
             let repeats = |(other, said): &(Variant, Result<(), Infeasible>)| {
                 *said == verdict && (verdict.is_err() || registers(other) == registers(&variant))
@@ -98,6 +106,15 @@ impl Space {
             }
         }
         budgets
+    }
+}
+
+const fn storage(dtype: DType) -> Storage {
+    match dtype {
+        DType::F32 => Storage::F32,
+        DType::F16 => Storage::F16,
+        DType::Bf16 => Storage::Bf16,
+        DType::E4m3 => Storage::E4m3,
     }
 }
 

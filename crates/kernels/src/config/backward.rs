@@ -1,6 +1,6 @@
 //! Tiles of the backward kernels.
 
-use super::{ROW_PADDING, SimtConfig};
+use super::{Demand, Infeasible, Limits, MAX_THREADS, ROW_PADDING, SimtConfig, all, check_multiple};
 
 /// Tile of a kernel that owns `owned` rows of a pair of tensors (K and V, or Q and dO), and goes over `step`
 /// rows of the other pair at a time.
@@ -27,14 +27,36 @@ impl BackwardConfig {
 
     /// Bytes of shared memory: both pairs, then P and dS in turn in one buffer, all fp32.
     pub const fn shared_bytes(&self) -> u32 {
-        let row = self.head_dim + ROW_PADDING;
-        4 * (2 * (self.owned + self.step) * row + self.owned * self.product().p_stride())
+        self.shared_needed() as u32
+    }
+
+    /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        let (owned, step) = (self.owned as u64, self.step as u64);
+        let row = self.head_dim as u64 + ROW_PADDING as u64;
+        let pairs = (2 * (owned + step)).saturating_mul(row);
+        pairs.saturating_add(owned.saturating_mul(step + ROW_PADDING as u64)).saturating_mul(4)
     }
 
     /// Whether the shape is one that the kernels can be instantiated with, whatever the device.
     #[inline]
     pub const fn is_well_formed(&self) -> bool {
         self.product().is_well_formed()
+    }
+
+    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.product().check_shape() {
+            return Err(reason);
+        }
+        // P and dS, and at least one gradient.
+        let (threads, accumulators) = (self.threads(), self.product().accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
     }
 }
 
@@ -60,19 +82,79 @@ impl BackwardMmaConfig {
     /// Bytes of shared memory: the owned pair, and two stages of the other, in 16-bit elements, each row 16
     /// bytes longer.
     pub const fn shared_bytes(&self) -> u32 {
-        (2 * self.owned + 4 * self.step) * (2 * self.head_dim + 16)
+        self.shared_needed() as u32
+    }
+
+    /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        (2 * self.owned as u64 + 4 * self.step as u64).saturating_mul(2 * self.head_dim as u64 + 16)
+    }
+
+    /// Registers that a thread needs for its parts of P and dS, and of one gradient, at the least.
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        let rows = (self.owned / self.warps) as u64;
+        rows.saturating_mul(2 * self.step as u64 + self.head_dim as u64) / 32
     }
 
     /// Whether the shape is one that the kernels can be instantiated with, whatever the device.
     #[inline]
     pub const fn is_well_formed(&self) -> bool {
+        self.check_shape().is_ok()
+    }
+
+    /// As [`Self::is_well_formed`], with the reason.
+    ///
+    /// # Errors
+    /// The first size that does not fit.
+    #[inline]
+    pub const fn check_shape(&self) -> Result<(), Infeasible> {
         let Self { owned, step, head_dim, warps } = *self;
-        warps > 0
-            && warps <= 32
-            && (owned == 16 * warps || owned == 32 * warps)
-            && step > 0
-            && step.is_multiple_of(16)
-            && head_dim > 0
-            && head_dim.is_multiple_of(16)
+        if warps == 0 || warps > MAX_THREADS / 32 {
+            return Err(Infeasible::Threads { needed: warps.saturating_mul(32), limit: MAX_THREADS });
+        }
+        let sizes = all([
+            check_multiple("the rows of a block", owned, 16 * warps),
+            check_multiple("the rows of a step", step, 16),
+            check_multiple("HEAD_DIM", head_dim, 16),
+        ]);
+        if sizes.is_ok() && owned > 32 * warps {
+            return Err(Infeasible::Rows { block_m: owned, available: "16 or 32 for each warp" });
+        }
+        sizes
+    }
+
+    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        let (threads, accumulators) = (self.threads(), self.accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers() {
+        let limits = Limits::of(90);
+        let config = BackwardMmaConfig { owned: 128, step: 32, head_dim: 64, warps: 4 };
+        assert_eq!(config.check(2, &limits), Ok(()));
+        let rows = BackwardMmaConfig { owned: 256, ..config };
+        let available = "16 or 32 for each warp";
+        assert_eq!(rows.check(1, &limits), Err(Infeasible::Rows { block_m: 256, available }));
+        let step = BackwardMmaConfig { step: 24, ..config };
+        let of = Infeasible::Multiple { what: "the rows of a step", value: 24, of: 16 };
+        assert_eq!(step.check(1, &limits), Err(of));
+        let simt = BackwardConfig { owned: 64, step: 64, head_dim: 256 };
+        assert!(matches!(simt.check(1, &limits), Err(Infeasible::SharedMemory { .. })));
     }
 }

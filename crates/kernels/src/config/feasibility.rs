@@ -148,6 +148,20 @@ pub enum Infeasible {
         /// Those that there are.
         available: &'static str,
     },
+    /// Products of a step that the kernel is not there for.
+    Depth {
+        /// The tile's.
+        block_k: u32,
+        /// Those that there are.
+        available: &'static str,
+    },
+    /// Too few stages of a ring in shared memory.
+    Stages {
+        /// The tile's.
+        stages: u32,
+        /// Those that it needs.
+        needed: u32,
+    },
     /// More blocks on a multiprocessor than the kernel shares its registers out for.
     Blocks {
         /// Blocks asked for.
@@ -249,6 +263,8 @@ impl core::fmt::Display for Infeasible {
                 "at least {needed} registers ({accumulators} of them S and O); a thread of {blocks} x {threads} \
                  has {limit}"
             ),
+            Self::Depth { block_k, available } => write!(f, "BLOCK_K is {block_k}; there is {available}"),
+            Self::Stages { stages, needed } => write!(f, "{stages} stages; at least {needed} are needed"),
             Self::StorageType { dtype, available } => write!(f, "no {dtype} entry; there is {available}"),
         }
     }

@@ -1,0 +1,76 @@
+// Written by `cargo xtask kernels` from the lists of entries.
+
+#[cfg(target_arch = "nvptx64")]
+mod device {
+    use crate::attention::backward_sm80;
+    use crate::element::Bf16;
+    use crate::element::F16;
+    use crate::params::BackwardParams;
+
+    #[unsafe(export_name = "backward_keys_sm80_f16_m32_n128_d64_w4")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm80_f16_m32_n128_d64_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 64>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm80_bf16_m32_n128_d64_w4")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm80_bf16_m32_n128_d64_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 64>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm80_f16_m32_n64_d128_w4")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm80_f16_m32_n64_d128_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<F16, 4, 2, 32, 128>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm80_bf16_m32_n64_d128_w4")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm80_bf16_m32_n64_d128_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<Bf16, 4, 2, 32, 128>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm80_f16_m128_n32_d64_w4")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm80_f16_m128_n32_d64_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 64>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm80_bf16_m128_n32_d64_w4")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm80_bf16_m128_n32_d64_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 64>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm80_f16_m128_n32_d128_w4")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm80_f16_m128_n32_d128_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 128>>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm80_bf16_m128_n32_d128_w4")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm80_bf16_m128_n32_d128_w4(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 128>>(&params) }
+    }
+}
+
+#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+pub(in crate::entries) mod native {
+    use crate::attention::backward_sm80;
+    use crate::element::Bf16;
+    use crate::element::F16;
+    use crate::entries::Run;
+
+    pub(in crate::entries) const RUN: &[(&str, Run)] = &[
+        ("backward_keys_sm80_f16_m32_n128_d64_w4", Run::Backward(backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 64>>)),
+        ("backward_keys_sm80_bf16_m32_n128_d64_w4", Run::Backward(backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 64>>)),
+        ("backward_keys_sm80_f16_m32_n64_d128_w4", Run::Backward(backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<F16, 4, 2, 32, 128>>)),
+        ("backward_keys_sm80_bf16_m32_n64_d128_w4", Run::Backward(backward_sm80::backward_keys::<backward_sm80::BackwardSm80Tile<Bf16, 4, 2, 32, 128>>)),
+        ("backward_queries_sm80_f16_m128_n32_d64_w4", Run::Backward(backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 64>>)),
+        ("backward_queries_sm80_bf16_m128_n32_d64_w4", Run::Backward(backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 64>>)),
+        ("backward_queries_sm80_f16_m128_n32_d128_w4", Run::Backward(backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<F16, 4, 4, 32, 128>>)),
+        ("backward_queries_sm80_bf16_m128_n32_d128_w4", Run::Backward(backward_sm80::backward_queries::<backward_sm80::BackwardSm80Tile<Bf16, 4, 4, 32, 128>>)),
+    ];
+}

@@ -1,0 +1,32 @@
+// Written by `cargo xtask kernels` from the lists of entries.
+
+#[cfg(target_arch = "nvptx64")]
+mod device {
+    use crate::attention::pack;
+    use crate::attention::transpose;
+    use crate::params::PackParams;
+
+    #[unsafe(export_name = "pack")]
+    unsafe extern "ptx-kernel" fn pack(params: PackParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { pack::pack(&params) }
+    }
+
+    #[unsafe(export_name = "transpose_b8")]
+    unsafe extern "ptx-kernel" fn transpose_b8(params: PackParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { transpose::transpose(&params) }
+    }
+}
+
+#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+pub(in crate::entries) mod native {
+    use crate::attention::pack;
+    use crate::attention::transpose;
+    use crate::entries::Run;
+
+    pub(in crate::entries) const RUN: &[(&str, Run)] = &[
+        ("pack", Run::Pack(pack::pack)),
+        ("transpose_b8", Run::Pack(transpose::transpose)),
+    ];
+}

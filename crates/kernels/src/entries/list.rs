@@ -1,0 +1,194 @@
+//! The kernels that are built: every (algorithm, configuration) pair, one PTX entry for each storage type.
+//!
+//! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
+
+use super::line::{
+    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_sm80, backward_queries,
+    backward_queries_dropout, backward_queries_sm80, decode, decode_combine, forward_simt,
+    forward_simt_dropout, forward_sm80, forward_sm80_score_mod, forward_sm90, forward_sm90_e4m3,
+    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack,
+    standard_scores, standard_softmax, standard_values, transpose,
+};
+use crate::variant::Storage;
+
+/// Every line of attention.
+pub(super) const LIST: &[Line] = &[
+    // For Turing and everything later.
+    standard_scores(Storage::F32),
+    standard_softmax(Storage::F32),
+    standard_values(Storage::F32),
+    standard_scores(Storage::F16),
+    standard_softmax(Storage::F16),
+    standard_values(Storage::F16),
+    standard_scores(Storage::Bf16),
+    standard_softmax(Storage::Bf16),
+    standard_values(Storage::Bf16),
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, blocks per multiprocessor that the registers leave room for). Each
+    // HEAD_DIM has a tile of at most 64 KiB, the shared memory of the smallest device that the PTX runs on;
+    // the larger ones reuse each K and V row more, are faster, and stand first. Two blocks, so that one
+    // computes while the other loads, wherever that costs no spill.
+    forward_simt(64, 64, 32, 2),
+    forward_simt(64, 32, 32, 2),
+    forward_simt(64, 64, 64, 2),
+    forward_simt(64, 32, 64, 1),
+    forward_simt(32, 32, 64, 2),
+    forward_simt(64, 64, 96, 2),
+    forward_simt(64, 32, 96, 1),
+    forward_simt(64, 64, 128, 2),
+    forward_simt(64, 32, 128, 1),
+    forward_simt(32, 32, 128, 2),
+    forward_simt(64, 64, 160, 1),
+    forward_simt(64, 32, 160, 1),
+    forward_simt(32, 32, 160, 2),
+    forward_simt(64, 64, 192, 1),
+    forward_simt(64, 32, 192, 1),
+    forward_simt(32, 32, 192, 2),
+    forward_simt(64, 64, 256, 1),
+    forward_simt(64, 32, 256, 1),
+    forward_simt(32, 32, 256, 2),
+    forward_simt(32, 16, 256, 2),
+    backward_delta(),
+    // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger
+    // first, and one of at most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
+    backward_keys(64, 64, 64, 1),
+    backward_keys(64, 32, 64, 1),
+    backward_keys(64, 32, 128, 1),
+    backward_keys(32, 16, 128, 2),
+    backward_keys(64, 32, 256, 1),
+    backward_keys(8, 16, 256, 4),
+    backward_queries(64, 64, 64, 2),
+    backward_queries(64, 32, 64, 2),
+    backward_queries(32, 32, 128, 3),
+    backward_queries(32, 16, 128, 2),
+    backward_queries(64, 32, 256, 1),
+    backward_queries(8, 16, 256, 4),
+    // One tile of each HEAD_DIM, of at most 64 KiB, that draws which weights are dropped.
+    forward_simt_dropout(64, 32, 64, 1),
+    forward_simt_dropout(32, 32, 128, 2),
+    forward_simt_dropout(32, 16, 256, 2),
+    backward_keys_dropout(64, 32, 64, 1),
+    backward_keys_dropout(32, 16, 128, 2),
+    backward_keys_dropout(8, 16, 256, 4),
+    backward_queries_dropout(64, 32, 64, 1),
+    backward_queries_dropout(32, 16, 128, 2),
+    backward_queries_dropout(8, 16, 256, 4),
+    // Since sm_80: asynchronous copies, and the tensor cores' m16n8k16.
+    //
+    // (BLOCK_M, BLOCK_N, HEAD_DIM, warps, blocks per multiprocessor that the registers leave room for);
+    // of each HEAD_DIM the fastest first, as measured on an H200. Four warps of 32 rows load each row of
+    // K and V half as often as eight warps of 16, where the accumulators leave registers for it.
+    forward_sm80(128, 48, 32, 4, 2),
+    forward_sm80(128, 64, 48, 4, 2),
+    forward_sm80(128, 64, 64, 4, 2),
+    forward_sm80(128, 64, 80, 4, 2),
+    forward_sm80(128, 64, 96, 4, 2),
+    forward_sm80(128, 48, 112, 4, 2),
+    forward_sm80(128, 48, 128, 4, 2),
+    forward_sm80(128, 32, 144, 4, 2),
+    forward_sm80(128, 64, 160, 8, 1),
+    forward_sm80(128, 16, 176, 4, 2),
+    forward_sm80(128, 64, 192, 8, 1),
+    forward_sm80(64, 32, 192, 4, 2),
+    forward_sm80(128, 64, 208, 8, 1),
+    forward_sm80(64, 32, 208, 4, 2),
+    forward_sm80(128, 64, 224, 8, 1),
+    forward_sm80(64, 32, 224, 4, 2),
+    forward_sm80(128, 64, 256, 8, 1),
+    forward_sm80(64, 32, 256, 4, 2),
+    // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
+    forward_sm80_score_mod(128, 64, 32, 4, 2),
+    forward_sm80_score_mod(128, 64, 64, 4, 2),
+    forward_sm80_score_mod(128, 64, 96, 4, 2),
+    forward_sm80_score_mod(128, 32, 128, 4, 2),
+    forward_sm80_score_mod(128, 64, 144, 8, 1),
+    forward_sm80_score_mod(128, 64, 160, 8, 1),
+    forward_sm80_score_mod(128, 64, 192, 8, 1),
+    forward_sm80_score_mod(128, 32, 256, 8, 1),
+    // (BLOCK_M, HEAD_DIM, warps, stages, blocks per multiprocessor that registers and Hopper's shared memory
+    // leave room for). Of each HEAD_DIM and BLOCK_M the ring with the most bytes in flight stands first, and
+    // each HEAD_DIM has one that fits the 99 KiB of the smallest devices since sm_80.
+    decode(16, 64, 4, 5, 2),
+    decode(32, 64, 4, 5, 2),
+    decode(64, 64, 4, 5, 2),
+    decode(16, 96, 4, 3, 2),
+    decode(32, 96, 4, 3, 2),
+    decode(16, 128, 4, 3, 2),
+    decode(16, 128, 4, 2, 2),
+    decode(32, 128, 4, 3, 2),
+    decode(16, 192, 4, 2, 2),
+    decode(16, 192, 2, 3, 2),
+    decode(16, 256, 2, 3, 2),
+    decode(16, 256, 2, 2, 2),
+    decode_combine(),
+    // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers
+    // leave room for). Warps of 32 rows load each row of the others half as often as those of 16, where the
+    // accumulators leave registers for it.
+    backward_keys_sm80(128, 32, 64, 4, 2),
+    backward_keys_sm80(64, 32, 128, 4, 2),
+    backward_queries_sm80(128, 32, 64, 4, 2),
+    backward_queries_sm80(128, 32, 128, 4, 2),
+    // Of Hopper alone: copies by tensor maps, and wgmma.
+    //
+    // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full
+    // rounds of long sequences, for short ones, and at 64 for short ones under a causal mask, where fewer
+    // keys are masked in vain. More than 64 keys a step lose from 144 columns on, where two warpgroups have
+    // shared memory for three blocks of them, or three for larger tiles of queries.
+    forward_sm90(192, 128, 32),
+    forward_sm90(192, 128, 64),
+    forward_sm90(128, 128, 64),
+    forward_sm90(192, 64, 64),
+    forward_sm90(192, 64, 80),
+    forward_sm90(192, 64, 96),
+    forward_sm90(192, 64, 112),
+    forward_sm90(192, 80, 128),
+    forward_sm90(128, 128, 128),
+    forward_sm90(192, 64, 144),
+    forward_sm90(128, 64, 160),
+    forward_sm90(128, 64, 176),
+    forward_sm90(128, 64, 192),
+    forward_sm90(128, 64, 208),
+    forward_sm90(128, 64, 224),
+    forward_sm90(128, 64, 240),
+    forward_sm90(128, 64, 256),
+    // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
+    forward_sm90_score_mod(128, 128, 64),
+    forward_sm90_score_mod(128, 96, 128),
+    forward_sm90_score_mod(128, 64, 256),
+    // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their
+    // steps are short, for each class of keys ends with one that is not full. Wider rows are copied in as
+    // little time as their classes take.
+    forward_sm90_residues(192, 64, 32),
+    forward_sm90_residues(192, 64, 64),
+    forward_sm90_residues(192, 64, 80),
+    forward_sm90_residues(192, 64, 96),
+    forward_sm90_residues(192, 64, 112),
+    forward_sm90_residues(192, 64, 128),
+    forward_sm90_residues(192, 64, 144),
+    // Of 8 bits: as many keys a step as registers hold, and no more than a sum may have.
+    forward_sm90_e4m3(192, 128, 64),
+    forward_sm90_e4m3(192, 96, 64),
+    forward_sm90_e4m3(192, 96, 128),
+    forward_sm90_e4m3(128, 128, 128),
+    forward_sm90_e4m3(128, 96, 256),
+    // Copies what tensor maps cannot describe.
+    pack(),
+    // Copies V of 8 bits for the tensor cores.
+    transpose(),
+];
+
+/// Every line of matrix multiplication.
+pub(super) const GEMM: &[Line] = &[
+    // (BLOCK_M, BLOCK_N, blocks per multiprocessor that the registers leave room for), the largest first.
+    gemm_simt(128, 64, 3),
+    gemm_simt(64, 64, 4),
+    // The larger a warp's part, the fewer bytes of shared memory for each product; the largest first.
+    gemm_sm80((128, 256, 64), (2, 4), 3, 1, true),
+    gemm_sm80((128, 128, 32), (2, 2), 4, 2, true),
+    gemm_sm80((64, 64, 64), (2, 2), 3, 4, true),
+    gemm_sm80((128, 128, 32), (4, 2), 3, 1, false),
+    mma_peak(Storage::F16),
+    mma_peak(Storage::Bf16),
+    // (BLOCK_M, BLOCK_N, stages): the whole shared memory of a multiprocessor.
+    gemm_sm90(128, 256, 4),
+    gemm_sm90(128, 128, 6),
+];

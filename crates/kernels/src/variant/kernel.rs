@@ -1,0 +1,132 @@
+//! What a kernel computes, and in which storage type.
+
+use crate::entries::{Algorithm, GemmAlgorithm, Target};
+
+/// A storage type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// fp32.
+    F32,
+    /// fp16.
+    F16,
+    /// bf16.
+    Bf16,
+    /// e4m3.
+    E4m3,
+    /// 16 bits that no kernel looks into.
+    B16,
+    /// 8 bits that no kernel looks into.
+    B8,
+}
+
+impl Storage {
+    /// Every one.
+    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::E4m3, Self::B16, Self::B8];
+
+    /// The name, as in `bf16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::E4m3 => "e4m3",
+            Self::B16 => "b16",
+            Self::B8 => "b8",
+        }
+    }
+
+    /// That of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|storage| storage.name() == name)
+    }
+}
+
+/// What a kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Attention, or a part of it.
+    Attention(Algorithm),
+    /// A product of matrices.
+    Gemm(GemmAlgorithm),
+}
+
+impl Kernel {
+    /// The family, which is also the name of the archive that its PTX ships in.
+    pub const fn family(self) -> &'static str {
+        match self {
+            Self::Attention(algorithm) => algorithm.family(),
+            Self::Gemm(algorithm) => algorithm.family(),
+        }
+    }
+
+    /// What the names of entries begin with.
+    pub(super) const fn stem(self) -> &'static str {
+        match self {
+            Self::Attention(Algorithm::StandardScores) => "standard_scores",
+            Self::Attention(Algorithm::StandardSoftmax) => "standard_softmax",
+            Self::Attention(Algorithm::StandardValues) => "standard_values",
+            Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
+            Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
+            Self::Attention(Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout) => "backward_keys",
+            Self::Attention(Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout) => {
+                "backward_queries"
+            }
+            Self::Attention(Algorithm::BackwardKeysSm80) => "backward_keys_sm80",
+            Self::Attention(Algorithm::BackwardQueriesSm80) => "backward_queries_sm80",
+            _ => self.family(),
+        }
+    }
+
+    /// What they end with.
+    pub(super) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Attention(Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod) => "_score_mod",
+            Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
+            Self::Attention(
+                Algorithm::ForwardSimtDropout
+                | Algorithm::BackwardKeysDropout
+                | Algorithm::BackwardQueriesDropout,
+            ) => "_dropout",
+            _ => "",
+        }
+    }
+
+    /// The PTX target.
+    pub const fn target(self) -> Target {
+        match self {
+            Self::Attention(
+                Algorithm::ForwardSm80
+                | Algorithm::ForwardSm80ScoreMod
+                | Algorithm::Decode
+                | Algorithm::DecodeCombine
+                | Algorithm::BackwardKeysSm80
+                | Algorithm::BackwardQueriesSm80,
+            )
+            | Self::Gemm(GemmAlgorithm::GemmSm80 | GemmAlgorithm::MmaPeak) => Target::Sm80,
+            Self::Attention(
+                Algorithm::ForwardSm90
+                | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90Residues
+                | Algorithm::Pack
+                | Algorithm::Transpose,
+            )
+            | Self::Gemm(GemmAlgorithm::GemmSm90) => Target::Sm90a,
+            Self::Attention(_) | Self::Gemm(GemmAlgorithm::GemmSimt) => Target::Sm75,
+        }
+    }
+
+    /// The storage types that it can be built for, and their names.
+    pub(super) const fn storage(self) -> (&'static [Storage], &'static str) {
+        match self {
+            Self::Attention(Algorithm::Pack) => (&[Storage::B16], "b16"),
+            Self::Attention(Algorithm::Transpose) => (&[Storage::B8], "b8"),
+            Self::Attention(Algorithm::ForwardSm90) => {
+                (&[Storage::F16, Storage::Bf16, Storage::E4m3], "f16, bf16, e4m3")
+            }
+            _ if matches!(self.target(), Target::Sm75) => {
+                (&[Storage::F32, Storage::F16, Storage::Bf16], "f32, f16, bf16")
+            }
+            _ => (&[Storage::F16, Storage::Bf16], "f16, bf16"),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A kernel with its parameters as Rust source names it, and what it imports.
+
+extern crate alloc;
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Config, Kernel, Layout, Storage, Variant};
+use crate::config::GemmSm90Config;
+use crate::entries::{Algorithm, GemmAlgorithm};
+
+impl Variant {
+    /// What [`Self::path`] names.
+    pub(super) fn kernel_imports(&self) -> Vec<&'static str> {
+        let mut imports: Vec<&str> = match self.config {
+            Config::Sm90(_) if self.kernel == Kernel::Attention(Algorithm::ForwardSm90Residues) => {
+                [self.place().0, "attention::alignment::ByRows"].into()
+            }
+            Config::Sm90(_) => [self.place().0, "attention::alignment::ByHeads"].into(),
+            Config::GemmSm80 { layout, .. } | Config::GemmSm90 { layout, .. } => {
+                let panel = |along_k| {
+                    if along_k { "tile::mma_block::AlongK" } else { "tile::mma_block::AlongSpan" }
+                };
+                [self.place().0, panel(layout.a_along_k), panel(layout.b_along_k)].into()
+            }
+            _ => [self.place().0].into(),
+        };
+        imports.extend(match self.dtype {
+            Storage::F16 => Some("element::F16"),
+            Storage::Bf16 => Some("element::Bf16"),
+            Storage::E4m3 => Some("element::E4m3"),
+            Storage::F32 | Storage::B16 | Storage::B8 => None,
+        });
+        imports
+    }
+
+    /// The module of the kernel, and its function there.
+    const fn place(&self) -> (&'static str, &'static str) {
+        match self.kernel {
+            Kernel::Attention(algorithm) => match algorithm {
+                Algorithm::StandardScores => ("attention::standard", "scores"),
+                Algorithm::StandardSoftmax => ("attention::standard", "softmax"),
+                Algorithm::StandardValues => ("attention::standard", "values"),
+                Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
+                    ("attention::forward_simt", "forward_simt")
+                }
+                Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
+                    ("attention::forward_sm80", "forward_sm80")
+                }
+                Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod | Algorithm::ForwardSm90Residues => {
+                    ("attention::forward_sm90", "forward_sm90")
+                }
+                Algorithm::Decode => ("attention::decode", "decode"),
+                Algorithm::DecodeCombine => ("attention::combine", "combine"),
+                Algorithm::Pack => ("attention::pack", "pack"),
+                Algorithm::Transpose => ("attention::transpose", "transpose"),
+                Algorithm::BackwardDelta => ("attention::backward_delta", "backward_delta"),
+                Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
+                    ("attention::backward_simt", "backward_keys")
+                }
+                Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout => {
+                    ("attention::backward_simt", "backward_queries")
+                }
+                Algorithm::BackwardKeysSm80 => ("attention::backward_sm80", "backward_keys"),
+                Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
+            },
+            Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
+            Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
+            Kernel::Gemm(GemmAlgorithm::GemmSm90) => ("gemm::sm90", "gemm_sm90"),
+            Kernel::Gemm(GemmAlgorithm::MmaPeak) => ("gemm::peak", "mma_peak"),
+        }
+    }
+
+    /// The kernel with its parameters, as in `decode::decode::<decode::DecodeTile<F16, 2, 64, 4, 4>>`.
+    pub(super) fn path(&self) -> String {
+        let (module, function) = self.place();
+        let module = module.rsplit_once("::").map_or(module, |(_, name)| name);
+        let function = format!("{module}::{function}");
+        let element = self.element();
+        let has = |flag: Algorithm| self.kernel == Kernel::Attention(flag);
+        let arguments = match self.config {
+            Config::Fixed(_) => match self.dtype {
+                Storage::B16 | Storage::B8 => return function,
+                _ => element.into(),
+            },
+            Config::Simt(c) => {
+                let dropout = has(Algorithm::ForwardSimtDropout);
+                format!(
+                    "{module}::SimtTile<{element}, {}, {}, {}, {dropout}>",
+                    c.block_m, c.block_n, c.head_dim
+                )
+            }
+            Config::Mma(c) => {
+                let (rows, score_mod) = (c.block_m / c.warps / 8, has(Algorithm::ForwardSm80ScoreMod));
+                let (n, d) = (c.block_n, c.head_dim);
+                format!("{module}::Sm80Tile<{element}, {}, {rows}, {n}, {d}, {score_mod}>", c.warps)
+            }
+            Config::Sm90(c) => {
+                let by_rows = has(Algorithm::ForwardSm90Residues);
+                let alignment = if by_rows { "ByRows" } else { "ByHeads" };
+                let (m, n, d) = (c.block_m, c.block_n, c.head_dim);
+                let score_mod = has(Algorithm::ForwardSm90ScoreMod);
+                format!("{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {score_mod}>")
+            }
+            Config::Decode(c) => {
+                let (rows, ahead) = (c.block_m / 8, c.stages - 1);
+                format!("{module}::DecodeTile<{element}, {rows}, {}, {}, {ahead}>", c.head_dim, c.warps)
+            }
+            Config::Backward(c) => {
+                let dropout = has(Algorithm::BackwardKeysDropout) || has(Algorithm::BackwardQueriesDropout);
+                let (owned, step, d) = (c.owned, c.step, c.head_dim);
+                format!("{module}::BackwardSimtTile<{element}, {owned}, {step}, {d}, {dropout}>")
+            }
+            Config::BackwardMma(c) => {
+                let rows = c.owned / c.warps / 8;
+                format!(
+                    "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}>",
+                    c.warps, c.step, c.head_dim
+                )
+            }
+            Config::GemmSimt(c) => {
+                let (m, n, k) = (c.block_m, c.block_n, c.block_k);
+                let threads = c.threads();
+                format!("{element}, {m}, {n}, {threads}, {}, {}", m * k / threads, n * k / threads)
+            }
+            Config::GemmSm80 { config: c, layout, aligned } => {
+                let (a, b) = panels(layout, (c.block_m, c.block_n, c.block_k));
+                let (threads, stages) = (c.threads(), c.stages);
+                let (blocks, pairs) = (c.block_m / c.warps_m / 16, c.block_n / c.warps_n / 16);
+                let chunks = |rows: u32| rows * c.block_k / 8 / threads;
+                let (a_chunks, b_chunks) = (chunks(c.block_m), chunks(c.block_n));
+                format!(
+                    "{element}, {a}, {b}, {}, {stages}, {threads}, {blocks}, {pairs}, {a_chunks}, {b_chunks}, {aligned}",
+                    c.warps_n
+                )
+            }
+            Config::GemmSm90 { config: c, layout } => {
+                let (a, b) = panels(layout, (c.block_m, c.block_n, GemmSm90Config::BLOCK_K));
+                format!("{module}::GemmTile<{element}, {a}, {b}, {}, {}>", c.block_n, c.stages)
+            }
+        };
+        format!("{function}::<{arguments}>")
+    }
+
+    const fn element(&self) -> &'static str {
+        match self.dtype {
+            Storage::F16 => "F16",
+            Storage::Bf16 => "Bf16",
+            Storage::E4m3 => "E4m3",
+            other => other.name(),
+        }
+    }
+}
+
+/// The types of A and B.
+fn panels(layout: Layout, (m, n, k): (u32, u32, u32)) -> (String, String) {
+    let panel = |along_k, span| {
+        let order = if along_k { "AlongK" } else { "AlongSpan" };
+        format!("{order}<{span}, {k}>")
+    };
+    (panel(layout.a_along_k, m), panel(layout.b_along_k, n))
+}

@@ -1,0 +1,211 @@
+//! Rust source of entry points: what `entries/generated/` holds, and what a sweep builds.
+//!
+//! On the device an entry is a function of its own, on the host a line of a table of native functions.
+
+extern crate alloc;
+
+use alloc::collections::BTreeSet;
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Kernel, Variant};
+use crate::entries::{Algorithm, GemmAlgorithm, variants};
+
+/// A file below `entries/generated/`, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// Its name, as in `forward_sm80.rs`.
+    pub file: String,
+    /// What it holds.
+    pub text: String,
+}
+
+/// The files of all lists: one for each family, since the compiler builds the modules of a crate beside each
+/// other.
+pub fn generated() -> Vec<Generated> {
+    let mut families: Vec<&str> = Vec::new();
+    for variant in variants() {
+        let family = variant.kernel.family();
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    families
+        .into_iter()
+        .map(|family| Generated { file: format!("{family}.rs"), text: text(family) })
+        .collect()
+}
+
+fn text(family: &str) -> String {
+    let listed: Vec<Variant> = variants().filter(|variant| variant.kernel.family() == family).collect();
+    let native: String = listed.iter().map(Variant::native).collect();
+    let imports = imports(&listed, Variant::native_imports);
+    format!(
+        "// Written by `cargo xtask kernels` from the lists of entries.\n\n\
+         #[cfg(target_arch = \"nvptx64\")]\nmod device {{\n{}}}\n\n\
+         #[cfg(all(feature = \"simulator\", not(any(target_arch = \"nvptx64\", test))))]\n\
+         pub(in crate::entries) mod native {{\n{}\n    pub(in crate::entries) const RUN: &[(&str, Run)] = &[\n{}    ];\n}}\n",
+        indented(&device(&listed)),
+        indented(&imports),
+        indented(&indented(&native)),
+    )
+}
+
+/// The entry points of `variants`, with what they import.
+fn device(variants: &[Variant]) -> String {
+    let entries: Vec<String> = variants.iter().map(Variant::device).collect();
+    format!("{}\n{}", imports(variants, Variant::device_imports), entries.join("\n"))
+}
+
+fn indented(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { String::from("\n") } else { format!("    {line}\n") };
+    text.lines().map(line).collect()
+}
+
+fn imports(variants: &[Variant], of: impl Fn(&Variant) -> Vec<&'static str>) -> String {
+    let paths: BTreeSet<&str> = variants.iter().flat_map(of).collect();
+    paths.into_iter().map(|path| format!("use crate::{path};\n")).collect()
+}
+
+/// How an entry takes its parameters.
+struct Signature {
+    /// The type of the parameters.
+    params: &'static str,
+    /// That of the tensor maps in front of them, and what to import for it.
+    maps: Option<(&'static str, &'static str)>,
+    /// The variant of [`Run`](crate::entries::Run).
+    run: &'static str,
+}
+
+const fn signature(params: &'static str, run: &'static str) -> Signature {
+    Signature { params, maps: None, run }
+}
+
+impl Variant {
+    /// The entry point of this variant alone, as a device build takes it in place of the lists.
+    pub fn source(&self) -> String {
+        device(&[*self])
+    }
+
+    fn signature(&self) -> Signature {
+        match self.kernel {
+            Kernel::Attention(algorithm) => match algorithm {
+                _ if algorithm.is_persistent() => Signature {
+                    params: "PersistentParams",
+                    maps: Some(("AttentionMaps", "params::AttentionMaps")),
+                    run: "Persistent",
+                },
+                Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
+                Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
+                Algorithm::BackwardDelta
+                | Algorithm::BackwardKeys
+                | Algorithm::BackwardQueries
+                | Algorithm::BackwardKeysDropout
+                | Algorithm::BackwardQueriesDropout
+                | Algorithm::BackwardKeysSm80
+                | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
+                _ => signature("AttentionParams", "Attention"),
+            },
+            Kernel::Gemm(GemmAlgorithm::GemmSm90) => Signature {
+                params: "GemmParams",
+                maps: Some(("[TensorMap; 3]", "ptx::tma::TensorMap")),
+                run: "MappedGemm",
+            },
+            Kernel::Gemm(_) => signature("GemmParams", "Gemm"),
+        }
+    }
+
+    /// The entry point on the device. One that takes tensor maps, which stand in front of its parameters,
+    /// gets their address too.
+    fn device(&self) -> String {
+        let (name, kernel, Signature { params, maps, .. }) = (self.name(), self.path(), self.signature());
+        let Some((maps, _)) = maps else {
+            return format!(
+                "#[unsafe(export_name = \"{name}\")]\n\
+                 unsafe extern \"ptx-kernel\" fn {name}(params: {params}) {{\n    \
+                 // SAFETY: the host launches an entry as its row of the list says.\n    \
+                 unsafe {{ {kernel}(&params) }}\n}}\n"
+            );
+        };
+        format!(
+            "#[unsafe(export_name = \"{name}\")]\n\
+             unsafe extern \"ptx-kernel\" fn {name}(mapped: Mapped<{maps}, {params}>) {{\n    \
+             let maps = parameter_address!(\"{name}\");\n    \
+             // SAFETY: the host launches an entry as its row of the list says.\n    \
+             unsafe {{ {kernel}(&mapped.params, maps) }}\n}}\n"
+        )
+    }
+
+    /// The line of the table on the host.
+    fn native(&self) -> String {
+        format!("(\"{}\", Run::{}({})),\n", self.name(), self.signature().run, self.path())
+    }
+
+    fn device_imports(&self) -> Vec<&'static str> {
+        let mut imports = self.kernel_imports();
+        let Signature { params, maps, .. } = self.signature();
+        imports.push(match params {
+            "PersistentParams" => "params::PersistentParams",
+            "DecodeParams" => "params::DecodeParams",
+            "PackParams" => "params::PackParams",
+            "BackwardParams" => "params::BackwardParams",
+            "GemmParams" => "params::GemmParams",
+            _ => "params::AttentionParams",
+        });
+        if let Some((_, maps)) = maps {
+            imports.extend([maps, "params::Mapped", "ptx::tma::parameter_address"]);
+        }
+        imports
+    }
+
+    fn native_imports(&self) -> Vec<&'static str> {
+        let mut imports = self.kernel_imports();
+        imports.push("entries::Run");
+        imports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn the_committed_entry_points_are_those_of_the_lists() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/entries/generated");
+        let expected = generated();
+        for Generated { file, text } in &expected {
+            let committed = fs::read_to_string(folder.join(file)).unwrap_or_default();
+            assert!(committed == *text, "{file} is not what the lists give: run `cargo xtask kernels`");
+        }
+        let files = fs::read_dir(&folder).expect("the folder is there");
+        assert_eq!(
+            files.count(),
+            expected.len(),
+            "a file of a family that is gone is in {}",
+            folder.display()
+        );
+    }
+
+    #[test]
+    fn names_tell_all_entries_apart() {
+        let names: BTreeSet<String> = variants().map(|variant| variant.name()).collect();
+        assert_eq!(names.len(), variants().count());
+    }
+
+    #[test]
+    fn a_variant_is_an_entry_point_of_its_own() {
+        let variant = variants().find(|variant| variant.name() == "decode_f16_m16_d64_w4_s5");
+        let source = variant.expect("it is listed").source();
+        assert_eq!(
+            source,
+            "use crate::attention::decode;\nuse crate::element::F16;\nuse crate::params::DecodeParams;\n\n\
+             #[unsafe(export_name = \"decode_f16_m16_d64_w4_s5\")]\n\
+             unsafe extern \"ptx-kernel\" fn decode_f16_m16_d64_w4_s5(params: DecodeParams) {\n    \
+             // SAFETY: the host launches an entry as its row of the list says.\n    \
+             unsafe { decode::decode::<decode::DecodeTile<F16, 2, 64, 4, 4>>(&params) }\n}\n"
+        );
+    }
+}
