@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_sink_is_a_score_without_a_value() {
-        // Scores ln 3 and 0 beside a sink of ln 4: weights 3/8 and 1/8, lse = ln 8; a row without keys has the sink alone.
+        // Scores ln 3 and 0 beside a sink of ln 4: weights 3/8 and 1/8, lse = ln 8.
         let of_keys = problem(3, 2, 1, 1, 1, true);
         let options = Options {
             causal: true,

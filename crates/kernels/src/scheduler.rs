@@ -163,7 +163,8 @@ impl WorkTile {
     /// that run at the same time read the same K and V and find them in L2.
     ///
     /// # Safety
-    /// `tiles` and `params.heads` are at least 1; the offsets that `params` describes are readable.
+    /// `tiles` and `params.heads` are at least 1, and the grid has that many blocks for each sequence; the
+    /// offsets that `params` describes are readable.
     #[inline(always)]
     pub unsafe fn of_block(params: &AttentionParams, tiles: u32) -> Self {
         // SAFETY: there are tiles and heads, and the offsets are readable.

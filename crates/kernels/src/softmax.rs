@@ -252,7 +252,8 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
 
 /// The factor 1/l of a row and its log-sum-exp with the sink of its head, if there is one: l += e^(sink − m).
 ///
-/// It is merged as parts of the keys are (`attention::combine`), so that P keeps its precision however large it is.
+/// It is merged as parts of the keys are (`attention::combine`), so that P keeps its precision however large
+/// it is.
 ///
 /// # Safety
 /// The sinks are readable, and the head is one of theirs.

@@ -86,7 +86,8 @@ impl BackwardProblem {
     ///
     /// # Errors
     /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's;
-    /// when the forward problem has sinks, a row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
+    /// when the forward problem has sinks, a row is not contiguous, a stride leads out of the address space,
+    /// or an output overlaps itself.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
         forward.dtype().check_as_result("backward")?;
         if forward.per_head().sinks.is_some() {

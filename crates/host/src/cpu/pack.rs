@@ -150,9 +150,9 @@ impl Rows {
     /// The rows after the first `count`.
     ///
     /// # Safety
-    /// `data` has at least `count` rows, `stride` elements apart.
+    /// `count` times `stride` elements from `data` on lie in one allocation.
     pub(super) const unsafe fn skip(self, count: usize) -> Self {
-        // SAFETY: `count` rows lie before the one that the pointer leads to.
+        // SAFETY: the pointer stays in the allocation, or one element behind it.
         Self { data: unsafe { self.data.add(count * self.stride) }, ..self }
     }
 }
@@ -405,8 +405,8 @@ pub(super) unsafe fn results(
     }
 }
 
-/// The factor 1/l of a row, and its natural log-sum-exp, from a sum of weights relative to 2^max, and a sink: 0 and
-/// the sink for an empty sum.
+/// The factor 1/l of a row, and its natural log-sum-exp, from a sum of weights relative to 2^max, and a sink:
+/// 0 and the sink for an empty sum.
 fn finish(max: f32, sum: f32, sink: f32) -> (f32, f32) {
     if sum == 0.0 {
         return (0.0, sink);

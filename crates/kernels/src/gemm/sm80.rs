@@ -234,7 +234,8 @@ impl<
     /// that all steps of the main loop are whole.
     ///
     /// # Safety
-    /// Nobody has used the ring yet.
+    /// All threads of the block call this together, before anybody has used the ring; the rows and columns of
+    /// A and B that `steps` takes are readable.
     #[inline(always)]
     unsafe fn fill(&self, steps: u32) {
         let mut stage = 0;

@@ -36,8 +36,9 @@ pub trait TileCopy<W>: Sized {
     /// caller commits.
     ///
     /// # Safety
-    /// All threads of the block call this together. The rows are readable; the tile fits at its address, and
-    /// no thread still reads it.
+    /// All threads of the block call this together. The rows are readable from the last multiple of 16 bytes
+    /// before each where they are copied as they lie, else from the last one of 4 bytes. The tile fits at its
+    /// address, and no thread still reads it.
     unsafe fn copy(&mut self, rows: u32, tile: MmaTile<W>);
 
     /// Brings into place what this warp's copies brought to `tile`; a barrier must follow before others read

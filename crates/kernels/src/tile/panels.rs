@@ -198,7 +198,7 @@ impl<X: Extent> Panels<X> {
     /// eight.
     ///
     /// # Safety
-    /// As [`Self::clear_from_row`], of all rows.
+    /// As [`Self::clear_from_row`], of all rows, which were written: the rest of a chunk is read and kept.
     #[inline(always)]
     #[track_caller]
     pub unsafe fn clear_before_column(self, first: u32) {
