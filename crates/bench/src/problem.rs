@@ -240,7 +240,7 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
     }
     let _ = problem.per_head().try_map(|name, _| {
         text += " ";
-        text += name;
+        text += name.trim_end_matches("_slopes");
         Ok::<_, std::convert::Infallible>(())
     });
     if problem.dropout().is_some() {
