@@ -32,9 +32,9 @@ pub struct Options {
     /// ALiBi (Press et al. 2022, arXiv:2108.12409): fp32 slopes `[H]` or `[B, H]`, contiguous. The scaled
     /// scores of query i and key j get −slope · |i + Sk − Sq − j| added, after the softcap.
     pub alibi_slopes: Option<Vec<f32>>,
-    /// Attention sinks (gpt-oss; Xiao et al. 2023, arXiv:2309.17453): fp32 `[H]` or `[B, H]`, contiguous. Each
-    /// row of a head has one more score, this one as it is, whose weight is multiplied with nothing: it joins
-    /// the row's sum and its log-sum-exp.
+    /// Attention sinks (gpt-oss; Xiao et al. 2023, arXiv:2309.17453): fp32 `[H]` or `[B, H]`, contiguous.
+    /// Each row of a head has one more score, this one as it is, whose weight is multiplied with nothing: it
+    /// joins the row's sum and its log-sum-exp.
     pub sinks: Option<Vec<f32>>,
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
     /// when absent.
