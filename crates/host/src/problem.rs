@@ -53,9 +53,10 @@ impl Problem {
     /// Names the tensor, the axis, its value and the limit when a shape is empty, mismatched, too large, or
     /// not contiguous in its last dimension, when kv_heads does not divide heads, when the output overlaps
     /// itself, when `softmax_scale` is no number up to 2⁶⁴, when `softcap` is neither 0 nor positive and at
-    /// most [`MAX_SOFTCAP`], or `softmax_scale` divided by it is no normal number, when `alibi_slopes` are
-    /// not `[H]` or `[B, H]` finite numbers, when the probability of dropout is not 0 to below 1, and when
-    /// factors of `descale` are not positive and up to 2⁶⁴, or of tensors that are not in e4m3.
+    /// most [`MAX_SOFTCAP`](crate::forward::MAX_SOFTCAP), or `softmax_scale` divided by it is no normal
+    /// number, when `alibi_slopes` or `sinks` are not `[H]` or `[B, H]` finite numbers, when the probability
+    /// of dropout is not 0 to below 1, and when factors of `descale` are not positive and up to 2⁶⁴, or of
+    /// tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
         Self::validated(tensors, dtype, options, None)
     }
