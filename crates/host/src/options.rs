@@ -1,5 +1,6 @@
 //! What is asked of attention beside its shapes, and what is validated of it.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,11 +79,11 @@ impl<T> PerHead<T> {
     ///
     /// # Errors
     /// The first error of `of`.
-    pub fn try_map<U, E>(
-        &self,
-        mut of: impl FnMut(&'static str, &T) -> Result<U, E>,
+    pub fn try_map<'s, U, E>(
+        &'s self,
+        mut of: impl FnMut(&'static str, &'s T) -> Result<U, E>,
     ) -> Result<PerHead<U>, E> {
-        let mut list = |name, list: &Option<T>| list.as_ref().map(|list| of(name, list)).transpose();
+        let mut list = |name, list: &'s Option<T>| list.as_ref().map(|list| of(name, list)).transpose();
         Ok(PerHead {
             alibi_slopes: list("alibi_slopes", &self.alibi_slopes)?,
             sinks: list("sinks", &self.sinks)?,
@@ -137,7 +138,7 @@ impl Scores {
         self.per_head.alibi_slopes.as_ref().map_or(0.0, |slopes| slopes.of(batch, head))
     }
 
-    /// Sink of a head; −∞, which adds nothing, without sinks.
+    /// Sink of a head; −∞, which adds nothing, without sinks. Also the log-sum-exp of a row that sees no key.
     #[inline]
     pub(crate) fn sink(&self, batch: usize, head: usize) -> f32 {
         self.per_head.sinks.as_ref().map_or(f32::NEG_INFINITY, |sinks| sinks.of(batch, head))
@@ -157,17 +158,10 @@ impl Scores {
         }
     }
 
-    /// Log-sum-exp of a row that sees no key.
-    pub(crate) fn empty_lse(&self, batch: usize, head: usize) -> f32 {
-        self.sink(batch, head)
-    }
-
     /// The lists that there are.
     pub(crate) fn per_head(&self) -> PerHead<&[f32]> {
-        PerHead {
-            alibi_slopes: self.alibi_slopes(),
-            sinks: self.per_head.sinks.as_ref().map(|sinks| &*sinks.values),
-        }
+        let Ok(lists) = self.per_head.try_map(|_, list| Ok::<_, Infallible>(&*list.values));
+        lists
     }
 
     /// The rows of a table of tensors for the lists.

@@ -34,7 +34,7 @@ fn run_sequence<T: Element>(
     let o = &mut o[out.row(batch, 0, 0)..];
     if used == 0 {
         for (head, lse) in lse.chunks_exact_mut(out.seqlen).enumerate() {
-            lse.fill(dense.scores().empty_lse(batch, head));
+            lse.fill(dense.scores().sink(batch, head));
         }
         for (row, head) in (0..out.seqlen).flat_map(|row| (0..out.heads).map(move |head| (row, head))) {
             o[out.row(0, row, head)..][..out.head_dim].fill(T::Output::from_f32(0.0));

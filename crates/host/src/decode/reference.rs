@@ -59,7 +59,7 @@ impl DecodeProblem {
         let tensors = Tensors { q: one, k: keys, v: keys, o: one };
         let Ok(problem) = dense.part(tensors, false, at.batch, at.head..at.head + 1) else {
             // The one way in which a valid problem's row is none: it sees no key.
-            let (o, lse) = (vec![0.0; head_dim], vec![dense.scores().empty_lse(at.batch, at.head).into()]);
+            let (o, lse) = (vec![0.0; head_dim], vec![dense.scores().sink(at.batch, at.head).into()]);
             let empty = Reference { o, lse, ..Reference::default() };
             return (empty, vec![T::Output::from_f32(0.0); head_dim]);
         };
