@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+mod axes;
 mod config;
 mod kernel;
 mod path;
@@ -17,6 +18,7 @@ use crate::attention::{
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
 use crate::gemm;
+pub use axes::{Axes, Sizes};
 pub use config::{Config, Fixed, Layout};
 pub use kernel::{Kernel, Storage};
 pub use source::{Generated, generated};
@@ -113,9 +115,14 @@ impl Variant {
         format!("{stem}{eight_bits}{suffix}({arguments}),")
     }
 
-    /// A name that variants which differ in their register budget alone do not share.
+    /// A name that no two variants share, though an entry's says nothing of its register budget, and that of
+    /// a product nothing of its stages.
     pub fn id(&self) -> String {
-        format!("{}_b{}", self.name(), self.min_blocks)
+        let id = format!("{}_b{}", self.name(), self.min_blocks);
+        match (self.kernel, self.config.stages()) {
+            (Kernel::Gemm(_), Some(stages)) => format!("{id}_s{stages}"),
+            _ => id,
+        }
     }
 
     /// BLOCK_M, BLOCK_N and HEAD_DIM; 0 where a kernel has no such dimension.
@@ -192,13 +199,21 @@ mod tests {
     extern crate std;
 
     use super::*;
-    use crate::entries::variants;
+    use crate::config::GemmSm90Config;
+    use crate::entries::{GemmAlgorithm, variants};
+    use std::collections::BTreeSet;
     use std::string::ToString as _;
+    use std::vec::Vec;
 
-    fn tile(algorithm: Algorithm, dtype: Storage, sizes: (u32, u32, u32), warps: u32) -> Variant {
-        let config = Config::new((algorithm, dtype.name()), sizes.0, sizes.1, sizes.2, warps);
-        let config = config.expect("it has tiles");
-        Variant { kernel: Kernel::Attention(algorithm), config, dtype, min_blocks: 2 }
+    /// Sizes of a tile without stages, in the first order of operands.
+    fn sizes((block_m, block_n, head_dim): (u32, u32, u32), warps: u32) -> Sizes {
+        Sizes { block_m, block_n, head_dim, warps, stages: 0, layout: Layout::ALL[0] }
+    }
+
+    fn tile(algorithm: Algorithm, dtype: Storage, of: (u32, u32, u32), warps: u32) -> Variant {
+        let kernel = Kernel::Attention(algorithm);
+        let config = Config::new(kernel, dtype, sizes(of, warps)).expect("it has tiles");
+        Variant { kernel, config, dtype, min_blocks: 2 }
     }
 
     #[test]
@@ -211,18 +226,42 @@ mod tests {
 
     #[test]
     fn a_tile_that_can_be_chosen_is_the_one_that_is_listed() {
-        let mut compared = 0;
+        let mut compared = BTreeSet::new();
         for listed in variants() {
-            let Kernel::Attention(algorithm) = listed.kernel else { continue };
             let Tile { block_m, block_n, head_dim } = listed.tile();
-            let sizes = (listed.config.warps(), listed.dtype.name());
-            let Some(config) = Config::new((algorithm, sizes.1), block_m, block_n, head_dim, sizes.0) else {
-                continue;
+            let sizes = Sizes {
+                stages: listed.config.stages().unwrap_or(0),
+                layout: listed.config.layout().unwrap_or(Layout::ALL[0]),
+                ..sizes((block_m, block_n, head_dim), listed.config.warps())
             };
+            let config = Config::new(listed.kernel, listed.dtype, sizes);
+            assert_eq!(config.is_some(), Axes::of(listed.kernel).is_some(), "{}", listed.name());
+            let Some(config) = config else { continue };
             assert_eq!(config, listed.config, "{}", listed.name());
-            compared += 1;
+            compared.insert(listed.kernel.stem());
         }
-        assert!(compared >= 22);
+        let families = [
+            "backward_keys_sm80",
+            "backward_queries_sm80",
+            "decode",
+            "forward_simt",
+            "forward_sm80",
+            "forward_sm90",
+            "gemm_sm90",
+        ];
+        assert_eq!(compared.into_iter().collect::<Vec<_>>(), families);
+    }
+
+    #[test]
+    fn ids_tell_apart_what_entries_names_do_not() {
+        let config = GemmSm90Config { block_m: 128, block_n: 128, stages: 5 };
+        let config = Config::GemmSm90 { config, layout: Layout::ALL[1] };
+        let kernel = Kernel::Gemm(GemmAlgorithm::GemmSm90);
+        let variant = Variant { kernel, config, dtype: Storage::F16, min_blocks: 1 };
+        assert_eq!(variant.name(), "gemm_sm90_f16_m128_n128_k64_row_col");
+        assert_eq!(variant.id(), "gemm_sm90_f16_m128_n128_k64_row_col_b1_s5");
+        let decode = variants().find(|variant| variant.kernel == Kernel::Attention(Algorithm::Decode));
+        assert_eq!(decode.expect("it is listed").id(), "decode_f16_m16_d64_w4_s5_b2");
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fa_kernels::config::{BackwardMmaConfig, DecodeConfig, GemmSm90Config, Limits};
 use fa_kernels::entries::{Algorithm, GemmAlgorithm};
-use fa_kernels::variant::{Config, Kernel, Layout, Storage, Variant};
+use fa_kernels::variant::{Config, Kernel, Layout, Sizes, Storage, Variant};
 use fa_ptx_builder::ptx::Module;
 use fa_ptx_builder::{Workspace, archive, source, toolchain, variant};
 
 fn tile(algorithm: Algorithm, block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> Variant {
-    let config =
-        Config::new((algorithm, "f16"), block_m, block_n, head_dim, warps).expect("its tile can be chosen");
-    Variant { kernel: Kernel::Attention(algorithm), config, dtype: Storage::F16, min_blocks: 2 }
+    let kernel = Kernel::Attention(algorithm);
+    let sizes = Sizes { block_m, block_n, head_dim, warps, stages: 0, layout: Layout::ALL[0] };
+    let config = Config::new(kernel, Storage::F16, sizes).expect("its tile can be chosen");
+    Variant { kernel, config, dtype: Storage::F16, min_blocks: 2 }
 }
 
 #[test]

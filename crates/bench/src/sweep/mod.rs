@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use fa_kernels::config::Limits;
-use fa_kernels::variant::Variant;
+use fa_kernels::variant::{Axes, Variant};
 use flash_attention::{BackendKind, Element, Error, Kernel, Problem};
 
 pub use built::{Builder, Module, Tools};
@@ -149,9 +149,10 @@ pub fn run(args: &Args, builder: &dyn Builder, results: &Path) -> Result<bool> {
 impl Args {
     fn space(&self) -> Result<Space> {
         let kernel = self.kernel.ok_or_else(|| usage("--kernel is missing"))?;
-        let takes_warps = kernel.tiled().and_then(fa_kernels::variant::Config::steps);
-        let warps = match takes_warps {
-            Some((_, true)) if self.warps.is_empty() => vec![4, 8],
+        let computes = fa_kernels::variant::Kernel::Attention;
+        let axes = kernel.tiled().and_then(|algorithm| Axes::of(computes(algorithm)));
+        let warps = match axes {
+            Some(Axes { warps: true, .. }) if self.warps.is_empty() => vec![4, 8],
             _ => self.warps.clone(),
         };
         Ok(Space {

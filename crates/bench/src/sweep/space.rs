@@ -2,7 +2,7 @@
 //! reason.
 
 use fa_kernels::config::{Infeasible, Limits};
-use fa_kernels::variant::{Config, Kernel as Computes, Storage, Variant};
+use fa_kernels::variant::{Axes, Config, Kernel as Computes, Layout, Sizes, Storage, Variant};
 use flash_attention::{DType, Kernel};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -39,7 +39,8 @@ impl Space {
     pub(crate) fn candidates(&self, limits: &Limits) -> anyhow::Result<Vec<Candidate>> {
         let fixed = || usage(format!("--kernel {}: its tile cannot be chosen", self.kernel));
         let algorithm = self.kernel.tiled().ok_or_else(fixed)?;
-        let (columns, has_warps) = Config::steps(algorithm).ok_or_else(fixed)?;
+        let kernel = Computes::Attention(algorithm);
+        let Axes { columns, warps: has_warps, .. } = Axes::of(kernel).ok_or_else(fixed)?;
         if !has_warps && !self.warps.is_empty() {
             return Err(usage(format!("--warps: a tile of {} says itself how many there are", self.kernel)));
         }
@@ -54,10 +55,10 @@ impl Space {
         for (head_dim, head_dims) in self.buckets(columns) {
             for (&block_m, &block_n) in pairs(&self.block_m, &self.block_n) {
                 for &warps in warps {
-                    let config =
-                        Config::new((algorithm, self.dtype.name()), block_m, block_n, head_dim, warps)
-                            .ok_or_else(fixed)?;
-                    let variants = self.budgets(Computes::Attention(algorithm), config, limits);
+                    let layout = Layout::ALL[0];
+                    let sizes = Sizes { block_m, block_n, head_dim, warps, stages: 0, layout };
+                    let config = Config::new(kernel, storage(self.dtype), sizes).ok_or_else(fixed)?;
+                    let variants = self.budgets(kernel, config, limits);
                     candidates.extend(variants.into_iter().map(|(variant, verdict)| Candidate {
                         variant,
                         head_dims: head_dims.clone(),

@@ -3,7 +3,7 @@
 
 use fa_kernels::config::check_shared;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
-use fa_kernels::variant::Config;
+use fa_kernels::variant::{self, Config, Layout, Sizes, Storage};
 
 use super::candidates::{
     Candidate, Candidates, for_scores, grid, join, that_hold, unsupported_dtype, widest,
@@ -239,8 +239,10 @@ fn no_such_tile(
         (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
         && let Some(entry) = built.first()
         && let tile = (Tile { block_m, block_n, head_dim: entry.tile.head_dim })
-        && let Some(config) =
-            Config::new((entry.algorithm, entry.dtype), block_m, block_n, tile.head_dim, entry.threads / 32)
+        && let Some(dtype) = Storage::named(entry.dtype)
+        && let (warps, layout) = (entry.threads / 32, Layout::ALL[0])
+        && let sizes = (Sizes { block_m, block_n, head_dim: tile.head_dim, warps, stages: 0, layout })
+        && let Some(config) = Config::new(variant::Kernel::Attention(entry.algorithm), dtype, sizes)
         && check_shared(config.shared_needed(), &device.limits()).is_err()
     {
         return tile_too_large(problem, device, &tile, config.shared_needed());

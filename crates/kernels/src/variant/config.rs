@@ -9,7 +9,7 @@ use crate::config::{
     BackwardConfig, BackwardMmaConfig, DecodeConfig, Demand, GemmConfig, GemmSimtConfig, GemmSm90Config,
     Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
 };
-use crate::entries::{Algorithm, GemmTile, Tile};
+use crate::entries::{GemmTile, Tile};
 use crate::gemm::peak;
 
 /// How the elements of A and B lie.
@@ -38,6 +38,11 @@ impl Layout {
             (false, false) => "col_row",
             (false, true) => "col_col",
         }
+    }
+
+    /// That of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layout| layout.name() == name)
     }
 }
 
@@ -122,26 +127,6 @@ pub enum Config {
 }
 
 impl Config {
-    /// A tile of `algorithm` in a storage type; `warps` is nothing to one whose tile says how many there are.
-    /// `None` where the algorithm's tile cannot be chosen.
-    pub fn new(
-        (algorithm, dtype): (Algorithm, &str),
-        block_m: u32,
-        block_n: u32,
-        head_dim: u32,
-        warps: u32,
-    ) -> Option<Self> {
-        let element_bytes = if dtype == "e4m3" { 1 } else { 2 };
-        match algorithm {
-            Algorithm::ForwardSimt => Some(Self::Simt(SimtConfig { block_m, block_n, head_dim })),
-            Algorithm::ForwardSm80 => Some(Self::Mma(MmaConfig { block_m, block_n, head_dim, warps })),
-            Algorithm::ForwardSm90 => {
-                Some(Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes }))
-            }
-            _ => None,
-        }
-    }
-
     /// It in every order of its operands.
     pub(crate) fn layouts(self) -> Vec<Self> {
         match self {
@@ -152,17 +137,6 @@ impl Config {
                 Layout::ALL.map(|layout| Self::GemmSm90 { config, layout }).into()
             }
             other => [other].into(),
-        }
-    }
-
-    /// Columns that a tile of `algorithm` comes in multiples of, where it can be chosen; the number of warps
-    /// can be chosen too where the second value says so.
-    pub const fn steps(algorithm: Algorithm) -> Option<(u32, bool)> {
-        match algorithm {
-            Algorithm::ForwardSimt => Some((32, false)),
-            Algorithm::ForwardSm80 => Some((16, true)),
-            Algorithm::ForwardSm90 => Some((16, false)),
-            _ => None,
         }
     }
 
@@ -188,13 +162,13 @@ impl Config {
     /// Sizes of C's tile and what it asks of its operands; 0 where there is no tile.
     pub const fn gemm_tile(&self) -> GemmTile {
         let Tile { block_m, block_n, .. } = self.tile();
-        let (block_k, layout, aligned) = match *self {
-            Self::GemmSimt(config) => (config.block_k, None, false),
-            Self::GemmSm80 { config, layout, aligned } => (config.block_k, Some(layout), aligned),
-            Self::GemmSm90 { layout, .. } => (GemmSm90Config::BLOCK_K, Some(layout), true),
-            _ => (peak::STEP_K, None, false),
+        let (block_k, aligned) = match *self {
+            Self::GemmSimt(config) => (config.block_k, false),
+            Self::GemmSm80 { config, aligned, .. } => (config.block_k, aligned),
+            Self::GemmSm90 { .. } => (GemmSm90Config::BLOCK_K, true),
+            _ => (peak::STEP_K, false),
         };
-        let along_k = match layout {
+        let along_k = match self.layout() {
             Some(Layout { a_along_k, b_along_k }) => Some((a_along_k, b_along_k)),
             None => None,
         };
@@ -204,6 +178,24 @@ impl Config {
     /// Warps of a block.
     pub const fn warps(&self) -> u32 {
         self.threads() / 32
+    }
+
+    /// Stages of the ring in shared memory, where their number can be chosen.
+    pub const fn stages(&self) -> Option<u32> {
+        match self {
+            Self::Decode(config) => Some(config.stages),
+            Self::GemmSm80 { config, .. } => Some(config.stages),
+            Self::GemmSm90 { config, .. } => Some(config.stages),
+            _ => None,
+        }
+    }
+
+    /// How the operands of a product lie, where that is the kernel's.
+    pub const fn layout(&self) -> Option<Layout> {
+        match self {
+            Self::GemmSm80 { layout, .. } | Self::GemmSm90 { layout, .. } => Some(*layout),
+            _ => None,
+        }
     }
 
     /// Threads of a block.

@@ -59,8 +59,8 @@ impl Kernel {
         }
     }
 
-    /// What the names of entries begin with.
-    pub(super) const fn stem(self) -> &'static str {
+    /// What the names of its entries begin with. Of kernels whose tile can be chosen no two share it.
+    pub const fn stem(self) -> &'static str {
         match self {
             Self::Attention(Algorithm::StandardScores) => "standard_scores",
             Self::Attention(Algorithm::StandardSoftmax) => "standard_softmax",

@@ -1,0 +1,93 @@
+//! What of a kernel's tile can be chosen, and the tile of what was chosen.
+
+use super::{Config, Kernel, Layout, Storage};
+use crate::config::{BackwardMmaConfig, DecodeConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config};
+use crate::entries::{Algorithm, GemmAlgorithm};
+
+/// Which sizes of a kernel's tile can be chosen, beside BLOCK_M.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axes {
+    /// Columns that HEAD_DIM comes in multiples of; 0 where there is none.
+    pub columns: u32,
+    /// BLOCK_N, which elsewhere follows from the warps.
+    pub block_n: bool,
+    /// Warps of a block, which elsewhere follow from the tile.
+    pub warps: bool,
+    /// Stages of a ring in shared memory.
+    pub stages: bool,
+    /// Blocks that the registers leave room for; elsewhere they are shared out for one.
+    pub min_blocks: bool,
+    /// How the operands lie.
+    pub layout: bool,
+}
+
+/// Sizes of a tile; those that a kernel does not let be chosen are nothing to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// BLOCK_M: query rows, or rows of C.
+    pub block_m: u32,
+    /// BLOCK_N: key rows, or columns of C.
+    pub block_n: u32,
+    /// HEAD_DIM.
+    pub head_dim: u32,
+    /// Warps of a block.
+    pub warps: u32,
+    /// Stages of a ring in shared memory.
+    pub stages: u32,
+    /// How the operands lie.
+    pub layout: Layout,
+}
+
+impl Axes {
+    /// Of a tile of `columns` that has BLOCK_M and BLOCK_N, and a register budget.
+    const fn of_tile(columns: u32) -> Self {
+        Self { columns, block_n: true, warps: false, stages: false, min_blocks: true, layout: false }
+    }
+
+    /// Those of `kernel`; `None` where its tile cannot be chosen.
+    pub const fn of(kernel: Kernel) -> Option<Self> {
+        Some(match kernel {
+            Kernel::Attention(Algorithm::ForwardSimt) => Self::of_tile(32),
+            Kernel::Attention(
+                Algorithm::ForwardSm80 | Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80,
+            ) => Self { warps: true, ..Self::of_tile(16) },
+            Kernel::Attention(Algorithm::ForwardSm90) => Self { min_blocks: false, ..Self::of_tile(16) },
+            Kernel::Attention(Algorithm::Decode) => {
+                Self { block_n: false, warps: true, stages: true, ..Self::of_tile(32) }
+            }
+            Kernel::Gemm(GemmAlgorithm::GemmSm90) => {
+                Self { stages: true, min_blocks: false, layout: true, ..Self::of_tile(0) }
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Config {
+    /// A tile of `kernel` in a storage type; `None` where it cannot be chosen.
+    pub const fn new(kernel: Kernel, dtype: Storage, sizes: Sizes) -> Option<Self> {
+        let Sizes { block_m, block_n, head_dim, warps, stages, layout } = sizes;
+        let element_bytes = if matches!(dtype, Storage::E4m3) { 1 } else { 2 };
+        Some(match kernel {
+            Kernel::Attention(algorithm) => match algorithm {
+                Algorithm::ForwardSimt => Self::Simt(SimtConfig { block_m, block_n, head_dim }),
+                Algorithm::ForwardSm80 => Self::Mma(MmaConfig { block_m, block_n, head_dim, warps }),
+                Algorithm::ForwardSm90 => {
+                    Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes })
+                }
+                Algorithm::Decode => Self::Decode(DecodeConfig { block_m, head_dim, warps, stages }),
+                Algorithm::BackwardKeysSm80 => {
+                    Self::BackwardMma(BackwardMmaConfig { owned: block_n, step: block_m, head_dim, warps })
+                }
+                Algorithm::BackwardQueriesSm80 => {
+                    Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
+                }
+                _ => return None,
+            },
+            Kernel::Gemm(GemmAlgorithm::GemmSm90) => {
+                Self::GemmSm90 { config: GemmSm90Config { block_m, block_n, stages }, layout }
+            }
+            Kernel::Gemm(_) => return None,
+        })
+    }
+}
