@@ -6,7 +6,7 @@ mod tensor;
 
 use std::fmt;
 
-use fa_kernels::entries::Params;
+use fa_kernels::entries::{Entry, Params};
 use fa_kernels::ptx::tma;
 use fa_sim::tma::TensorMap;
 
@@ -54,6 +54,14 @@ pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static
     /// Chooses kernel, tiles and launches for `device`.
     #[doc(hidden)]
     fn choose(&self, device: &Device, request: &Self::Request) -> Result<Choice<Self>>;
+
+    /// Plans the launch of an entry, which need not be in the list; other launches are as chosen.
+    #[doc(hidden)]
+    fn choose_entry(
+        &self,
+        device: &Device,
+        entry: &'static Entry<Self::Algorithm, Self::Tile>,
+    ) -> Result<Choice<Self>>;
 
     /// The table of tensors: each one goes to `place`, which says where it lies, once and in the same order
     /// in each call. Also the only place where an operation's tensors are listed.

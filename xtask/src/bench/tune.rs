@@ -162,7 +162,7 @@ fn table(sweeps: &[Sweep]) -> Result<String> {
         algorithms = true;
         write!(
             rows,
-            "Tuned {{ device: {device:?}, algorithm: Algorithm::{:?}, dtype: {dtype:?}, head_dim: {head_dim}, \
+            "Tuned {{ device: {device:?}, kernel: Kernel::Attention(Algorithm::{:?}), dtype: {dtype:?}, head_dim: {head_dim}, \
              causal: {causal}, entries: &{names:?} }},",
             first.algorithm
         )?;
@@ -181,8 +181,12 @@ fn table(sweeps: &[Sweep]) -> Result<String> {
             writeln!(text, "//! * {name}")?;
         }
     }
-    let import = if algorithms { "use fa_kernels::entries::Algorithm;\n\n" } else { "" };
-    write!(text, "\n{import}use super::order::Tuned;\n\npub(super) const TUNED: &[Tuned] = &[{rows}];\n")?;
+    let import = if algorithms {
+        "use fa_kernels::entries::Algorithm;\nuse fa_kernels::variant::Kernel;\n\n"
+    } else {
+        ""
+    };
+    write!(text, "\n{import}use super::order::Tuned;\n\npub(crate) const TUNED: &[Tuned] = &[{rows}];\n")?;
     Ok(text)
 }
 

@@ -83,13 +83,14 @@ fn the_table_is_formatted_rust_in_the_order_of_the_measured_speed() {
 //! * test/sweep-forward_simt-f32-full.json
 
 use fa_kernels::entries::Algorithm;
+use fa_kernels::variant::Kernel;
 
 use super::order::Tuned;
 
-pub(super) const TUNED: &[Tuned] = &[
+pub(crate) const TUNED: &[Tuned] = &[
     Tuned {
         device: "NVIDIA Test",
-        algorithm: Algorithm::ForwardSimt,
+        kernel: Kernel::Attention(Algorithm::ForwardSimt),
         dtype: "f32",
         head_dim: 64,
         causal: true,
@@ -97,7 +98,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA Test",
-        algorithm: Algorithm::ForwardSimt,
+        kernel: Kernel::Attention(Algorithm::ForwardSimt),
         dtype: "f32",
         head_dim: 128,
         causal: false,

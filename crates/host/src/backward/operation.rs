@@ -1,6 +1,6 @@
 //! The backward pass as an [`Operation`].
 
-use fa_kernels::entries::{Algorithm, Params, Tile};
+use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
 use super::{
@@ -31,6 +31,10 @@ impl Operation for BackwardProblem {
 
     fn choose(&self, device: &Device, request: &BackwardRequest) -> Result<Choice<Self>> {
         plan::plan(self, device, request)
+    }
+
+    fn choose_entry(&self, device: &Device, entry: &'static Entry) -> Result<Choice<Self>> {
+        plan::plan_entry(self, device, entry)
     }
 
     fn tensors<'t, 'i: 't, T: Element>(

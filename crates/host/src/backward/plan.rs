@@ -6,7 +6,10 @@ use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
 use crate::operation::{self, Launch};
-use crate::plan::{built_for, check_heads, check_kernel, checked_grid, tile_too_large, unsupported_dtype};
+use crate::plan::{
+    Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
+    checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
+};
 use crate::{BackendKind, Device, Error, Plan, Result};
 
 /// A kernel that computes gradients; what a person can ask for by name.
@@ -79,8 +82,43 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         return Ok(Choice::on_cpu(BackwardKernel::BackwardCpu, reasons));
     }
     check_heads(problem.forward())?;
-    let chosen = choose_kernel(problem, device, request)?;
-    of_kernel(problem, device, request, chosen)
+    let (kernel, why) = choose_kernel(problem, device, request)?;
+    let is_asked_for = |entry: &&'static Entry| {
+        request.entry.as_deref() == Some(entry.name)
+            && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
+    };
+    let mut built =
+        launches(problem, kernel).into_iter().flat_map(|it| built_for(it, problem.forward().dtype()));
+    let asked = match &request.entry {
+        Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
+        None => None,
+    };
+    of_kernel(problem, device, (kernel, why), asked, TUNED)
+}
+
+/// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
+///
+/// # Errors
+/// When it is no launch of a kernel that takes the problem, is for another storage type or smaller head_dims,
+/// or does not run on the device.
+pub(super) fn plan_entry(
+    problem: &BackwardProblem,
+    device: &Device,
+    entry: &'static Entry,
+) -> Result<Choice> {
+    let unfit = |reason: &str| Error::UnfitEntry { entry: entry.name, reason: reason.to_owned() };
+    let kernel = BackwardKernel::ALL.into_iter().find(|kernel| kernel.name() == entry.algorithm.family());
+    let kernel = kernel.ok_or_else(|| unfit("it is no launch of a backward pass"))?;
+    let request = BackwardRequest { kernel: Some(kernel), entry: None };
+    check_heads(problem.forward())?;
+    check_entry(entry, problem.forward())?;
+    check_target(entry, device, kernel.name())?;
+    check_fits(entry, problem.forward(), device)?;
+    let chosen = choose_kernel(problem, device, &request)?;
+    if !launches(problem, kernel).contains(&entry.algorithm) {
+        return Err(unfit("it does not do with weights what the problem does"));
+    }
+    of_kernel(problem, device, chosen, Some(entry), TUNED)
 }
 
 /// The kernel asked for, or the fastest that takes the problem, and why.
@@ -128,12 +166,24 @@ const fn owns_keys(algorithm: Algorithm) -> bool {
     matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80)
 }
 
-/// The launches of a GPU kernel.
+/// What the launches of a GPU kernel compute, in their order.
+fn launches(problem: &BackwardProblem, kernel: BackwardKernel) -> [Algorithm; 3] {
+    if kernel == BackwardKernel::BackwardSm80 {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm80, Algorithm::BackwardQueriesSm80]
+    } else if problem.forward().dropout().is_some() {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
+    } else {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeys, Algorithm::BackwardQueries]
+    }
+}
+
+/// The launches of a GPU kernel, one of them with the entry asked for.
 fn of_kernel(
     problem: &BackwardProblem,
     device: &Device,
-    request: &BackwardRequest,
     (kernel, why): (BackwardKernel, String),
+    asked: Option<&'static Entry>,
+    table: &[Tuned],
 ) -> Result<Choice> {
     let forward = problem.forward();
     let mut plan = Choice {
@@ -149,24 +199,15 @@ fn of_kernel(
                 .to_owned(),
         ],
     };
-    let launches = if kernel == BackwardKernel::BackwardSm80 {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm80, Algorithm::BackwardQueriesSm80]
-    } else if forward.dropout().is_some() {
+    let launches = launches(problem, kernel);
+    if launches.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
-    } else {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeys, Algorithm::BackwardQueries]
-    };
-    let is_for = |algorithm, name: &String| {
-        built_for(algorithm, forward.dtype())
-            .any(|entry| entry.name == name && entry.tile.head_dim as usize >= forward.widest_head_dim())
-    };
-    if let Some(name) = request.entry.as_ref().filter(|name| !launches.iter().any(|&it| is_for(it, name))) {
-        return Err(no_such_entry(problem, name));
     }
     for algorithm in launches {
-        let asked = request.entry.as_deref().filter(|name| is_for(algorithm, &(*name).to_owned()));
-        let entry = choose_entry(problem, device, (kernel, algorithm), asked)?;
+        let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
+            Some(entry) => (entry, "asked for,".to_owned()),
+            None => choose_entry(problem, device, (kernel, algorithm), table)?,
+        };
         let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
         let (rows, heads) = if owns_keys(algorithm) {
             (forward.seqlen_k().div_ceil(block_n), forward.kv_heads())
@@ -175,41 +216,32 @@ fn of_kernel(
         };
         let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
         plan.launches.push(Launch::new(entry, checked_grid(blocks)?));
-        plan.reasons.push(reason(problem, device, entry, asked.is_some()));
+        plan.reasons.push(reason(problem, device, entry, &order));
     }
     Ok(plan)
 }
 
-/// The entry asked for, or of the smallest HEAD_DIM that is enough the first that fits: the list has the
-/// fastest first.
+/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, algorithm): (BackwardKernel, Algorithm),
-    asked: Option<&str>,
-) -> Result<&'static Entry> {
+    table: &[Tuned],
+) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
-    let built = || {
-        built_for(algorithm, forward.dtype())
-            .filter(|entry| entry.tile.head_dim as usize >= forward.widest_head_dim())
-            .filter(|entry| asked.is_none_or(|name| name == entry.name))
+    let mut built = that_hold(algorithm, forward.dtype(), forward.widest_head_dim());
+    let Some(&first) = built.first() else {
+        return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
-    let kernel = kernel.name();
-    let columns = built()
-        .map(|entry| entry.tile.head_dim)
-        .min()
-        .ok_or_else(|| unsupported_dtype(kernel, algorithm, forward.dtype()))?;
-    let of_columns = || built().filter(|entry| entry.tile.head_dim == columns);
-    of_columns().find(|entry| entry.shared_bytes as usize <= device.shared_per_block).ok_or_else(|| {
-        match of_columns().min_by_key(|entry| entry.shared_bytes) {
-            Some(smallest) => tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into()),
-            None => unsupported_dtype(kernel, algorithm, forward.dtype()),
-        }
-    })
+    let order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
+    let fitting = built.iter().copied().find(|entry| check_fits(entry, forward, device).is_ok());
+    let smallest = built.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&first);
+    let too_large = || tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into());
+    Ok((fitting.ok_or_else(too_large)?, order))
 }
 
 /// What a launch is for, and why with this tile.
-fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, asked: bool) -> String {
+fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str) -> String {
     let forward = problem.forward();
     let (m, n, columns) = (entry.tile.block_m, entry.tile.block_n, entry.tile.head_dim);
     let (what, tile) = match entry.algorithm {
@@ -226,10 +258,8 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, asked: bool
         _ => ("dQ", format!("BLOCK_M {m} queries of a block x BLOCK_N {n}")),
     };
     format!(
-        "{what}: {tile} at HEAD_DIM {columns}, {} whose {} bytes of shared memory fit the {} of a block",
-        if asked { "asked for," } else { "the first tile listed" },
-        entry.shared_bytes,
-        device.shared_per_block
+        "{what}: {tile} at HEAD_DIM {columns}, {order} whose {} bytes of shared memory fit the {} of a block",
+        entry.shared_bytes, device.shared_per_block
     )
 }
 
@@ -243,6 +273,8 @@ mod tests {
     use super::*;
     use crate::sim::Sim;
     use crate::{DType, Options, Problem, TensorLayout, Tensors};
+    use fa_kernels::entries::entries;
+    use fa_kernels::variant::Kernel;
 
     const SIMT: Option<BackwardKernel> = Some(BackwardKernel::BackwardSimt);
 
@@ -291,6 +323,48 @@ mod tests {
         assert_eq!(names, ["backward_delta_f16", "backward_keys_f16_m64_n64_d64", name]);
         let error = plan(129).unwrap_err().to_string();
         assert_eq!(error, format!("entry {name} is not built, or not for f16 at head_dim 129"));
+    }
+
+    #[test]
+    fn one_entry_is_planned_with_the_others_of_its_pass() {
+        let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
+        let planned = |name, head_dim| Plan::of_entry(&problem(head_dim), Sim::new(0).device(), of(name));
+        let name = "backward_keys_sm80_f16_m32_n64_d128_w4";
+        let names: Vec<_> =
+            planned(name, 64).unwrap().launches().iter().map(|launch| launch.entry.name).collect();
+        assert_eq!(names, ["backward_delta_f16", name, "backward_queries_sm80_f16_m128_n32_d64_w4"]);
+        for (name, reason) in [
+            (name, "its HEAD_DIM is 128, the problem's head_dim 129"),
+            ("backward_keys_f16_m16_n32_d128_dropout", "it does not do with weights what the problem does"),
+            ("forward_sm80_f16_m128_n48_d128_w4", "it is no launch of a backward pass"),
+        ] {
+            let head_dim = if reason.ends_with("129") { 129 } else { 128 };
+            let message = planned(name, head_dim).unwrap_err().to_string();
+            assert_eq!(message, format!("entry {name} cannot be run: {reason}"));
+        }
+    }
+
+    #[test]
+    fn tiles_are_tried_as_they_were_measured() {
+        let measured = |causal| Tuned {
+            device: "NVIDIA Test",
+            kernel: Kernel::Attention(Algorithm::BackwardQueries),
+            dtype: "f16",
+            head_dim: 64,
+            causal,
+            entries: &["backward_queries_f16_m64_n32_d64"],
+        };
+        let device = Device { name: "NVIDIA Test".to_owned(), ..Sim::new(0).device().clone() };
+        let chosen = |algorithm, causal| {
+            let kernel = BackwardKernel::BackwardSimt;
+            let (entry, why) =
+                choose_entry(&problem(64), &device, (kernel, algorithm), &[measured(causal)]).unwrap();
+            (entry.name, why)
+        };
+        let why = "the fastest tile measured on NVIDIA Test".to_owned();
+        assert_eq!(chosen(Algorithm::BackwardQueries, false), ("backward_queries_f16_m64_n32_d64", why));
+        assert_eq!(chosen(Algorithm::BackwardQueries, true).0, "backward_queries_f16_m64_n64_d64");
+        assert_eq!(chosen(Algorithm::BackwardKeys, false).0, "backward_keys_f16_m64_n64_d64");
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Cuda {
     ///
     /// # Safety
     /// The PTX is a module whose entry is `entry` in name, parameters, and what it computes.
-    pub unsafe fn load_ptx(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
+    pub unsafe fn load_ptx<A, T>(&self, entry: &'static Entry<A, T>, ptx: &str) -> Result<()> {
         check("cuCtxSetCurrent", self.context.bind_to_thread())?;
         self.modules.load(entry, ptx)
     }

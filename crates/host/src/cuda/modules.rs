@@ -47,7 +47,7 @@ impl Modules {
     }
 
     /// Loads `ptx` as the entry's, in place of what was loaded under its name.
-    pub(super) fn load(&self, entry: &'static Entry, ptx: &str) -> Result<()> {
+    pub(super) fn load<A, T>(&self, entry: &'static Entry<A, T>, ptx: &str) -> Result<()> {
         let function = function(entry, compile(entry.name, ptx)?)?;
         *self.place(entry.name).lock().unwrap_or_else(PoisonError::into_inner) = Some(Function(function));
         Ok(())

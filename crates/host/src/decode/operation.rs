@@ -1,9 +1,9 @@
 //! Decode as an [`Operation`].
 
-use fa_kernels::entries::{Algorithm, Params, Tile};
+use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
-use super::plan::{DecodeLaunchDetails, plan};
+use super::plan::{DecodeLaunchDetails, plan, plan_entry};
 use super::{
     DecodeAddresses, DecodeInputs, DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest, cpu, params,
 };
@@ -31,6 +31,10 @@ impl Operation for DecodeProblem {
 
     fn choose(&self, device: &Device, request: &DecodeRequest) -> Result<Choice<Self>> {
         plan(self, device, request)
+    }
+
+    fn choose_entry(&self, device: &Device, entry: &'static Entry) -> Result<Choice<Self>> {
+        plan_entry(self, device, entry)
     }
 
     fn tensors<'t, 'i: 't, T: Element>(

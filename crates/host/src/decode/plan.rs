@@ -6,7 +6,10 @@ use fa_kernels::params::MAX_SPLITS;
 use super::DecodeProblem;
 use crate::operation::{Choice, Launch};
 use crate::plan::cost::h200::{BUSY, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS};
-use crate::plan::{built_for, checked_grid, tile_too_large, unsupported_dtype};
+use crate::plan::{
+    Key, TUNED, Tuned, built_for, check_entry, check_fits, check_target, checked_grid, fastest_first,
+    tile_too_large, unsupported_dtype,
+};
 use crate::{BackendKind, Device, Error, Plan, Result};
 
 /// The one kernel that there is.
@@ -75,10 +78,42 @@ pub(super) fn plan(
         let reason = "forward_cpu on each sequence: its tasks fill the cores without splits";
         return Ok(Choice::on_cpu(DecodeKernel, vec![reason.to_owned()]));
     }
+    let chosen = choose_entry(problem, device, request.entry.as_deref(), TUNED)?;
+    of_entry(problem, device, chosen, request.num_splits)
+}
+
+/// Plans one given entry, which need not be in the list.
+///
+/// # Errors
+/// When it does not decode, is for another storage type or smaller head_dims, or does not run on the device.
+pub(super) fn plan_entry(
+    problem: &DecodeProblem,
+    device: &Device,
+    entry: &'static Entry,
+) -> Result<Choice<DecodeProblem>> {
+    if entry.algorithm != Algorithm::Decode {
+        let reason = "it is no kernel for decoding".to_owned();
+        return Err(Error::UnfitEntry { entry: entry.name, reason });
+    }
+    check_entry(entry, problem.dense())?;
+    check_target(entry, device, KERNEL)?;
+    check_fits(entry, problem.dense(), device)?;
+    of_entry(problem, device, (entry, ASKED_FOR.to_owned()), None)
+}
+
+/// Why an entry, where the caller named it.
+const ASKED_FOR: &str = "asked for,";
+
+/// The launches of an entry, which comes with why it is that one.
+fn of_entry(
+    problem: &DecodeProblem,
+    device: &Device,
+    (entry, order): (&'static Entry, String),
+    num_splits: Option<usize>,
+) -> Result<Choice<DecodeProblem>> {
     let dense = problem.dense();
-    let entry = choose_entry(problem, device, request)?;
     let shape = Shape::new(problem, device, entry);
-    let (num_splits, why) = match request.num_splits {
+    let (num_splits, why) = match num_splits {
         Some(num_splits) => (num_splits, format!("{num_splits} splits: asked for")),
         None => shape.choose_splits(),
     };
@@ -107,12 +142,12 @@ pub(super) fn plan(
         ),
         format!("HEAD_DIM {}: holds head_dim {}", entry.tile.head_dim, dense.head_dim()),
         format!(
-            "BLOCK_M {block_m}: {} for {} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {} bytes \
-             of shared memory, {} blocks per multiprocessor",
-            match &request.entry {
-                Some(_) => "asked for,",
-                None if block_m >= problem.packed_rows() => "the smallest",
-                None => "the largest",
+            "BLOCK_M {block_m}: {} for {} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {order} with \
+             {} bytes of shared memory, {} blocks per multiprocessor",
+            match &*order {
+                ASKED_FOR => ASKED_FOR,
+                _ if block_m >= problem.packed_rows() => "the smallest",
+                _ => "the largest",
             },
             problem.packed_rows(),
             entry.threads / 32,
@@ -131,40 +166,41 @@ pub(super) fn plan(
     })
 }
 
-/// The entry asked for, or of the smallest HEAD_DIM that fits the one that wastes the fewest rows.
-fn choose_entry(problem: &DecodeProblem, device: &Device, request: &DecodeRequest) -> Result<&'static Entry> {
+/// The entry asked for, or of the smallest HEAD_DIM that fits and the BLOCK_M that wastes the fewest rows the
+/// first by `table`, and why.
+fn choose_entry(
+    problem: &DecodeProblem,
+    device: &Device,
+    asked: Option<&str>,
+    table: &[Tuned],
+) -> Result<(&'static Entry, String)> {
     let (dtype, head_dim) = (problem.dense().dtype(), problem.dense().head_dim());
     let built = || {
         built_for(Algorithm::Decode, dtype)
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
-            .filter(|entry| request.entry.as_ref().is_none_or(|name| name == entry.name))
+            .filter(|entry| asked.is_none_or(|name| name == entry.name))
     };
-    let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match &request.entry {
-        Some(name) => Error::NoSuchEntry { name: name.clone(), dtype, head_dim },
+    let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match asked {
+        Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },
         None => unsupported_dtype(KERNEL, Algorithm::Decode, dtype),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
-    if let Some(entry) = candidates.iter().find(|entry| !entry.target.runs_on(device.compute_capability)) {
-        return Err(Error::KernelNeedsDevice {
-            kernel: KERNEL,
-            needed: entry.target,
-            device: device.name.clone(),
-            found: device.compute_capability,
-        });
-    }
-    let fitting: Vec<_> = candidates
-        .iter()
-        .copied()
-        .filter(|entry| entry.shared_bytes as usize <= device.shared_per_block)
-        .collect();
+    candidates.iter().try_for_each(|entry| check_target(entry, device, KERNEL))?;
+    let fits = |entry: &&'static Entry| check_fits(entry, problem.dense(), device).is_ok();
+    let mut fitting: Vec<_> = candidates.iter().copied().filter(fits).collect();
     let rows = problem.packed_rows();
     let sufficient = fitting.iter().map(|entry| entry.tile.block_m).filter(|&m| m as usize >= rows).min();
     let block_m = sufficient.or_else(|| fitting.iter().map(|entry| entry.tile.block_m).max());
-    // Of a tile the list has the deepest ring first.
-    fitting.iter().copied().find(|entry| Some(entry.tile.block_m) == block_m).ok_or_else(|| {
+    fitting.retain(|entry| Some(entry.tile.block_m) == block_m);
+    let Some(&first) = fitting.first() else {
         let smallest = candidates.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&candidates[0]);
-        tile_too_large(problem.dense(), device, &smallest.tile, smallest.shared_bytes.into())
-    })
+        return Err(tile_too_large(problem.dense(), device, &smallest.tile, smallest.shared_bytes.into()));
+    };
+    let order = match asked {
+        Some(_) => ASKED_FOR.to_owned(),
+        None => fastest_first(&mut fitting, &Key::of(first, false, &device.name), table),
+    };
+    Ok((fitting[0], order))
 }
 
 /// What the number of splits depends on.
@@ -235,6 +271,8 @@ mod tests {
     use crate::decode::DecodeOptions;
     use crate::sim::Sim;
     use crate::{DType, TensorLayout, Tensors};
+    use fa_kernels::entries::entries;
+    use fa_kernels::variant::Kernel;
 
     fn problem(
         batch: usize,
@@ -285,6 +323,54 @@ mod tests {
         assert_eq!(tile([8, 1], 16, 128), "decode_f16_m32_d128_w4_s3");
         assert_eq!(tile([4, 1], 16, 33), "decode_f16_m64_d64_w4_s5");
         assert_eq!(tile([8, 1], 16, 130), "decode_f16_m16_d192_w4_s2");
+    }
+
+    #[test]
+    fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
+        const DEVICE: &str = "NVIDIA Test";
+        const TABLE: &[Tuned] = &[Tuned {
+            device: DEVICE,
+            kernel: Kernel::Attention(Algorithm::Decode),
+            dtype: "f16",
+            head_dim: 128,
+            causal: false,
+            // The fastest holds more rows than are needed.
+            entries: &["decode_f16_m32_d128_w4_s3", "decode_f16_m16_d128_w4_s2", "decode_f16_m16_d128_w4_s3"],
+        }];
+        let device = Device { name: DEVICE.to_owned(), ..Sim::new(0).device().clone() };
+        let chosen = |table, group| {
+            let problem = problem(1, [group, 1], 1, 100, 128, DType::F16);
+            let (entry, why) = choose_entry(&problem, &device, None, table).unwrap();
+            (entry.name, why)
+        };
+        let measured = "the fastest tile measured on NVIDIA Test".to_owned();
+        assert_eq!(chosen(TABLE, 8), ("decode_f16_m16_d128_w4_s2", measured.clone()));
+        assert_eq!(chosen(TABLE, 24), ("decode_f16_m32_d128_w4_s3", measured));
+        let listed = "the first tile listed, the fastest where the list was made,".to_owned();
+        assert_eq!(chosen(&[], 8), ("decode_f16_m16_d128_w4_s3", listed));
+    }
+
+    #[test]
+    fn one_entry_is_planned_if_it_takes_the_problem() {
+        let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
+        let planned = |name, head_dim| {
+            let problem = problem(1, [8, 1], 1, 100, head_dim, DType::F16);
+            Plan::of_entry(&problem, Sim::new(0).device(), of(name))
+        };
+        let plan = planned("decode_f16_m32_d128_w4_s3", 64).unwrap();
+        assert_eq!(
+            (plan.tile(), plan.launches()[0].entry.name),
+            (Some((32, 64)), "decode_f16_m32_d128_w4_s3")
+        );
+        assert!(plan.reasons()[2].contains("asked for, with "), "{:?}", plan.reasons());
+        for (name, reason) in [
+            ("decode_f16_m32_d64_w4_s5", "its HEAD_DIM is 64, the problem's head_dim 65"),
+            ("decode_bf16_m16_d128_w4_s3", "it is for bf16, the problem is f16"),
+            ("decode_combine_f16", "it is no kernel for decoding"),
+        ] {
+            let message = planned(name, 65).unwrap_err().to_string();
+            assert_eq!(message, format!("entry {name} cannot be run: {reason}"));
+        }
     }
 
     #[test]

@@ -33,6 +33,10 @@ impl Operation for Problem {
         plan::plan(self, device, request)
     }
 
+    fn choose_entry(&self, device: &Device, entry: &'static Entry) -> Result<Choice<Self>> {
+        plan::plan_entry(self, device, entry)
+    }
+
     fn tensors<'t, 'i: 't, T: Element>(
         plan: &'t Plan,
         (q, k, v): Self::Inputs<'i, T>,
@@ -108,15 +112,6 @@ const fn workspace(kernel: Kernel) -> &'static str {
 }
 
 impl Plan {
-    /// A plan of one given entry, which need not be in the list: how a sweep runs the variants that it built.
-    ///
-    /// # Errors
-    /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does
-    /// not run on the device.
-    pub fn of_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Self> {
-        Ok(Self::of(problem, device, plan::plan_entry(problem, device, entry)?))
-    }
-
     /// What the workspace holds.
     pub fn workspace(&self) -> &'static str {
         workspace(self.kernel())

@@ -1,6 +1,6 @@
 //! Matrix multiplication as an [`Operation`].
 
-use fa_kernels::entries::{GemmAlgorithm, GemmTile, Params};
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, GemmTile, Params};
 use fa_kernels::ptx::tma;
 
 use super::{GemmAddresses, GemmKernel, GemmPlan, GemmProblem, GemmRequest, cpu, params, plan};
@@ -29,6 +29,10 @@ impl Operation for GemmProblem {
 
     fn choose(&self, device: &Device, request: &GemmRequest) -> Result<Choice<Self>> {
         plan::plan(self, device, request)
+    }
+
+    fn choose_entry(&self, device: &Device, entry: &'static GemmEntry) -> Result<Choice<Self>> {
+        plan::plan_entry(self, device, entry)
     }
 
     fn tensors<'t, 'i: 't, T: Element>(

@@ -8,7 +8,7 @@ use fa_kernels::tile::mma_block::MAX_LEADING;
 use tile::Candidates;
 
 use super::{GemmProblem, Matrices, Order};
-use crate::plan::check_kernel;
+use crate::plan::{TUNED, check_kernel, check_target};
 use crate::{BackendKind, DType, Device, Error, Plan, Result, operation};
 
 /// A kernel that multiplies matrices; what a person can ask for by name.
@@ -127,18 +127,61 @@ pub(super) fn plan(problem: &GemmProblem, device: &Device, request: &GemmRequest
     {
         reasons.push(format!("through registers: {why}"));
     }
-    let candidates = Candidates { problem, device, kernel, request };
+    let candidates = Candidates { problem, device, kernel, request, table: TUNED };
     let (launch, why) = candidates.choose(alignment.is_ok(), true)?;
     reasons.push(why);
-    let unaligned = match alignment {
-        // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
-        Ok(()) if kernel == GemmKernel::GemmSm90 => {
-            let candidates = Candidates { kernel: GemmKernel::GemmSm80, ..candidates };
-            Some(candidates.choose(false, false)?.0)
-        }
-        Ok(()) => Some(candidates.choose(false, false)?.0),
-        Err(_) => None,
-    };
+    of_launch(&candidates, launch, alignment.is_ok(), reasons)
+}
+
+/// Plans one given entry, which need not be in the list.
+///
+/// # Errors
+/// When it is no kernel by itself, is for another storage type or other operands, or does not run on the
+/// device.
+pub(super) fn plan_entry(
+    problem: &GemmProblem,
+    device: &Device,
+    entry: &'static GemmEntry,
+) -> Result<Choice> {
+    let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
+    let kernel = GemmKernel::ALL.into_iter().find(|kernel| kernel.name() == entry.algorithm.family());
+    let kernel = kernel.ok_or_else(|| unfit("it is no kernel that multiplies matrices".to_owned()))?;
+    if entry.dtype != problem.dtype().name() {
+        return Err(unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype())));
+    }
+    check_target(entry, device, kernel.name())?;
+    let request = &GemmRequest::default();
+    let candidates = Candidates { problem, device, kernel, request, table: TUNED };
+    if !candidates.takes_orders(entry) {
+        return Err(unfit("it is for operands in other orders".to_owned()));
+    }
+    match kernel {
+        GemmKernel::GemmSm90 => mappable(problem, request).map_err(unfit)?,
+        _ if entry.tile.aligned => alignment(problem).map_err(unfit)?,
+        _ => {}
+    }
+    let (needed, available) = (entry.shared_bytes, device.shared_per_block);
+    if needed as usize > available {
+        return Err(unfit(format!(
+            "its {needed} bytes of shared memory do not fit the {available} of a block"
+        )));
+    }
+    let (launch, why) = candidates.launch(entry, ", as asked for")?;
+    of_launch(&candidates, launch, entry.tile.aligned, vec![format!("{} was asked for", entry.name), why])
+}
+
+/// The plan that is one launch, and where it needs operands to be aligned, another for those that are not.
+fn of_launch(
+    candidates: &Candidates<'_>,
+    launch: Launch,
+    aligned: bool,
+    reasons: Vec<String>,
+) -> Result<Choice> {
+    let kernel = candidates.kernel;
+    // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
+    let instead = if kernel == GemmKernel::GemmSm90 { GemmKernel::GemmSm80 } else { kernel };
+    let elsewhere = || Candidates { kernel: instead, ..*candidates }.choose(false, false);
+    let unaligned = if aligned { Some(elsewhere()?.0) } else { None };
     let tile = Some((launch.entry.tile.block_m as usize, launch.entry.tile.block_n as usize));
     Ok(Choice { kernel, tile, launches: vec![launch], unaligned, workspace_bytes: 0, reasons })
 }

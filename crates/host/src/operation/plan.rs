@@ -69,6 +69,20 @@ impl<O: Operation> Plan<O> {
         Ok(Self::of(problem, device, problem.choose(device, request)?))
     }
 
+    /// A plan with one given entry, which need not be in the list: how a sweep runs the variants that it
+    /// built. Where there are other launches, they are the planner's choice.
+    ///
+    /// # Errors
+    /// When the entry is of no such kernel, is for another storage type, smaller head_dims or other operands,
+    /// or does not run on the device.
+    pub fn of_entry(
+        problem: &O,
+        device: &Device,
+        entry: &'static Entry<O::Algorithm, O::Tile>,
+    ) -> Result<Self> {
+        Ok(Self::of(problem, device, problem.choose_entry(device, entry)?))
+    }
+
     pub(crate) fn of(problem: &O, device: &Device, choice: Choice<O>) -> Self {
         Self { problem: Arc::new(problem.clone()), device: device.clone(), choice }
     }

@@ -136,7 +136,7 @@ pub(super) fn widest(algorithm: Algorithm, dtype: DType) -> usize {
 }
 
 /// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds so many columns.
-pub(super) fn that_hold(algorithm: Algorithm, dtype: DType, needed: usize) -> Vec<&'static Entry> {
+pub(crate) fn that_hold(algorithm: Algorithm, dtype: DType, needed: usize) -> Vec<&'static Entry> {
     let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= needed;
     let built = || built_for(algorithm, dtype).filter(wide_enough);
     let columns = built().map(|entry| entry.tile.head_dim).min();

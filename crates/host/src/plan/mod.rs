@@ -17,12 +17,16 @@ use candidates::Candidates;
 
 use crate::{BackendKind, DType, Device, Error, Problem, Result, cpu, operation};
 
-pub(crate) use candidates::{built_for, check_heads, check_kernel, checked_grid, join, unsupported_dtype};
+pub(crate) use candidates::{
+    built_for, check_heads, check_kernel, checked_grid, join, that_hold, unsupported_dtype,
+};
 pub(crate) use cost::{tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};
+pub(crate) use order::{Key, Tuned, as_measured, fastest_first};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
 pub(crate) use schedule::TileOrder;
-pub(crate) use tile::{plan_entry, tile_too_large};
+pub(crate) use tile::{check_entry, check_fits, check_target, plan_entry, tile_too_large};
+pub(crate) use tuned::TUNED;
 
 /// A kernel that computes attention; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

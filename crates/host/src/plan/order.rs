@@ -1,63 +1,83 @@
 //! In which order the built tiles of a kernel are tried: as measured on this device, else as listed.
 
-use fa_kernels::entries::{Algorithm, Entry};
+use fa_kernels::entries::Entry;
+use fa_kernels::variant::Kernel;
 
 /// The built tiles of one kernel as a sweep measured them on one device. `tuned.rs` is made of these.
 #[derive(Debug)]
-pub(super) struct Tuned {
+pub(crate) struct Tuned {
     /// The device's name, as its driver gives it.
-    pub(super) device: &'static str,
+    pub(crate) device: &'static str,
     /// The kernel.
-    pub(super) algorithm: Algorithm,
+    pub(crate) kernel: Kernel,
     /// Its storage type.
-    pub(super) dtype: &'static str,
-    /// HEAD_DIM.
-    pub(super) head_dim: u32,
+    pub(crate) dtype: &'static str,
+    /// HEAD_DIM; 0 of a product.
+    pub(crate) head_dim: u32,
     /// With the causal mask, or without.
-    pub(super) causal: bool,
+    pub(crate) causal: bool,
     /// Names of the entries, the fastest first.
-    pub(super) entries: &'static [&'static str],
+    pub(crate) entries: &'static [&'static str],
+}
+
+/// What a row of the table is looked up by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    pub(crate) device: &'a str,
+    pub(crate) kernel: Kernel,
+    pub(crate) dtype: &'a str,
+    pub(crate) head_dim: u32,
+    pub(crate) causal: bool,
+}
+
+impl<'a> Key<'a> {
+    /// That of an entry of attention; kernels that are swept without masks have rows without one alone.
+    pub(crate) const fn of(entry: &Entry, causal: bool, device: &'a str) -> Self {
+        let kernel = Kernel::Attention(entry.algorithm);
+        Self { device, kernel, dtype: entry.dtype, head_dim: entry.tile.head_dim, causal }
+    }
 }
 
 /// Sorts `built`, entries of one kernel, type and HEAD_DIM, by what `table` says of the device, and says
-/// what the first one is. Entries that were not measured keep their order behind those that were.
-pub(super) fn fastest_first(
-    mut built: Vec<&'static Entry>,
-    causal: bool,
-    device: &str,
-    table: &[Tuned],
-) -> (Vec<&'static Entry>, String) {
-    let is_for = |tuned: &&Tuned, entry: &Entry| {
-        tuned.device == device
-            && tuned.causal == causal
-            && tuned.algorithm == entry.algorithm
-            && tuned.dtype == entry.dtype
-            && tuned.head_dim == entry.tile.head_dim
+/// whether it says something. Entries that were not measured keep their order behind those that were.
+pub(crate) fn as_measured<A, T>(built: &mut [&'static Entry<A, T>], key: &Key<'_>, table: &[Tuned]) -> bool {
+    let is_for = |tuned: &&Tuned| {
+        (tuned.device, tuned.kernel, tuned.dtype, tuned.head_dim, tuned.causal)
+            == (key.device, key.kernel, key.dtype, key.head_dim, key.causal)
     };
-    let measured = built.first().and_then(|entry| table.iter().find(|tuned| is_for(tuned, entry)));
-    if let Some(tuned) = measured {
-        let place =
-            |entry: &&Entry| tuned.entries.iter().position(|&name| name == entry.name).unwrap_or(usize::MAX);
-        built.sort_by_key(place);
-        return (built, format!("the fastest tile measured on {device}"));
+    let Some(tuned) = table.iter().find(is_for) else { return false };
+    built
+        .sort_by_key(|entry| tuned.entries.iter().position(|&name| name == entry.name).unwrap_or(usize::MAX));
+    true
+}
+
+/// As [`as_measured`], and says what the first one is.
+pub(crate) fn fastest_first<A, T>(
+    built: &mut [&'static Entry<A, T>],
+    key: &Key<'_>,
+    table: &[Tuned],
+) -> String {
+    let device = key.device;
+    if as_measured(built, key, table) {
+        return format!("the fastest tile measured on {device}");
     }
-    let mut devices: Vec<_> = table.iter().map(|tuned| tuned.device).collect();
+    let of_kernel = table.iter().filter(|tuned| tuned.kernel == key.kernel);
+    let mut devices: Vec<_> = of_kernel.map(|tuned| tuned.device).collect();
     devices.sort_unstable();
     devices.dedup();
-    let why = match &devices[..] {
+    match &devices[..] {
         [] => "the first tile listed, the fastest where the list was made,".to_owned(),
         tuned if tuned.contains(&device) => {
             "not among the sweeps of this device: the first tile listed".to_owned()
         }
         tuned => format!("tuned on {}; for {device} the first tile listed", tuned.join(", ")),
-    };
-    (built, why)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fa_kernels::entries::entries;
+    use fa_kernels::entries::{Algorithm, entries, gemm_entries};
 
     const DEVICE: &str = "NVIDIA Test";
 
@@ -74,7 +94,7 @@ mod tests {
     /// The listed order is 64x64, 64x32, 32x32.
     const TABLE: &[Tuned] = &[Tuned {
         device: DEVICE,
-        algorithm: Algorithm::ForwardSimt,
+        kernel: Kernel::Attention(Algorithm::ForwardSimt),
         dtype: "f32",
         head_dim: 128,
         causal: true,
@@ -82,8 +102,10 @@ mod tests {
     }];
 
     fn names(causal: bool, device: &str, table: &[Tuned]) -> (Vec<(u32, u32)>, String) {
-        let (ordered, why) = fastest_first(built(), causal, device, table);
-        (ordered.iter().map(|entry| (entry.tile.block_m, entry.tile.block_n)).collect(), why)
+        let mut built = built();
+        let key = Key::of(built[0], causal, device);
+        let why = fastest_first(&mut built, &key, table);
+        (built.iter().map(|entry| (entry.tile.block_m, entry.tile.block_n)).collect(), why)
     }
 
     const LISTED: [(u32, u32); 3] = [(64, 64), (64, 32), (32, 32)];
@@ -115,7 +137,9 @@ mod tests {
     fn the_committed_table_names_entries_that_are_built() {
         for tuned in super::super::tuned::TUNED {
             for name in tuned.entries {
-                assert!(entries().any(|entry| entry.name == *name), "{name}: run `cargo xtask bench tune`");
+                let mut built =
+                    entries().map(|entry| entry.name).chain(gemm_entries().map(|entry| entry.name));
+                assert!(built.any(|built| built == *name), "{name}: run `cargo xtask bench tune`");
             }
         }
     }

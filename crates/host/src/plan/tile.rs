@@ -10,7 +10,7 @@ use super::candidates::{
 };
 use super::geometry::class_refusal;
 use super::hopper::{Way, ways};
-use super::order::fastest_first;
+use super::order::{Key, fastest_first};
 use super::schedule::Schedule;
 use super::tuned::TUNED;
 use super::{Choice, Kernel, Launch, LaunchDetails, Request};
@@ -60,7 +60,7 @@ fn of_kernel(
         .first()
         .map(|(entry, _)| entry.tile.head_dim)
         .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
-    built.iter().try_for_each(|(entry, _)| check_target(entry, device, kernel))?;
+    built.iter().try_for_each(|(entry, _)| check_target(entry, device, kernel.name()))?;
     let asked_for: Vec<_> = built.iter().copied().filter(|(entry, _)| request.takes(&entry.tile)).collect();
     // Where nothing was built as asked, there is no smallest tile either.
     let Some((smallest, _)) = asked_for.iter().copied().min_by_key(|(entry, _)| entry.shared_bytes) else {
@@ -103,9 +103,10 @@ fn in_order(
         tiles.sort_by_key(|(_, schedule)| schedule.map(|schedule| schedule.cycles as u64));
         return (tiles, "the tile estimated to be done first,".to_owned());
     }
-    let entries = tiles.into_iter().map(|(entry, _)| entry).collect();
-    let (ordered, what) = fastest_first(entries, problem.causal(), &device.name, TUNED);
-    (ordered.into_iter().map(|entry| (entry, None)).collect(), what)
+    let mut entries: Vec<_> = tiles.into_iter().map(|(entry, _)| entry).collect();
+    let key = Key::of(entries[0], problem.causal(), &device.name);
+    let what = fastest_first(&mut entries, &key, TUNED);
+    (entries.into_iter().map(|entry| (entry, None)).collect(), what)
 }
 
 /// Why a tile has so many columns.
@@ -120,6 +121,19 @@ fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -
     format!("HEAD_DIM {columns}: the smallest built that holds head_dim {widest}{shifted}")
 }
 
+/// Refuses an entry of another storage type or of smaller head_dims.
+pub(crate) fn check_entry(entry: &Entry, problem: &Problem) -> Result<()> {
+    let unfit = |reason: String| Err(Error::UnfitEntry { entry: entry.name, reason });
+    if entry.dtype != problem.dtype().name() {
+        return unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype()));
+    }
+    let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
+    if (holds as usize) < wanted {
+        return unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}"));
+    }
+    Ok(())
+}
+
 /// Plans one given entry, which need not be in the list: how a sweep runs the variants that it built.
 ///
 /// # Errors
@@ -130,13 +144,8 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
     let family = |kernel: &Kernel| kernel.tiled().map(Algorithm::family);
     let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
     let kernel = kernel.ok_or_else(|| unfit("it is one of several launches".to_owned()))?;
-    if entry.dtype != problem.dtype().name() {
-        return Err(unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype())));
-    }
+    check_entry(entry, problem)?;
     let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
-    if (holds as usize) < wanted {
-        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}")));
-    }
     let drops = problem.dropout().is_some() && !kernel.drops_weights();
     let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     let takes_scores = !by_residues || !problem.changes_scores();
@@ -152,7 +161,7 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
     if (holds as usize) < needed {
         return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
     }
-    check_target(entry, device, kernel)?;
+    check_target(entry, device, kernel.name())?;
     check_fits(entry, problem, device)?;
     let reasons = vec![format!("{} was asked for", entry.name)];
     match way {
@@ -210,19 +219,19 @@ fn of_way(
     Ok(choice)
 }
 
-fn check_target(entry: &Entry, device: &Device, kernel: Kernel) -> Result<()> {
+pub(crate) fn check_target<A, T>(entry: &Entry<A, T>, device: &Device, kernel: &'static str) -> Result<()> {
     if entry.target.runs_on(device.compute_capability) {
         return Ok(());
     }
     Err(Error::KernelNeedsDevice {
-        kernel: kernel.name(),
+        kernel,
         needed: entry.target,
         device: device.name.clone(),
         found: device.compute_capability,
     })
 }
 
-fn check_fits(entry: &Entry, problem: &Problem, device: &Device) -> Result<()> {
+pub(crate) fn check_fits(entry: &Entry, problem: &Problem, device: &Device) -> Result<()> {
     let needed = entry.shared_bytes.into();
     check_shared(needed, &device.limits()).map_err(|_| tile_too_large(problem, device, &entry.tile, needed))
 }

@@ -5,13 +5,14 @@
 //! * h200/sweep-forward_sm80-f16-full-b4-h32-s2048.json
 
 use fa_kernels::entries::Algorithm;
+use fa_kernels::variant::Kernel;
 
 use super::order::Tuned;
 
-pub(super) const TUNED: &[Tuned] = &[
+pub(crate) const TUNED: &[Tuned] = &[
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 64,
         causal: false,
@@ -19,7 +20,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 64,
         causal: true,
@@ -27,7 +28,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 96,
         causal: false,
@@ -35,7 +36,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 96,
         causal: true,
@@ -43,7 +44,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 128,
         causal: false,
@@ -51,7 +52,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 128,
         causal: true,
@@ -59,7 +60,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 160,
         causal: false,
@@ -67,7 +68,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 160,
         causal: true,
@@ -75,7 +76,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 192,
         causal: false,
@@ -83,7 +84,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 192,
         causal: true,
@@ -91,7 +92,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 256,
         causal: false,
@@ -99,7 +100,7 @@ pub(super) const TUNED: &[Tuned] = &[
     },
     Tuned {
         device: "NVIDIA H200",
-        algorithm: Algorithm::ForwardSm80,
+        kernel: Kernel::Attention(Algorithm::ForwardSm80),
         dtype: "f16",
         head_dim: 256,
         causal: true,

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::gemm::{GemmAddresses, MatrixLayout};
+use crate::plan::Tuned;
 use crate::sim::Sim;
+use fa_kernels::variant::Kernel;
 
 fn problem(m: usize, n: usize, k: usize, dtype: DType) -> GemmProblem {
     let row = MatrixLayout::row_major;
@@ -31,6 +33,53 @@ fn large_problems_get_large_tiles_and_small_ones_more_blocks() {
     assert_eq!([256, 4096].map(|size| tile(GemmKernel::GemmSm80, size)), [(64, 64, 64), (128, 256, 64)]);
     assert_eq!([256, 1024].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 128, 64); 2]);
     assert_eq!([2048, 4096].map(|size| tile(GemmKernel::GemmSm90, size)), [(128, 256, 64); 2]);
+}
+
+#[test]
+fn of_tiles_that_are_as_quick_by_estimate_the_fastest_measured_is_taken() {
+    const fn table(entries: &'static [&'static str]) -> Tuned {
+        let kernel = Kernel::Gemm(GemmAlgorithm::GemmSm90);
+        Tuned { device: "NVIDIA Test", kernel, dtype: "f16", head_dim: 0, causal: false, entries }
+    }
+    const SMALL: &[Tuned] =
+        &[table(&["gemm_sm90_f16_m128_n128_k64_row_row", "gemm_sm90_f16_m128_n256_k64_row_row"])];
+    const LARGE: &[Tuned] = &[table(&["gemm_sm90_f16_m128_n256_k64_row_row"])];
+    let device = Device { name: "NVIDIA Test".to_owned(), ..device(227 << 10) };
+    let chosen = |table, size| {
+        let (problem, request) = (problem(size, size, size, DType::F16), GemmRequest::default());
+        let (device, kernel) = (&device, GemmKernel::GemmSm90);
+        let candidates = Candidates { problem: &problem, device, kernel, request: &request, table };
+        let (launch, why) = candidates.choose(true, true).unwrap();
+        (launch.entry.tile.block_n, why)
+    };
+    let measured = "the fastest measured on NVIDIA Test of the tiles that are as quick by their loads";
+    let (block_n, why) = chosen(SMALL, 4096);
+    assert!(block_n == 128 && why.ends_with(measured), "{block_n} {why}");
+    assert_eq!(chosen(&[], 4096).0, 256);
+    // Of 64 and 32 tiles each multiprocessor has one at most, of which the smaller is done sooner.
+    assert_eq!(chosen(LARGE, 1024).0, 128);
+    assert_eq!(chosen(LARGE, 4096).0, 256);
+}
+
+#[test]
+fn one_entry_is_planned_if_it_takes_the_problem() {
+    let of = |name: &str| gemm_entries().find(|entry| entry.name == name).unwrap();
+    let planned = |name, k| Plan::of_entry(&problem(256, 256, k, DType::F16), &device(227 << 10), of(name));
+    let plan = planned("gemm_sm90_f16_m128_n256_k64_row_row", 64).unwrap();
+    assert_eq!(
+        (plan.kernel(), plan.tile(), plan.launches()[0].grid),
+        (GemmKernel::GemmSm90, Some((128, 256)), 2)
+    );
+    assert_eq!(plan.unaligned().unwrap().entry.algorithm, GemmAlgorithm::GemmSm80);
+    for (name, reason) in [
+        ("gemm_sm90_f16_m128_n256_k64_row_col", "it is for operands in other orders"),
+        ("gemm_sm90_bf16_m128_n256_k64_row_row", "it is for bf16, the problem is f16"),
+        ("mma_peak_f16", "it is no kernel that multiplies matrices"),
+        ("gemm_sm90_f16_m128_n256_k64_row_row", "the leading dimension of A is 65, no multiple of 8"),
+    ] {
+        let message = planned(name, 65).unwrap_err().to_string();
+        assert_eq!(message, format!("entry {name} cannot be run: {reason}"));
+    }
 }
 
 #[test]
