@@ -11,7 +11,8 @@ use fa_kernels::params::{
 };
 use fa_kernels::ptx::tma;
 
-use self::maps::{class_map, class_maps, residue_maps};
+pub(crate) use self::maps::class_map;
+use self::maps::{class_maps, residue_maps};
 use crate::forward::{MAX_SEQLEN, PerHead};
 use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{

@@ -119,6 +119,10 @@ fn few_rows_are_not_held_to_the_luck_of_the_plain_computation() {
     check_any(&case, &Backend::simulator(0), Some(BackwardKernel::BackwardSimt)).unwrap();
 }
 
+/// Around the rows of a block and of its steps, and with more of the one than of the other.
+const HOPPER_AWKWARD: [(usize, usize); 7] =
+    [(1, 1), (130, 1), (1, 130), (64, 192), (192, 64), (129, 257), (300, 40)];
+
 const AWKWARD: [(usize, usize); 6] = [(1, 1), (70, 1), (1, 70), (65, 3), (33, 64), (64, 33)];
 
 proptest! {
@@ -149,6 +153,30 @@ proptest! {
             ..case
         };
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
+    }
+
+    /// What tensor maps describe besides: rows and heads at multiples of 16 bytes, whatever the head_dims.
+    #[test]
+    fn hopper_matches_the_reference(
+        case in case(&HOPPER_AWKWARD, 300),
+        half in any::<bool>(),
+        head_dims in (0..8_usize, 0..16_usize, 0..16_usize),
+        gap in 0..2_usize,
+        schedule in any::<u64>(),
+    ) {
+        let [b, sq, sk, h, group, _] = case.shape;
+        let Options { causal, window, .. } = case.options;
+        let (columns, d, dv) = head_dims;
+        let order = Order::Spread(7 - columns + 8 * gap);
+        let case = Case {
+            dtype: if half { DType::F16 } else { DType::Bf16 },
+            shape: [b, sq, sk, h, group, 8 * d + columns + 1],
+            head_dim_v: Some(8 * dv + columns + 1),
+            orders: [order, order, case.orders[2]],
+            options: Options { causal, window, ..Options::default() },
+            ..case
+        };
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm90))?;
     }
 
     #[test]
@@ -258,8 +286,17 @@ fn packed_sequences_do_not_meet() {
 
 #[test]
 fn each_schedule_gives_the_same_bits() {
-    let made = packed::<bf16>(Options { causal: true, ..Options::default() });
-    for kernel in [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+    let options = Options { causal: true, ..Options::default() };
+    let packed = packed::<bf16>(options.clone());
+    let (q, kv) = (TensorLayout::bshd(1, 200, 4, 64), TensorLayout::bhsd(1, 260, 2, 64));
+    let dense = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::Bf16, options).unwrap();
+    let like = *BackwardProblem::like(dense.clone()).unwrap().layouts();
+    let dense = Made::<bf16>::new(dense, like, 9);
+    for (made, kernel) in [
+        (&dense, BackwardKernel::BackwardSm90),
+        (&packed, BackwardKernel::BackwardSm80),
+        (&packed, BackwardKernel::BackwardSimt),
+    ] {
         let bits = |seed| {
             let (gradients, _) = made.run_with(&Backend::simulator(seed), Some(kernel)).unwrap();
             gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())

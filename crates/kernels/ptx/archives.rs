@@ -2,6 +2,7 @@
 &[
     ("backward_simt", include_bytes!("backward_simt.ptx.zst")),
     ("backward_sm80", include_bytes!("backward_sm80.ptx.zst")),
+    ("backward_sm90", include_bytes!("backward_sm90.ptx.zst")),
     ("decode", include_bytes!("decode.ptx.zst")),
     ("forward_simt", include_bytes!("forward_simt.ptx.zst")),
     ("forward_sm80", include_bytes!("forward_sm80.ptx.zst")),

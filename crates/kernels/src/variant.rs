@@ -13,7 +13,7 @@ mod source;
 use alloc::{format, string::String};
 
 use crate::attention::{
-    backward_simt, backward_sm80, decode, forward_simt, forward_sm80, forward_sm90, standard,
+    backward_simt, backward_sm80, backward_sm90, decode, forward_simt, forward_sm80, forward_sm90, standard,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
@@ -65,7 +65,7 @@ impl Variant {
         let Tile { block_m, block_n, head_dim } = self.tile();
         match self.config {
             Config::Fixed(_) => String::new(),
-            Config::Simt(_) | Config::Sm90(_) | Config::Backward(_) => {
+            Config::Simt(_) | Config::Sm90(_) | Config::Backward(_) | Config::BackwardSm90(_) => {
                 format!("_m{block_m}_n{block_n}_d{head_dim}")
             }
             Config::Mma(MmaConfig { warps, .. }) | Config::BackwardMma(BackwardMmaConfig { warps, .. }) => {
@@ -105,6 +105,7 @@ impl Variant {
             Config::BackwardMma(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)
             }
+            Config::BackwardSm90(c) => format!("{}, {}", c.step, c.head_dim),
             Config::GemmSimt(c) => format!("{}, {}, {blocks}", c.block_m, c.block_n),
             Config::GemmSm80 { config: c, aligned, .. } => {
                 let (m, n, k, warps_m, warps_n) = (c.block_m, c.block_n, c.block_k, c.warps_m, c.warps_n);
@@ -131,7 +132,10 @@ impl Variant {
         // A kernel of the backward pass that owns keys has its rows in its steps.
         match self.kernel {
             Kernel::Attention(
-                Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout | Algorithm::BackwardKeysSm80,
+                Algorithm::BackwardKeys
+                | Algorithm::BackwardKeysDropout
+                | Algorithm::BackwardKeysSm80
+                | Algorithm::BackwardKeysSm90,
             ) => Tile { block_m: tile.block_n, block_n: tile.block_m, ..tile },
             _ => tile,
         }
@@ -152,6 +156,7 @@ impl Variant {
             (_, Config::Decode(_)) => decode::BARRIERS,
             (_, Config::Backward(_)) => backward_simt::BARRIERS,
             (_, Config::BackwardMma(_)) => backward_sm80::BARRIERS,
+            (_, Config::BackwardSm90(_)) => backward_sm90::BARRIERS,
             (_, Config::GemmSimt(_)) => gemm::simt::BARRIERS,
             (_, Config::GemmSm80 { .. }) => gemm::sm80::BARRIERS,
             (_, Config::GemmSm90 { .. }) => gemm::sm90::BARRIERS,

@@ -1,12 +1,14 @@
 //! From a problem and addresses to the backward kernels' parameters.
 
-use fa_kernels::entries::Params;
-use fa_kernels::params::{BackwardParams, Strides};
+use fa_kernels::entries::{Algorithm, Entry, Params};
+use fa_kernels::params::{BackwardParams, Mapped, Strides};
+use fa_kernels::ptx::tma;
 
 use super::{BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
-use crate::launch::{attention_params, strides};
-use crate::{Error, Result, TensorLayout};
+use crate::launch::{attention_params, class_map, strides};
+use crate::tensor_map::TensorMap;
+use crate::{Error, Result, TensorLayout, Tensors};
 
 /// Addresses of a backward problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,11 +26,43 @@ pub struct BackwardAddresses {
     pub dv: u64,
 }
 
-/// The parameters that every launch of a plan for `problem` takes.
+impl BackwardAddresses {
+    /// Whether what tensor maps describe starts at multiples of 16 bytes, as they want it.
+    pub(crate) const fn are_mapped(&self) -> bool {
+        let Addresses { q, k, v, .. } = self.forward;
+        (q | k | v | self.dout).is_multiple_of(16)
+    }
+}
+
+/// The parameters that an entry takes; its tensor maps, where it has some, in the form that `encode` gives
+/// them.
 ///
 /// # Errors
-/// When lse, or another address that the problem needs, was left out.
-pub(crate) fn params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Result<Params> {
+/// When lse, or another address that the problem needs, was left out, and where `encode` fails.
+pub(crate) fn params(
+    problem: &BackwardProblem,
+    entry: &Entry,
+    addresses: &BackwardAddresses,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
+    let params = plain_params(problem, addresses)?;
+    if !matches!(entry.algorithm, Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) {
+        return Ok(Params::Backward(params));
+    }
+    let Tensors { q, k, v, .. } = problem.forward().tensors();
+    let map = |address, layout, rows| encode(&class_map((address, 2), layout, rows, 0));
+    let (queries, keys) = (entry.tile.block_m, entry.tile.block_n);
+    let maps = [
+        map(addresses.forward.q, q, queries)?,
+        map(addresses.forward.k, k, keys)?,
+        map(addresses.forward.v, v, keys)?,
+        map(addresses.dout, &problem.layouts().dout, queries)?,
+    ];
+    Ok(Params::MappedBackward(Mapped { maps, params }))
+}
+
+/// The parameters that every entry takes.
+fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Result<BackwardParams> {
     let forward = problem.forward();
     if addresses.forward.lse.is_none() {
         return Err(Error::MissingAddress { tensor: "lse" });
@@ -40,7 +74,7 @@ pub(crate) fn params(problem: &BackwardProblem, addresses: &BackwardAddresses) -
         let strides = strides(layout);
         Strides { batch: if is_packed { 0 } else { strides.batch }, ..strides }
     };
-    Ok(Params::Backward(BackwardParams {
+    Ok(BackwardParams {
         attention: attention_params(forward, &addresses.forward)?,
         dout: addresses.dout,
         dq: addresses.dq,
@@ -51,5 +85,5 @@ pub(crate) fn params(problem: &BackwardProblem, addresses: &BackwardAddresses) -
         dq_strides: strides(dq),
         dk_strides: strides(dk),
         dv_strides: strides(dv),
-    }))
+    })
 }

@@ -69,13 +69,17 @@ impl Operation for BackwardProblem {
         })
     }
 
+    fn is_aligned(_: &BackwardPlan, addresses: &BackwardAddresses) -> bool {
+        addresses.are_mapped()
+    }
+
     fn params(
         plan: &BackwardPlan,
-        _: &Launch<Self>,
+        launch: &Launch<Self>,
         addresses: &BackwardAddresses,
-        _: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+        encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
-        params(plan.problem(), addresses)
+        params(plan.problem(), launch.entry, addresses, encode)
     }
 
     fn run_on_cpu<T: Element>(

@@ -8,13 +8,16 @@ use super::BackwardProblem;
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
-    checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
+    checked_grid, fastest_first, that_hold, tile_too_large, unmapped, unsupported_dtype,
 };
-use crate::{BackendKind, Device, Error, Plan, Result};
+use crate::{BackendKind, Device, Error, Plan, Result, Tensors};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
+    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit types
+    /// up to head_dim 128, and the simulator.
+    BackwardSm90,
     /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
     /// types up to head_dim 128, and the simulator.
     BackwardSm80,
@@ -26,21 +29,35 @@ pub enum BackwardKernel {
 
 impl BackwardKernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::BackwardSm80, Self::BackwardSimt, Self::BackwardCpu];
+    pub const ALL: [Self; 4] =
+        [Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt, Self::BackwardCpu];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::BackwardSm90 => "backward_sm90",
             Self::BackwardSm80 => "backward_sm80",
             Self::BackwardSimt => "backward_simt",
             Self::BackwardCpu => "backward_cpu",
         }
     }
 
+    /// What it multiplies with.
+    const fn units(self) -> &'static str {
+        match self {
+            Self::BackwardSm90 => "on Hopper's tensor cores, fed by tensor maps",
+            Self::BackwardSm80 => "on tensor cores",
+            Self::BackwardSimt => "on fp32 FMA",
+            Self::BackwardCpu => "on all cores",
+        }
+    }
+
     /// The kernels of a backend, the fastest first.
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
-            BackendKind::Cuda | BackendKind::Sim => &[Self::BackwardSm80, Self::BackwardSimt],
+            BackendKind::Cuda | BackendKind::Sim => {
+                &[Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt]
+            }
             BackendKind::Cpu => &[Self::BackwardCpu],
         }
     }
@@ -127,28 +144,38 @@ fn choose_kernel(
     device: &Device,
     request: &BackwardRequest,
 ) -> Result<(BackwardKernel, String)> {
-    match (request.kernel, refusal_of_sm80(problem, device)) {
-        (Some(kernel @ BackwardKernel::BackwardSm80), Some(reason)) => {
-            Err(Error::UnfitKernel { kernel: kernel.name(), reason })
-        }
-        (Some(kernel), _) => Ok((kernel, format!("{kernel} was asked for"))),
-        (None, None) => Ok((BackwardKernel::BackwardSm80, "backward_sm80: on tensor cores".to_owned())),
-        (None, Some(reason)) => {
-            let why = format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}");
-            Ok((BackwardKernel::BackwardSimt, why))
-        }
+    if let Some(kernel) = request.kernel {
+        return match refusal(problem, device, kernel) {
+            Some(reason) => Err(Error::UnfitKernel { kernel: kernel.name(), reason }),
+            None => Ok((kernel, format!("{kernel} was asked for"))),
+        };
     }
+    let mut others = String::new();
+    for &kernel in BackwardKernel::of_backend(device.backend) {
+        let Some(reason) = refusal(problem, device, kernel) else {
+            return Ok((kernel, format!("{kernel}: {}{others}", kernel.units())));
+        };
+        others.push_str(&format!("; not {kernel}: {reason}"));
+    }
+    let reason = others.trim_start_matches("; ").to_owned();
+    Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardSimt.name(), reason })
 }
 
-/// Why `backward_sm80` does not take the problem, if it does not.
-fn refusal_of_sm80(problem: &BackwardProblem, device: &Device) -> Option<String> {
+/// Why a kernel does not take the problem, if it does not.
+fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel) -> Option<String> {
+    let (algorithm, target) = match kernel {
+        BackwardKernel::BackwardSm90 => (Algorithm::BackwardKeysSm90, Target::Sm90a),
+        BackwardKernel::BackwardSm80 => (Algorithm::BackwardKeysSm80, Target::Sm80),
+        BackwardKernel::BackwardSimt | BackwardKernel::BackwardCpu => return None,
+    };
     let forward = problem.forward();
-    let built = built_for(Algorithm::BackwardKeysSm80, forward.dtype());
+    let built = built_for(algorithm, forward.dtype());
     let Some(widest) = built.map(|entry| entry.tile.head_dim).max() else {
         return Some("tensor cores take 16-bit types only".to_owned());
     };
-    if !Target::Sm80.runs_on(device.compute_capability) {
-        return Some(format!("{} is sm_{}, and it needs sm_80", device.name, device.compute_capability));
+    if !target.runs_on(device.compute_capability) {
+        let (given, needed) = (device.compute_capability, target.compute_capability());
+        return Some(format!("{} is sm_{given}, and it needs sm_{needed}", device.name));
     }
     let head_dim = forward.widest_head_dim();
     if head_dim > widest as usize {
@@ -157,18 +184,35 @@ fn refusal_of_sm80(problem: &BackwardProblem, device: &Device) -> Option<String>
     if forward.changes_scores() || forward.softmax_scale() <= 0.0 {
         return Some("nothing but a positive factor may lie between products and scores".to_owned());
     }
-    forward.dropout().map(|_| "it drops no weights".to_owned())
+    if forward.dropout().is_some() {
+        return Some("it drops no weights".to_owned());
+    }
+    if kernel == BackwardKernel::BackwardSm90 { refusal_of_maps(problem) } else { None }
+}
+
+/// Why tensor maps do not describe what is read of the problem, if they do not; addresses are known only at
+/// the launch.
+fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
+    let forward = problem.forward();
+    if forward.cu_seqlens().is_some() {
+        return Some("tensor maps do not end with a sequence of a packed batch".to_owned());
+    }
+    let Tensors { q, k, v, .. } = forward.tensors();
+    let read = [("q", q), ("k", k), ("v", v), ("dout", &problem.layouts().dout)];
+    read.into_iter().find_map(|(name, layout)| unmapped(name, layout))
 }
 
 /// Whether a launch's blocks own keys, and not queries.
 const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80};
-    matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80)
+    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
+    matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
 }
 
 /// What the launches of a GPU kernel compute, in their order.
 fn launches(problem: &BackwardProblem, kernel: BackwardKernel) -> [Algorithm; 3] {
-    if kernel == BackwardKernel::BackwardSm80 {
+    if kernel == BackwardKernel::BackwardSm90 {
+        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm90, Algorithm::BackwardQueriesSm90]
+    } else if kernel == BackwardKernel::BackwardSm80 {
         [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm80, Algorithm::BackwardQueriesSm80]
     } else if problem.forward().dropout().is_some() {
         [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
@@ -190,7 +234,7 @@ fn of_kernel(
         kernel,
         tile: None,
         launches: Vec::new(),
-        unaligned: None,
+        unaligned: Vec::new(),
         workspace_bytes: 4 * forward.lse_len() as u64,
         reasons: vec![
             why,
@@ -217,6 +261,10 @@ fn of_kernel(
         let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
         plan.launches.push(Launch::new(entry, checked_grid(blocks)?));
         plan.reasons.push(reason(problem, device, entry, &order));
+    }
+    if kernel == BackwardKernel::BackwardSm90 {
+        let anywhere = (BackwardKernel::BackwardSm80, String::new());
+        plan.unaligned = of_kernel(problem, device, anywhere, None, table)?.launches;
     }
     Ok(plan)
 }
@@ -377,10 +425,17 @@ mod tests {
         let names: Vec<_> = fast.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
         let expected = [
             ("backward_delta_f16", 2 * 6 * 4),
-            ("backward_keys_sm80_f16_m32_n128_d64_w4", 2 * 2 * 3),
-            ("backward_queries_sm80_f16_m128_n32_d64_w4", 2 * 6),
+            ("backward_keys_sm90_f16_m64_n128_d64", 2 * 2 * 3),
+            ("backward_queries_sm90_f16_m128_n128_d64", 2 * 6),
         ];
         assert_eq!(names, expected);
+        let anywhere: Vec<_> = fast.unaligned().iter().map(|launch| launch.entry.name).collect();
+        let expected = [
+            "backward_delta_f16",
+            "backward_keys_sm80_f16_m32_n128_d64_w4",
+            "backward_queries_sm80_f16_m128_n32_d64_w4",
+        ];
+        assert_eq!(anywhere, expected);
         let turing = Device { compute_capability: 75, ..sim.clone() };
         let of = |dtype, options| {
             let tensors = *problem(64).forward().tensors();
@@ -399,10 +454,47 @@ mod tests {
         ] {
             let plan = plan(&problem, device, None).unwrap();
             assert_eq!(plan.kernel(), BackwardKernel::BackwardSimt);
-            assert_eq!(plan.reasons()[0], format!("backward_simt: on fp32 FMA; not backward_sm80: {reason}"));
+            let hopper = reason.replace("it needs sm_80", "it needs sm_90");
+            assert_eq!(
+                plan.reasons()[0],
+                format!(
+                    "backward_simt: on fp32 FMA; not backward_sm90: {hopper}; not backward_sm80: {reason}"
+                )
+            );
         }
         let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
         assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
+    }
+
+    #[test]
+    fn what_tensor_maps_do_not_describe_is_left_to_the_kernel_before() {
+        let odd = TensorLayout::bshd(2, 100, 6, 60);
+        let kv = TensorLayout::bshd(2, 300, 2, 60);
+        let tensors = Tensors { q: odd, k: kv, v: kv, o: odd };
+        let packed = |options| Problem::varlen(single(), DType::F16, options, &[0, 60, 100], &[0, 150, 300]);
+        let strided = |options| Problem::new(tensors, DType::F16, options);
+        for (problem, reason) in [
+            (packed(Options::default()), "tensor maps do not end with a sequence of a packed batch"),
+            (
+                strided(Options::default()),
+                "q's heads stride is 60 elements, and tensor maps take positive multiples of 8 below 2^39",
+            ),
+        ] {
+            let problem = BackwardProblem::like(problem.unwrap()).unwrap();
+            let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
+            assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80);
+            assert_eq!(
+                plan.reasons()[0],
+                format!("backward_sm80: on tensor cores; not backward_sm90: {reason}")
+            );
+            assert!(plan.unaligned().is_empty());
+        }
+    }
+
+    fn single() -> Tensors {
+        let q = TensorLayout::bshd(1, 100, 6, 64);
+        let kv = TensorLayout::bshd(1, 300, 2, 64);
+        Tensors { q, k: kv, v: kv, o: q }
     }
 
     #[test]
@@ -411,7 +503,7 @@ mod tests {
         let error = Plan::new(&problem(8), Sim::new(0).device(), &request).unwrap_err().to_string();
         assert_eq!(
             error,
-            "kernel backward_cpu does not run on backend sim; it has backward_sm80, backward_simt"
+            "kernel backward_cpu does not run on backend sim; it has backward_sm90, backward_sm80, backward_simt"
         );
     }
 }

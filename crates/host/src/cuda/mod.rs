@@ -207,6 +207,7 @@ impl Cuda {
             Params::Pack(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
             Params::MappedGemm(params) => (&raw const *params).cast(),
+            Params::MappedBackward(params) => (&raw const *params).cast(),
         };
         let mut arguments = [params.cast_mut()];
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its

@@ -160,7 +160,7 @@ fn of_entry(
         kernel: DecodeKernel,
         tile: Some((block_m, block_n)),
         launches,
-        unaligned: None,
+        unaligned: Vec::new(),
         workspace_bytes,
         reasons,
     })

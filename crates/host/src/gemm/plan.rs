@@ -181,7 +181,7 @@ fn of_launch(
     // Tensor maps do not reach what starts elsewhere; gemm_sm80 does.
     let instead = if kernel == GemmKernel::GemmSm90 { GemmKernel::GemmSm80 } else { kernel };
     let elsewhere = || Candidates { kernel: instead, ..*candidates }.choose(false, false);
-    let unaligned = if aligned { Some(elsewhere()?.0) } else { None };
+    let unaligned = if aligned { vec![elsewhere()?.0] } else { Vec::new() };
     let tile = Some((launch.entry.tile.block_m as usize, launch.entry.tile.block_n as usize));
     Ok(Choice { kernel, tile, launches: vec![launch], unaligned, workspace_bytes: 0, reasons })
 }

@@ -46,7 +46,7 @@ pub(super) fn residue_maps(
 }
 
 /// The map of a class of heads: boxes of 128 bytes of columns and so many rows.
-pub(super) fn class_map(
+pub(crate) fn class_map(
     (address, element_bytes): (u64, u32),
     layout: &TensorLayout,
     rows: u32,

@@ -1,6 +1,5 @@
 //! A problem with what was chosen for it: nothing runs one problem with another's plan.
 
-use std::slice;
 use std::sync::Arc;
 
 use fa_kernels::entries::Entry;
@@ -38,7 +37,7 @@ pub struct Choice<O: Operation> {
     pub(crate) kernel: O::Kernel,
     pub(crate) tile: Option<(usize, usize)>,
     pub(crate) launches: Vec<Launch<O>>,
-    pub(crate) unaligned: Option<Launch<O>>,
+    pub(crate) unaligned: Vec<Launch<O>>,
     pub(crate) workspace_bytes: u64,
     pub(crate) reasons: Vec<String>,
 }
@@ -46,7 +45,7 @@ pub struct Choice<O: Operation> {
 impl<O: Operation> Choice<O> {
     /// A kernel that launches nothing: one of the CPU's.
     pub(crate) const fn on_cpu(kernel: O::Kernel, reasons: Vec<String>) -> Self {
-        Self { kernel, tile: None, launches: Vec::new(), unaligned: None, workspace_bytes: 0, reasons }
+        Self { kernel, tile: None, launches: Vec::new(), unaligned: Vec::new(), workspace_bytes: 0, reasons }
     }
 }
 
@@ -112,17 +111,18 @@ impl<O: Operation> Plan<O> {
         &self.choice.launches
     }
 
-    /// The launch in place of all others where an input turns out to start at no multiple of 16 bytes, and
+    /// The launches in place of all others where a tensor turns out to start at no multiple of 16 bytes, and
     /// they need it to.
-    pub const fn unaligned(&self) -> Option<&Launch<O>> {
-        self.choice.unaligned.as_ref()
+    pub fn unaligned(&self) -> &[Launch<O>] {
+        &self.choice.unaligned
     }
 
     /// The launches for tensors at these addresses.
     pub fn launches_at(&self, addresses: &O::Addresses) -> &[Launch<O>] {
-        match &self.choice.unaligned {
-            Some(launch) if !O::is_aligned(self, addresses) => slice::from_ref(launch),
-            _ => &self.choice.launches,
+        if self.choice.unaligned.is_empty() || O::is_aligned(self, addresses) {
+            &self.choice.launches
+        } else {
+            &self.choice.unaligned
         }
     }
 

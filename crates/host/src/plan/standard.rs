@@ -42,7 +42,7 @@ pub(super) fn plan_unfused(problem: &Problem, request: &Request) -> Result<Choic
             Launch::new(entry(Algorithm::StandardSoftmax)?, grid(problem, &[tiles_softmax])?),
             Launch::new(entry(Algorithm::StandardValues)?, grid(problem, &[tiles_m, tiles_d])?),
         ],
-        unaligned: None,
+        unaligned: Vec::new(),
         workspace_bytes,
         reasons: vec![
             "standard was asked for: the unfused baseline, with the scores in device memory".to_owned(),

@@ -118,7 +118,7 @@ fn hopper_has_a_kernel_of_its_own_for_what_tensor_maps_describe() {
         assert_eq!(plan.kernel, Kernel::ForwardSm90);
         // Two heads of 100 rows; addresses turn out at the launch.
         assert_eq!(plan.launches[0].grid, 2);
-        assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
+        assert_eq!(plan.unaligned[0].entry.algorithm, Algorithm::ForwardSm80);
     }
     assert_eq!(planned(128, 100).kernel, Kernel::ForwardSm80);
     let layout = TensorLayout::bshd(1, 100, 2, 64);
@@ -200,7 +200,7 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
         assert_eq!(launch.entry.algorithm, Algorithm::ForwardSm90Residues, "{head_dim}");
         assert!(launch.entry.tile.head_dim as usize >= head_dim + 4, "{head_dim}");
         assert!(plan.reasons.iter().any(|reason| reason.contains("classes by where their rows start")));
-        assert_eq!(plan.unaligned.unwrap().entry.algorithm, Algorithm::ForwardSm80);
+        assert_eq!(plan.unaligned[0].entry.algorithm, Algorithm::ForwardSm80);
     }
     let reasons = planned(2048, 2048, 129, any).reasons;
     assert!(

@@ -185,7 +185,7 @@ fn of_entry(
         kernel,
         tile: Some((entry.tile.block_m as usize, entry.tile.block_n as usize)),
         launches: vec![Launch::new(entry, tiles)],
-        unaligned: None,
+        unaligned: Vec::new(),
         workspace_bytes: 0,
         reasons,
     })
@@ -214,7 +214,7 @@ fn of_way(
         let anywhere =
             Candidate { kernel: Kernel::ForwardSm80, algorithm: Some(algorithm), why: String::new() };
         let unaligned = of_kernel(problem, device, &Request::default(), (anywhere, algorithm), None)?;
-        choice.unaligned = unaligned.launches.first().copied();
+        choice.unaligned = unaligned.launches;
     }
     Ok(choice)
 }

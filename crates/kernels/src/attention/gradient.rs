@@ -23,8 +23,9 @@ pub trait Changes {
 #[derive(Clone, Copy)]
 pub(super) struct RowStats {
     /// lse·log2(e); +∞, which makes every P 0, where the row does not exist or sees no key.
-    shift: f32,
-    delta: f32,
+    pub(super) shift: f32,
+    /// delta = rowsum(dO ∘ O).
+    pub(super) delta: f32,
 }
 
 impl Register for RowStats {

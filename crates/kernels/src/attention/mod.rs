@@ -5,6 +5,8 @@ pub mod backward_delta;
 pub mod backward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod backward_sm80;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod backward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

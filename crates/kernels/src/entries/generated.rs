@@ -25,6 +25,9 @@ mod backward_sm80;
 mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
+mod backward_sm90;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[rustfmt::skip]
 mod pack;
 #[cfg(any(not(target_arch = "nvptx64"), not(target_feature = "sm_80")))]
 #[rustfmt::skip]
@@ -41,7 +44,7 @@ mod gemm_sm90;
 
 /// Native code by the names of entries.
 #[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
-pub(super) const NATIVE: [&[(&str, super::Run)]; 12] = [
+pub(super) const NATIVE: [&[(&str, super::Run)]; 13] = [
     standard::native::RUN,
     forward_simt::native::RUN,
     backward_simt::native::RUN,
@@ -49,6 +52,7 @@ pub(super) const NATIVE: [&[(&str, super::Run)]; 12] = [
     decode::native::RUN,
     backward_sm80::native::RUN,
     forward_sm90::native::RUN,
+    backward_sm90::native::RUN,
     pack::native::RUN,
     gemm_simt::native::RUN,
     gemm_sm80::native::RUN,

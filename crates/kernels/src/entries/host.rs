@@ -98,6 +98,10 @@ pub enum Algorithm {
     BackwardKeysSm80,
     /// `attention::backward_sm80::backward_queries`.
     BackwardQueriesSm80,
+    /// `attention::backward_sm90` owning keys.
+    BackwardKeysSm90,
+    /// `attention::backward_sm90` owning queries.
+    BackwardQueriesSm90,
 }
 
 impl Algorithm {
@@ -121,6 +125,7 @@ impl Algorithm {
             | Self::BackwardKeysDropout
             | Self::BackwardQueriesDropout => "backward_simt",
             Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
+            Self::BackwardKeysSm90 | Self::BackwardQueriesSm90 => "backward_sm90",
         }
     }
 }
@@ -171,6 +176,8 @@ pub enum Run {
     Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`BackwardParams`].
     Backward(unsafe fn(&BackwardParams)),
+    /// [`BackwardParams`] behind the tensor maps of Q, K, V and dO, by the address of the first.
+    MappedBackward(unsafe fn(&BackwardParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
     /// [`PackParams`].
@@ -191,6 +198,8 @@ pub enum Params {
     Persistent(Mapped<AttentionMaps, PersistentParams>),
     /// For [`Run::Backward`].
     Backward(BackwardParams),
+    /// For [`Run::MappedBackward`].
+    MappedBackward(Mapped<[TensorMap; 4], BackwardParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Pack`].
@@ -228,6 +237,11 @@ impl Run {
                 unsafe { run(params, (&raw const *maps).addr() as u64) }
             }
             (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
+                let Mapped { maps, params } = mapped;
+                // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
+                unsafe { run(params, maps.as_ptr().addr() as u64) }
+            }
+            (Self::MappedBackward(run), Params::MappedBackward(mapped)) => {
                 let Mapped { maps, params } = mapped;
                 // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
                 unsafe { run(params, maps.as_ptr().addr() as u64) }

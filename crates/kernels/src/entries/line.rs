@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{pack, transpose as transposition};
 use crate::config::{
-    BackwardConfig, BackwardMmaConfig, DecodeConfig, GemmConfig, GemmSimtConfig, GemmSm90Config, MmaConfig,
-    SimtConfig, Sm90Config,
+    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig, GemmSimtConfig,
+    GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 use crate::gemm::simt::BLOCK_K;
@@ -192,6 +192,18 @@ pub(super) const fn backward_queries_sm80(
 ) -> Line {
     let kernel = Kernel::Attention(Algorithm::BackwardQueriesSm80);
     Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
+/// Rows of a step, HEAD_DIM.
+pub(super) const fn backward_keys_sm90(step: u32, head_dim: u32) -> Line {
+    let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: true, step, head_dim });
+    of(Algorithm::BackwardKeysSm90, config, HALF, 1)
+}
+
+/// As [`backward_keys_sm90`].
+pub(super) const fn backward_queries_sm90(step: u32, head_dim: u32) -> Line {
+    let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: false, step, head_dim });
+    of(Algorithm::BackwardQueriesSm90, config, HALF, 1)
 }
 
 const fn product(

@@ -3,11 +3,11 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_sm80, backward_queries,
-    backward_queries_dropout, backward_queries_sm80, decode, decode_combine, forward_simt,
-    forward_simt_dropout, forward_sm80, forward_sm80_score_mod, forward_sm90, forward_sm90_e4m3,
-    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack,
-    standard_scores, standard_softmax, standard_values, transpose,
+    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_sm80, backward_keys_sm90,
+    backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm90, decode,
+    decode_combine, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_score_mod, forward_sm90,
+    forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90,
+    mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -170,6 +170,11 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_e4m3(192, 96, 128),
     forward_sm90_e4m3(128, 128, 128),
     forward_sm90_e4m3(128, 96, 256),
+    // (rows of a step, HEAD_DIM): a block owns 128.
+    backward_keys_sm90(64, 64),
+    backward_keys_sm90(64, 128),
+    backward_queries_sm90(128, 64),
+    backward_queries_sm90(128, 128),
     // Copies what tensor maps cannot describe.
     pack(),
     // Copies V of 8 bits for the tensor cores.

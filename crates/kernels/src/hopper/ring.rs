@@ -45,11 +45,21 @@ impl<S: Stages> Ring<S> {
     /// to 8, and a block barrier follows before others use the ring.
     #[inline(always)]
     pub unsafe fn init(barriers: u32, consumers: u32) {
+        // SAFETY: the caller's thread makes the barriers, which are aligned, before a block barrier.
+        unsafe { Self::init_filled_by(barriers, 1, consumers) }
+    }
+
+    /// As [`Self::init`], of stages that so many producers fill together, each at its own place in the ring.
+    ///
+    /// # Safety
+    /// As [`Self::init`].
+    #[inline(always)]
+    pub unsafe fn init_filled_by(barriers: u32, producers: u32, consumers: u32) {
         let mut stage = 0;
         while stage < S::COUNT {
             // SAFETY: one thread makes the barriers, in shared memory that is aligned to 8 bytes.
             unsafe {
-                mbarrier::init(barriers + 8 * stage, 1);
+                mbarrier::init(barriers + 8 * stage, producers);
                 mbarrier::init(barriers + 8 * (S::COUNT + stage), consumers);
             }
             stage += 1;

@@ -73,6 +73,8 @@ impl Kernel {
             }
             Self::Attention(Algorithm::BackwardKeysSm80) => "backward_keys_sm80",
             Self::Attention(Algorithm::BackwardQueriesSm80) => "backward_queries_sm80",
+            Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
+            Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
             _ => self.family(),
         }
     }
@@ -107,6 +109,8 @@ impl Kernel {
                 Algorithm::ForwardSm90
                 | Algorithm::ForwardSm90ScoreMod
                 | Algorithm::ForwardSm90Residues
+                | Algorithm::BackwardKeysSm90
+                | Algorithm::BackwardQueriesSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose,
             )

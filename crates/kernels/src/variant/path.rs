@@ -62,6 +62,9 @@ impl Variant {
                 }
                 Algorithm::BackwardKeysSm80 => ("attention::backward_sm80", "backward_keys"),
                 Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
+                Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => {
+                    ("attention::backward_sm90", "backward_sm90")
+                }
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
@@ -116,6 +119,9 @@ impl Variant {
                     "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}>",
                     c.warps, c.step, c.head_dim
                 )
+            }
+            Config::BackwardSm90(c) => {
+                format!("{module}::BackwardSm90Tile<{element}, {}, {}, {}>", c.owns_keys, c.step, c.head_dim)
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -103,6 +103,11 @@ impl Variant {
                 | Algorithm::BackwardQueriesDropout
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
+                Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => Signature {
+                    params: "BackwardParams",
+                    maps: Some(("[TensorMap; 4]", "ptx::tma::TensorMap")),
+                    run: "MappedBackward",
+                },
                 _ => signature("AttentionParams", "Attention"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSm90) => Signature {

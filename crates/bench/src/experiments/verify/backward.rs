@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::backward::{BackwardKernel, BackwardRequest, ExpectedGradients};
+use flash_attention::backward::{BackwardKernel, BackwardProblem, BackwardRequest, ExpectedGradients};
 use flash_attention::forward::MAX_HEAD_DIM;
 use flash_attention::{Backend, BackendKind, DType, Element, Problem, cpu};
 
@@ -38,9 +38,18 @@ impl Target {
             Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
                 Some(BackwardKernel::BackwardSm80)
             }
+            Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => {
+                Some(BackwardKernel::BackwardSm90)
+            }
             _ => Some(BackwardKernel::BackwardSimt),
         });
         BackwardRequest { kernel, entry: self.entry.map(|entry| entry.name.to_owned()) }
+    }
+
+    /// Whether the planner takes it for the problem on a device that has all kernels.
+    fn is_planned(&self, problem: &Problem) -> bool {
+        let backward = BackwardProblem::like(problem.clone());
+        backward.is_ok_and(|backward| Backend::simulator(0).plan(&backward, &self.request()).is_ok())
     }
 }
 
@@ -69,7 +78,8 @@ impl Takes for Target {
     }
 
     fn step(&self) -> usize {
-        1
+        // Contiguous rows of Hopper's kernel lie multiples of 16 bytes apart.
+        if self.request().kernel == Some(BackwardKernel::BackwardSm90) { 8 } else { 1 }
     }
 
     fn takes(&self, problem: &Problem) -> bool {
@@ -83,6 +93,7 @@ impl Takes for Target {
                 Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
                     !problem.changes_scores() && problem.dropout().is_none()
                 }
+                Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
                 _ => true,
             })
     }

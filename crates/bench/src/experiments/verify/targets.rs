@@ -156,7 +156,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardKeysDropout
         | Algorithm::BackwardQueriesDropout
         | Algorithm::BackwardKeysSm80
-        | Algorithm::BackwardQueriesSm80 => None,
+        | Algorithm::BackwardQueriesSm80
+        | Algorithm::BackwardKeysSm90
+        | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),
             dtype,

@@ -70,7 +70,7 @@ fn one_entry_is_planned_if_it_takes_the_problem() {
         (plan.kernel(), plan.tile(), plan.launches()[0].grid),
         (GemmKernel::GemmSm90, Some((128, 256)), 2)
     );
-    assert_eq!(plan.unaligned().unwrap().entry.algorithm, GemmAlgorithm::GemmSm80);
+    assert_eq!(plan.unaligned()[0].entry.algorithm, GemmAlgorithm::GemmSm80);
     for (name, reason) in [
         ("gemm_sm90_f16_m128_n256_k64_row_col", "it is for operands in other orders"),
         ("gemm_sm90_bf16_m128_n256_k64_row_row", "it is for bf16, the problem is f16"),

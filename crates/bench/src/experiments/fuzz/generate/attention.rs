@@ -39,8 +39,10 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     let dout = place(draw, dtype, v, false);
     let (dq, dk, dv) =
         (place(draw, dtype, q, true), place(draw, dtype, q, true), place(draw, dtype, v, true));
-    let kernels = BackwardKernel::of_backend(backend);
-    let run = if draw.once_in(3) { draw.pick(kernels).name() } else { "" };
+    // Hopper's kernel is the planner's choice where it takes the problem.
+    let mut kernels = BackwardKernel::of_backend(backend).to_vec();
+    kernels.retain(|&kernel| kernel != BackwardKernel::BackwardSm90);
+    let run = if draw.once_in(3) { draw.pick(&kernels).name() } else { "" };
     let unfit = run == BackwardKernel::BackwardSm80.name()
         && (dtype == DType::F32 || q.max(v) > 128 || forward.dropout > 0.0 || changes_scores(&forward));
     let mut run = if unfit { String::new() } else { run.to_owned() };

@@ -1,0 +1,151 @@
+//! The backward pass of FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2) on Hopper's tensor cores
+//! with `wgmma`, fed by tensor maps.
+//!
+//! As `backward_sm80`, a block owns rows of one pair of tensors, K and V or Q and dO, and goes over the rows
+//! of the other pair, so that nothing is added up by atomics. Two warpgroups own 64 rows each, in registers;
+//! a third copies steps of the other pair into a ring. With keys as rows of the products, P and dS are A in
+//! registers of the products behind.
+//!
+//! The next step's scores are begun with this step's gradients, a product from registers and one from shared
+//! memory in turn, and dP runs beside the exponentials. Warpgroups begin these products in turn: one that
+//! multiplies from registers alone leaves a third of the tensor cores' time unused.
+
+mod block;
+mod consumer;
+mod epilogue;
+mod producer;
+mod tile;
+
+use core::marker::PhantomData;
+
+use crate::config::BackwardSm90Config;
+use crate::hopper::ring::{Count, Ring};
+use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
+use crate::params::BackwardParams;
+use crate::ptx::{barrier, index, shared, tma, warp};
+use crate::tile::panels::Panels;
+use block::Block;
+use consumer::Consumer;
+pub use tile::{BackwardSm90Tile, Tile};
+use tile::{OwnedRows, StepRows, StepStages};
+
+/// Barriers in the source; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 7;
+
+/// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries.
+///
+/// `maps` is the address of the tensor maps of Q, K, V and dO, as [`Panels::load`] wants them, with boxes of
+/// [`BackwardSm90Config::OWNED`] rows of what the block owns, and of a step of the others. Launch: a block of
+/// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
+/// for each tile: ⌈Sk / OWNED⌉·H / group·B owning keys, ⌈Sq / OWNED⌉·H·B owning queries.
+///
+/// # Safety
+/// `params` and the maps describe the same valid device memory of sequences that each have a batch index,
+/// `attention::backward_delta` has run before with the same, scores are changed by nothing but a positive
+/// factor, and the launch is as above.
+#[inline(always)]
+pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
+    // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;
+    // the warps of a warpgroup run the same branch, and ask for the registers that the block started with.
+    unsafe {
+        let pipeline = Pipeline::<T>::new();
+        let maps = Maps { first: maps };
+        if index::thread() == 0 {
+            pipeline.init();
+        }
+        let block = Block::<T>::new(params);
+        barrier::sync(0, BackwardSm90Config::THREADS);
+        let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
+        if warpgroup == BackwardSm90Config::WARPGROUPS {
+            give_registers(BackwardSm90Config::REGISTERS.1);
+            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
+                1 if T::OWNS_KEYS => producer::write_statistics(params, pipeline, &block),
+                _ => {}
+            }
+        } else {
+            take_registers(BackwardSm90Config::REGISTERS.0);
+            Consumer::new(pipeline).run(params, &block);
+        }
+    }
+}
+
+/// Where tiles and barriers lie in shared memory.
+#[derive(Clone, Copy)]
+struct Pipeline<T> {
+    base: u32,
+    tile: PhantomData<T>,
+}
+
+impl<T: Tile> Pipeline<T> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { base: shared::base(), tile: PhantomData }
+    }
+
+    /// Makes the barriers.
+    ///
+    /// # Safety
+    /// One thread calls this, and a block barrier follows.
+    #[inline(always)]
+    unsafe fn init(self) {
+        let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
+        // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
+        unsafe {
+            Ring::<Count<1>>::init(self.owned_barriers(), consumers);
+            Ring::<StepStages<T>>::init_filled_by(
+                self.step_barriers(),
+                if T::OWNS_KEYS { 2 } else { 1 },
+                consumers,
+            );
+        }
+    }
+
+    #[inline(always)]
+    fn owned_barriers(self) -> u32 {
+        self.base + T::CONFIG.barriers_offset()
+    }
+
+    #[inline(always)]
+    fn step_barriers(self) -> u32 {
+        self.owned_barriers() + Ring::<Count<1>>::BYTES
+    }
+
+    /// The owned rows of K and V, or of Q and dO.
+    #[inline(always)]
+    fn owned(self, which: u32) -> Panels<OwnedRows<T>> {
+        Panels::new(self.base + Panels::<OwnedRows<T>>::BYTES * which)
+    }
+
+    /// The first stage of the others: of Q and dO, or of K and V.
+    #[inline(always)]
+    fn step(self, which: u32) -> Panels<StepRows<T>> {
+        Panels::new(self.base + T::CONFIG.owned_bytes() + Panels::<StepRows<T>>::BYTES * which)
+    }
+
+    /// The statistics of a stage's queries.
+    #[inline(always)]
+    fn statistics(self, stage: u32) -> u32 {
+        self.base + T::CONFIG.statistics_offset() + T::CONFIG.statistics_bytes() * stage
+    }
+}
+
+/// Addresses of the tensor maps.
+#[derive(Clone, Copy)]
+struct Maps {
+    first: u64,
+}
+
+impl Maps {
+    /// Of K and V.
+    #[inline(always)]
+    fn keys(self) -> [u64; 2] {
+        [self.first + tma::TensorMap::BYTES, self.first + 2 * tma::TensorMap::BYTES]
+    }
+
+    /// Of Q and dO.
+    #[inline(always)]
+    fn queries(self) -> [u64; 2] {
+        [self.first, self.first + 3 * tma::TensorMap::BYTES]
+    }
+}

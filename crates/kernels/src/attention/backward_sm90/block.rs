@@ -1,0 +1,74 @@
+//! What a block owns, and what it goes over.
+
+use core::marker::PhantomData;
+
+use super::tile::Tile;
+use crate::config::BackwardSm90Config;
+use crate::mask::{QueryRange, TileMask};
+use crate::params::BackwardParams;
+use crate::scheduler::WorkTile;
+
+/// A block's rows, and the rows of the others that it goes over: once for each query head that shares them.
+#[derive(Clone, Copy)]
+pub(super) struct Block<T> {
+    /// Sequence and heads; owning keys, the first of the query heads.
+    pub(super) work: WorkTile,
+    /// Its first row.
+    pub(super) owned: u32,
+    /// Key/value head.
+    pub(super) kv_head: u32,
+    /// The first row of the others that it goes over.
+    pub(super) first: u32,
+    /// One past the last; not above `first` where there is none.
+    pub(super) end: u32,
+    /// How often it goes over them.
+    pub(super) heads: u32,
+    tile: PhantomData<T>,
+}
+
+impl<T: Tile> Block<T> {
+    /// This block's.
+    ///
+    /// # Safety
+    /// `params` is valid, in a launch as [`backward_sm90`](super::backward_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn new(params: &BackwardParams) -> Self {
+        let attention = &params.attention;
+        let rows = BackwardSm90Config::OWNED;
+        // SAFETY: valid parameters have no empty axis.
+        unsafe {
+            if T::OWNS_KEYS {
+                let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(rows));
+                let owned = work.tile * rows;
+                let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
+                let (kv_head, heads) = (work.kv_head(attention), attention.group);
+                Self { work, owned, kv_head, first, end, heads, tile: PhantomData }
+            } else {
+                let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(rows));
+                let owned = work.tile * rows;
+                let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
+                let kv_head = work.kv_head(attention);
+                Self { work, owned, kv_head, first: seen.first, end: seen.end, heads: 1, tile: PhantomData }
+            }
+        }
+    }
+
+    /// Steps of one head.
+    #[inline(always)]
+    pub(super) fn steps_of_head(&self) -> u32 {
+        self.end.saturating_sub(self.first).div_ceil(T::STEP)
+    }
+
+    /// All steps.
+    #[inline(always)]
+    pub(super) fn steps(&self) -> u32 {
+        self.steps_of_head() * self.heads
+    }
+
+    /// First row of the step behind that which begins with `row`, of the same head or of the next.
+    #[inline(always)]
+    pub(super) fn after(&self, row: u32) -> u32 {
+        let next = row + T::STEP;
+        if next < self.end { next } else { self.first }
+    }
+}

@@ -1,0 +1,320 @@
+//! The warpgroups that multiply.
+
+use core::f32::consts::LOG2_E;
+
+use super::Pipeline;
+use super::block::Block;
+use super::tile::{OwnedRows, StepRows, StepStages, Tile};
+use crate::attention::gradient::RowStats;
+use crate::config::BackwardSm90Config;
+use crate::hopper::ring::{Count, Ring};
+use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
+use crate::mask::MaskCorner;
+use crate::params::BackwardParams;
+use crate::ptx::wgmma::Accumulator as _;
+use crate::ptx::{barrier, index, math, shared};
+use crate::registers::Registers as _;
+use crate::tile::mma::{Lane, MmaElement as _};
+use crate::tile::panels::Panels;
+use crate::tile::wgmma::Descriptor;
+
+/// One of the warpgroups that multiply, and its 64 rows of what the block owns.
+///
+/// A thread holds of products what [`wgmma`](crate::ptx::wgmma) says: two owned rows, pairs of columns of the
+/// one and the other in turn. Columns are rows of the step, or of a gradient its columns.
+pub(super) struct Consumer<T: Tile> {
+    pub(super) warpgroup: Warpgroup,
+    pub(super) pipeline: Pipeline<T>,
+    turn: u32,
+    steps: Ring<StepStages<T>>,
+    /// Of this warpgroup's rows of both owned tensors.
+    owned: [Descriptor; 2],
+    /// Of the first stage of both others.
+    others: [Descriptor; 2],
+    /// Scores, then P.
+    s: T::S,
+    dp: T::S,
+    /// P, rounded, as A of its product with dO; owning keys alone.
+    p: T::Packed,
+    /// dS / softmax_scale, as A of its product with Q or K.
+    ds: T::Packed,
+    /// lse·log2(e) and delta of both rows; owning queries alone.
+    rows: [RowStats; 2],
+    /// dK / softmax_scale and dV, or dQ / softmax_scale.
+    pub(super) gradients: [T::Gradient; 2],
+}
+
+impl<T: Tile> Consumer<T> {
+    /// Products of a step with A in registers, for each gradient.
+    const DEPTHS: usize = T::Packed::LEN / 4;
+    /// Products of a step's scores.
+    const SCORES: usize = T::HEAD_DIM as usize / 16;
+
+    /// This thread's part of it.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup make one and call its methods together, in a launch as
+    /// [`backward_sm90`](super::backward_sm90) says, whose barriers are made.
+    #[inline(always)]
+    pub(super) unsafe fn new(pipeline: Pipeline<T>) -> Self {
+        // SAFETY: the warpgroup's threads are together; its warps are consumers of the ring, and leave each
+        // stage when its products are over.
+        unsafe {
+            let warpgroup = Warpgroup::new();
+            let first_row = WARPGROUP_ROWS * warpgroup.index();
+            let owned = |which| pipeline.owned(which).from_row(first_row).descriptor();
+            Self {
+                warpgroup,
+                pipeline,
+                turn: warpgroup.index(),
+                steps: Ring::consumer(pipeline.step_barriers()),
+                owned: [owned(0), owned(1)],
+                others: [pipeline.step(0).descriptor(), pipeline.step(1).descriptor()],
+                s: T::S::ZERO,
+                dp: T::S::ZERO,
+                p: T::Packed::ZERO,
+                ds: T::Packed::ZERO,
+                rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
+                gradients: [T::Gradient::ZERO; 2],
+            }
+        }
+    }
+
+    /// Computes and stores this warpgroup's rows of the gradients.
+    #[inline(always)]
+    pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
+        let mut steps = block.steps();
+        if steps > 0 {
+            if self.turn == 1 {
+                self.pass_turn();
+            }
+            if !T::OWNS_KEYS {
+                let row = block.owned + Lane::current(2).row(0);
+                // SAFETY: lse and delta are readable for the sequence's rows.
+                self.rows = unsafe { RowStats::load(params, &block.work, row, |i| 8 * i as u32) };
+            }
+            // SAFETY: the ring's barriers are made, and its stage is never released.
+            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.begin();
+            let mut row = block.first;
+            while steps > 1 {
+                self.step::<false>(params, block, row);
+                row = block.after(row);
+                steps -= 1;
+            }
+            self.step::<true>(params, block, row);
+        }
+        // Found anew: the loop has no registers to keep it in.
+        // SAFETY: the launch is the kernel's.
+        let block = unsafe { Block::new(params) };
+        self.store(params, &block);
+    }
+
+    /// The scores of the first step.
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.steps.wait();
+        self.warpgroup.fence_products();
+        let mut depth = 0;
+        while depth < Self::SCORES {
+            self.begin_scores(depth);
+            depth += 1;
+        }
+        self.warpgroup.commit_products();
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.s.wait_group::<0>() };
+    }
+
+    /// A step whose scores are there, but for the `LAST` with the scores of the next.
+    #[inline(always)]
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        self.mask(params, block, row);
+        self.begin_dp();
+        self.exponentiate(params.attention.softmax_scale * LOG2_E);
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { self.dp.wait_group::<0>() };
+        self.differentiate();
+        let at_hand = self.steps;
+        self.steps.advance();
+        if !LAST {
+            self.steps.wait();
+        }
+        self.take_turn();
+        self.warpgroup.fence_products();
+        self.begin_gradients::<LAST>(at_hand.stage());
+        self.warpgroup.commit_products();
+        self.pass_turn();
+        // SAFETY: the warpgroup's threads are together.
+        unsafe {
+            if !LAST {
+                self.s.wait_group::<0>();
+            }
+            self.gradients[0].wait_group::<0>();
+            if T::OWNS_KEYS {
+                self.gradients[1].wait_group::<0>();
+            }
+        }
+        if index::reread_thread().is_multiple_of(32) {
+            at_hand.release();
+        }
+    }
+
+    /// Begins a sixteenth of K of the scores with the stage at hand, which is there.
+    #[inline(always)]
+    fn begin_scores(&mut self, depth: usize) {
+        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let a = self.owned[0].behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+        let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
+        // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
+        unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
+    }
+
+    /// Begins dP with the stage at hand.
+    #[inline(always)]
+    fn begin_dp(&mut self) {
+        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        self.warpgroup.fence_products();
+        let mut depth = 0;
+        while depth < T::HEAD_DIM / 16 {
+            let a = self.owned[1].behind(Panels::<OwnedRows<T>>::columns(depth)).bits();
+            let b = others.behind(Panels::<StepRows<T>>::columns(depth)).bits();
+            // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
+            unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
+            depth += 1;
+        }
+        self.warpgroup.commit_products();
+    }
+
+    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next, which is the
+    /// stage at hand: products with A in registers and in shared memory in turn.
+    #[inline(always)]
+    fn begin_gradients<const LAST: bool>(&mut self, stage: u32) {
+        let products = if T::OWNS_KEYS { 2 * Self::DEPTHS } else { Self::DEPTHS };
+        let (mut begun, mut scores) = (0, 0);
+        while begun < products {
+            let of_values = T::OWNS_KEYS && begun < Self::DEPTHS;
+            let (which, depth) = (of_values as usize, begun % Self::DEPTHS);
+            let packed = if of_values { &self.p } else { &self.ds };
+            let first = 4 * depth;
+            let a = [packed[first], packed[first + 1], packed[first + 2], packed[first + 3]];
+            let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
+            let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
+            // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
+            unsafe { self.gradients[which].multiply_rs::<T::Element, true>(a, b, true) };
+            begun += 1;
+            while !LAST && scores * products < Self::SCORES * begun {
+                self.begin_scores(scores);
+                scores += 1;
+            }
+        }
+    }
+
+    /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
+    #[inline(always)]
+    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        let attention = &params.attention;
+        let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
+        let corner = |owned_row, step_row| {
+            let (query, key) = if T::OWNS_KEYS { (step_row, owned_row) } else { (owned_row, step_row) };
+            MaskCorner::new(attention, &block.work, query, key)
+        };
+        let (keys, queries) =
+            if T::OWNS_KEYS { (WARPGROUP_ROWS, T::STEP) } else { (T::STEP, WARPGROUP_ROWS) };
+        if corner(owned, row).all_see(attention, keys, queries) {
+            return;
+        }
+        let lane = Lane::reread(2);
+        let near = corner(block.owned + lane.row(0), row + lane.column(0));
+        let mut j = 0;
+        while j < T::S::LEN {
+            let (of_step, of_owned) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
+            let (keys, queries) = if T::OWNS_KEYS { (of_owned, of_step) } else { (of_step, of_owned) };
+            if near.hides(attention, keys, queries) {
+                self.s[j] = f32::NEG_INFINITY;
+            }
+            j += 1;
+        }
+    }
+
+    /// P in place of the scores.
+    #[inline(always)]
+    fn exponentiate(&mut self, scale: f32) {
+        let at = self.statistics();
+        let mut block = 0;
+        while 8 * block < T::S::LEN {
+            let shifts = self.of_block(at, block, |row| row.shift);
+            let mut j = 0;
+            while j < 8 {
+                let score = self.s[8 * block + j];
+                self.s[8 * block + j] = math::exp2(math::fma(score, scale, -shifts[statistic::<T>(j)]));
+                j += 1;
+            }
+            if T::OWNS_KEYS {
+                round::<T>(&mut self.p, block, |j| self.s[8 * block + j]);
+            }
+            block += 1;
+        }
+    }
+
+    /// dS from P and dP, rounded.
+    #[inline(always)]
+    fn differentiate(&mut self) {
+        let at = self.statistics() + 4 * T::STEP;
+        let mut block = 0;
+        while 8 * block < T::S::LEN {
+            let deltas = self.of_block(at, block, |row| row.delta);
+            round::<T>(&mut self.ds, block, |j| {
+                self.s[8 * block + j] * (self.dp[8 * block + j] - deltas[statistic::<T>(j)])
+            });
+            block += 1;
+        }
+    }
+
+    /// Address of the first of this thread's statistics of the stage at hand, where they are of columns.
+    #[inline(always)]
+    fn statistics(&self) -> u32 {
+        self.pipeline.statistics(self.steps.stage()) + 16 * (index::reread_thread() % 4)
+    }
+
+    /// One of the statistics of what a thread holds in two blocks of eight columns: of its four columns at
+    /// `at`, or of its two rows.
+    #[inline(always)]
+    fn of_block(&self, at: u32, block: usize, of_row: impl Fn(&RowStats) -> f32) -> [f32; 4] {
+        if T::OWNS_KEYS {
+            // SAFETY: the stage is there, and with it the statistics of all of its queries.
+            unsafe { shared::load4(at + 64 * block as u32) }
+        } else {
+            [of_row(&self.rows[0]), of_row(&self.rows[1]), 0.0, 0.0]
+        }
+    }
+
+    /// Waits until the other warpgroup has begun its gradients.
+    #[inline(always)]
+    fn take_turn(&self) {
+        // SAFETY: two warpgroups meet at each of these barriers, the one by `pass_turn`.
+        unsafe { barrier::sync(1 + self.turn, BackwardSm90Config::WARPGROUPS * WARPGROUP) };
+    }
+
+    /// Lets the other warpgroup begin its gradients.
+    #[inline(always)]
+    fn pass_turn(&self) {
+        // SAFETY: two warpgroups meet at each of these barriers, the other by `take_turn`.
+        unsafe { barrier::arrive(2 - self.turn, BackwardSm90Config::WARPGROUPS * WARPGROUP) };
+    }
+}
+
+/// Which of a block's four statistics is that of its `j`-th element: of eight in two rows and four columns.
+#[inline(always)]
+fn statistic<T: Tile>(j: usize) -> usize {
+    if T::OWNS_KEYS { j / 4 * 2 + j % 2 } else { j / 2 % 2 }
+}
+
+/// Rounds eight elements to the registers of their block, as A of a product.
+#[inline(always)]
+fn round<T: Tile>(packed: &mut T::Packed, block: usize, element: impl Fn(usize) -> f32) {
+    let mut i = 0;
+    while i < 4 {
+        packed[4 * block + i] = T::Element::pack(element(2 * i), element(2 * i + 1));
+        i += 1;
+    }
+}

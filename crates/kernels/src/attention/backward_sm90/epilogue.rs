@@ -1,0 +1,49 @@
+//! How gradients leave.
+
+use super::block::Block;
+use super::tile::Tile;
+use super::{Consumer, OwnedRows};
+use crate::attention::alignment::row_store::store_rows;
+use crate::hopper::epilogue::{scale_rows, wait_all};
+use crate::hopper::roles::WARP_ROWS;
+use crate::params::{BackwardParams, Strides};
+use crate::ptx::index;
+use crate::tile::panels::Panels;
+use crate::tile::simt::GlobalTile;
+
+/// Hardware barrier of the first warpgroup; that of the other follows.
+const FIRST_BARRIER: u32 = 3;
+
+impl<T: Tile> Consumer<T> {
+    /// Stores the rows that exist of this warpgroup's gradients, through the memory of what it owns.
+    #[inline(always)]
+    pub(super) fn store(&mut self, params: &BackwardParams, block: &Block<T>) {
+        let attention = &params.attention;
+        // SAFETY: no other threads use the barrier.
+        unsafe { self.warpgroup.sync(FIRST_BARRIER + self.warpgroup.index()) };
+        scale_rows(&mut self.gradients[0], [attention.softmax_scale; 2]);
+        if T::OWNS_KEYS {
+            self.store_one(1, block, (params.dv, &params.dv_strides), attention.head_dim_v);
+            self.store_one(0, block, (params.dk, &params.dk_strides), attention.head_dim);
+        } else {
+            self.store_one(0, block, (params.dq, &params.dq_strides), attention.head_dim);
+        }
+        wait_all();
+    }
+
+    /// Stores a gradient to the view at an address.
+    #[inline(always)]
+    fn store_one(&self, which: u32, block: &Block<T>, (address, strides): (u64, &Strides), columns: u32) {
+        let Block { work, .. } = block;
+        let (rows, head) = if T::OWNS_KEYS { (work.keys, block.kv_head) } else { (work.queries, work.head) };
+        let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
+        let warp_row = index::reread_thread() / 32 * WARP_ROWS;
+        let lines: Panels<OwnedRows<T>> = self.pipeline.owned(which).from_row(warp_row);
+        let first = block.owned + warp_row;
+        // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
+        unsafe {
+            let gradient = &self.gradients[which as usize];
+            store_rows::<T::Element, _, _>(lines, gradient, (&target, 0), |row| first + row);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A tile of the kernels: its sizes and types, declared once.
+
+use core::marker::PhantomData;
+
+use crate::config::BackwardSm90Config;
+use crate::hopper::ring::Stages;
+use crate::ptx::wgmma::{Accumulator, Format, Span};
+use crate::registers::{Columns, Registers};
+use crate::tile::mma::MmaElement;
+use crate::tile::panels::Extent;
+
+/// What the kernel is compiled for.
+pub trait Tile: Copy {
+    /// Storage type of all tensors.
+    type Element: MmaElement + Format;
+    /// A thread's part of the scores of a step, and of dP: owned rows by rows of the step.
+    type S: Accumulator;
+    /// It, rounded, as A of a product with the step.
+    type Packed: Registers<Value = u32>;
+    /// Its part of a gradient.
+    type Gradient: Accumulator;
+
+    /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
+    const OWNS_KEYS: bool;
+    /// Rows of a step.
+    const STEP: u32;
+    /// Columns that rows are padded to in shared memory.
+    const HEAD_DIM: u32;
+
+    /// What follows from the sizes.
+    const CONFIG: BackwardSm90Config = {
+        let config =
+            BackwardSm90Config { owns_keys: Self::OWNS_KEYS, step: Self::STEP, head_dim: Self::HEAD_DIM };
+        assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
+        assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
+        config
+    };
+}
+
+/// A tile of the lists of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardSm90Tile<E, const OWNS_KEYS: bool, const STEP: u32, const HEAD_DIM: u32>(PhantomData<E>);
+
+impl<E, const OWNS_KEYS: bool, const STEP: u32, const D: u32> Tile for BackwardSm90Tile<E, OWNS_KEYS, STEP, D>
+where
+    E: MmaElement + Format,
+    Columns<STEP>: Span,
+    Columns<D>: Span,
+{
+    type Element = E;
+    type S = <Columns<STEP> as Span>::Accumulator;
+    type Packed = <Columns<STEP> as Span>::Packed16;
+    type Gradient = <Columns<D> as Span>::Accumulator;
+
+    const OWNS_KEYS: bool = OWNS_KEYS;
+    const STEP: u32 = STEP;
+    const HEAD_DIM: u32 = D;
+}
+
+/// Steps that shared memory holds.
+#[derive(Clone, Copy)]
+pub(super) struct StepStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for StepStages<T> {
+    const COUNT: u32 = T::CONFIG.stages();
+}
+
+/// The rows that a block owns of a tensor.
+#[derive(Clone, Copy)]
+pub(super) struct OwnedRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for OwnedRows<T> {
+    const ROWS: u32 = BackwardSm90Config::OWNED;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
+/// The rows of a step of a tensor.
+#[derive(Clone, Copy)]
+pub(super) struct StepRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for StepRows<T> {
+    const ROWS: u32 = T::STEP;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = 2;
+}

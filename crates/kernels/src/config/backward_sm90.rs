@@ -1,0 +1,175 @@
+//! Tiles of the backward kernels of Hopper.
+
+use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
+
+/// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
+const SHARED: u64 = 227 << 10;
+
+/// Bytes of a line of a row: the span of the swizzle.
+const LINE: u64 = 128;
+
+/// Tile of `backward_sm90`: [`Self::OWNED`] rows of a pair of tensors (K and V, or Q and dO), 64 for each of
+/// two warpgroups that multiply, against `step` rows of the other pair at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardSm90Config {
+    /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
+    pub owns_keys: bool,
+    /// Rows of a step, a multiple of 32.
+    pub step: u32,
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
+    /// memory.
+    pub head_dim: u32,
+}
+
+impl BackwardSm90Config {
+    /// Rows of a block.
+    pub const OWNED: u32 = 128;
+
+    /// Rows of a warpgroup.
+    pub const WARPGROUP_ROWS: u32 = 64;
+
+    /// Warpgroups that multiply.
+    pub const WARPGROUPS: u32 = Self::OWNED / Self::WARPGROUP_ROWS;
+
+    /// Threads of a block: a warpgroup more, which copies.
+    pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
+
+    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
+    pub const REGISTERS: (u32, u32) = (240, 24);
+
+    /// Bytes of `rows` rows in shared memory, in whole lines.
+    const fn row_bytes(&self, rows: u64) -> u64 {
+        rows.saturating_mul((2 * self.head_dim as u64).div_ceil(LINE) * LINE)
+    }
+
+    /// Bytes of both owned tensors.
+    pub const fn owned_bytes(&self) -> u32 {
+        2 * self.row_bytes(Self::OWNED as u64) as u32
+    }
+
+    /// Bytes of a step of both others.
+    pub const fn step_bytes(&self) -> u32 {
+        2 * self.row_bytes(self.step as u64) as u32
+    }
+
+    /// Bytes of a step's statistics of queries, two fp32 each.
+    pub const fn statistics_bytes(&self) -> u32 {
+        if self.owns_keys { 8 * self.step } else { 0 }
+    }
+
+    /// Steps that shared memory holds at once: three where they fit.
+    pub const fn stages(&self) -> u32 {
+        if self.needed(3) <= SHARED { 3 } else { 2 }
+    }
+
+    /// Where the statistics begin: behind all tiles.
+    pub const fn statistics_offset(&self) -> u32 {
+        self.owned_bytes() + self.stages() * self.step_bytes()
+    }
+
+    /// Where the barriers begin.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.statistics_offset() + self.stages() * self.statistics_bytes()
+    }
+
+    /// Bytes of shared memory.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.needed(self.stages() as u64) as u32
+    }
+
+    /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        self.needed(self.stages() as u64)
+    }
+
+    /// Bytes of shared memory with so many stages.
+    const fn needed(&self, stages: u64) -> u64 {
+        let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
+        // The barriers of a stage and of the owned tensors are two of 8 bytes each.
+        let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 16);
+        self.row_bytes(2 * Self::OWNED as u64).saturating_add(stages.saturating_mul(stage)).saturating_add(16)
+    }
+
+    /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P
+    /// rounded.
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        let (step, head_dim) = (self.step as u64, self.head_dim as u64);
+        if self.owns_keys { head_dim + step + step / 4 } else { head_dim / 2 + step }
+    }
+
+    /// Whether the shape is one that the kernel can be instantiated with.
+    #[inline]
+    pub const fn is_well_formed(&self) -> bool {
+        self.check_shape().is_ok()
+    }
+
+    /// As [`Self::is_well_formed`].
+    ///
+    /// # Errors
+    /// The size that it cannot be instantiated with.
+    #[inline]
+    pub const fn check_shape(&self) -> Result<(), Infeasible> {
+        all([
+            check_multiple("the rows of a step", self.step, 32),
+            check_multiple("HEAD_DIM", self.head_dim, 16),
+            Ok(()),
+        ])
+    }
+
+    /// Whether the tile can be built and launched.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        if min_blocks > 1 {
+            return Err(Infeasible::Blocks { blocks: min_blocks, limit: 1 });
+        }
+        if let Err(reason) = check_shared(self.shared_needed(), limits) {
+            return Err(reason);
+        }
+        let (accumulators, limit) = (self.accumulators(), Self::REGISTERS.0);
+        let needed = accumulators.saturating_add(OTHER_REGISTERS);
+        if needed > limit as u64 {
+            let threads = Self::THREADS;
+            return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_steps_are_held_where_they_fit() {
+        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 128 };
+        assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 16) + 16));
+        assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (208, Ok(())));
+        let queries = BackwardSm90Config { owns_keys: false, step: 128, head_dim: 128 };
+        assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 16 + 16));
+        assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers() {
+        let reason = |owns_keys, step, head_dim| {
+            BackwardSm90Config { owns_keys, step, head_dim }
+                .check(1, &Limits::of(90))
+                .expect_err("infeasible")
+        };
+        let of = Infeasible::Multiple { what: "the rows of a step", value: 48, of: 32 };
+        assert_eq!(reason(true, 48, 64), of);
+        assert!(matches!(reason(true, 128, 64), Infeasible::Registers { needed: 256, limit: 240, .. }));
+        assert!(matches!(reason(true, 64, 256), Infeasible::SharedMemory { .. }));
+        assert!(matches!(reason(false, u32::MAX - 31, 256), Infeasible::SharedMemory { .. }));
+        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 64 };
+        assert_eq!(keys.check(2, &Limits::of(90)), Err(Infeasible::Blocks { blocks: 2, limit: 1 }));
+    }
+}

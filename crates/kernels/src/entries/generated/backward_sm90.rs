@@ -1,0 +1,87 @@
+// Written by `cargo xtask kernels` from the lists of entries.
+
+#[cfg(target_arch = "nvptx64")]
+mod device {
+    use crate::attention::backward_sm90;
+    use crate::element::Bf16;
+    use crate::element::F16;
+    use crate::params::BackwardParams;
+    use crate::params::Mapped;
+    use crate::ptx::tma::TensorMap;
+    use crate::ptx::tma::parameter_address;
+
+    #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 64>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 64>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d128")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d128");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 128>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d128")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d128");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 128>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 64>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 64>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d128")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d128");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 128>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d128")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d128");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 128>>(&mapped.params, maps) }
+    }
+}
+
+#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+pub(in crate::entries) mod native {
+    use crate::attention::backward_sm90;
+    use crate::element::Bf16;
+    use crate::element::F16;
+    use crate::entries::Run;
+
+    pub(in crate::entries) const RUN: &[(&str, Run)] = &[
+        ("backward_keys_sm90_f16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 64>>)),
+        ("backward_keys_sm90_bf16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 64>>)),
+        ("backward_keys_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 128>>)),
+        ("backward_keys_sm90_bf16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 128>>)),
+        ("backward_queries_sm90_f16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 64>>)),
+        ("backward_queries_sm90_bf16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 64>>)),
+        ("backward_queries_sm90_f16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 128>>)),
+        ("backward_queries_sm90_bf16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 128>>)),
+    ];
+}
