@@ -24,6 +24,9 @@ pub trait Element: Copy {
         unsafe { Self::load_if(true, address) }
     }
 
+    /// The `index`-th element of 16 bytes.
+    fn unpack(chunk: &[u32; 4], index: usize) -> f32;
+
     /// Rounds `value` and stores it at byte address `address`.
     ///
     /// # Safety
@@ -39,6 +42,11 @@ impl Element for f32 {
     unsafe fn load_if(exists: bool, address: u64) -> f32 {
         // SAFETY: an element that exists is aligned to its size, and no other thread writes it.
         f32::from_bits(unsafe { global::load_b32_if(exists, address) })
+    }
+
+    #[inline(always)]
+    fn unpack(chunk: &[u32; 4], index: usize) -> f32 {
+        f32::from_bits(chunk[index])
     }
 
     #[inline(always)]
@@ -65,6 +73,11 @@ impl Element for F16 {
     }
 
     #[inline(always)]
+    fn unpack(chunk: &[u32; 4], index: usize) -> f32 {
+        convert::f16_to_f32((chunk[index / 2] >> (16 * (index % 2))) as u16)
+    }
+
+    #[inline(always)]
     #[track_caller]
     unsafe fn store(address: u64, value: f32) {
         // SAFETY: the element is aligned to its size, and no other thread accesses it.
@@ -85,6 +98,11 @@ impl Element for Bf16 {
     unsafe fn load_if(exists: bool, address: u64) -> f32 {
         // SAFETY: an element that exists is aligned to its size, and no other thread writes it.
         convert::bf16_to_f32(unsafe { global::load_b16_if(exists, address) })
+    }
+
+    #[inline(always)]
+    fn unpack(chunk: &[u32; 4], index: usize) -> f32 {
+        convert::bf16_to_f32((chunk[index / 2] >> (16 * (index % 2))) as u16)
     }
 
     #[inline(always)]

@@ -190,6 +190,52 @@ impl WorkTile {
         Self { tile: block % tiles, head: kv_head * params.group, batch, queries, keys }
     }
 
+    /// As [`Self::of_block`], swizzle after swizzle of heads, in each the tiles of all heads that come first,
+    /// then those that come second.
+    ///
+    /// # Safety
+    /// As [`Self::of_block`], and `heads_per_swizzle` is at least 1.
+    #[inline(always)]
+    pub unsafe fn of_swizzle(params: &AttentionParams, tiles: u32, heads_per_swizzle: u32) -> Self {
+        // SAFETY: there are tiles and heads, and the offsets are readable.
+        unsafe {
+            let (head, place) = Self::place_in_swizzle(tiles, heads_per_swizzle);
+            assert_unchecked(params.heads > 0);
+            Self::of_place(params, tiles, place, head % params.heads, head / params.heads)
+        }
+    }
+
+    /// As [`Self::of_key_block`], in the order of [`Self::of_swizzle`].
+    ///
+    /// # Safety
+    /// As [`Self::of_key_block`], and `heads_per_swizzle` is at least 1.
+    #[inline(always)]
+    pub unsafe fn of_key_swizzle(params: &AttentionParams, tiles: u32, heads_per_swizzle: u32) -> Self {
+        // SAFETY: there are tiles and heads, the group divides them, and the offsets are readable.
+        unsafe {
+            let (head, tile) = Self::place_in_swizzle(tiles, heads_per_swizzle);
+            assert_unchecked(params.group > 0);
+            let kv_heads = params.heads / params.group;
+            assert_unchecked(kv_heads > 0);
+            let (kv_head, batch) = (head % kv_heads, head / kv_heads);
+            let (queries, keys) = Self::rows(params, batch);
+            Self { tile, head: kv_head * params.group, batch, queries, keys }
+        }
+    }
+
+    /// Head, of one sequence after the other, and place among its tiles of this block.
+    ///
+    /// # Safety
+    /// The grid has `tiles` blocks, at least 1, for each head, and `heads_per_swizzle` is at least 1.
+    #[inline(always)]
+    unsafe fn place_in_swizzle(tiles: u32, heads_per_swizzle: u32) -> (u32, u32) {
+        // SAFETY: `tiles` is at least 1, and the block's index below the number of all heads' tiles.
+        unsafe {
+            assert_unchecked(tiles > 0);
+            in_swizzle(heads_per_swizzle, index::blocks() / tiles, tiles, index::block())
+        }
+    }
+
     /// The tile of the block with this index.
     ///
     /// # Safety

@@ -7,6 +7,7 @@ use fa_kernels::ptx::tma;
 use super::{BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, strides};
+use crate::plan::{cached_heads, cached_kv_heads};
 use crate::tensor_map::TensorMap;
 use crate::{Error, Result, TensorLayout, Tensors};
 
@@ -49,6 +50,7 @@ pub(crate) fn params(
     if !matches!(entry.algorithm, Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) {
         return Ok(Params::Backward(params));
     }
+    let params = BackwardParams { heads_per_swizzle: heads_per_swizzle(problem, entry), ..params };
     let Tensors { q, k, v, .. } = problem.forward().tensors();
     let map = |address, layout, rows| encode(&class_map((address, 2), layout, rows, 0));
     let (queries, keys) = (entry.tile.block_m, entry.tile.block_n);
@@ -59,6 +61,18 @@ pub(crate) fn params(
         map(addresses.dout, &problem.layouts().dout, queries)?,
     ];
     Ok(Params::MappedBackward(Mapped { maps, params }))
+}
+
+/// Heads whose tiles are computed at about the same time. Under a causal mask the longest tiles of them go
+/// first, so that a grid does not end with a long one; as many as L2 holds the other rows of.
+fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry) -> u32 {
+    let forward = problem.forward();
+    if !forward.causal() || forward.window().0.is_some() {
+        return 1;
+    }
+    let owns_keys = entry.algorithm == Algorithm::BackwardKeysSm90;
+    let heads = if owns_keys { cached_kv_heads(forward) } else { cached_heads(forward) };
+    u32::try_from(heads).unwrap_or(u32::MAX)
 }
 
 /// The parameters that every entry takes.
@@ -85,5 +99,6 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         dq_strides: strides(dq),
         dk_strides: strides(dk),
         dv_strides: strides(dv),
+        heads_per_swizzle: 1,
     })
 }

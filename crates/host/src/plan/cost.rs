@@ -40,10 +40,18 @@ pub(super) fn has_short_tiles(tile: &Tile) -> bool {
 }
 
 /// Heads whose K and V stay in L2.
-pub(super) fn cached_heads(problem: &Problem) -> usize {
-    let head_bytes =
-        problem.seqlen_k() * (problem.head_dim() + problem.head_dim_v()) * problem.dtype().bytes();
-    (L2_BYTES / head_bytes).max(1) * problem.group()
+pub(crate) fn cached_heads(problem: &Problem) -> usize {
+    (L2_BYTES / (problem.seqlen_k() * row_bytes(problem))).max(1) * problem.group()
+}
+
+/// Key/value heads whose query heads' Q and dO stay in L2.
+pub(crate) fn cached_kv_heads(problem: &Problem) -> usize {
+    (L2_BYTES / (problem.seqlen_q() * problem.group() * row_bytes(problem))).max(1)
+}
+
+/// Bytes of a row of K and V, or of Q and dO.
+fn row_bytes(problem: &Problem) -> usize {
+    (problem.head_dim() + problem.head_dim_v()) * problem.dtype().bytes()
 }
 
 /// What a head's tiles cost, the whole ones and the short ones, each in the order that they go in.

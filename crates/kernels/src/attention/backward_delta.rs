@@ -3,9 +3,10 @@
 
 use crate::element::Element;
 use crate::params::BackwardParams;
-use crate::ptx::{index, math};
+use crate::ptx::{global, index, math};
 use crate::scheduler::WorkTile;
 use crate::softmax::reduce;
+use crate::tile::mma::CHUNK;
 use crate::tile::simt::GlobalTile;
 
 /// Threads of a block.
@@ -13,10 +14,10 @@ pub const THREADS: u32 = 128;
 /// Query rows of a block.
 pub const BLOCK_M: u32 = 32;
 
-/// Columns that a lane takes of the widest row.
-const COLUMNS: usize = 256 / 32;
+/// Lanes that take a row, a chunk of 16 bytes each.
+const ROW_LANES: u32 = 16;
 
-/// delta of [`BLOCK_M`] query rows, in fp32: each warp takes one row after another.
+/// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another.
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`THREADS`] threads, without shared memory.
 ///
@@ -30,39 +31,76 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
     let shape = (work.queries, attention.head_dim_v);
     let o = GlobalTile::of_head::<E>(attention.o, &attention.o_strides, &work, work.head, shape);
     let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, shape);
-    let lane = index::thread() % 32;
-    let mut i = index::thread() / 32;
+    let aligned = is_aligned::<E>(&o) && is_aligned::<E>(&dout);
+    let elements = const { CHUNK / E::BYTES as u32 };
+    let lane = index::thread() % ROW_LANES;
+    let mut i = index::thread() / ROW_LANES;
     while i < BLOCK_M {
         let row = work.tile * BLOCK_M + i;
-        if row < work.queries.len {
-            let mut products = [(0.0, 0.0); COLUMNS];
-            let mut j = 0;
-            while j < COLUMNS {
-                let column = lane + 32 * j as u32;
-                let exists = column < attention.head_dim_v;
-                // SAFETY: the row exists, and an element is loaded only where its column does.
-                products[j] = unsafe {
-                    (
-                        E::load_if(exists, o.at::<E>(row, column)),
-                        E::load_if(exists, dout.at::<E>(row, column)),
-                    )
-                };
-                j += 1;
-            }
-            let mut sum = 0.0;
-            let mut j = 0;
-            while j < COLUMNS {
-                sum = math::fma(products[j].0, products[j].1, sum);
-                j += 1;
-            }
-            // SAFETY: a row is one warp's, whose lanes are all here; its entry is stored by the first.
-            unsafe {
-                let delta = reduce::<32>(sum, |a, b| a + b);
-                if lane == 0 {
-                    f32::store(params.delta + 4 * work.lse_index(attention, row), delta);
-                }
+        let exists = row < work.queries.len;
+        let mut sum = 0.0;
+        let mut column = elements * lane;
+        while exists && column < attention.head_dim_v {
+            // SAFETY: the row exists, and so does the column.
+            sum += unsafe { product::<E>(&o, &dout, (row, column), aligned) };
+            column += elements * ROW_LANES;
+        }
+        // SAFETY: all lanes of the warp are here; a row that exists is stored by the first of its lanes.
+        unsafe {
+            let delta = reduce::<ROW_LANES>(sum, |a, b| a + b);
+            if exists && lane == 0 {
+                f32::store(params.delta + 4 * work.lse_index(attention, row), delta);
             }
         }
-        i += THREADS / 32;
+        i += THREADS / ROW_LANES;
     }
+}
+
+/// Whether chunks of its rows start at multiples of 16 bytes.
+#[inline(always)]
+fn is_aligned<E: Element>(tile: &GlobalTile) -> bool {
+    (tile.address | (E::BYTES * tile.stride)).is_multiple_of(CHUNK as u64)
+}
+
+/// The sum of products of a chunk's elements, from `column` on, of both tensors.
+///
+/// # Safety
+/// Row and column exist, and chunks start at multiples of 16 bytes where they are `aligned`.
+#[inline(always)]
+unsafe fn product<E: Element>(
+    o: &GlobalTile,
+    dout: &GlobalTile,
+    (row, column): (u32, u32),
+    aligned: bool,
+) -> f32 {
+    let elements = const { CHUNK / E::BYTES as u32 };
+    let mut sum = 0.0;
+    let mut j = 0;
+    if aligned && column + elements <= o.columns {
+        // SAFETY: the whole chunk exists, at a multiple of 16 bytes.
+        let (a, b) = unsafe {
+            (
+                global::load4_if(true, o.at::<E>(row, column)),
+                global::load4_if(true, dout.at::<E>(row, column)),
+            )
+        };
+        while j < elements {
+            sum = math::fma(E::unpack(&a, j as usize), E::unpack(&b, j as usize), sum);
+            j += 1;
+        }
+    } else {
+        while j < elements {
+            let exists = column + j < o.columns;
+            // SAFETY: an element is loaded only where it exists.
+            let (a, b) = unsafe {
+                (
+                    E::load_if(exists, o.at::<E>(row, column + j)),
+                    E::load_if(exists, dout.at::<E>(row, column + j)),
+                )
+            };
+            sum = math::fma(a, b, sum);
+            j += 1;
+        }
+    }
+    sum
 }

@@ -172,8 +172,10 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_e4m3(128, 96, 256),
     // (rows of a step, HEAD_DIM): a block owns 128.
     backward_keys_sm90(64, 64),
+    backward_keys_sm90(64, 96),
     backward_keys_sm90(64, 128),
     backward_queries_sm90(128, 64),
+    backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),
     // Copies what tensor maps cannot describe.
     pack(),

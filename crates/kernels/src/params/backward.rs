@@ -2,7 +2,7 @@
 
 use super::{AttentionParams, Strides};
 
-/// Parameters of `attention::backward_delta` and `attention::backward_simt`.
+/// Parameters of `attention::backward_delta` and of the kernels behind it.
 ///
 /// Addresses as in [`AttentionParams`].
 #[repr(C)]
@@ -28,4 +28,8 @@ pub struct BackwardParams {
     pub dk_strides: Strides,
     /// Strides of the gradient of V.
     pub dv_strides: Strides,
+    /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that what
+    /// they go over is found in L2; at least 1. Of key/value heads where blocks own keys; read by
+    /// `attention::backward_sm90` alone.
+    pub heads_per_swizzle: u32,
 }

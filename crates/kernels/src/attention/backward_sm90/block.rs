@@ -34,17 +34,17 @@ impl<T: Tile> Block<T> {
     #[inline(always)]
     pub(super) unsafe fn new(params: &BackwardParams) -> Self {
         let attention = &params.attention;
-        let rows = BackwardSm90Config::OWNED;
+        let (rows, swizzle) = (BackwardSm90Config::OWNED, params.heads_per_swizzle);
         // SAFETY: valid parameters have no empty axis.
         unsafe {
             if T::OWNS_KEYS {
-                let work = WorkTile::of_key_block(attention, attention.seqlen_k.div_ceil(rows));
+                let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), swizzle);
                 let owned = work.tile * rows;
                 let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
                 Self { work, owned, kv_head, first, end, heads, tile: PhantomData }
             } else {
-                let work = WorkTile::of_block(attention, attention.seqlen_q.div_ceil(rows));
+                let work = WorkTile::of_swizzle(attention, attention.seqlen_q.div_ceil(rows), swizzle);
                 let owned = work.tile * rows;
                 let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
                 let kv_head = work.kv_head(attention);
