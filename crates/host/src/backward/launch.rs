@@ -1,6 +1,7 @@
 //! From a problem and addresses to the backward kernels' parameters.
 
-use fa_kernels::entries::{Algorithm, Entry, Params};
+use fa_kernels::config::BackwardSm90Config;
+use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::params::{BackwardParams, Mapped, Strides};
 use fa_kernels::ptx::tma;
 
@@ -50,7 +51,12 @@ pub(crate) fn params(
     if !matches!(entry.algorithm, Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) {
         return Ok(Params::Backward(params));
     }
-    let params = BackwardParams { heads_per_swizzle: heads_per_swizzle(problem, entry), ..params };
+    let params = BackwardParams {
+        heads_per_swizzle: heads_per_swizzle(problem, entry),
+        // A map clips at the end of its tensor, and not at that of a packed sequence.
+        fix_up: if problem.forward().cu_seqlens().is_some() { fix_up_distance(entry) } else { 0 },
+        ..params
+    };
     let Tensors { q, k, v, .. } = problem.forward().tensors();
     let map = |address, layout, rows| encode(&class_map((address, 2), layout, rows, 0));
     let (queries, keys) = (entry.tile.block_m, entry.tile.block_n);
@@ -61,6 +67,14 @@ pub(crate) fn params(
         map(addresses.dout, &problem.layouts().dout, queries)?,
     ];
     Ok(Params::MappedBackward(Mapped { maps, params }))
+}
+
+/// Where steps land that are fixed up.
+const fn fix_up_distance(entry: &Entry) -> u32 {
+    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let owns_keys = matches!(entry.algorithm, Algorithm::BackwardKeysSm90);
+    BackwardSm90Config { owns_keys, step: if owns_keys { block_m } else { block_n }, head_dim }
+        .fix_up_distance()
 }
 
 /// Heads whose tiles are computed at about the same time. Under a causal mask the longest tiles of them go
@@ -100,5 +114,6 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         dk_strides: strides(dk),
         dv_strides: strides(dv),
         heads_per_swizzle: 1,
+        fix_up: 0,
     })
 }

@@ -194,9 +194,6 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel) -
 /// the launch.
 fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
     let forward = problem.forward();
-    if forward.cu_seqlens().is_some() {
-        return Some("tensor maps do not end with a sequence of a packed batch".to_owned());
-    }
     let Tensors { q, k, v, .. } = forward.tensors();
     let read = [("q", q), ("k", k), ("v", v), ("dout", &problem.layouts().dout)];
     read.into_iter().find_map(|(name, layout)| unmapped(name, layout))
@@ -471,30 +468,13 @@ mod tests {
         let odd = TensorLayout::bshd(2, 100, 6, 60);
         let kv = TensorLayout::bshd(2, 300, 2, 60);
         let tensors = Tensors { q: odd, k: kv, v: kv, o: odd };
-        let packed = |options| Problem::varlen(single(), DType::F16, options, &[0, 60, 100], &[0, 150, 300]);
-        let strided = |options| Problem::new(tensors, DType::F16, options);
-        for (problem, reason) in [
-            (packed(Options::default()), "tensor maps do not end with a sequence of a packed batch"),
-            (
-                strided(Options::default()),
-                "q's heads stride is 60 elements, and tensor maps take positive multiples of 8 below 2^39",
-            ),
-        ] {
-            let problem = BackwardProblem::like(problem.unwrap()).unwrap();
-            let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
-            assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80);
-            assert_eq!(
-                plan.reasons()[0],
-                format!("backward_sm80: on tensor cores; not backward_sm90: {reason}")
-            );
-            assert!(plan.unaligned().is_empty());
-        }
-    }
-
-    fn single() -> Tensors {
-        let q = TensorLayout::bshd(1, 100, 6, 64);
-        let kv = TensorLayout::bshd(1, 300, 2, 64);
-        Tensors { q, k: kv, v: kv, o: q }
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let problem = BackwardProblem::like(problem).unwrap();
+        let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
+        assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80);
+        let why = "q's heads stride is 60 elements, and tensor maps take positive multiples of 8 below 2^39";
+        assert_eq!(plan.reasons()[0], format!("backward_sm80: on tensor cores; not backward_sm90: {why}"));
+        assert!(plan.unaligned().is_empty());
     }
 
     #[test]

@@ -19,10 +19,10 @@ mod tile;
 use core::marker::PhantomData;
 
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Count, Ring};
+use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::BackwardParams;
-use crate::ptx::{barrier, index, shared, tma, warp};
+use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::tile::panels::Panels;
 use block::Block;
 use consumer::Consumer;
@@ -40,8 +40,8 @@ pub const BARRIERS: u32 = 7;
 /// for each tile: ⌈Sk / OWNED⌉·H / group·B owning keys, ⌈Sq / OWNED⌉·H·B owning queries.
 ///
 /// # Safety
-/// `params` and the maps describe the same valid device memory of sequences that each have a batch index,
-/// `attention::backward_delta` has run before with the same, scores are changed by nothing but a positive
+/// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
+/// up, `attention::backward_delta` has run before with the same, scores are changed by nothing but a positive
 /// factor, and the launch is as above.
 #[inline(always)]
 pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
@@ -50,10 +50,13 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     unsafe {
         let pipeline = Pipeline::<T>::new();
         let maps = Maps { first: maps };
-        if index::thread() == 0 {
-            pipeline.init();
-        }
         let block = Block::<T>::new(params);
+        if block.is_empty() {
+            return;
+        }
+        if index::thread() == 0 {
+            pipeline.init(params);
+        }
         barrier::sync(0, BackwardSm90Config::THREADS);
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == BackwardSm90Config::WARPGROUPS {
@@ -61,6 +64,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
                 1 if T::OWNS_KEYS => producer::write_statistics(params, pipeline, &block),
+                2 if params.fix_up != 0 => producer::clear_ends(params, pipeline, &block),
                 _ => {}
             }
         } else {
@@ -88,8 +92,14 @@ impl<T: Tile> Pipeline<T> {
     /// # Safety
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
-    unsafe fn init(self) {
+    unsafe fn init(self, params: &BackwardParams) {
         let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
+        let mut stage = 0;
+        while params.fix_up != 0 && stage < StepStages::<T>::COUNT {
+            // SAFETY: as below.
+            unsafe { mbarrier::init(self.step_barriers() + params.fix_up + 8 * stage, 1) };
+            stage += 1;
+        }
         // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
         unsafe {
             Ring::<Count<1>>::init(self.owned_barriers(), consumers);

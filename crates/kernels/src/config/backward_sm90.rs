@@ -72,6 +72,11 @@ impl BackwardSm90Config {
         self.statistics_offset() + self.stages() * self.statistics_bytes()
     }
 
+    /// Bytes from a full barrier to that where steps land that are fixed up before they fill the stage.
+    pub const fn fix_up_distance(&self) -> u32 {
+        16 * self.stages()
+    }
+
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
         self.needed(self.stages() as u64) as u32
@@ -86,8 +91,8 @@ impl BackwardSm90Config {
     /// Bytes of shared memory with so many stages.
     const fn needed(&self, stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
-        // The barriers of a stage and of the owned tensors are two of 8 bytes each.
-        let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 16);
+        // The barriers of the owned tensors are two of 8 bytes, and so are those of a stage, and where it lands.
+        let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 32);
         self.row_bytes(2 * Self::OWNED as u64).saturating_add(stages.saturating_mul(stage)).saturating_add(16)
     }
 
@@ -150,10 +155,10 @@ mod tests {
     #[test]
     fn three_steps_are_held_where_they_fit() {
         let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 128 };
-        assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 16) + 16));
+        assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
         assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (208, Ok(())));
         let queries = BackwardSm90Config { owns_keys: false, step: 128, head_dim: 128 };
-        assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 16 + 16));
+        assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
     }
 

@@ -32,4 +32,7 @@ pub struct BackwardParams {
     /// they go over is found in L2; at least 1. Of key/value heads where blocks own keys; read by
     /// `attention::backward_sm90` alone.
     pub heads_per_swizzle: u32,
+    /// Bytes from the barriers where `attention::backward_sm90` waits for a step to those where it lands, to
+    /// be fixed up: of packed sequences. 0 where it lands where they wait.
+    pub fix_up: u32,
 }

@@ -32,12 +32,6 @@ impl HeadOffset {
     /// The most classes that there are.
     pub const MAX_CLASSES: usize = CHUNK as usize;
 
-    /// Of a head of a view in which all start at multiples of 16 bytes.
-    #[inline(always)]
-    pub const fn aligned(head: u32) -> Self {
-        Self { class: 0, head, shift: 0 }
-    }
-
     /// Of a head, where it is so many elements from one to the next, and boxes may start up to `margin`
     /// columns before their head.
     #[inline(always)]

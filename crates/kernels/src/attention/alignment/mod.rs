@@ -12,8 +12,7 @@ use head_offset::HeadOffset;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use residues::Residues;
 
-use crate::params::AttentionParams;
-use crate::params::PersistentParams;
+use crate::params::{AttentionParams, PersistentParams, Strides};
 
 /// What a kernel that copies by tensor maps does about them, compiled in.
 pub trait Alignment: Copy {
@@ -23,14 +22,12 @@ pub trait Alignment: Copy {
     /// How often a tile goes over its blocks of keys.
     fn passes(params: &AttentionParams) -> u32;
 
-    /// Where boxes of a head of Q start, but for how far they are shifted.
-    fn queries(params: &PersistentParams, head: u32) -> HeadOffset;
+    /// Where boxes of a head of a tensor with these strides start, but for how far they are shifted.
+    fn head(strides: &Strides, head: u32) -> HeadOffset;
 
-    /// Where boxes of a head of K start in a pass. Those of Q are shifted alike in the first one.
-    fn keys(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset;
-
-    /// Where boxes of a head of V start in a pass.
-    fn values(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset;
+    /// Where boxes of a head of K or V start in a pass, up to `margin` columns before it. Those of Q are
+    /// shifted as K's in the first one.
+    fn in_pass(strides: &Strides, head: u32, margin: u32, pass: u32) -> HeadOffset;
 
     /// Column of the product with V that is O's first, behind the last pass.
     fn first_column(params: &PersistentParams, head: u32) -> u32;
@@ -38,6 +35,39 @@ pub trait Alignment: Copy {
     /// Row of the tile that row `row` of the warp whose rows begin with `warp_row` is, in a warpgroup of
     /// `rows` rows.
     fn row_of_tile(params: &AttentionParams, rows: u32, warp_row: u32, row: u32) -> u32;
+}
+
+/// Rows and heads all start at multiples of 16 bytes: nothing is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Aligned;
+
+impl Alignment for Aligned {
+    const BY_RESIDUES: bool = false;
+
+    #[inline(always)]
+    fn passes(_: &AttentionParams) -> u32 {
+        1
+    }
+
+    #[inline(always)]
+    fn head(_: &Strides, head: u32) -> HeadOffset {
+        HeadOffset { class: 0, head, shift: 0 }
+    }
+
+    #[inline(always)]
+    fn in_pass(strides: &Strides, head: u32, _: u32, _: u32) -> HeadOffset {
+        Self::head(strides, head)
+    }
+
+    #[inline(always)]
+    fn first_column(_: &PersistentParams, _: u32) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn row_of_tile(_: &AttentionParams, _: u32, warp_row: u32, row: u32) -> u32 {
+        warp_row + row
+    }
 }
 
 /// Rows lie a multiple of 16 bytes apart, and heads start anywhere ([`HeadOffset`]).
@@ -53,23 +83,18 @@ impl Alignment for ByHeads {
     }
 
     #[inline(always)]
-    fn queries(params: &PersistentParams, head: u32) -> HeadOffset {
-        HeadOffset::of(params.attention.q_strides.head, head, 0)
+    fn head(strides: &Strides, head: u32) -> HeadOffset {
+        HeadOffset::of(strides.head, head, 0)
     }
 
     #[inline(always)]
-    fn keys(params: &PersistentParams, head: u32, _: u32) -> HeadOffset {
-        HeadOffset::of(params.attention.k_strides.head, head, params.qk_margin)
-    }
-
-    #[inline(always)]
-    fn values(params: &PersistentParams, head: u32, _: u32) -> HeadOffset {
-        HeadOffset::of(params.attention.v_strides.head, head, params.v_margin)
+    fn in_pass(strides: &Strides, head: u32, margin: u32, _: u32) -> HeadOffset {
+        HeadOffset::of(strides.head, head, margin)
     }
 
     #[inline(always)]
     fn first_column(params: &PersistentParams, head: u32) -> u32 {
-        Self::values(params, head, 0).shift
+        Self::in_pass(&params.attention.v_strides, head, params.v_margin, 0).shift
     }
 
     #[inline(always)]
@@ -102,18 +127,13 @@ impl Alignment for ByRows {
     }
 
     #[inline(always)]
-    fn queries(params: &PersistentParams, head: u32) -> HeadOffset {
-        HeadOffset::of(params.attention.q_strides.head, head, 0)
+    fn head(strides: &Strides, head: u32) -> HeadOffset {
+        HeadOffset::of(strides.head, head, 0)
     }
 
     #[inline(always)]
-    fn keys(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset {
-        Self::classes(&params.attention).in_turn(pass, head)
-    }
-
-    #[inline(always)]
-    fn values(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset {
-        Self::classes(&params.attention).in_turn(pass, head)
+    fn in_pass(strides: &Strides, head: u32, _: u32, pass: u32) -> HeadOffset {
+        Residues::of(strides.row).in_turn(pass, head)
     }
 
     #[inline(always)]

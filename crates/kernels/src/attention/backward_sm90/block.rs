@@ -6,7 +6,7 @@ use super::tile::Tile;
 use crate::config::BackwardSm90Config;
 use crate::mask::{QueryRange, TileMask};
 use crate::params::BackwardParams;
-use crate::scheduler::WorkTile;
+use crate::scheduler::{Rows, WorkTile};
 
 /// A block's rows, and the rows of the others that it goes over: once for each query head that shares them.
 #[derive(Clone, Copy)]
@@ -51,6 +51,19 @@ impl<T: Tile> Block<T> {
                 Self { work, owned, kv_head, first: seen.first, end: seen.end, heads: 1, tile: PhantomData }
             }
         }
+    }
+
+    /// Whether its rows lie behind the sequence, which is shorter than others of a packed batch.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.owned >= if T::OWNS_KEYS { self.work.keys.len } else { self.work.queries.len }
+    }
+
+    /// The rows of the sequence that it goes over steps of, and those that it owns some of.
+    #[inline(always)]
+    pub(super) fn rows(&self) -> (Rows, Rows) {
+        let WorkTile { queries, keys, .. } = self.work;
+        if T::OWNS_KEYS { (queries, keys) } else { (keys, queries) }
     }
 
     /// Steps of one head.

@@ -3,12 +3,12 @@
 use super::block::Block;
 use super::tile::{OwnedRows, StepRows, StepStages, Tile};
 use super::{Maps, Pipeline};
-use crate::attention::alignment::head_offset::HeadOffset;
+use crate::attention::alignment::Alignment as _;
 use crate::attention::gradient::RowStats;
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::leads_warp;
 use crate::params::BackwardParams;
-use crate::ptx::{index, shared, warp};
+use crate::ptx::{fence, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::tile::panels::Panels;
 
@@ -24,11 +24,14 @@ pub(super) unsafe fn copy<T: Tile>(
     pipeline: Pipeline<T>,
     block: &Block<T>,
 ) {
-    let batch = block.work.batch_index(&params.attention);
-    let (owned_maps, step_maps) =
-        if T::OWNS_KEYS { (maps.keys(), maps.queries()) } else { (maps.queries(), maps.keys()) };
-    let (owned_head, first_head) =
-        if T::OWNS_KEYS { (block.kv_head, block.work.head) } else { (block.work.head, block.kv_head) };
+    let attention = &params.attention;
+    let batch = block.work.batch_index(attention);
+    let keys = (maps.keys(), [&attention.k_strides, &attention.v_strides], block.kv_head);
+    let queries = (maps.queries(), [&attention.q_strides, &params.dout_strides], block.work.head);
+    let (owned, others) = if T::OWNS_KEYS { (keys, queries) } else { (queries, keys) };
+    let (owned_maps, owned_strides, owned_head) = owned;
+    let (maps, strides, mut head) = others;
+    let (step_rows, owned_rows) = block.rows();
     let mut steps = block.steps();
     if steps == 0 {
         return;
@@ -36,40 +39,65 @@ pub(super) unsafe fn copy<T: Tile>(
     // SAFETY: this thread is the producer of both rings, and a stage is its own from `acquire` on.
     unsafe {
         let mut ring = Ring::<StepStages<T>>::producer(pipeline.step_barriers());
-        let owned = Ring::<Count<1>>::producer(pipeline.owned_barriers());
-        let full = owned.acquire(2 * Panels::<OwnedRows<T>>::BYTES);
-        let (mut row, mut head) = (block.first, first_head);
-        let mut is_first = true;
+        let full =
+            Ring::<Count<1>>::producer(pipeline.owned_barriers()).acquire(2 * Panels::<OwnedRows<T>>::BYTES);
+        let copy_owned = |which: usize| {
+            let head = T::Alignment::head(owned_strides[which], owned_head);
+            pipeline.owned(which as u32).load(
+                owned_maps[which],
+                full,
+                owned_rows.first + block.owned,
+                head,
+                batch,
+            );
+        };
+        copy_owned(0);
+        copy_owned(1);
+        let mut row = block.first;
         while steps > 0 {
-            if is_first {
-                pipeline.owned(0).load(
-                    owned_maps[0],
-                    full,
-                    block.owned,
-                    HeadOffset::aligned(owned_head),
-                    batch,
-                );
+            let landed = ring.acquire_behind(2 * Panels::<StepRows<T>>::BYTES, params.fix_up);
+            let mut which = 0;
+            while which < 2 {
+                let tile = pipeline.step(which as u32).stage(2 * ring.stage());
+                let first = step_rows.first + row;
+                tile.load(maps[which], landed, first, T::Alignment::head(strides[which], head), batch);
+                which += 1;
             }
-            let landed = ring.acquire(2 * Panels::<StepRows<T>>::BYTES);
-            let stage = 2 * ring.stage();
-            let at = HeadOffset::aligned(head);
-            pipeline.step(0).stage(stage).load(step_maps[0], landed, row, at, batch);
-            if is_first {
-                pipeline.owned(1).load(
-                    owned_maps[1],
-                    full,
-                    block.owned,
-                    HeadOffset::aligned(owned_head),
-                    batch,
-                );
-                is_first = false;
-            }
-            pipeline.step(1).stage(stage).load(step_maps[1], landed, row, at, batch);
             ring.advance();
             row = block.after(row);
             if row == block.first {
                 head += 1;
             }
+            steps -= 1;
+        }
+    }
+}
+
+/// Clears what a step has landed of rows behind its sequence, the next one's of a packed batch: they are
+/// multiplied with 0, but 0 · NaN is NaN.
+///
+/// # Safety
+/// All lanes of one warp call this together, otherwise as [`copy`].
+#[inline(always)]
+pub(super) unsafe fn clear_ends<T: Tile>(params: &BackwardParams, pipeline: Pipeline<T>, block: &Block<T>) {
+    // SAFETY: a stage is this warp's from the landing of its copies until it is filled.
+    unsafe {
+        let mut ring = Ring::<StepStages<T>>::consumer(pipeline.step_barriers());
+        let (mut row, mut steps) = (block.first, block.steps());
+        while steps > 0 {
+            ring.behind(params.fix_up).wait();
+            let rows = block.rows().0.len - row;
+            if rows < T::STEP {
+                pipeline.step(0).stage(2 * ring.stage()).clear_from_row(rows);
+                pipeline.step(1).stage(2 * ring.stage()).clear_from_row(rows);
+                fence::proxy_async();
+            }
+            warp::sync();
+            if leads_warp() {
+                ring.fill();
+            }
+            ring.advance();
+            row = block.after(row);
             steps -= 1;
         }
     }

@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 
+use crate::attention::alignment::{Aligned, Alignment};
 use crate::config::BackwardSm90Config;
 use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Format, Span};
@@ -19,6 +20,8 @@ pub trait Tile: Copy {
     type Packed: Registers<Value = u32>;
     /// Its part of a gradient.
     type Gradient: Accumulator;
+    /// Where rows and heads may start.
+    type Alignment: Alignment;
 
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
     const OWNS_KEYS: bool;
@@ -51,6 +54,7 @@ where
     type S = <Columns<STEP> as Span>::Accumulator;
     type Packed = <Columns<STEP> as Span>::Packed16;
     type Gradient = <Columns<D> as Span>::Accumulator;
+    type Alignment = Aligned;
 
     const OWNS_KEYS: bool = OWNS_KEYS;
     const STEP: u32 = STEP;

@@ -10,6 +10,7 @@
 //! multiplied with 0, but 0 · NaN is NaN.
 
 use super::Pipeline;
+use super::producer::key_head;
 use super::scheduler::{Keys, TileSlots};
 use super::tile::{KeyStages, Tile};
 use crate::attention::alignment::Alignment as _;
@@ -63,7 +64,7 @@ impl<T: Tile> FixUp<T> {
                 self.all_keys(params, &place);
                 block = 0;
             }
-            let head = T::Alignment::keys(params, place.head, 0);
+            let head = key_head::<T>(params, place.head, 0);
             if !T::Alignment::BY_RESIDUES && params.qk_fix_up != 0 {
                 if block > 0 {
                     self.next_keys(params, head);
@@ -92,7 +93,7 @@ impl<T: Tile> FixUp<T> {
         while pass < T::Alignment::passes(&params.attention) {
             let mut block = 0;
             while block < place.blocks {
-                self.next_keys(params, T::Alignment::keys(params, place.head, pass));
+                self.next_keys(params, key_head::<T>(params, place.head, pass));
                 block += 1;
             }
             pass += 1;

@@ -55,7 +55,7 @@ impl<T: Tile> QueriesAndKeys<T> {
     /// Copies what a tile is begun with: the last block of keys, and Q.
     #[inline(always)]
     pub(super) fn begin(&mut self, params: &PersistentParams, work: &WorkTile, place: &Keys) {
-        let head = T::Alignment::keys(params, place.head, 0);
+        let head = key_head::<T>(params, place.head, 0);
         if place.blocks > 0 {
             self.copy_keys(params, place, head, place.blocks - 1);
         }
@@ -77,7 +77,7 @@ impl<T: Tile> QueriesAndKeys<T> {
         let mut pass = 0;
         let mut block = place.blocks.saturating_sub(1);
         while pass < T::Alignment::passes(&params.attention) {
-            let head = T::Alignment::keys(params, place.head, pass);
+            let head = key_head::<T>(params, place.head, pass);
             while block > 0 {
                 block -= 1;
                 self.copy_keys(params, place, head, block);
@@ -114,7 +114,8 @@ impl<T: Tile> QueriesAndKeys<T> {
                     load_residues(classes, rows, (maps, barrier), row, work.head, batch);
                 } else {
                     let barrier = queries.acquire_behind(bytes, params.qk_fix_up);
-                    let head = HeadOffset { shift, ..T::Alignment::queries(params, work.head) };
+                    let head =
+                        HeadOffset { shift, ..T::Alignment::head(&params.attention.q_strides, work.head) };
                     let batch = work.batch_index(attention);
                     self.pipeline.q(warpgroup).load(maps, barrier, row, head, batch);
                 }
@@ -123,6 +124,12 @@ impl<T: Tile> QueriesAndKeys<T> {
         }
         self.queries.advance();
     }
+}
+
+/// Where boxes of a head of K start in a pass.
+#[inline(always)]
+pub(super) fn key_head<T: Tile>(params: &PersistentParams, head: u32, pass: u32) -> HeadOffset {
+    T::Alignment::in_pass(&params.attention.k_strides, head, params.qk_margin, pass)
 }
 
 /// Copies V of all tiles of this block.
@@ -141,7 +148,8 @@ pub(super) unsafe fn copy_values<T: Tile>(params: &PersistentParams, maps: Maps,
             let place = schedule.keys();
             let mut pass = 0;
             while pass < T::Alignment::passes(&params.attention) {
-                let head = T::Alignment::values(params, place.head, pass);
+                let head =
+                    T::Alignment::in_pass(&params.attention.v_strides, place.head, params.v_margin, pass);
                 let mut block = place.blocks;
                 while block > 0 {
                     block -= 1;
