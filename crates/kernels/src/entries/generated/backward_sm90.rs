@@ -24,6 +24,20 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 64>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d96")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d96");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 96>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d96")]
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d96");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 96>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d128")]
     unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d128");
@@ -52,6 +66,20 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 64>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d96")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d96");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 96>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d96")]
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+        let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d96");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 96>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d128")]
     unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d128");
@@ -77,10 +105,14 @@ pub(in crate::entries) mod native {
     pub(in crate::entries) const RUN: &[(&str, Run)] = &[
         ("backward_keys_sm90_f16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 64>>)),
         ("backward_keys_sm90_bf16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 64>>)),
+        ("backward_keys_sm90_f16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 96>>)),
+        ("backward_keys_sm90_bf16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 96>>)),
         ("backward_keys_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, 64, 128>>)),
         ("backward_keys_sm90_bf16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, 64, 128>>)),
         ("backward_queries_sm90_f16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 64>>)),
         ("backward_queries_sm90_bf16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 64>>)),
+        ("backward_queries_sm90_f16_m128_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 96>>)),
+        ("backward_queries_sm90_bf16_m128_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 96>>)),
         ("backward_queries_sm90_f16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, 128, 128>>)),
         ("backward_queries_sm90_bf16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, 128, 128>>)),
     ];
