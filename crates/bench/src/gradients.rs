@@ -1,9 +1,9 @@
 //! What a backward pass reads beside Q, K and V, and whether what it writes is right.
 
 use flash_attention::backward::{
-    BackwardInputs, BackwardProblem, BackwardResults, ExpectedGradients, GradientReport,
+    BackwardInputs, BackwardPlan, BackwardProblem, BackwardResults, ExpectedGradients, GradientReport,
 };
-use flash_attention::{Element, Problem, Result};
+use flash_attention::{Backend, Element, Prepared, Problem, Result};
 
 use crate::check::Verdict;
 use crate::inputs::{Inputs, normal};
@@ -55,5 +55,23 @@ impl<T: Element> Gradients<T> {
         let report = expected.judge(&self.problem, [dq, dk, dv]);
         let verdict = Verdict::of_product(report.worst(), unwritten, expected.query_rows(&self.problem));
         (report, verdict)
+    }
+
+    /// Runs `plan` once over poisoned gradients, and judges them.
+    ///
+    /// # Errors
+    /// When the memory cannot be had, or the device or a kernel fails.
+    pub(crate) fn judged<'a>(
+        &'a self,
+        inputs: &'a Inputs<T>,
+        expected: &ExpectedGradients<T>,
+        backend: &'a Backend,
+        plan: &BackwardPlan,
+    ) -> Result<(Prepared<'a, T, BackwardProblem>, GradientReport, Verdict)> {
+        let mut prepared = backend.prepare(plan, self.inputs(inputs))?;
+        prepared.poison()?;
+        prepared.run()?;
+        let (report, verdict) = self.judge(expected, prepared.outputs()?);
+        Ok((prepared, report, verdict))
     }
 }

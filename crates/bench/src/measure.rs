@@ -52,20 +52,6 @@ impl<T: Element> Subject<T> {
         let scores = plan.score_dtype();
         judged(prepared, |o, lse| self.expected.judge(&self.problem, scores, o, lse))
     }
-
-    /// [`Self::judge`], and then the times of further runs.
-    ///
-    /// # Errors
-    /// As [`Self::judge`].
-    pub(crate) fn measure(
-        &self,
-        session: &Session,
-        plan: &Plan,
-        effort: &Effort,
-        progress: &Progress,
-    ) -> Result<Measurement> {
-        measure(self.judge(session, plan)?, effort, progress)
-    }
 }
 
 /// Runs what is prepared once over poisoned outputs, and judges them.

@@ -109,6 +109,29 @@ fn window(text: &str) -> Result<usize, String> {
 }
 
 impl ProblemArgs {
+    /// Names of the arguments that say something, but for the storage type.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        let all = [
+            ("batch", self.batch.is_some()),
+            ("heads", self.heads.is_some()),
+            ("kv-heads", self.kv_heads.is_some()),
+            ("seq", self.seq.is_some()),
+            ("kv-seq", self.kv_seq.is_some()),
+            ("cu-seqlens-q", !self.cu_seqlens_q.is_empty()),
+            ("cu-seqlens-k", !self.cu_seqlens_k.is_empty()),
+            ("dim-v", self.dim_v.is_some()),
+            ("layout", self.layout != Layout::Bshd),
+            ("causal", self.causal),
+            ("window-left", self.window_left.is_some()),
+            ("window-right", self.window_right.is_some()),
+            ("softmax-scale", self.softmax_scale.is_some()),
+            ("softcap", self.softcap != 0.0),
+            ("alibi", self.alibi),
+            ("dropout", self.dropout.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()
+    }
+
     /// The problem that the arguments describe.
     pub(crate) fn problem(&self, head_dim: usize, defaults: Defaults) -> flash_attention::Result<Problem> {
         let packed = !self.cu_seqlens_q.is_empty();

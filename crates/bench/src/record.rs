@@ -286,14 +286,22 @@ pub(crate) struct MeasurementRecord {
     passed: bool,
 }
 
+/// What a run does at the least, whatever the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) flops: f64,
+    /// Of tensors that are read or written.
+    pub(crate) bytes: u64,
+}
+
 impl MeasurementRecord {
-    pub(crate) fn new(problem: &Problem, measurement: &Measurement) -> Self {
+    pub(crate) fn new(Work { flops, bytes }: Work, measurement: &Measurement) -> Self {
         let Measurement { times, verdict, extra_bytes, launches } = measurement;
         let median = times.median();
         Self {
             times: TimesRecord::new(times),
-            tflops: problem.flops() / median / 1e12,
-            effective_bytes_per_s: tensor_bytes(problem) as f64 / median,
+            tflops: flops / median / 1e12,
+            effective_bytes_per_s: bytes as f64 / median,
             extra_bytes: *extra_bytes,
             launches: *launches,
             rows_checked: verdict.rows,
@@ -304,5 +312,11 @@ impl MeasurementRecord {
             unwritten: verdict.unwritten,
             passed: verdict.passed(),
         }
+    }
+
+    /// Timed runs, and launches of a run.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.times.times_s.len(), self.launches)
     }
 }

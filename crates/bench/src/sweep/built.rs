@@ -14,7 +14,7 @@ use crate::json;
 use crate::session::REVISION;
 
 /// Version of the folder's layout.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The name of the list in the folder.
 const INDEX: &str = "index.json";

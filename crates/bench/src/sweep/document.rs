@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use fa_kernels::variant::Variant;
-use flash_attention::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::built::{Module, Tools};
-use super::space::Candidate;
+use super::shape::Shape;
+use super::space::{Candidate, Point};
 use crate::json;
-use crate::problem::Layout;
 use crate::record::{Header, MeasurementRecord, SCHEMA};
 use crate::session::REVISION;
 
@@ -33,36 +32,34 @@ pub struct Document {
     pub(super) rejected: Vec<Rejected>,
 }
 
-/// The problem, but for head_dim and storage type.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Shape {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    seq: usize,
-    kv_seq: usize,
-    layout: String,
-    pub(super) causal: bool,
-    /// None: 1/sqrt(head_dim).
-    softmax_scale: Option<f32>,
-}
-
 /// One tile on one problem: its measurement, or why there is none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The entry's name, which it has in the list too where it stands there.
     pub entry: String,
+    /// What names of the kernel's entries begin with: the kernel, where a sweep has several.
+    #[serde(default)]
+    pub algorithm: String,
     /// Blocks that its registers leave room for on a multiprocessor.
     pub min_blocks: u32,
     /// Its line in a list of entries.
     pub line: String,
-    /// Elements of a row of the problem.
+    /// Elements of a row of the problem; 0 of a product.
     pub head_dim: usize,
-    pub(super) block_m: u32,
-    pub(super) block_n: u32,
+    /// How the operands of a product lie, as in `row_col`.
+    #[serde(default)]
+    pub operands: Option<String>,
+    /// Query rows of the tile, or rows of C.
+    pub block_m: u32,
+    /// Key rows of the tile, or columns of C.
+    pub block_n: u32,
     /// HEAD_DIM, the columns of the tile.
     pub tile_head_dim: u32,
-    pub(super) warps: u32,
+    /// Of a block.
+    pub warps: u32,
+    /// Of its ring in shared memory, where their number can be chosen.
+    #[serde(default)]
+    pub stages: Option<u32>,
     pub(super) shared_bytes: u64,
     /// Of a thread, on the newest architecture that ptxas was asked about.
     pub(super) registers: Option<u32>,
@@ -79,70 +76,33 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rejected {
     pub(super) entry: String,
+    #[serde(default)]
+    pub(super) algorithm: String,
     pub(super) min_blocks: u32,
+    #[serde(default)]
+    pub(super) stages: Option<u32>,
     pub(super) block_m: u32,
     pub(super) block_n: u32,
     pub(super) tile_head_dim: u32,
     pub(super) reason: String,
 }
 
-impl Shape {
-    pub(super) fn new(problem: &Problem, layout: Layout, softmax_scale: Option<f32>) -> Self {
-        Self {
-            batch: problem.batch(),
-            heads: problem.heads(),
-            kv_heads: problem.kv_heads(),
-            seq: problem.seqlen_q(),
-            kv_seq: problem.seqlen_k(),
-            layout: layout.name().to_owned(),
-            causal: problem.causal(),
-            softmax_scale,
-        }
-    }
-
-    /// What tells this shape's file from those of others.
-    fn slug(&self) -> String {
-        let mut slug = format!(
-            "{}-b{}-h{}-s{}",
-            if self.causal { "causal" } else { "full" },
-            self.batch,
-            self.heads,
-            self.seq
-        );
-        for (name, value, usual) in [("hkv", self.kv_heads, self.heads), ("sk", self.kv_seq, self.seq)] {
-            if value != usual {
-                slug.push_str(&format!("-{name}{value}"));
-            }
-        }
-        if self.layout != Layout::Bshd.name() {
-            slug.push('-');
-            slug.push_str(&self.layout);
-        }
-        slug
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { batch, heads, kv_heads, seq, kv_seq, layout, causal, .. } = self;
-        let mask = if *causal { "causal" } else { "full" };
-        write!(f, "B={batch} H={heads} Hkv={kv_heads} Sq={seq} Sk={kv_seq} {layout} {mask} mask")
-    }
-}
-
 impl Row {
     /// The start of a row: what was built, and not yet what it does.
-    pub(super) fn new(variant: &Variant, head_dim: usize, tools: &Tools, module: Option<&Module>) -> Self {
-        let tile = variant.config.tile();
+    pub(super) fn new(variant: &Variant, point: Point, tools: &Tools, module: Option<&Module>) -> Self {
+        let tile = variant.tile();
         Self {
             entry: variant.name(),
+            algorithm: variant.kernel.stem().to_owned(),
             min_blocks: variant.min_blocks,
             line: variant.line(),
-            head_dim,
+            head_dim: point.head_dim,
+            operands: point.operands.map(|operands| operands.name().to_owned()),
             block_m: tile.block_m,
             block_n: tile.block_n,
             tile_head_dim: tile.head_dim,
             warps: variant.config.warps(),
+            stages: variant.config.stages(),
             shared_bytes: variant.config.shared_needed(),
             registers: module.and_then(|module| Some(module.resources.last()?.registers)),
             source_sha256: tools.source_sha256.clone(),
@@ -163,18 +123,45 @@ impl Row {
         self.ptx_sha256.is_some() && self.error.is_some()
     }
 
-    /// Whether both are of the same tile on the same problem.
+    /// Whether both are of the same tile on the same problem; an entry's name has the orders of operands.
     fn same_place(&self, other: &Self) -> bool {
-        (&self.entry, self.min_blocks, self.head_dim) == (&other.entry, other.min_blocks, other.head_dim)
+        (&self.entry, self.min_blocks, self.stages, self.head_dim)
+            == (&other.entry, other.min_blocks, other.stages, other.head_dim)
+    }
+
+    /// Whether both are of the same kernel on the same problem, so that one is the faster.
+    pub(super) fn competes_with(&self, other: &Self) -> bool {
+        (&self.algorithm, self.head_dim, &self.operands)
+            == (&other.algorithm, other.head_dim, &other.operands)
+    }
+
+    /// The kernel where it is not the sweep's, and what tells the problem from others.
+    pub(super) fn contest(&self, kernel: &str) -> String {
+        let problem = match &self.operands {
+            Some(operands) => format!("operands {operands}"),
+            None => format!("head_dim {}", self.head_dim),
+        };
+        if self.algorithm == kernel { problem } else { format!("{}, {problem}", self.algorithm) }
+    }
+
+    /// What tells the tile from others of its rows and columns; one with stages has its warps by those.
+    pub(super) fn with(&self) -> String {
+        match self.stages {
+            Some(stages) => format!("{stages} stages, {} blocks", self.min_blocks),
+            None => format!("{} warps, {} blocks", self.warps, self.min_blocks),
+        }
     }
 }
 
 impl Rejected {
     pub(super) fn of(candidate: &Candidate) -> Option<Self> {
-        let tile = candidate.variant.config.tile();
+        let variant = &candidate.variant;
+        let tile = variant.tile();
         Some(Self {
-            entry: candidate.variant.name(),
-            min_blocks: candidate.variant.min_blocks,
+            entry: variant.name(),
+            algorithm: variant.kernel.stem().to_owned(),
+            min_blocks: variant.min_blocks,
+            stages: variant.config.stages(),
             block_m: tile.block_m,
             block_n: tile.block_n,
             tile_head_dim: tile.head_dim,
@@ -190,12 +177,17 @@ impl Document {
     /// When the file is not a sweep's.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-        let document: Self =
+        let mut document: Self =
             serde_json::from_str(&text).with_context(|| format!("{} is not a sweep's", path.display()))?;
         if document.header.schema != SCHEMA {
             let found = document.header.schema;
             bail!("{} has schema {found}, and this program reads {SCHEMA}", path.display());
         }
+        // Rows from before there were sweeps of several kernels.
+        let of_rows = document.rows.iter_mut().map(|row| &mut row.algorithm);
+        let of_rejected = document.rejected.iter_mut().map(|row| &mut row.algorithm);
+        let unnamed = of_rows.chain(of_rejected).filter(|algorithm| algorithm.is_empty());
+        unnamed.for_each(|algorithm| algorithm.clone_from(&document.kernel));
         Ok(document)
     }
 
@@ -206,7 +198,7 @@ impl Document {
 
     /// Whether it was the causal mask.
     pub const fn causal(&self) -> bool {
-        self.shape.causal
+        self.shape.causal()
     }
 
     /// Where it stands under the folder of all results.
@@ -263,12 +255,21 @@ pub(crate) fn folder_name(device: &str) -> String {
 mod tests {
     use super::*;
     use crate::sweep::fixture;
+    use flash_attention::DType;
+    use flash_attention::gemm::{GemmProblem, Matrices, MatrixLayout};
 
     #[test]
     fn files_are_named_after_device_kernel_and_problem() {
         let document = fixture::document();
         let path = document.path(Path::new("results"));
         assert_eq!(path, Path::new("results/test-gpu/sweep-forward_simt-f32-causal-b1-h2-s16.json"));
+        let matrices = [(4096, 512), (512, 8192), (4096, 8192)]
+            .map(|(rows, columns)| MatrixLayout::row_major(rows, columns));
+        let [a, b, c] = matrices;
+        let product = GemmProblem::new(Matrices { a, b, c }, DType::F16).unwrap();
+        let document = Document { shape: Shape::of_product(&product), ..document };
+        let path = document.path(Path::new("results"));
+        assert!(path.ends_with("sweep-forward_simt-f32-m4096-n8192-k512.json"), "{}", path.display());
         assert_eq!(
             ["NVIDIA H200", "NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB", "NVIDIA"].map(folder_name),
             ["h200", "rtx-4090", "a100-sxm4-80gb", "device"]
@@ -282,7 +283,8 @@ mod tests {
         document.header.device.name = "another".to_owned();
         assert_eq!(document.keep(earlier.clone()), Some("another device or driver"));
         let mut document = fixture::document();
-        document.shape.seq += 1;
+        let Shape::Attention { seq, .. } = &mut document.shape else { panic!("the fixture is attention") };
+        *seq += 1;
         assert_eq!(document.keep(earlier.clone()), Some("another problem"));
         assert_eq!(fixture::document().keep(earlier), None);
     }
@@ -298,6 +300,16 @@ mod tests {
         let read = Document::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), serde_json::to_string(&document).unwrap());
         assert_eq!(read.rows.iter().map(Row::median_s).collect::<Vec<_>>(), [Some(1.5e-3), None]);
+        // A row without the fields that rows of other kernels have is one of the sweep's kernel.
+        let text = fs::read_to_string(&path).unwrap();
+        let old: Vec<_> = text
+            .lines()
+            .filter(|line| ["algorithm", "operands", "stages"].iter().all(|name| !line.contains(name)))
+            .collect();
+        assert!(old.len() < text.lines().count());
+        fs::write(&path, old.join("\n")).unwrap();
+        let read = Document::read(&path).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), serde_json::to_string(&document).unwrap());
         fs::write(&path, "{}").unwrap();
         assert!(Document::read(&path).unwrap_err().to_string().ends_with(".json is not a sweep's"));
     }

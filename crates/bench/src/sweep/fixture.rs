@@ -5,16 +5,18 @@ use std::time::Duration;
 use fa_kernels::config::Limits;
 use fa_kernels::shipped::Resources;
 use flash_attention::accuracy::Accuracy;
-use flash_attention::{BackendKind, DType, Kernel, Options, Problem, TensorLayout, Tensors};
+use flash_attention::{BackendKind, DType, Options, Problem, TensorLayout, Tensors};
 
 use super::built::{Built, Module, Tools};
-use super::document::{Document, Rejected, Row, Shape};
-use super::space::{Candidate, Space};
+use super::document::{Document, Rejected, Row};
+use super::family::Family;
+use super::shape::Shape;
+use super::space::{Candidate, Point, Space};
 use crate::args::BackendArgs;
 use crate::check::Verdict;
 use crate::measure::Measurement;
 use crate::problem::Layout;
-use crate::record::{Header, MeasurementRecord};
+use crate::record::{Header, MeasurementRecord, Work};
 use crate::session::Session;
 use crate::timer::Times;
 
@@ -27,19 +29,21 @@ pub(super) const BROKEN: &str = "forward_simt_f32_m128_n32_d64_b2";
 
 pub(super) fn space() -> Space {
     Space {
-        kernel: Kernel::ForwardSimt,
+        kernel: Family::ForwardSimt,
         dtype: DType::F32,
         block_m: vec![32, 64, 128, 60],
         block_n: vec![32],
         warps: Vec::new(),
+        stages: Vec::new(),
         min_blocks: vec![2],
         head_dims: vec![64, 60],
+        operands: Vec::new(),
     }
 }
 
 /// Three feasible tiles, and one that is not.
 pub(super) fn candidates() -> Vec<Candidate> {
-    let mut candidates = space().candidates(&Limits::of(90)).unwrap();
+    let mut candidates = space().candidates(&Limits::of(90));
     // Its registers would be rejected; here it stands for one whose build fails.
     for candidate in &mut candidates {
         if candidate.variant.id() == BROKEN {
@@ -50,7 +54,7 @@ pub(super) fn candidates() -> Vec<Candidate> {
 }
 
 pub(super) fn problems() -> Vec<Problem> {
-    space().head_dims.into_iter().map(problem).collect()
+    space().points().into_iter().map(|point| problem(point.head_dim)).collect()
 }
 
 fn problem(head_dim: usize) -> Problem {
@@ -117,21 +121,21 @@ pub(super) fn row_of(id: &str, head_dim: usize, seconds: Option<f64>) -> Row {
     let candidates = candidates();
     let candidate = candidates.iter().find(|candidate| candidate.variant.id() == id).unwrap();
     let module = built.variants[id].as_ref().ok();
-    let mut row = Row::new(&candidate.variant, head_dim, &built.tools, module);
-    row.measurement = seconds.map(|seconds| {
-        MeasurementRecord::new(&problem(head_dim), &measurement(Duration::from_secs_f64(seconds)))
-    });
+    let point = Point { head_dim, operands: None };
+    let mut row = Row::new(&candidate.variant, point, &built.tools, module);
+    row.measurement = seconds.map(|seconds| measurement(Duration::from_secs_f64(seconds)));
     row.error = seconds.is_none().then(|| "not built: the gates refuse it: spill".to_owned());
     row
 }
 
-pub(super) fn measurement(latency: Duration) -> Measurement {
+pub(super) fn measurement(latency: Duration) -> MeasurementRecord {
     let accuracy =
         Accuracy { max_error: 1e-7, standard_error: None, bound: 1e-6, mismatches: 0, elements: 32 };
-    Measurement {
+    let measurement = Measurement {
         times: Times { warmup_runs: 1, seconds: vec![latency.as_secs_f64(); 3] },
         verdict: Verdict { output: accuracy, lse: accuracy, unwritten: 0, rows: 32 },
         extra_bytes: 0,
         launches: 1,
-    }
+    };
+    MeasurementRecord::new(Work { flops: 65536.0, bytes: 1 << 14 }, &measurement)
 }

@@ -1,5 +1,5 @@
 //! Heat maps of tiles: panels of BLOCK_M by BLOCK_N, coloured by TFLOP/s. A sweep has a panel for each
-//! head_dim, and in it the best warps and blocks of each tile.
+//! kernel and problem, and in it the best of what else each tile has to choose.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,22 +60,22 @@ pub struct Panel {
 /// When the file cannot be written.
 pub(super) fn write(document: &Document, path: &Path) -> Result<()> {
     let title = format!("{} {}, {}, {}", document.kernel, document.dtype, document.device(), document.shape);
-    let text =
-        svg(&title, &panels(document)).with_context(|| format!("{}: cannot be drawn", path.display()))?;
+    let text = svg(&title, document.shape.axes(), &panels(document))
+        .with_context(|| format!("{}: cannot be drawn", path.display()))?;
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// Draws panels of tiles beside one another, with one scale of colours.
+/// Draws panels of tiles beside one another, with one scale of colours, and what BLOCK_M and BLOCK_N are.
 ///
 /// # Errors
 /// When the text of an axis cannot be drawn.
-pub fn svg(title: &str, panels: &[Panel]) -> Result<String> {
+pub fn svg(title: &str, axes: [&str; 2], panels: &[Panel]) -> Result<String> {
     let mut text = String::new();
-    draw(title, panels, &mut text)?;
+    draw(title, axes, panels, &mut text)?;
     Ok(text)
 }
 
-fn draw(title: &str, panels: &[Panel], text: &mut String) -> Result<()> {
+fn draw(title: &str, axes: [&str; 2], panels: &[Panel], text: &mut String) -> Result<()> {
     let places = || panels.iter().flat_map(|panel| &panel.cells).map(|(place, _)| *place);
     let ms: Vec<_> = places().map(|place| place.0).collect::<BTreeSet<_>>().into_iter().collect();
     let ns: Vec<_> = places().map(|place| place.1).collect::<BTreeSet<_>>().into_iter().collect();
@@ -90,7 +90,7 @@ fn draw(title: &str, panels: &[Panel], text: &mut String) -> Result<()> {
     label(&area, title, (12, 14), 18, (HPos::Left, VPos::Top), &BLACK)?;
     for (index, panel) in panels.iter().enumerate() {
         let corner = (panel_width * index as i32 + LABELS.0, TITLE + LABELS.1);
-        draw_panel(&area, panel, corner, (&ms, &ns), most)?;
+        draw_panel(&area, panel, corner, axes, (&ms, &ns), most)?;
     }
     let left = panel_width * panels.len() as i32 + 24;
     draw_scale(&area, (left, TITLE + LABELS.1), CELL.1 * ms.len() as i32, most)?;
@@ -98,35 +98,51 @@ fn draw(title: &str, panels: &[Panel], text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// The panels by head_dim.
+/// The panels by kernel and problem.
 fn panels(document: &Document) -> Vec<Panel> {
     let rows = &document.rows;
     let places = rows.iter().map(|row| (row.block_m, row.block_n));
     let rejected = document.rejected.iter().map(|row| (row.block_m, row.block_n));
     let places: BTreeSet<_> = places.chain(rejected).collect();
-    let head_dims: BTreeSet<_> = rows.iter().map(|row| (row.head_dim, row.tile_head_dim)).collect();
-    let panels = head_dims.into_iter().map(|(head_dim, tile_head_dim)| {
-        let of_place = |&place: &(u32, u32)| Some((place, cell(document, head_dim, tile_head_dim, place)?));
+    let mut firsts: Vec<&Row> = Vec::new();
+    for row in rows {
+        if !firsts.iter().any(|first| first.competes_with(row)) {
+            firsts.push(row);
+        }
+    }
+    let order = |row: &Row| (row.algorithm.clone(), row.head_dim, row.operands.clone());
+    firsts.sort_by_key(|row| order(row));
+    let panels = firsts.into_iter().map(|first| {
+        let of_place = |&place: &(u32, u32)| Some((place, cell(document, first, place)?));
         let cells = places.iter().filter_map(of_place).collect();
-        Panel { title: format!("head_dim {head_dim} (HEAD_DIM {tile_head_dim})"), cells }
+        let contest = first.contest(&document.kernel);
+        let title = match first.tile_head_dim {
+            0 => contest,
+            head_dim => format!("{contest} (HEAD_DIM {head_dim})"),
+        };
+        Panel { title, cells }
     });
     panels.collect()
 }
 
-/// The best that a tile did, else why there is nothing; `None` where it was not tried.
-fn cell(document: &Document, head_dim: usize, tile_head_dim: u32, place: (u32, u32)) -> Option<Cell> {
-    let here = |row: &&Row| row.head_dim == head_dim && (row.block_m, row.block_n) == place;
+/// The best that a tile did in the contest of `first`, else why there is nothing; `None` where it was not
+/// tried.
+fn cell(document: &Document, first: &Row, place: (u32, u32)) -> Option<Cell> {
+    let here = |row: &&Row| row.competes_with(first) && (row.block_m, row.block_n) == place;
     let rows = || document.rows.iter().filter(here);
     let measured = rows().filter_map(|row| Some((row, row.measurement.as_ref()?)));
     let best = measured.min_by(|a, b| a.1.times.median_s.total_cmp(&b.1.times.median_s));
     if let Some((row, measured)) = best {
-        let with = format!("{} warps, {} blocks", row.warps, row.min_blocks);
-        return Some(Cell::Measured { tflops: measured.tflops, seconds: measured.times.median_s, with });
+        let (tflops, seconds) = (measured.tflops, measured.times.median_s);
+        return Some(Cell::Measured { tflops, seconds, with: row.with() });
     }
     let failed = rows().find_map(|row| row.error.clone());
     let rejected = || {
-        let here =
-            |row: &&Rejected| row.tile_head_dim == tile_head_dim && (row.block_m, row.block_n) == place;
+        let here = |row: &&Rejected| {
+            row.algorithm == first.algorithm
+                && row.tile_head_dim == first.tile_head_dim
+                && (row.block_m, row.block_n) == place
+        };
         document.rejected.iter().find(here).map(|row| row.reason.clone())
     };
     failed.or_else(rejected).map(Cell::Without)
@@ -145,6 +161,7 @@ fn draw_panel(
     area: &Area<'_>,
     panel: &Panel,
     (left, top): (i32, i32),
+    [of_m, of_n]: [&str; 2],
     (ms, ns): (&[u32], &[u32]),
     most: f64,
 ) -> Result<()> {
@@ -161,14 +178,14 @@ fn draw_panel(
         let x = left + CELL.0 * index as i32 + CELL.0 / 2;
         label(area, &block_n.to_string(), (x, top + height + 14), 14, middle, &BLACK)?;
     }
-    label(area, "BLOCK_N (key rows)", (left + width / 2, top + height + 36), 14, middle, &BLACK)?;
+    label(area, of_n, (left + width / 2, top + height + 36), 14, middle, &BLACK)?;
     for (index, block_m) in ms.iter().enumerate() {
         let y = top + CELL.1 * index as i32 + CELL.1 / 2;
         label(area, &block_m.to_string(), (left - 8, y), 14, (HPos::Right, VPos::Center), &BLACK)?;
     }
     let style = ("sans-serif", 14).into_font().transform(FontTransform::Rotate270);
     let style = style.color(&BLACK).pos(Pos::new(HPos::Center, VPos::Center));
-    area.draw_text("BLOCK_M (query rows)", &style, (left - 58, top + height / 2))?;
+    area.draw_text(of_m, &style, (left - 58, top + height / 2))?;
     Ok(())
 }
 

@@ -2,9 +2,13 @@
 
 mod built;
 mod document;
+mod family;
 pub mod heat_map;
+mod operation;
+mod problems;
 mod report;
 mod run;
+mod shape;
 mod space;
 
 use std::env;
@@ -13,8 +17,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use fa_kernels::config::Limits;
-use fa_kernels::variant::{Axes, Variant};
-use flash_attention::{BackendKind, Element, Error, Kernel, Problem};
+use fa_kernels::variant::{Layout, Variant};
+use flash_attention::{BackendKind, Element, Error};
 
 pub use built::{Builder, Module, Tools};
 pub(crate) use document::folder_name;
@@ -22,51 +26,61 @@ pub use document::{Document, Row};
 
 use crate::args::{BackendArgs, MeasureArgs, named};
 use crate::failure::usage;
-use crate::measure::with_element;
+use crate::measure::{with_element, with_output_element};
 use crate::output::Screen;
-use crate::problem::{Defaults, ProblemArgs};
+use crate::problem::ProblemArgs;
 use crate::record::Header;
 use crate::session::Session;
 use built::Built;
-use document::{Rejected, Shape};
+use document::Rejected;
+use family::Family;
+use operation::Swept;
+use problems::{Problems, ProductArgs};
 use run::{Gpu, Job, Outcome};
 use space::{Candidate, Space};
 
-/// The problem of a sweep, but for head_dim.
-const DEFAULTS: Defaults = Defaults { batch: 4, heads: 32, seq: 2048 };
 const ITERATIONS: usize = 50;
 
 /// Tile sizes and other numbers of the kernel's own parameters.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=1 << 16;
 
-/// Every feasible tile of a kernel, built, verified and timed, on B=4 H=32 S=2048 unless given otherwise;
-/// rows go to `results/<device>/sweep-….json`
+/// Every feasible tile of a kernel, built, verified and timed: attention on B=4 H=32 S=2048, decode on B=64 H=32
+/// Hkv=8 with 8192 keys, a product of M=N=K=4096 unless given otherwise; rows go to
+/// `results/<device>/sweep-….json`
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The kernel whose tile is swept
-    #[arg(long, value_parser = named(&Kernel::ALL, Kernel::name), required_unless_present = "built")]
-    kernel: Option<Kernel>,
-    /// BLOCK_M, query rows of a tile
-    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = sizes(), default_value = "64,128")]
+    #[arg(long, value_parser = named(&Family::ALL, Family::name), required_unless_present = "built")]
+    kernel: Option<Family>,
+    /// BLOCK_M, query rows of a tile, or rows of C [default: by the kernel, as 64,128]
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = sizes())]
     block_m: Vec<u32>,
-    /// BLOCK_N, key rows of a step
-    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = sizes(), default_value = "32,64,128")]
+    /// BLOCK_N, key rows of a tile, or columns of C [default: by the kernel, as 32,64,128]
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', value_parser = sizes())]
     block_n: Vec<u32>,
-    /// Warps of a block [default: 4,8 where the kernel lets them be chosen]
+    /// Warps of a block, where they can be chosen [default: by the kernel, as 4,8]
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = sizes())]
     warps: Vec<u32>,
-    /// Blocks per multiprocessor that the registers are to leave room for
-    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = sizes(), default_value = "1,2")]
+    /// Stages of a ring in shared memory, of decode and gemm_sm90 [default: 2,3,4,5; gemm_sm90: 3,4,5,6]
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = sizes())]
+    stages: Vec<u32>,
+    /// Blocks per multiprocessor that the registers are to leave room for, where that can be chosen [default:
+    /// 1,2]
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = sizes())]
     min_blocks: Vec<u32>,
-    /// Elements of a row of Q, K, V and O: head_dim
+    /// Elements of a row of Q, K, V and O: head_dim [default: 64,128,129; decode and backward_sm80: 64,128]
+    #[arg(long, alias = "head-dim", value_name = "COLUMNS,…", value_delimiter = ',')]
+    dim: Vec<usize>,
+    /// Orders of A and B, of gemm_sm90 [default: row_row]
     #[arg(
         long,
-        alias = "head-dim",
-        value_name = "COLUMNS,…",
+        value_name = "ORDERS,…",
         value_delimiter = ',',
-        default_value = "64,128,129"
+        value_parser = named(&Layout::ALL, Layout::name)
     )]
-    dim: Vec<usize>,
+    operands: Vec<Layout>,
+    #[command(flatten)]
+    product: ProductArgs,
     #[command(flatten)]
     problem: ProblemArgs,
     #[command(flatten)]
@@ -93,7 +107,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FOLDER",
-        conflicts_with_all = ["kernel", "block_m", "block_n", "warps", "min_blocks", "dim"]
+        conflicts_with_all = ["kernel", "block_m", "block_n", "warps", "stages", "min_blocks", "dim", "operands"]
     )]
     built: Option<PathBuf>,
     /// With --dry-run or --build-only: the architecture whose limits count, as in 90 for sm_90
@@ -131,9 +145,9 @@ pub fn run(args: &Args, builder: &dyn Builder, results: &Path) -> Result<bool> {
     }
     let space = args.space()?;
     if args.dry_run || args.build_only.is_some() {
-        let candidates = space.candidates(&Limits::of(args.arch))?;
+        let candidates = space.candidates(&Limits::of(args.arch));
         check_target(&candidates, args.arch, "--arch")?;
-        problems(args, &space)?;
+        Problems::new(&args.problem, &args.product, &space)?;
         report::candidates(&screen, &candidates)?;
         report::summary(&screen, &candidates, &format!("sm_{}", args.arch))?;
         let Some(folder) = &args.build_only else { return Ok(true) };
@@ -148,21 +162,16 @@ pub fn run(args: &Args, builder: &dyn Builder, results: &Path) -> Result<bool> {
 
 impl Args {
     fn space(&self) -> Result<Space> {
-        let kernel = self.kernel.ok_or_else(|| usage("--kernel is missing"))?;
-        let computes = fa_kernels::variant::Kernel::Attention;
-        let axes = kernel.tiled().and_then(|algorithm| Axes::of(computes(algorithm)));
-        let warps = match axes {
-            Some(Axes { warps: true, .. }) if self.warps.is_empty() => vec![4, 8],
-            _ => self.warps.clone(),
-        };
-        Ok(Space {
-            kernel,
+        Space::new(Space {
+            kernel: self.kernel.ok_or_else(|| usage("--kernel is missing"))?,
             dtype: self.problem.dtype,
             block_m: self.block_m.clone(),
             block_n: self.block_n.clone(),
-            warps,
+            warps: self.warps.clone(),
+            stages: self.stages.clone(),
             min_blocks: self.min_blocks.clone(),
             head_dims: self.dim.clone(),
+            operands: self.operands.clone(),
         })
     }
 }
@@ -174,14 +183,6 @@ fn check_target(candidates: &[Candidate], found: u32, device: &str) -> flash_att
         let (kernel, needed) = (variant.kernel.family(), variant.kernel.target());
         Err(Error::KernelNeedsDevice { kernel, needed, device: device.to_owned(), found })
     })
-}
-
-/// The problem of each head_dim, once.
-fn problems(args: &Args, space: &Space) -> flash_attention::Result<Vec<Problem>> {
-    let mut head_dims = space.head_dims.clone();
-    head_dims.sort_unstable();
-    head_dims.dedup();
-    head_dims.into_iter().map(|head_dim| args.problem.problem(head_dim, DEFAULTS)).collect()
 }
 
 fn build(builder: &dyn Builder, screen: &Screen, space: Space, candidates: &[Candidate]) -> Result<Built> {
@@ -199,10 +200,10 @@ fn execute(
     build: impl FnOnce(&[Candidate]) -> Result<Built>,
     results: &Path,
 ) -> Result<bool> {
-    let problems = problems(args, &space)?;
+    let problems = Problems::new(&args.problem, &args.product, &space)?;
     let session = Session::open(&BackendArgs { backend: Some(BackendKind::Cuda), device: args.device })?;
-    problems.iter().try_for_each(|problem| session.check_tensors(problem))?;
-    let candidates = space.candidates(&session.device().limits())?;
+    problems.check_memory(&session)?;
+    let candidates = space.candidates(&session.device().limits());
     check_target(&candidates, session.device().compute_capability, &session.device().name)?;
     session.header(screen)?;
     report::summary(screen, &candidates, &session.device().name)?;
@@ -216,7 +217,7 @@ fn execute(
     }
     let plot = path.with_extension("svg");
     heat_map::write(&document, &plot)?;
-    report::results(screen, &document, &sweep.problems)?;
+    report::results(screen, &document)?;
     screen.line(format!("results in {} and {}", path.display(), plot.display()))?;
     Ok(!sweep.wanted(&document).any(Row::is_faulty))
 }
@@ -228,7 +229,7 @@ struct Sweep<'a> {
     session: &'a Session,
     space: &'a Space,
     candidates: Vec<Candidate>,
-    problems: Vec<Problem>,
+    problems: Problems,
     built: Built,
 }
 
@@ -240,22 +241,26 @@ impl Sweep<'_> {
         if !self.args.fresh || self.args.continued {
             self.keep_earlier(&mut document, &path)?;
         }
-        let jobs = run::jobs(&self.candidates, &self.problems);
-        let outcome = with_element!(self.space.dtype, run_jobs(self, &mut document, &path, &jobs))?;
+        let jobs = run::jobs(&self.candidates, &self.space.points());
+        let (dtype, run) = (self.space.dtype, (self, &mut document, &*path, &*jobs));
+        let outcome = match &self.problems {
+            Problems::Forward(problems) => with_element!(dtype, run_jobs(run, problems)),
+            Problems::Decode(problems) => with_element!(dtype, run_jobs(run, problems)),
+            Problems::Backward(problems) => with_output_element!(dtype, run_jobs(run, problems)),
+            Problems::Product(problems) => with_element!(dtype, run_jobs(run, problems)),
+        }?;
         Ok((outcome, document, path))
     }
 
     fn document(&self) -> Document {
         let mut header = Header::new("sweep", self.session, self.args.seed);
         header.ptx_compiler = Some(self.built.tools.compiler.clone().into());
-        let ProblemArgs { layout, softmax_scale, .. } = self.args.problem;
         Document {
             header,
             kernel: self.space.kernel.name().to_owned(),
             dtype: self.space.dtype.name().to_owned(),
             tools: self.built.tools.clone(),
-            // The list of head_dims is not empty: the parser sees to it.
-            shape: Shape::new(&self.problems[0], layout, softmax_scale),
+            shape: self.problems.shape(&self.args.problem),
             rows: Vec::new(),
             rejected: self.candidates.iter().filter_map(Rejected::of).collect(),
         }
@@ -278,21 +283,20 @@ impl Sweep<'_> {
     fn wanted<'a>(&'a self, document: &'a Document) -> impl Iterator<Item = &'a Row> {
         document.rows.iter().filter(|row| {
             self.candidates.iter().any(|candidate| {
-                candidate.variant.name() == row.entry && candidate.head_dims.contains(&row.head_dim)
+                candidate.variant.name() == row.entry
+                    && candidate.points.iter().any(|point| point.head_dim == row.head_dim)
             })
         })
     }
 }
 
 fn run_jobs<T: Element>(
-    sweep: &Sweep<'_>,
-    document: &mut Document,
-    path: &Path,
-    jobs: &[Job<'_>],
+    (sweep, document, path, jobs): (&Sweep<'_>, &mut Document, &Path, &[Job<'_>]),
+    problems: &[impl Swept<T>],
 ) -> Result<Outcome> {
     let Sweep { args, screen, session, built, .. } = sweep;
     let effort = session.effort(&args.measure, ITERATIONS);
-    let mut gpu = Gpu::<T> { session, effort, seed: args.seed, screen, subject: None };
+    let mut gpu = Gpu { session, effort, seed: args.seed, screen, problems, subject: None };
     let progress = screen.progress(jobs.len(), "tiles");
     run::run(document, path, jobs, built, args.continued, &mut gpu, &progress)
 }

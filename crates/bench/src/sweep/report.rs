@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use flash_attention::Problem;
-
 use super::built::Built;
 use super::document::{Document, Row};
-use super::space::Candidate;
+use super::space::{Candidate, Point};
 use crate::output::Screen;
 use crate::table::{seconds, significant, table};
 
 /// Lists the candidates: what will be built, and what will not and why.
 pub(super) fn candidates(screen: &Screen, candidates: &[Candidate]) -> io::Result<()> {
     let rows = candidates.iter().map(|candidate| {
-        let config = &candidate.variant.config;
-        let tile = config.tile();
+        let (variant, config) = (&candidate.variant, &candidate.variant.config);
+        let tile = variant.tile();
         vec![
+            variant.kernel.stem().to_owned(),
             format!("{}x{}", tile.block_m, tile.block_n),
             config.warps().to_string(),
-            candidate.variant.min_blocks.to_string(),
+            stages(config.stages()),
+            variant.min_blocks.to_string(),
             tile.head_dim.to_string(),
-            list(&candidate.head_dims),
+            candidate.points.iter().map(Point::to_string).collect::<Vec<_>>().join(","),
             config.shared_needed().to_string(),
             match &candidate.verdict {
                 Ok(()) => "feasible".to_owned(),
@@ -30,7 +30,8 @@ pub(super) fn candidates(screen: &Screen, candidates: &[Candidate]) -> io::Resul
             },
         ]
     });
-    let titles = ["tile", "warps", "blocks", "HEAD_DIM", "head_dim", "shared bytes", "verdict"];
+    let titles =
+        ["kernel", "tile", "warps", "stages", "blocks", "HEAD_DIM", "problems", "shared bytes", "verdict"];
     screen.line(table(&titles, rows.collect()))
 }
 
@@ -59,16 +60,19 @@ pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result
     ))
 }
 
-/// The table, the tile that is the fastest for each head_dim, and what unaligned head_dims cost.
-pub(super) fn results(screen: &Screen, document: &Document, problems: &[Problem]) -> io::Result<()> {
+/// The table, the tile that is the fastest for each kernel and problem, and what unaligned head_dims cost.
+pub(super) fn results(screen: &Screen, document: &Document) -> io::Result<()> {
     let mut rows: Vec<&Row> = document.rows.iter().collect();
     let latency = |row: &Row| row.median_s().unwrap_or(f64::INFINITY);
-    rows.sort_by(|a, b| a.head_dim.cmp(&b.head_dim).then(latency(a).total_cmp(&latency(b))));
+    let contest = |row: &Row| (row.algorithm.clone(), row.head_dim, row.operands.clone());
+    rows.sort_by(|a, b| contest(a).cmp(&contest(b)).then(latency(a).total_cmp(&latency(b))));
     let references = references(&rows);
     let titles = [
-        "head_dim",
+        "kernel",
+        "problem",
         "tile",
         "warps",
+        "stages",
         "blocks",
         "registers",
         "shared bytes",
@@ -82,14 +86,19 @@ pub(super) fn results(screen: &Screen, document: &Document, problems: &[Problem]
     screen.line(format!("{} {} {}", document.kernel, document.dtype, document.shape))?;
     let cells = rows.iter().map(|row| cells(row, &rows, &references));
     screen.line(table(&titles, cells.collect()))?;
-    for problem in problems {
-        let best = |head_dim| rows.iter().find(|row| row.head_dim == head_dim && row.median_s().is_some());
-        let Some(row) = best(problem.head_dim()) else { continue };
-        screen.line(format!("head_dim {}: the fastest is {}", row.head_dim, of_row(row)))?;
-        if let Some(aligned) = references.get(&row.head_dim).and_then(|&aligned| best(aligned)) {
+    let firsts = rows.iter().enumerate().filter(|(index, row)| {
+        row.median_s().is_some() && index.checked_sub(1).is_none_or(|before| !rows[before].competes_with(row))
+    });
+    let firsts: Vec<&Row> = firsts.map(|(_, row)| *row).collect();
+    for row in &firsts {
+        let name = row.contest(&document.kernel);
+        screen.line(format!("{name}: the fastest is {}", of_row(row)))?;
+        let is_reference = |other: &&&Row| {
+            other.algorithm == row.algorithm && references.get(&row.head_dim) == Some(&other.head_dim)
+        };
+        if let Some(aligned) = firsts.iter().find(is_reference) {
             screen.line(format!(
-                "head_dim {} against {}, which is aligned: {:.2} times the latency, each with its fastest tile",
-                row.head_dim,
+                "{name} against {}, which is aligned: {:.2} times the latency, each with its fastest tile",
                 aligned.head_dim,
                 latency(row) / latency(aligned)
             ))?;
@@ -101,9 +110,11 @@ pub(super) fn results(screen: &Screen, document: &Document, problems: &[Problem]
 fn cells(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Vec<String> {
     let registers = row.registers.map_or("-".to_owned(), |registers| registers.to_string());
     let mut cells = vec![
-        row.head_dim.to_string(),
+        row.algorithm.clone(),
+        row.operands.clone().unwrap_or_else(|| row.head_dim.to_string()),
         format!("{}x{}", row.block_m, row.block_n),
         row.warps.to_string(),
+        stages(row.stages),
         row.min_blocks.to_string(),
         registers,
         row.shared_bytes.to_string(),
@@ -137,19 +148,22 @@ fn references(rows: &[&Row]) -> BTreeMap<usize, usize> {
 
 /// How many times as long as the same tile takes with an aligned head_dim.
 fn ratio(row: &Row, rows: &[&Row], references: &BTreeMap<usize, usize>) -> Option<f64> {
-    let place = |row: &Row| (row.block_m, row.block_n, row.warps, row.min_blocks);
+    let place = |row: &Row| (row.block_m, row.block_n, row.warps, row.stages, row.min_blocks);
     let aligned = references.get(&row.head_dim)?;
-    let same = rows.iter().find(|other| other.head_dim == *aligned && place(other) == place(row))?;
+    let is_same = |other: &&&Row| {
+        other.algorithm == row.algorithm && other.head_dim == *aligned && place(other) == place(row)
+    };
+    let same = rows.iter().find(is_same)?;
     Some(row.median_s()? / same.median_s()?)
 }
 
 fn of_row(row: &Row) -> String {
     let time = row.median_s().map_or("-".to_owned(), seconds);
-    format!("{}x{}, {} warps, {} blocks: {time}", row.block_m, row.block_n, row.warps, row.min_blocks)
+    format!("{}x{}, {}: {time}", row.block_m, row.block_n, row.with())
 }
 
-fn list(values: &[usize]) -> String {
-    values.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+fn stages(stages: Option<u32>) -> String {
+    stages.map_or("-".to_owned(), |stages| stages.to_string())
 }
 
 #[cfg(test)]
@@ -172,7 +186,10 @@ mod tests {
         let ratios: Vec<_> = rows.iter().map(|row| ratio(row, &rows, &references)).collect();
         assert_eq!(ratios, [None, None, Some(3.0), Some(1.25), None]);
         let text = cells(rows[2], &rows, &references).join(" ");
-        assert_eq!(text, "60 32x32 4 2 100 22016 3.00 ms 3.00 ms - 3.00 ms 2.18e-5 3.00x pass");
+        assert_eq!(
+            text,
+            "forward_simt 60 32x32 4 - 2 100 22016 3.00 ms 3.00 ms - 3.00 ms 2.18e-5 3.00x pass"
+        );
         let text = cells(rows[4], &rows, &references).join(" ");
         assert!(text.ends_with("- - - - not built: the gates refuse it: spill"), "{text}");
     }

@@ -2,83 +2,131 @@
 //! reason.
 
 use fa_kernels::config::{Infeasible, Limits};
-use fa_kernels::variant::{Axes, Config, Kernel as Computes, Layout, Sizes, Storage, Variant};
-use flash_attention::{DType, Kernel};
+use fa_kernels::variant::{Axes, Config, Kernel, Layout, Sizes, Storage, Variant};
+use flash_attention::DType;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::family::Family;
 use crate::failure::usage;
 
-/// What is swept over.
+/// What is swept over; an axis that the family does not have is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Space {
-    #[serde(serialize_with = "kernel_name", deserialize_with = "kernel_named")]
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: Family,
     #[serde(serialize_with = "dtype_name", deserialize_with = "dtype_named")]
     pub(crate) dtype: DType,
     pub(crate) block_m: Vec<u32>,
     pub(crate) block_n: Vec<u32>,
-    /// Empty where the tile says how many warps there are.
     pub(crate) warps: Vec<u32>,
+    pub(crate) stages: Vec<u32>,
     pub(crate) min_blocks: Vec<u32>,
     pub(crate) head_dims: Vec<usize>,
+    #[serde(serialize_with = "operands_names", deserialize_with = "operands_named")]
+    pub(crate) operands: Vec<Layout>,
 }
 
-/// A tile, the head_dims that it is measured with, and whether it can be built and launched at all.
+/// What tells the problems of a sweep apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    /// Elements of a row; 0 of a product.
+    pub(crate) head_dim: usize,
+    /// How the operands of a product lie.
+    pub(crate) operands: Option<Layout>,
+}
+
+/// A tile, the problems that it is measured with, and whether it can be built and launched at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) variant: Variant,
-    pub(crate) head_dims: Vec<usize>,
+    pub(crate) points: Vec<Point>,
     pub(crate) verdict: Result<(), Infeasible>,
 }
 
+impl std::fmt::Display for Point {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.operands {
+            Some(layout) => f.pad(layout.name()),
+            None => write!(f, "{}", self.head_dim),
+        }
+    }
+}
+
 impl Space {
-    /// Every candidate, HEAD_DIM by HEAD_DIM.
+    /// What was asked for, else what the family has to try.
     ///
     /// # Errors
-    /// When the kernel's tile cannot be chosen.
-    pub(crate) fn candidates(&self, limits: &Limits) -> anyhow::Result<Vec<Candidate>> {
-        let fixed = || usage(format!("--kernel {}: its tile cannot be chosen", self.kernel));
-        let algorithm = self.kernel.tiled().ok_or_else(fixed)?;
-        let kernel = Computes::Attention(algorithm);
-        let Axes { columns, warps: has_warps, .. } = Axes::of(kernel).ok_or_else(fixed)?;
-        if !has_warps && !self.warps.is_empty() {
-            return Err(usage(format!("--warps: a tile of {} says itself how many there are", self.kernel)));
-        }
-        if has_warps && self.warps.is_empty() {
-            return Err(usage(format!(
-                "--warps is missing: the warps of a block of {}, as in 4,8",
-                self.kernel
-            )));
-        }
-        let warps = if has_warps { &*self.warps } else { &[0] };
+    /// When something was asked for of an axis that the family does not have.
+    pub(crate) fn new(asked: Self) -> anyhow::Result<Self> {
+        let Axes { columns, block_n, warps, stages, min_blocks, layout } = asked.kernel.axes();
+        let (kernel, tried) = (asked.kernel, asked.kernel.tried());
+        Ok(Self {
+            kernel,
+            dtype: asked.dtype,
+            block_m: axis(kernel, ("block-m", true), asked.block_m, tried.block_m)?,
+            block_n: axis(kernel, ("block-n", block_n), asked.block_n, tried.block_n)?,
+            warps: axis(kernel, ("warps", warps), asked.warps, tried.warps)?,
+            stages: axis(kernel, ("stages", stages), asked.stages, tried.stages)?,
+            min_blocks: axis(kernel, ("min-blocks", min_blocks), asked.min_blocks, &[1, 2])?,
+            head_dims: axis(kernel, ("dim", columns > 0), asked.head_dims, tried.head_dims)?,
+            operands: axis(kernel, ("operands", layout), asked.operands, &Layout::ALL[..1])?,
+        })
+    }
+
+    /// The problems, each once.
+    pub(crate) fn points(&self) -> Vec<Point> {
+        let mut head_dims = self.head_dims.clone();
+        head_dims.sort_unstable();
+        head_dims.dedup();
+        let of_head_dim = head_dims.into_iter().map(|head_dim| Point { head_dim, operands: None });
+        let wanted = Layout::ALL.into_iter().filter(|layout| self.operands.contains(layout));
+        of_head_dim.chain(wanted.map(Point::of)).collect()
+    }
+
+    /// Every candidate, kernel by kernel and HEAD_DIM by HEAD_DIM.
+    pub(crate) fn candidates(&self, limits: &Limits) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        for (head_dim, head_dims) in self.buckets(columns) {
-            for (&block_m, &block_n) in pairs(&self.block_m, &self.block_n) {
-                for &warps in warps {
-                    let layout = Layout::ALL[0];
-                    let sizes = Sizes { block_m, block_n, head_dim, warps, stages: 0, layout };
-                    let config = Config::new(kernel, storage(self.dtype), sizes).ok_or_else(fixed)?;
-                    let variants = self.budgets(kernel, config, limits);
-                    candidates.extend(variants.into_iter().map(|(variant, verdict)| Candidate {
+        for &kernel in self.kernel.kernels() {
+            for (head_dim, points) in self.buckets(self.kernel.axes().columns) {
+                for sizes in self.sizes(head_dim) {
+                    let Some(config) = Config::new(kernel, storage(self.dtype), sizes) else { continue };
+                    let points = config.layout().map_or_else(|| points.clone(), |it| vec![Point::of(it)]);
+                    let variants = self.budgets(kernel, config, limits).into_iter();
+                    candidates.extend(variants.map(|(variant, verdict)| Candidate {
                         variant,
-                        head_dims: head_dims.clone(),
+                        points: points.clone(),
                         verdict,
                     }));
                 }
             }
         }
-        Ok(candidates)
+        candidates
     }
 
-    /// The HEAD_DIMs that hold the head_dims, with what each holds.
-    fn buckets(&self, columns: u32) -> Vec<(u32, Vec<usize>)> {
-        let mut buckets: Vec<(u32, Vec<usize>)> = Vec::new();
+    /// All combinations of sizes with a HEAD_DIM.
+    fn sizes(&self, head_dim: u32) -> Vec<Sizes> {
+        let (block_m, block_n, warps, stages, layout) = (0, 0, 0, 0, Layout::ALL[0]);
+        let mut all = vec![Sizes { block_m, block_n, head_dim, warps, stages, layout }];
+        vary(&mut all, &self.block_m, |sizes, block_m| Sizes { block_m, ..sizes });
+        vary(&mut all, &self.block_n, |sizes, block_n| Sizes { block_n, ..sizes });
+        vary(&mut all, &self.warps, |sizes, warps| Sizes { warps, ..sizes });
+        vary(&mut all, &self.stages, |sizes, stages| Sizes { stages, ..sizes });
+        vary(&mut all, &self.operands, |sizes, layout| Sizes { layout, ..sizes });
+        all
+    }
+
+    /// The HEAD_DIMs that hold the head_dims, with what each holds; one of 0 where a tile has none.
+    fn buckets(&self, columns: u32) -> Vec<(u32, Vec<Point>)> {
+        if columns == 0 {
+            return vec![(0, Vec::new())];
+        }
+        let mut buckets: Vec<(u32, Vec<Point>)> = Vec::new();
         for &head_dim in &self.head_dims {
-            let tile = (head_dim as u32).next_multiple_of(columns);
+            let (tile, point) =
+                ((head_dim as u32).next_multiple_of(columns), Point { head_dim, operands: None });
             match buckets.iter_mut().find(|(columns, _)| *columns == tile) {
-                Some((_, held)) if held.contains(&head_dim) => {}
-                Some((_, held)) => held.push(head_dim),
-                None => buckets.push((tile, vec![head_dim])),
+                Some((_, held)) if held.contains(&point) => {}
+                Some((_, held)) => held.push(point),
+                None => buckets.push((tile, vec![point])),
             }
         }
         buckets
@@ -87,11 +135,14 @@ impl Space {
     /// A tile with each register budget that makes a difference, the largest number of blocks first.
     fn budgets(
         &self,
-        kernel: Computes,
+        kernel: Kernel,
         config: Config,
         limits: &Limits,
     ) -> Vec<(Variant, Result<(), Infeasible>)> {
         let mut min_blocks = self.min_blocks.clone();
+        if min_blocks.is_empty() {
+            min_blocks.push(1);
+        }
         min_blocks.sort_unstable_by(|a, b| b.cmp(a));
         min_blocks.dedup();
         let registers = |variant: &Variant| limits.registers(config.threads(), variant.min_blocks);
@@ -110,6 +161,33 @@ impl Space {
     }
 }
 
+impl Point {
+    const fn of(layout: Layout) -> Self {
+        Self { head_dim: 0, operands: Some(layout) }
+    }
+}
+
+/// What was asked for on an axis, else what is tried there.
+fn axis<V: Copy>(
+    kernel: Family,
+    (name, is_there): (&str, bool),
+    asked: Vec<V>,
+    tried: &[V],
+) -> anyhow::Result<Vec<V>> {
+    match (is_there, asked.is_empty()) {
+        (true, true) => Ok(tried.to_vec()),
+        (false, false) => Err(usage(format!("--{name}: a tile of {kernel} has nothing there to choose"))),
+        _ => Ok(asked),
+    }
+}
+
+/// Each with each of `values`; as it was where there are none.
+fn vary<V: Copy>(all: &mut Vec<Sizes>, values: &[V], set: fn(Sizes, V) -> Sizes) {
+    if !values.is_empty() {
+        *all = all.iter().flat_map(|&sizes| values.iter().map(move |&value| set(sizes, value))).collect();
+    }
+}
+
 const fn storage(dtype: DType) -> Storage {
     match dtype {
         DType::F32 => Storage::F32,
@@ -117,20 +195,6 @@ const fn storage(dtype: DType) -> Storage {
         DType::Bf16 => Storage::Bf16,
         DType::E4m3 => Storage::E4m3,
     }
-}
-
-fn pairs<'a>(first: &'a [u32], second: &'a [u32]) -> impl Iterator<Item = (&'a u32, &'a u32)> {
-    first.iter().flat_map(move |a| second.iter().map(move |b| (a, b)))
-}
-
-fn kernel_name<S: Serializer>(kernel: &Kernel, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(kernel.name())
-}
-
-fn kernel_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kernel, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let found = Kernel::ALL.into_iter().find(|kernel| kernel.name() == text);
-    found.ok_or_else(|| de::Error::custom(format!("no kernel {text}")))
 }
 
 fn dtype_name<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::Error> {
@@ -143,74 +207,17 @@ fn dtype_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::E
     found.ok_or_else(|| de::Error::custom(format!("no storage type {text}")))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn space(kernel: Kernel, warps: &[u32]) -> Space {
-        Space {
-            kernel,
-            dtype: DType::F16,
-            block_m: vec![64, 128],
-            block_n: vec![32, 64],
-            warps: warps.to_vec(),
-            min_blocks: vec![1, 2],
-            head_dims: vec![128, 129],
-        }
-    }
-
-    #[test]
-    fn head_dims_go_to_the_smallest_tile_that_holds_them() {
-        let mut space = space(Kernel::ForwardSm80, &[4]);
-        space.head_dims = vec![129, 64, 144, 129];
-        assert_eq!(space.buckets(16), [(144, vec![129, 144]), (64, vec![64])]);
-        assert_eq!(space.buckets(32), [(160, vec![129, 144]), (64, vec![64])]);
-    }
-
-    #[test]
-    fn every_combination_is_there_and_budgets_that_change_nothing_are_not() {
-        let candidates = space(Kernel::ForwardSm80, &[4, 8]).candidates(&Limits::of(90)).unwrap();
-        let of = |m: u32, n: u32, d: u32, warps: u32| {
-            let is_it = |candidate: &&Candidate| {
-                let tile = candidate.variant.config.tile();
-                (tile.block_m, tile.block_n, tile.head_dim) == (m, n, d)
-                    && candidate.variant.config.warps() == warps
-            };
-            let budgets = candidates.iter().filter(is_it);
-            budgets.map(|one| (one.variant.min_blocks, one.verdict.is_ok())).collect::<Vec<_>>()
-        };
-        // Four warps have 255 registers either way, if two blocks fit.
-        assert_eq!(of(128, 32, 128, 4), [(2, true)]);
-        // Eight warps have 128 or 255: here S and O need 96.
-        assert_eq!(of(128, 64, 128, 8), [(2, true), (1, true)]);
-        // A tile that cannot be split over eight warps is rejected once.
-        assert_eq!(of(64, 64, 144, 8), [(2, false)]);
-        assert!(candidates.iter().all(|one| one.head_dims == [128] || one.head_dims == [129]));
-    }
-
-    #[test]
-    fn warps_belong_to_kernels_that_let_them_be_chosen() {
-        let error =
-            |kernel, warps: &[u32]| space(kernel, warps).candidates(&Limits::of(90)).unwrap_err().to_string();
-        assert_eq!(
-            error(Kernel::ForwardSimt, &[4]),
-            "--warps: a tile of forward_simt says itself how many there are"
-        );
-        assert_eq!(
-            error(Kernel::ForwardSm80, &[]),
-            "--warps is missing: the warps of a block of forward_sm80, as in 4,8"
-        );
-        assert_eq!(error(Kernel::Standard, &[]), "--kernel standard: its tile cannot be chosen");
-        let simt = space(Kernel::ForwardSimt, &[]).candidates(&Limits::of(90)).unwrap();
-        assert!(simt.iter().any(|one| one.variant.name() == "forward_simt_f16_m128_n64_d160"));
-    }
-
-    #[test]
-    fn a_space_survives_its_document() {
-        let space = space(Kernel::ForwardSm80, &[4, 8]);
-        let text = serde_json::to_string(&space).unwrap();
-        assert!(text.contains("\"kernel\":\"forward_sm80\",\"dtype\":\"f16\""), "{text}");
-        assert_eq!(serde_json::from_str::<Space>(&text).unwrap(), space);
-        assert!(serde_json::from_str::<Space>(&text.replace("sm80", "sm8")).is_err());
-    }
+fn operands_names<S: Serializer>(operands: &[Layout], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(operands.iter().map(|layout| layout.name()))
 }
+
+fn operands_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Layout>, D::Error> {
+    let named = |text: &String| {
+        Layout::named(text).ok_or_else(|| de::Error::custom(format!("no order of operands {text}")))
+    };
+    Vec::<String>::deserialize(deserializer)?.iter().map(named).collect()
+}
+
+#[cfg(test)]
+#[path = "space_tests.rs"]
+mod tests;

@@ -44,6 +44,7 @@ pub(crate) fn as_measured<A, T>(built: &mut [&'static Entry<A, T>], key: &Key<'_
     let is_for = |tuned: &&Tuned| {
         (tuned.device, tuned.kernel, tuned.dtype, tuned.head_dim, tuned.causal)
             == (key.device, key.kernel, key.dtype, key.head_dim, key.causal)
+            && built.iter().any(|entry| tuned.entries.contains(&entry.name))
     };
     let Some(tuned) = table.iter().find(is_for) else { return false };
     built

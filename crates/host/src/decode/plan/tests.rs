@@ -1,0 +1,137 @@
+//! Which entry and how many splits a decode problem gets.
+
+use super::*;
+use crate::decode::DecodeOptions;
+use crate::sim::Sim;
+use crate::{DType, TensorLayout, Tensors};
+use fa_kernels::entries::entries;
+use fa_kernels::variant::Kernel;
+
+fn problem(
+    batch: usize,
+    heads: [usize; 2],
+    sq: usize,
+    sk: usize,
+    head_dim: usize,
+    dtype: DType,
+) -> DecodeProblem {
+    let q = TensorLayout::bshd(batch, sq, heads[0], head_dim);
+    let k = TensorLayout::bshd(batch, sk, heads[1], head_dim);
+    DecodeProblem::new(Tensors { q, k, v: k, o: q }, dtype, DecodeOptions::default()).unwrap()
+}
+
+fn plan(problem: &DecodeProblem) -> DecodePlan {
+    Plan::new(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap()
+}
+
+#[test]
+fn splits_fill_the_multiprocessors_and_no_more() {
+    let splits = |batch, sk| plan(&problem(batch, [32, 8], 1, sk, 128, DType::F16)).num_splits();
+    // 8, 64, 128 and 512 tiles for 264 slots on 132 multiprocessors.
+    assert_eq!(splits(1, 131_072), 33);
+    assert_eq!(splits(8, 8192), 4);
+    assert_eq!(splits(16, 8192), 1);
+    assert_eq!(splits(64, 4096), 1);
+    // No split has fewer than four key blocks.
+    assert_eq!(splits(1, 64), 1);
+    assert!(splits(1, 1024) <= 4);
+}
+
+#[test]
+fn one_split_needs_neither_workspace_nor_a_second_launch() {
+    let one = plan(&problem(64, [32, 8], 1, 4096, 128, DType::Bf16));
+    assert_eq!((one.launches().len(), one.workspace_bytes()), (1, 0));
+    let four = plan(&problem(8, [32, 8], 1, 8192, 128, DType::Bf16));
+    assert_eq!((four.launches().len(), four.workspace_bytes()), (2, 4 * 4 * 8 * 32 * 129));
+    assert_eq!(four.launches()[1].grid, 8 * 32);
+}
+
+#[test]
+fn the_tile_holds_the_packed_rows_where_one_is_large_enough() {
+    let tile = |heads, sq, head_dim| {
+        plan(&problem(1, heads, sq, 100, head_dim, DType::F16)).launches()[0].entry.name
+    };
+    assert_eq!(tile([8, 1], 1, 128), "decode_f16_m16_d128_w4_s3");
+    assert_eq!(tile([8, 1], 4, 128), "decode_f16_m32_d128_w4_s3");
+    assert_eq!(tile([8, 1], 16, 128), "decode_f16_m32_d128_w4_s3");
+    assert_eq!(tile([4, 1], 16, 33), "decode_f16_m64_d64_w4_s5");
+    assert_eq!(tile([8, 1], 16, 130), "decode_f16_m16_d192_w4_s2");
+}
+
+#[test]
+fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
+    const DEVICE: &str = "NVIDIA Test";
+    const TABLE: &[Tuned] = &[Tuned {
+        device: DEVICE,
+        kernel: Kernel::Attention(Algorithm::Decode),
+        dtype: "f16",
+        head_dim: 128,
+        causal: false,
+        // The fastest holds more rows than are needed.
+        entries: &["decode_f16_m32_d128_w4_s3", "decode_f16_m16_d128_w4_s2", "decode_f16_m16_d128_w4_s3"],
+    }];
+    let device = Device { name: DEVICE.to_owned(), ..Sim::new(0).device().clone() };
+    let chosen = |table, group| {
+        let problem = problem(1, [group, 1], 1, 100, 128, DType::F16);
+        let (entry, why) = choose_entry(&problem, &device, None, table).unwrap();
+        (entry.name, why)
+    };
+    let measured = "the fastest tile measured on NVIDIA Test".to_owned();
+    assert_eq!(chosen(TABLE, 8), ("decode_f16_m16_d128_w4_s2", measured.clone()));
+    assert_eq!(chosen(TABLE, 24), ("decode_f16_m32_d128_w4_s3", measured));
+    let listed = "the first tile listed, the fastest where the list was made,".to_owned();
+    assert_eq!(chosen(&[], 8), ("decode_f16_m16_d128_w4_s3", listed));
+}
+
+#[test]
+fn one_entry_is_planned_if_it_takes_the_problem() {
+    let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
+    let planned = |name, head_dim| {
+        let problem = problem(1, [8, 1], 1, 100, head_dim, DType::F16);
+        Plan::of_entry(&problem, Sim::new(0).device(), of(name))
+    };
+    let plan = planned("decode_f16_m32_d128_w4_s3", 64).unwrap();
+    assert_eq!((plan.tile(), plan.launches()[0].entry.name), (Some((32, 64)), "decode_f16_m32_d128_w4_s3"));
+    assert!(plan.reasons()[2].contains("asked for, with "), "{:?}", plan.reasons());
+    for (name, reason) in [
+        ("decode_f16_m32_d64_w4_s5", "its HEAD_DIM is 64, the problem's head_dim 65"),
+        ("decode_bf16_m16_d128_w4_s3", "it is for bf16, the problem is f16"),
+        ("decode_combine_f16", "it is no kernel for decoding"),
+    ] {
+        let message = planned(name, 65).unwrap_err().to_string();
+        assert_eq!(message, format!("entry {name} cannot be run: {reason}"));
+    }
+}
+
+#[test]
+fn every_head_dim_has_an_entry_on_the_smallest_device() {
+    let device =
+        crate::Device { shared_per_block: 99 << 10, compute_capability: 86, ..Sim::new(0).device().clone() };
+    for head_dim in 1..=crate::forward::MAX_HEAD_DIM {
+        let problem = problem(1, [8, 1], 1, 1000, head_dim, DType::Bf16);
+        let plan = Plan::new(&problem, &device, &DecodeRequest::default()).unwrap();
+        assert!(plan.launches()[0].entry.shared_bytes <= 99 << 10);
+    }
+}
+
+#[test]
+fn what_cannot_run_is_refused_in_one_line() {
+    let refused = |dtype, device: &Device, request: &DecodeRequest| {
+        Plan::new(&problem(1, [8, 1], 1, 100, 64, dtype), device, request).unwrap_err().to_string()
+    };
+    let sim = Sim::new(0).device().clone();
+    let splits = |num_splits| DecodeRequest { num_splits: Some(num_splits), ..DecodeRequest::default() };
+    let none = DecodeRequest::default();
+    assert_eq!(refused(DType::F32, &sim, &none), "kernel decode has no f32 entry; it has f16, bf16");
+    assert_eq!(refused(DType::F16, &sim, &splits(0)), "num_splits is 0; 1 to 128 are possible here");
+    let entry = DecodeRequest { entry: Some("decode_f16".to_owned()), ..DecodeRequest::default() };
+    assert_eq!(
+        refused(DType::F16, &sim, &entry),
+        "entry decode_f16 is not built, or not for f16 at head_dim 64"
+    );
+    assert_eq!(refused(DType::F16, &sim, &splits(129)), "num_splits is 129; 1 to 128 are possible here");
+    let old = Device { compute_capability: 75, ..sim.clone() };
+    assert_eq!(refused(DType::F16, &old, &none), "kernel decode needs sm_80; simulated GPU is sm_75");
+    let small = Device { shared_per_block: 48 << 10, ..sim };
+    assert!(refused(DType::F16, &small, &none).contains("bytes of shared memory; simulated GPU has 49152"));
+}
