@@ -23,6 +23,22 @@ fn row(entry: &str, min_blocks: u32, head_dim: usize, columns: u32, seconds: Opt
 }
 
 fn write(results: &Path, folder: &str, device: &str, causal: bool, rows: &[Value]) {
+    let shape = json!({
+        "batch": 4, "heads": 16, "kv_heads": 16, "seq": 4096, "kv_seq": 4096, "layout": "bshd",
+        "causal": causal, "softmax_scale": null
+    });
+    let mask = if causal { "causal" } else { "full" };
+    write_of(results, folder, device, ("forward_simt", "f32", mask), &shape, rows);
+}
+
+fn write_of(
+    results: &Path,
+    folder: &str,
+    device: &str,
+    (kernel, dtype, slug): (&str, &str, &str),
+    shape: &Value,
+    rows: &[Value],
+) {
     let document = json!({
         "schema": 1, "experiment": "sweep", "fa_bench": "0.1.0", "revision": "0", "ptx_compiler": "rustc",
         "backend": "cuda", "backend_reason": "asked for", "seed": 0,
@@ -30,18 +46,13 @@ fn write(results: &Path, folder: &str, device: &str, causal: bool, rows: &[Value
             "name": device, "driver": "CUDA 13.0 driver", "compute_capability": 90, "multiprocessors": 132,
             "memory_bytes": 1
         },
-        "kernel": "forward_simt", "dtype": "f32",
+        "kernel": kernel, "dtype": dtype,
         "tools": { "source_sha256": "00", "compiler": "rustc", "ptxas": "13.0.88" },
-        "shape": {
-            "batch": 4, "heads": 16, "kv_heads": 16, "seq": 4096, "kv_seq": 4096, "layout": "bshd",
-            "causal": causal, "softmax_scale": null
-        },
-        "rows": rows, "rejected": []
+        "shape": shape, "rows": rows, "rejected": []
     });
     let folder = results.join(folder);
     fs::create_dir_all(&folder).unwrap();
-    let mask = if causal { "causal" } else { "full" };
-    let path = folder.join(format!("sweep-forward_simt-f32-{mask}.json"));
+    let path = folder.join(format!("sweep-{kernel}-{dtype}-{slug}.json"));
     fs::write(path, serde_json::to_string_pretty(&document).unwrap()).unwrap();
 }
 
@@ -119,7 +130,7 @@ fn the_order_is_the_mean_over_the_problems_of_a_head_dim() {
     let ranked = slowdowns(&sweeps);
     let key = ranked.keys().find(|key| key.head_dim == 128).unwrap();
     let slowdowns: Vec<_> =
-        ranked[key].iter().map(|(tile, slowdown)| (&*tile.0, tile.1, *slowdown)).collect();
+        ranked[key].iter().map(|(tile, slowdown)| (&*tile.name, tile.min_blocks, *slowdown)).collect();
     let near = |value: f64, expected: f64| (value - expected).abs() < 1e-12;
     // Of head_dim 128 and 120: 4/3 and 2; 8/3 and 1.
     let expected = [
@@ -133,6 +144,95 @@ fn the_order_is_the_mean_over_the_problems_of_a_head_dim() {
         assert_eq!((found.0, found.1), (expected.0, expected.1));
         assert!(near(found.2, expected.2), "{found:?} {expected:?}");
     }
+}
+
+/// A row of a kernel that has more to choose than forward ones.
+fn row_of(algorithm: &str, stages: u32, operands: Option<&str>, mut row: Value) -> Value {
+    row["algorithm"] = json!(algorithm);
+    row["stages"] = json!(Some(stages).filter(|&stages| stages > 0));
+    row["operands"] = json!(operands);
+    row
+}
+
+#[test]
+fn kernels_of_a_pass_are_ranked_apart_and_tiles_of_a_product_over_its_operands() {
+    let results = tempfile::tempdir().unwrap();
+    let [keys, queries] = ["backward_keys_sm80", "backward_queries_sm80"];
+    let name = |kernel: &str, tile: &str| format!("{kernel}_f16_{tile}");
+    let rows = [
+        row_of(keys, 0, None, row(&name(keys, "m32_n128_d64_w4"), 2, 64, 64, Some(2e-3))),
+        row_of(keys, 0, None, row(&name(keys, "m64_n64_d64_w4"), 2, 64, 64, Some(1e-3))),
+        row_of(queries, 0, None, row(&name(queries, "m128_n32_d64_w4"), 2, 64, 64, Some(3e-3))),
+    ];
+    let shape = json!({
+        "batch": 4, "heads": 32, "kv_heads": 32, "seq": 2048, "kv_seq": 2048, "layout": "bshd",
+        "causal": true, "softmax_scale": null
+    });
+    write_of(results.path(), "test", "NVIDIA Test", ("backward_sm80", "f16", "causal"), &shape, &rows);
+    let gemm = |tile: &str, stages, operands: &str, seconds| {
+        let entry = format!("gemm_sm90_f16_{tile}_k64_{operands}");
+        row_of("gemm_sm90", stages, Some(operands), row(&entry, 1, 0, 0, Some(seconds)))
+    };
+    let rows = [
+        gemm("m128_n256", 4, "row_row", 1e-3),
+        gemm("m128_n128", 6, "row_row", 0.9e-3),
+        gemm("m128_n256", 4, "col_col", 1e-3),
+        gemm("m128_n128", 6, "col_col", 2e-3),
+        // Of other stages than the list has.
+        gemm("m128_n256", 3, "row_row", 0.5e-3),
+    ];
+    let shape = json!({ "m": 4096, "n": 4096, "k": 4096 });
+    write_of(results.path(), "test", "NVIDIA Test", ("gemm_sm90", "f16", "m4096"), &shape, &rows);
+    let sweeps = read(results.path()).unwrap();
+    let text = formatted(&workspace(), &table(&sweeps).unwrap()).unwrap();
+    let expected = r#"
+use fa_kernels::entries::{Algorithm, GemmAlgorithm};
+use fa_kernels::variant::Kernel;
+
+use super::order::Tuned;
+
+pub(crate) const TUNED: &[Tuned] = &[
+    Tuned {
+        device: "NVIDIA Test",
+        kernel: Kernel::Attention(Algorithm::BackwardKeysSm80),
+        dtype: "f16",
+        head_dim: 64,
+        causal: true,
+        entries: &["backward_keys_sm80_f16_m32_n128_d64_w4"],
+    },
+    Tuned {
+        device: "NVIDIA Test",
+        kernel: Kernel::Attention(Algorithm::BackwardQueriesSm80),
+        dtype: "f16",
+        head_dim: 64,
+        causal: true,
+        entries: &["backward_queries_sm80_f16_m128_n32_d64_w4"],
+    },
+    Tuned {
+        device: "NVIDIA Test",
+        kernel: Kernel::Gemm(GemmAlgorithm::GemmSm90),
+        dtype: "f16",
+        head_dim: 0,
+        causal: false,
+        entries: &[
+            "gemm_sm90_f16_m128_n256_k64_row_row",
+            "gemm_sm90_f16_m128_n256_k64_col_col",
+            "gemm_sm90_f16_m128_n128_k64_row_row",
+            "gemm_sm90_f16_m128_n128_k64_col_col",
+        ],
+    },
+];
+"#;
+    assert!(text.ends_with(expected), "{text}");
+    assert_eq!(
+        unbuilt(&sweeps),
+        [
+            "NVIDIA Test, f16, causal: not in the list: `line of backward_keys_sm80_f16_m64_n64_d64_w4;` (2.00 times \
+             as fast as backward_keys_sm80_f16_m32_n128_d64_w4)",
+            "NVIDIA Test, f16, full: not in the list: `line of gemm_sm90_f16_m128_n256_k64_row_row;` (1.41 times as \
+             fast as gemm_sm90_f16_m128_n256_k64)",
+        ]
+    );
 }
 
 #[test]
