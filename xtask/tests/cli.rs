@@ -37,29 +37,45 @@ fn a_dry_run_lists_what_is_feasible_and_why_the_rest_is_not() {
         "bench sweep --kernel forward_sm80 --block-m 64,128 --block-n 32,64,128 --warps 4,8 --dim 64,128,129 \
          --dry-run",
     );
-    assert_eq!(verdict(&text, &["128x32", "4", "2", "128", "128"]), "feasible");
-    assert_eq!(verdict(&text, &["128x32", "4", "2", "144", "129"]), "feasible");
+    assert_eq!(verdict(&text, &["forward_sm80", "128x32", "4", "-", "2", "128", "128"]), "feasible");
+    assert_eq!(verdict(&text, &["forward_sm80", "128x32", "4", "-", "2", "144", "129"]), "feasible");
     assert_eq!(
-        verdict(&text, &["64x32", "8", "2", "64", "64"]),
+        verdict(&text, &["forward_sm80", "64x32", "8", "-", "2", "64", "64"]),
         "rejected: BLOCK_M is 64; a positive multiple of 128 is needed"
     );
     assert_eq!(
-        verdict(&text, &["128x128", "4", "1", "128", "128"]),
+        verdict(&text, &["forward_sm80", "128x128", "4", "-", "1", "128", "128"]),
         "rejected: at least 288 registers (256 of them S and O); a thread of 1 x 128 has 255"
     );
     assert_eq!(
-        verdict(&text, &["128x128", "8", "2", "144", "129"]),
+        verdict(&text, &["forward_sm80", "128x128", "8", "-", "2", "144", "129"]),
         "rejected: 391168 bytes of shared memory for 2 blocks; a multiprocessor has 233472"
     );
     assert!(text.lines().last().unwrap().contains(" tiles are feasible on sm_90, "), "{text}");
 }
 
 #[test]
+fn a_dry_run_has_the_axes_that_a_kernel_has() {
+    let text = stdout("bench sweep --kernel decode --dry-run");
+    assert_eq!(verdict(&text, &["decode", "16x64", "4", "5", "2", "64", "64"]), "feasible");
+    let reason = "rejected: 2 stages; at least 3 are needed";
+    assert_eq!(verdict(&text, &["decode", "32x64", "4", "2", "2", "128", "128"]), reason);
+    let text = stdout("bench sweep --kernel backward_sm80 --dry-run");
+    assert_eq!(verdict(&text, &["backward_keys_sm80", "32x128", "4", "-", "2", "64", "64"]), "feasible");
+    assert_eq!(verdict(&text, &["backward_queries_sm80", "128x32", "4", "-", "2", "64", "64"]), "feasible");
+    let text = stdout("bench sweep --kernel gemm_sm90 --operands row_col --dry-run");
+    assert_eq!(verdict(&text, &["gemm_sm90", "128x256", "12", "4", "1", "0", "row_col"]), "feasible");
+}
+
+#[test]
 fn the_limits_are_those_of_the_architecture() {
     let line = "bench sweep --kernel forward_simt --block-m 64 --block-n 64 --dim 128 --dtype f32 --dry-run";
-    assert_eq!(verdict(&stdout(line), &["64x64", "8", "2", "128", "128"]), "feasible");
+    assert_eq!(verdict(&stdout(line), &["forward_simt", "64x64", "8", "-", "2", "128", "128"]), "feasible");
     assert_eq!(
-        verdict(&stdout(&format!("{line} --arch 75")), &["64x64", "8", "2", "128", "128"]),
+        verdict(
+            &stdout(&format!("{line} --arch 75")),
+            &["forward_simt", "64x64", "8", "-", "2", "128", "128"]
+        ),
         "rejected: 84992 bytes of shared memory; a block has 65536"
     );
 }
@@ -67,8 +83,10 @@ fn the_limits_are_those_of_the_architecture() {
 #[test]
 fn bad_arguments_are_usage_errors() {
     let sweep = "bench sweep --dry-run --kernel";
-    fails(&format!("{sweep} standard"), 2, "--kernel standard: its tile cannot be chosen");
-    fails(&format!("{sweep} forward_simt --warps 4"), 2, "--warps: a tile of forward_simt says itself");
+    fails(&format!("{sweep} standard"), 2, "invalid value 'standard' for '--kernel <KERNEL>'");
+    fails(&format!("{sweep} forward_simt --warps 4"), 2, "--warps: a tile of forward_simt has nothing there");
+    fails(&format!("{sweep} decode --causal"), 2, "--causal: decode is swept without it");
+    fails(&format!("{sweep} gemm_sm90 --arch 80"), 2, "kernel gemm_sm90 needs sm_90a; --arch is sm_80");
     fails(&format!("{sweep} forward_sm80 --dim 300"), 2, "head_dim is 300; kernels take 1 to 256");
     fails(&format!("{sweep} forward_sm80 --block-m 0"), 2, "--block-m");
     fails(&format!("{sweep} forward_sm80 --arch 75"), 2, "kernel forward_sm80 needs sm_80; --arch is sm_75");

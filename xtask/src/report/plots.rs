@@ -238,7 +238,7 @@ fn tiles(document: &Document, title: &str) -> Result<Option<canvas::Panel>> {
     if panels.is_empty() {
         return Ok(None);
     }
-    let svg = heat_map::svg(title, ["BLOCK_M (query rows)", "BLOCK_N (key rows)"], &panels)?;
+    let svg = heat_map::svg(title, heat_map::QUERIES_AND_KEYS, &panels)?;
     let side = |name: &str| svg.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok();
     let (Some(width), Some(height)) = (side("width"), side("height")) else { return Ok(None) };
     Ok(Some(canvas::Panel { width, height, svg }))

@@ -129,14 +129,13 @@ impl Row {
             == (&other.entry, other.min_blocks, other.stages, other.head_dim)
     }
 
-    /// Whether both are of the same kernel on the same problem, so that one is the faster.
-    pub(super) fn competes_with(&self, other: &Self) -> bool {
-        (&self.algorithm, self.head_dim, &self.operands)
-            == (&other.algorithm, other.head_dim, &other.operands)
+    /// The kernel and the problem: what rows must share for one to be the faster.
+    pub(super) fn contest(&self) -> (&str, usize, Option<&str>) {
+        (&self.algorithm, self.head_dim, self.operands.as_deref())
     }
 
     /// The kernel where it is not the sweep's, and what tells the problem from others.
-    pub(super) fn contest(&self, kernel: &str) -> String {
+    pub(super) fn contest_name(&self, kernel: &str) -> String {
         let problem = match &self.operands {
             Some(operands) => format!("operands {operands}"),
             None => format!("head_dim {}", self.head_dim),

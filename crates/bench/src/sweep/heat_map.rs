@@ -27,6 +27,12 @@ const SCALE: i32 = 130;
 /// Characters of a reason that fit a line of a cell, and lines.
 const WRAP: (usize, usize) = (23, 4);
 
+/// What BLOCK_M and BLOCK_N of attention are.
+pub const QUERIES_AND_KEYS: [&str; 2] = ["BLOCK_M (query rows)", "BLOCK_N (key rows)"];
+
+/// Those of a product.
+pub(super) const ROWS_AND_COLUMNS: [&str; 2] = ["BLOCK_M (rows of C)", "BLOCK_N (columns of C)"];
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// What a cell shows.
@@ -106,16 +112,15 @@ fn panels(document: &Document) -> Vec<Panel> {
     let places: BTreeSet<_> = places.chain(rejected).collect();
     let mut firsts: Vec<&Row> = Vec::new();
     for row in rows {
-        if !firsts.iter().any(|first| first.competes_with(row)) {
+        if !firsts.iter().any(|first| first.contest() == row.contest()) {
             firsts.push(row);
         }
     }
-    let order = |row: &Row| (row.algorithm.clone(), row.head_dim, row.operands.clone());
-    firsts.sort_by_key(|row| order(row));
+    firsts.sort_by(|a, b| a.contest().cmp(&b.contest()));
     let panels = firsts.into_iter().map(|first| {
         let of_place = |&place: &(u32, u32)| Some((place, cell(document, first, place)?));
         let cells = places.iter().filter_map(of_place).collect();
-        let contest = first.contest(&document.kernel);
+        let contest = first.contest_name(&document.kernel);
         let title = match first.tile_head_dim {
             0 => contest,
             head_dim => format!("{contest} (HEAD_DIM {head_dim})"),
@@ -128,7 +133,7 @@ fn panels(document: &Document) -> Vec<Panel> {
 /// The best that a tile did in the contest of `first`, else why there is nothing; `None` where it was not
 /// tried.
 fn cell(document: &Document, first: &Row, place: (u32, u32)) -> Option<Cell> {
-    let here = |row: &&Row| row.competes_with(first) && (row.block_m, row.block_n) == place;
+    let here = |row: &&Row| row.contest() == first.contest() && (row.block_m, row.block_n) == place;
     let rows = || document.rows.iter().filter(here);
     let measured = rows().filter_map(|row| Some((row, row.measurement.as_ref()?)));
     let best = measured.min_by(|a, b| a.1.times.median_s.total_cmp(&b.1.times.median_s));

@@ -44,8 +44,8 @@ const ITERATIONS: usize = 50;
 /// Tile sizes and other numbers of the kernel's own parameters.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=1 << 16;
 
-/// Every feasible tile of a kernel, built, verified and timed: attention on B=4 H=32 S=2048, decode on B=64 H=32
-/// Hkv=8 with 8192 keys, a product of M=N=K=4096 unless given otherwise; rows go to
+/// Every feasible tile of a kernel, built, verified and timed, unless given otherwise on B=4 H=32 S=2048, of
+/// decode on B=64 H=32 Hkv=8 with 8192 keys, of a product on M=N=K=4096; rows go to
 /// `results/<device>/sweep-….json`
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {

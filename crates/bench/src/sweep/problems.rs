@@ -145,3 +145,76 @@ fn product_problem(
     let matrices = Matrices { a: a.matrix(m, k), b: b.matrix(k, n), c: Order::RowMajor.matrix(m, n) };
     GemmProblem::new(matrices, args.dtype)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+    use flash_attention::DType;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        problem: ProblemArgs,
+        #[command(flatten)]
+        product: ProductArgs,
+    }
+
+    fn problems(kernel: Family, arguments: &str) -> Result<Problems> {
+        let line = Line::parse_from([""].into_iter().chain(arguments.split_whitespace()));
+        let space = Space {
+            kernel,
+            dtype: DType::F16,
+            block_m: Vec::new(),
+            block_n: Vec::new(),
+            warps: Vec::new(),
+            stages: Vec::new(),
+            min_blocks: Vec::new(),
+            head_dims: Vec::new(),
+            operands: Vec::new(),
+        };
+        Problems::new(&line.problem, &line.product, &Space::new(space)?)
+    }
+
+    #[test]
+    fn each_operation_has_a_problem_for_each_point() {
+        let Problems::Decode(decode) = problems(Family::Decode, "--batch 16").unwrap() else {
+            panic!("it decodes")
+        };
+        let of = |problem: &DecodeProblem| {
+            let dense = problem.dense();
+            [
+                dense.batch(),
+                dense.heads(),
+                dense.kv_heads(),
+                dense.seqlen_q(),
+                dense.seqlen_k(),
+                dense.head_dim(),
+            ]
+        };
+        assert_eq!(decode.iter().map(of).collect::<Vec<_>>(), [64, 128].map(|dim| [16, 32, 8, 1, 8192, dim]));
+        let Problems::Backward(backward) = problems(Family::BackwardSm80, "--causal").unwrap() else {
+            panic!("it is a backward pass")
+        };
+        assert!(backward.len() == 2 && backward.iter().all(|problem| problem.forward().causal()));
+        let product = problems(Family::GemmSm90, "--k 512").unwrap();
+        let shape = product.shape(&Line::parse_from([""]).problem);
+        assert_eq!(shape.slug(), "m4096-n4096-k512");
+    }
+
+    #[test]
+    fn arguments_that_change_nothing_are_refused() {
+        for (kernel, argument) in [
+            (Family::Decode, "--causal"),
+            (Family::Decode, "--layout bhsd"),
+            (Family::BackwardSm80, "--softcap 2"),
+            (Family::ForwardSm80, "--k 64"),
+            (Family::GemmSm90, "--batch 2"),
+        ] {
+            let name = argument.split(' ').next().unwrap_or_default();
+            let Err(error) = problems(kernel, argument) else { panic!("{kernel} takes {argument}") };
+            assert_eq!(error.to_string(), format!("{name}: {kernel} is swept without it"));
+        }
+        assert!(problems(Family::ForwardSm80, "--softcap 2 --causal").is_ok());
+    }
+}

@@ -64,8 +64,7 @@ pub(super) fn built(screen: &Screen, built: &Built, folder: &Path) -> io::Result
 pub(super) fn results(screen: &Screen, document: &Document) -> io::Result<()> {
     let mut rows: Vec<&Row> = document.rows.iter().collect();
     let latency = |row: &Row| row.median_s().unwrap_or(f64::INFINITY);
-    let contest = |row: &Row| (row.algorithm.clone(), row.head_dim, row.operands.clone());
-    rows.sort_by(|a, b| contest(a).cmp(&contest(b)).then(latency(a).total_cmp(&latency(b))));
+    rows.sort_by(|a, b| a.contest().cmp(&b.contest()).then(latency(a).total_cmp(&latency(b))));
     let references = references(&rows);
     let titles = [
         "kernel",
@@ -87,11 +86,12 @@ pub(super) fn results(screen: &Screen, document: &Document) -> io::Result<()> {
     let cells = rows.iter().map(|row| cells(row, &rows, &references));
     screen.line(table(&titles, cells.collect()))?;
     let firsts = rows.iter().enumerate().filter(|(index, row)| {
-        row.median_s().is_some() && index.checked_sub(1).is_none_or(|before| !rows[before].competes_with(row))
+        let is_first = index.checked_sub(1).is_none_or(|before| rows[before].contest() != row.contest());
+        is_first && row.median_s().is_some()
     });
     let firsts: Vec<&Row> = firsts.map(|(_, row)| *row).collect();
     for row in &firsts {
-        let name = row.contest(&document.kernel);
+        let name = row.contest_name(&document.kernel);
         screen.line(format!("{name}: the fastest is {}", of_row(row)))?;
         let is_reference = |other: &&&Row| {
             other.algorithm == row.algorithm && references.get(&row.head_dim) == Some(&other.head_dim)

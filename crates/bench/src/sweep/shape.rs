@@ -4,6 +4,7 @@ use flash_attention::Problem;
 use flash_attention::gemm::GemmProblem;
 use serde::{Deserialize, Serialize};
 
+use super::heat_map::{QUERIES_AND_KEYS, ROWS_AND_COLUMNS};
 use crate::problem::Layout;
 
 /// What the problems of a sweep have in common.
@@ -51,8 +52,8 @@ impl Shape {
     /// What a tile's rows and columns are.
     pub(crate) const fn axes(&self) -> [&'static str; 2] {
         match self {
-            Self::Attention { .. } => ["BLOCK_M (query rows)", "BLOCK_N (key rows)"],
-            Self::Product { .. } => ["BLOCK_M (rows of C)", "BLOCK_N (columns of C)"],
+            Self::Attention { .. } => QUERIES_AND_KEYS,
+            Self::Product { .. } => ROWS_AND_COLUMNS,
         }
     }
 

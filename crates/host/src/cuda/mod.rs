@@ -107,7 +107,7 @@ impl Cuda {
         launches.try_for_each(|launch| self.modules.function(launch.entry).map(drop))
     }
 
-    /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded under its name.
+    /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded of it.
     ///
     /// # Errors
     /// When the driver refuses it; the error carries its compiler's log.

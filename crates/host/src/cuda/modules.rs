@@ -14,10 +14,11 @@ use crate::{Error, Result};
 /// Bytes for the driver compiler's log.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Functions by entry name. Modules stay loaded as long as the process's primary context.
+/// Functions by the entry's address, for a sweep's variant may have the name of a listed one. Modules stay
+/// loaded as long as the process's primary context.
 #[derive(Default)]
 pub(super) struct Modules {
-    functions: Mutex<HashMap<&'static str, Arc<Mutex<Option<Function>>>>>,
+    functions: Mutex<HashMap<usize, Arc<Mutex<Option<Function>>>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -29,7 +30,7 @@ unsafe impl Send for Function {}
 impl Modules {
     /// The entry's function, loaded into the current context if it is not yet.
     pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<sys::CUfunction> {
-        let place = self.place(entry.name);
+        let place = self.place(entry);
         // Other threads wait for this entry alone while the driver compiles it.
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = *place {
@@ -41,15 +42,15 @@ impl Modules {
     }
 
     /// Where an entry's function stands once it is loaded.
-    fn place(&self, entry: &'static str) -> Arc<Mutex<Option<Function>>> {
+    fn place<A, T>(&self, entry: &'static Entry<A, T>) -> Arc<Mutex<Option<Function>>> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(functions.entry(entry).or_default())
+        Arc::clone(functions.entry(std::ptr::from_ref(entry).addr()).or_default())
     }
 
-    /// Loads `ptx` as the entry's, in place of what was loaded under its name.
+    /// Loads `ptx` as the entry's, in place of what was loaded of it.
     pub(super) fn load<A, T>(&self, entry: &'static Entry<A, T>, ptx: &str) -> Result<()> {
         let function = function(entry, compile(entry.name, ptx)?)?;
-        *self.place(entry.name).lock().unwrap_or_else(PoisonError::into_inner) = Some(Function(function));
+        *self.place(entry).lock().unwrap_or_else(PoisonError::into_inner) = Some(Function(function));
         Ok(())
     }
 }

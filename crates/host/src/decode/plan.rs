@@ -1,4 +1,4 @@
-//! Decode problem → entry and number of splits: a pure function, with its reasons written beside each choice.
+//! Decode problem → entry and number of splits: a pure function, with its reasons beside each choice.
 
 use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;

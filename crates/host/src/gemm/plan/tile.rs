@@ -20,8 +20,8 @@ pub(super) struct Candidates<'a> {
     pub(super) table: &'a [Tuned],
 }
 
-/// Times the least modelled time up to which tiles are as quick by the model: how well it tells 128 x 128 from
-/// 128 x 256 where both fill the device.
+/// Up to so many times the least modelled time what was measured decides: where both fill the device, the
+/// model sees a tenth between 128 x 128 and 128 x 256.
 const AS_QUICK: f64 = 1.125;
 
 impl Candidates<'_> {
