@@ -130,7 +130,6 @@ pub(super) fn plan_entry(
     check_heads(problem.forward())?;
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
-    check_fits(entry, problem.forward(), device)?;
     let chosen = choose_kernel(problem, device, &request)?;
     if !launches(problem, kernel).contains(&entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
@@ -246,7 +245,10 @@ fn of_kernel(
     }
     for algorithm in launches {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
-            Some(entry) => (entry, "asked for,".to_owned()),
+            Some(entry) => {
+                check_fits(entry, forward, device)?;
+                (entry, "asked for,".to_owned())
+            }
             None => choose_entry(problem, device, (kernel, algorithm), table)?,
         };
         let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);

@@ -52,6 +52,8 @@ fn an_entry_can_be_asked_for() {
     assert_eq!(names, ["backward_delta_f16", "backward_keys_f16_m64_n64_d64", name]);
     let error = plan(129).unwrap_err().to_string();
     assert_eq!(error, format!("entry {name} is not built, or not for f16 at head_dim 129"));
+    let error = self::plan(64, 64 << 10, Some("backward_queries_f16_m64_n64_d64")).unwrap_err().to_string();
+    assert!(error.ends_with("simulated GPU has 65536 per block"), "{error}");
 }
 
 #[test]
