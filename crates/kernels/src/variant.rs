@@ -247,7 +247,9 @@ mod tests {
         }
         let families = [
             "backward_keys_sm80",
+            "backward_keys_sm90",
             "backward_queries_sm80",
+            "backward_queries_sm90",
             "decode",
             "forward_simt",
             "forward_sm80",
@@ -255,6 +257,9 @@ mod tests {
             "gemm_sm90",
         ];
         assert_eq!(compared.into_iter().collect::<Vec<_>>(), families);
+        // Blocks of Hopper's backward pass own as many rows as there are warpgroups for.
+        let kernel = Kernel::Attention(Algorithm::BackwardKeysSm90);
+        assert_eq!(Config::new(kernel, Storage::F16, sizes((64, 64, 64), 0)), None);
     }
 
     #[test]

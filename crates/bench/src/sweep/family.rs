@@ -13,6 +13,7 @@ pub(crate) enum Family {
     ForwardSm90,
     Decode,
     BackwardSm80,
+    BackwardSm90,
     GemmSm90,
 }
 
@@ -27,12 +28,13 @@ pub(crate) struct Tried {
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::ForwardSimt,
         Self::ForwardSm80,
         Self::ForwardSm90,
         Self::Decode,
         Self::BackwardSm80,
+        Self::BackwardSm90,
         Self::GemmSm90,
     ];
 
@@ -46,6 +48,10 @@ impl Family {
             Self::BackwardSm80 => &[
                 Kernel::Attention(Algorithm::BackwardKeysSm80),
                 Kernel::Attention(Algorithm::BackwardQueriesSm80),
+            ],
+            Self::BackwardSm90 => &[
+                Kernel::Attention(Algorithm::BackwardKeysSm90),
+                Kernel::Attention(Algorithm::BackwardQueriesSm90),
             ],
             Self::GemmSm90 => &[Kernel::Gemm(GemmAlgorithm::GemmSm90)],
         }
@@ -86,6 +92,12 @@ impl Family {
                 block_m: &[32, 64, 128],
                 block_n: &[32, 64, 128],
                 warps: &[4, 8],
+                head_dims: &[64, 128],
+                ..forward
+            },
+            Self::BackwardSm90 => Tried {
+                block_m: &[32, 64, 96, 128],
+                block_n: &[32, 64, 96, 128],
                 head_dims: &[64, 128],
                 ..forward
             },

@@ -68,7 +68,7 @@ pub struct Args {
     /// 1,2]
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = sizes())]
     min_blocks: Vec<u32>,
-    /// Elements of a row of Q, K, V and O: head_dim [default: 64,128,129; decode and backward_sm80: 64,128]
+    /// Elements of a row of Q, K, V and O: head_dim [default: 64,128,129; decode and backward: 64,128]
     #[arg(long, alias = "head-dim", value_name = "COLUMNS,…", value_delimiter = ',')]
     dim: Vec<usize>,
     /// Orders of A and B, of gemm_sm90 [default: row_row]

@@ -59,7 +59,7 @@ impl Problems {
             Family::ForwardSimt | Family::ForwardSm80 | Family::ForwardSm90 => {
                 Self::Forward(points.iter().map(forward).collect::<flash_attention::Result<_>>()?)
             }
-            Family::BackwardSm80 => {
+            Family::BackwardSm80 | Family::BackwardSm90 => {
                 let backward = |point| BackwardProblem::like(forward(point)?);
                 Self::Backward(points.iter().map(backward).collect::<flash_attention::Result<_>>()?)
             }
@@ -102,9 +102,10 @@ impl Problems {
 /// Refuses arguments that the family's problem does not depend on.
 fn check_use(family: Family, args: &ProblemArgs, product: &ProductArgs) -> Result<()> {
     const SIZES: [&str; 6] = ["batch", "heads", "kv-heads", "seq", "kv-seq", "softmax-scale"];
+    const SCORES: [&str; 3] = ["softcap", "alibi", "dropout"];
     let is_used = |name: &str| match family {
         Family::ForwardSimt | Family::ForwardSm80 | Family::ForwardSm90 => true,
-        Family::BackwardSm80 => !["softcap", "alibi", "dropout"].contains(&name),
+        Family::BackwardSm80 | Family::BackwardSm90 => !SCORES.contains(&name),
         Family::Decode => SIZES.contains(&name),
         Family::GemmSm90 => false,
     };
@@ -208,6 +209,7 @@ mod tests {
             (Family::Decode, "--causal"),
             (Family::Decode, "--layout bhsd"),
             (Family::BackwardSm80, "--softcap 2"),
+            (Family::BackwardSm90, "--dropout 0.1"),
             (Family::ForwardSm80, "--k 64"),
             (Family::GemmSm90, "--batch 2"),
         ] {

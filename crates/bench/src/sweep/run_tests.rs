@@ -158,7 +158,8 @@ fn every_operation_has_its_inputs_and_its_verdict() {
     let forward = Problem::new(tensors, DType::F16, Options::default()).unwrap();
     let backward = BackwardProblem::like(forward).unwrap();
     verified::<f16, _>(backward.clone(), "backward_keys_sm80_f16_m32_n128_d64_w4_b2", 3);
-    verified::<f16, _>(backward, "backward_queries_sm80_f16_m128_n32_d64_w4_b2", 3);
+    verified::<f16, _>(backward.clone(), "backward_queries_sm80_f16_m128_n32_d64_w4_b2", 3);
+    verified::<f16, _>(backward, "backward_keys_sm90_f16_m64_n128_d64_b1", 3);
     let (a, b) = (MatrixLayout::row_major(130, 64), MatrixLayout::column_major(64, 72));
     let matrices = Matrices { a, b, c: MatrixLayout::row_major(130, 72) };
     let product = GemmProblem::new(matrices, DType::F16).unwrap();

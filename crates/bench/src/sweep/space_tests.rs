@@ -81,7 +81,7 @@ fn what_a_tile_does_not_have_cannot_be_asked_for() {
 
 #[test]
 fn where_nothing_is_asked_for_the_listed_tiles_are_tried() {
-    for kernel in [Family::Decode, Family::BackwardSm80, Family::GemmSm90] {
+    for kernel in [Family::Decode, Family::BackwardSm80, Family::BackwardSm90, Family::GemmSm90] {
         let space = Space::new(Space { operands: Vec::new(), ..nothing(kernel) }).unwrap();
         let candidates = space.candidates(&Limits::of(90));
         let head_dims: Vec<u32> = space.head_dims.iter().map(|&head_dim| head_dim as u32).collect();

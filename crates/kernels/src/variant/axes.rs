@@ -1,7 +1,9 @@
 //! What of a kernel's tile can be chosen, and the tile of what was chosen.
 
 use super::{Config, Kernel, Layout, Storage};
-use crate::config::{BackwardMmaConfig, DecodeConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config};
+use crate::config::{
+    BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+};
 use crate::entries::{Algorithm, GemmAlgorithm};
 
 /// Which sizes of a kernel's tile can be chosen, beside BLOCK_M.
@@ -51,7 +53,9 @@ impl Axes {
             Kernel::Attention(
                 Algorithm::ForwardSm80 | Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80,
             ) => Self { warps: true, ..Self::of_tile(16) },
-            Kernel::Attention(Algorithm::ForwardSm90) => Self { min_blocks: false, ..Self::of_tile(16) },
+            Kernel::Attention(
+                Algorithm::ForwardSm90 | Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90,
+            ) => Self { min_blocks: false, ..Self::of_tile(16) },
             Kernel::Attention(Algorithm::Decode) => {
                 Self { block_n: false, warps: true, stages: true, ..Self::of_tile(32) }
             }
@@ -64,7 +68,8 @@ impl Axes {
 }
 
 impl Config {
-    /// A tile of `kernel` in a storage type; `None` where it cannot be chosen.
+    /// A tile of `kernel` in a storage type; `None` where it cannot be chosen, or the kernel's type has no
+    /// such number of rows.
     pub const fn new(kernel: Kernel, dtype: Storage, sizes: Sizes) -> Option<Self> {
         let Sizes { block_m, block_n, head_dim, warps, stages, layout } = sizes;
         let element_bytes = if matches!(dtype, Storage::E4m3) { 1 } else { 2 };
@@ -81,6 +86,12 @@ impl Config {
                 }
                 Algorithm::BackwardQueriesSm80 => {
                     Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
+                }
+                Algorithm::BackwardKeysSm90 if block_n == BackwardSm90Config::OWNED => {
+                    Self::BackwardSm90(BackwardSm90Config { owns_keys: true, step: block_m, head_dim })
+                }
+                Algorithm::BackwardQueriesSm90 if block_m == BackwardSm90Config::OWNED => {
+                    Self::BackwardSm90(BackwardSm90Config { owns_keys: false, step: block_n, head_dim })
                 }
                 _ => return None,
             },
