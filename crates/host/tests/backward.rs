@@ -247,7 +247,7 @@ fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
     }
 }
 
-/// Four sequences: one without queries, one without keys; the last rows are nobody's.
+/// Four sequences: one without queries, one without keys; the last rows are nobody's, and NaN.
 fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
     let (q, k) = (TensorLayout::bshd(1, 150, 4, 40), TensorLayout::bhsd(1, 160, 2, 40));
     let v = TensorLayout::bshd(1, 160, 2, 24);
@@ -255,7 +255,19 @@ fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
     let (of_q, of_k) = ([0, 70, 75, 75, 140], [0, 40, 120, 150, 150]);
     let problem = Problem::varlen(tensors, T::DTYPE, options, &of_q, &of_k).unwrap();
     let like = *BackwardProblem::like(problem.clone()).unwrap().layouts();
-    Made::new(problem, like, 9)
+    let mut made = Made::new(problem, like, 9);
+    let [q, k, v] = &mut made.inputs;
+    for (values, layout, rows) in [
+        (q, tensors.q, 140..150),
+        (k, tensors.k, 150..160),
+        (v, tensors.v, 150..160),
+        (&mut made.dout, like.dout, 140..150),
+    ] {
+        for (row, head) in rows.flat_map(|row| (0..layout.heads).map(move |head| (row, head))) {
+            values[layout.row(0, row, head)..][..layout.head_dim].fill(T::from_f32(f32::NAN));
+        }
+    }
+    made
 }
 
 #[test]

@@ -6,13 +6,15 @@ use crate::params::BackwardParams;
 use crate::ptx::{global, index, math};
 use crate::scheduler::WorkTile;
 use crate::softmax::reduce;
-use crate::tile::mma::CHUNK;
 use crate::tile::simt::GlobalTile;
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 /// Query rows of a block.
 pub const BLOCK_M: u32 = 32;
+
+/// Bytes of a chunk.
+const CHUNK: u32 = 16;
 
 /// Lanes that take a row, a chunk of 16 bytes each.
 const ROW_LANES: u32 = 16;
