@@ -84,9 +84,13 @@ fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry) -> u32 {
     if !forward.causal() || forward.window().0.is_some() {
         return 1;
     }
-    let owns_keys = entry.algorithm == Algorithm::BackwardKeysSm90;
-    let heads = if owns_keys { cached_kv_heads(forward) } else { cached_heads(forward) };
-    u32::try_from(heads).unwrap_or(u32::MAX)
+    let (cached, heads) = if entry.algorithm == Algorithm::BackwardKeysSm90 {
+        (cached_kv_heads(forward), forward.kv_heads())
+    } else {
+        (cached_heads(forward), forward.heads())
+    };
+    // The plan checked that all heads' tiles are below 2^31, and so are heads.
+    cached.min(heads * forward.batch()) as u32
 }
 
 /// The parameters that every entry takes.
@@ -116,4 +120,32 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         heads_per_swizzle: 1,
         fix_up: 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backward::BackwardRequest;
+    use crate::sim::Sim;
+    use crate::{DType, Options, Plan, Problem};
+
+    /// Heads of a swizzle of the launch that owns keys, and of that which owns queries.
+    fn swizzles(seqlen: usize, causal: bool) -> Vec<u32> {
+        let q = TensorLayout::bshd(3, seqlen, 8, 64);
+        let kv = TensorLayout::bshd(3, seqlen, 2, 64);
+        let options = Options { causal, ..Options::default() };
+        let problem = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, options).unwrap();
+        let problem = BackwardProblem::like(problem).unwrap();
+        let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
+        plan.launches()[1..].iter().map(|launch| heads_per_swizzle(&problem, launch.entry)).collect()
+    }
+
+    #[test]
+    fn under_a_causal_mask_heads_that_l2_holds_go_together() {
+        // 256 bytes of a row of both others: 4 heads of Q and dO, or 1 of K and V for 4 of queries.
+        assert_eq!(swizzles(8192, true), [4, 24]);
+        assert_eq!(swizzles(65536, true), [1, 8]);
+        assert_eq!(swizzles(8, true), [6, 24]);
+        assert_eq!(swizzles(8192, false), [1, 1]);
+    }
 }
