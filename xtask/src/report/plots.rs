@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use fa_bench::lab::{Document, Figure as Number, Row, Unit};
+use fa_bench::sweep::QUERIES_AND_KEYS;
 use fa_bench::sweep::heat_map::{self, Cell};
 
 use super::canvas::{self, Axis, Bar, Curve};
@@ -238,7 +239,7 @@ fn tiles(document: &Document, title: &str) -> Result<Option<canvas::Panel>> {
     if panels.is_empty() {
         return Ok(None);
     }
-    let svg = heat_map::svg(title, heat_map::QUERIES_AND_KEYS, &panels)?;
+    let svg = heat_map::svg(title, QUERIES_AND_KEYS, &panels)?;
     let side = |name: &str| svg.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok();
     let (Some(width), Some(height)) = (side("width"), side("height")) else { return Ok(None) };
     Ok(Some(canvas::Panel { width, height, svg }))

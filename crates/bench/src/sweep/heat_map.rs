@@ -27,12 +27,6 @@ const SCALE: i32 = 130;
 /// Characters of a reason that fit a line of a cell, and lines.
 const WRAP: (usize, usize) = (23, 4);
 
-/// What BLOCK_M and BLOCK_N of attention are.
-pub const QUERIES_AND_KEYS: [&str; 2] = ["BLOCK_M (query rows)", "BLOCK_N (key rows)"];
-
-/// Those of a product.
-pub(super) const ROWS_AND_COLUMNS: [&str; 2] = ["BLOCK_M (rows of C)", "BLOCK_N (columns of C)"];
-
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// What a cell shows.

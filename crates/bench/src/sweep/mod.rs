@@ -23,6 +23,7 @@ use flash_attention::{BackendKind, Element, Error};
 pub use built::{Builder, Module, Tools};
 pub(crate) use document::folder_name;
 pub use document::{Document, Row};
+pub use shape::QUERIES_AND_KEYS;
 
 use crate::args::{BackendArgs, MeasureArgs, named};
 use crate::failure::usage;

@@ -4,8 +4,13 @@ use flash_attention::Problem;
 use flash_attention::gemm::GemmProblem;
 use serde::{Deserialize, Serialize};
 
-use super::heat_map::{QUERIES_AND_KEYS, ROWS_AND_COLUMNS};
 use crate::problem::Layout;
+
+/// What BLOCK_M and BLOCK_N of attention are.
+pub const QUERIES_AND_KEYS: [&str; 2] = ["BLOCK_M (query rows)", "BLOCK_N (key rows)"];
+
+/// Those of a product.
+const ROWS_AND_COLUMNS: [&str; 2] = ["BLOCK_M (rows of C)", "BLOCK_N (columns of C)"];
 
 /// What the problems of a sweep have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
