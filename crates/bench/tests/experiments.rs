@@ -130,7 +130,7 @@ fn causal_counts_useful_operations() {
 fn backward_times_both_passes_and_measures_what_p_would_take() {
     for (backend, kernels, sizes) in [
         ("cpu", ["forward_cpu", "backward_cpu"], "--heads 2 --seq 96"),
-        ("sim", ["forward_sm90", "backward_sm80"], "--seq 40"),
+        ("sim", ["forward_sm90", "backward_sm90"], "--seq 40"),
     ] {
         let document = json(&format!("backward --backend {backend} {sizes} --dim 24 --iterations 2 --json"));
         all_right(&document, &[]);
