@@ -91,7 +91,7 @@ impl BackwardSm90Config {
     /// Bytes of shared memory with so many stages.
     const fn needed(&self, stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
-        // The barriers of the owned tensors are two of 8 bytes, and so are those of a stage, and where it lands.
+        // Two barriers of 8 bytes each: of the owned tensors, of a stage, and of where that lands.
         let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 32);
         self.row_bytes(2 * Self::OWNED as u64).saturating_add(stages.saturating_mul(stage)).saturating_add(16)
     }

@@ -185,8 +185,8 @@ impl<T: Tile> Consumer<T> {
         self.warpgroup.commit_products();
     }
 
-    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next, which is the
-    /// stage at hand: products with A in registers and in shared memory in turn.
+    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next step, which
+    /// is at hand: products with A in registers and in shared memory in turn.
     #[inline(always)]
     fn begin_gradients<const LAST: bool>(&mut self, stage: u32) {
         let products = if T::OWNS_KEYS { 2 * Self::DEPTHS } else { Self::DEPTHS };
