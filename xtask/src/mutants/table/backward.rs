@@ -144,12 +144,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "j / 4 * 2 + j % 2",
                 "j / 4 * 2",
             ),
-            defect(
-                "backward_sm90_gradient",
-                "dV is made from Q",
-                "let (which, depth) = (of_values as usize, begun % Self::DEPTHS);",
-                "let (which, depth) = (0, begun % Self::DEPTHS);",
-            ),
+            defect("backward_sm90_gradient", "dV is made from Q", "of_values as usize", "0_usize"),
         ],
     },
     Family {
@@ -166,14 +161,14 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm90_ends",
                 "rows of the next packed sequence are multiplied",
-                "if rows < T::STEP {",
-                "if rows + 1 < T::STEP && rows > T::STEP {",
+                "rows < T::STEP",
+                "rows > T::STEP",
             ),
             defect(
                 "backward_sm90_head",
                 "all query heads of a group have the first one's lse",
-                "let work = WorkTile { head, ..block.work };",
-                "let work = block.work;",
+                "WorkTile { head, ..block.work }",
+                "block.work",
             ),
         ],
     },
