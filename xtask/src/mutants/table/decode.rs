@@ -64,8 +64,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "decode_sink",
                 "each split counts the sink",
-                "if params.num_splits == 1 {",
-                "if params.num_splits > 0 {",
+                "params.num_splits == 1",
+                "params.num_splits > 0",
             ),
             defect(
                 "merge_share",
