@@ -61,16 +61,15 @@ impl<T: Element<Output = T>> Made<T> {
 
     /// dQ, dK and dV, in buffers of a value that nothing computes.
     fn run(&self, backend: &Backend) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
-        self.run_with(backend, None)
+        self.run_with(backend, &BackwardRequest::default())
     }
 
     fn run_with(
         &self,
         backend: &Backend,
-        kernel: Option<BackwardKernel>,
+        request: &BackwardRequest,
     ) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
-        let request = BackwardRequest { kernel, ..BackwardRequest::default() };
-        let plan = backend.plan(&self.problem, &request)?;
+        let plan = backend.plan(&self.problem, request)?;
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
@@ -78,8 +77,8 @@ impl<T: Element<Output = T>> Made<T> {
         Ok(([dq, dk, dv], plan))
     }
 
-    fn check(&self, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
-        let ran = self.run_with(backend, kernel).map_err(|error| TestCaseError::fail(error.to_string()));
+    fn check(&self, backend: &Backend, request: &BackwardRequest) -> Result<(), TestCaseError> {
+        let ran = self.run_with(backend, request).map_err(|error| TestCaseError::fail(error.to_string()));
         let ([dq, dk, dv], plan) = ran?;
         let layouts = self.problem.layouts();
         for (layout, gradient, name) in
@@ -95,11 +94,20 @@ impl<T: Element<Output = T>> Made<T> {
     }
 }
 
+/// With this kernel, if any.
+fn with(kernel: Option<BackwardKernel>) -> BackwardRequest {
+    BackwardRequest { kernel, ..BackwardRequest::default() }
+}
+
 fn check_any(case: &Case, backend: &Backend, kernel: Option<BackwardKernel>) -> Result<(), TestCaseError> {
+    check_request(case, backend, &with(kernel))
+}
+
+fn check_request(case: &Case, backend: &Backend, request: &BackwardRequest) -> Result<(), TestCaseError> {
     match case.dtype {
-        DType::F32 => Made::<f32>::of_case(case).check(backend, kernel),
-        DType::F16 => Made::<f16>::of_case(case).check(backend, kernel),
-        DType::Bf16 => Made::<bf16>::of_case(case).check(backend, kernel),
+        DType::F32 => Made::<f32>::of_case(case).check(backend, request),
+        DType::F16 => Made::<f16>::of_case(case).check(backend, request),
+        DType::Bf16 => Made::<bf16>::of_case(case).check(backend, request),
         DType::E4m3 => unreachable!("e4m3 has no backward pass"),
     }
 }
@@ -162,6 +170,8 @@ proptest! {
         half in any::<bool>(),
         head_dims in (0..8_usize, 0..16_usize, 0..16_usize),
         gap in 0..2_usize,
+        // Of all heads at a time, of one or two, and not stored.
+        workspace_limit in prop::sample::select(vec![None, Some(400_000), Some(0)]),
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
@@ -176,7 +186,8 @@ proptest! {
             options: Options { causal, window, ..Options::default() },
             ..case
         };
-        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm90))?;
+        let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
+        check_request(&case, &Backend::simulator(schedule), &request)?;
     }
 
     #[test]
@@ -303,7 +314,10 @@ fn each_schedule_gives_the_same_bits() {
     for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
         let made = &packed;
         let bits = |seed| {
-            let (gradients, _) = made.run_with(&Backend::simulator(seed), Some(kernel)).unwrap();
+            // Whether and how dS is stored does not show either.
+            let workspace_limit = [None, Some(200_000), Some(0)][seed as usize % 3];
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let (gradients, _) = made.run_with(&Backend::simulator(seed), &request).unwrap();
             gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
         };
         let first = bits(0);
@@ -337,8 +351,12 @@ fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
     let problem =
         BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
-    let plan = Backend::simulator(0).plan(&problem, &BackwardRequest::default()).unwrap();
-    assert_eq!(plan.workspace_bytes(), 4 * 2 * 1024);
+    let backend = Backend::simulator(0);
+    let delta = 4 * 2 * 1024;
+    for (limit, workspace) in [(None, delta + (4 << 20)), (Some(2 << 20), delta)] {
+        let request = BackwardRequest { workspace_limit: limit, ..BackwardRequest::default() };
+        assert_eq!(backend.plan(&problem, &request).unwrap().workspace_bytes(), workspace);
+    }
     let made = Made::<f16>::new(problem.forward().clone(), *problem.layouts(), 2);
     let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
     let plan = backend.plan(&problem, &BackwardRequest::default()).unwrap();

@@ -4,6 +4,7 @@
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
 mod backward;
+mod backward_dq_sm90;
 mod backward_sm90;
 mod decode;
 mod feasibility;
@@ -11,6 +12,7 @@ mod forward_sm90;
 mod gemm;
 
 pub use backward::{BackwardConfig, BackwardMmaConfig};
+pub use backward_dq_sm90::BackwardDqSm90Config;
 pub use backward_sm90::BackwardSm90Config;
 pub use decode::{DecodeConfig, WARP_KEYS};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
@@ -28,6 +30,12 @@ pub const THREAD_ROWS: u32 = 4;
 /// Floats of padding behind each shared row: 16-byte loads stay aligned, and consecutive rows
 /// start four banks apart, so that the lanes of a quarter-warp hit different banks.
 pub const ROW_PADDING: u32 = 4;
+
+/// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
+const SHARED: u32 = 227 << 10;
+
+/// Bytes of a line of a row on Hopper: the span of the swizzle.
+const LINE: u32 = 128;
 
 /// Threads of a block, on every device (CUDA C++ Programming Guide, technical specifications).
 const MAX_THREADS: u32 = 1024;

@@ -191,15 +191,16 @@ impl WorkTile {
     }
 
     /// As [`Self::of_block`], swizzle after swizzle of heads, in each the tiles of all heads that come first,
-    /// then those that come second.
+    /// then those that come second. The `order` is how many heads a swizzle has, and the grid's first head,
+    /// of one sequence after the other.
     ///
     /// # Safety
-    /// As [`Self::of_block`], and `heads_per_swizzle` is at least 1.
+    /// As [`Self::of_block`], of the heads that the grid has tiles for, and a swizzle has at least one.
     #[inline(always)]
-    pub unsafe fn of_swizzle(params: &AttentionParams, tiles: u32, heads_per_swizzle: u32) -> Self {
+    pub unsafe fn of_swizzle(params: &AttentionParams, tiles: u32, order: (u32, u32)) -> Self {
         // SAFETY: there are tiles and heads, and the offsets are readable.
         unsafe {
-            let (head, place) = Self::place_in_swizzle(tiles, heads_per_swizzle);
+            let (head, place) = Self::place_in_swizzle(tiles, order);
             assert_unchecked(params.heads > 0);
             Self::of_place(params, tiles, place, head % params.heads, head / params.heads)
         }
@@ -208,12 +209,12 @@ impl WorkTile {
     /// As [`Self::of_key_block`], in the order of [`Self::of_swizzle`].
     ///
     /// # Safety
-    /// As [`Self::of_key_block`], and `heads_per_swizzle` is at least 1.
+    /// As [`Self::of_key_block`] and [`Self::of_swizzle`].
     #[inline(always)]
-    pub unsafe fn of_key_swizzle(params: &AttentionParams, tiles: u32, heads_per_swizzle: u32) -> Self {
+    pub unsafe fn of_key_swizzle(params: &AttentionParams, tiles: u32, order: (u32, u32)) -> Self {
         // SAFETY: there are tiles and heads, the group divides them, and the offsets are readable.
         unsafe {
-            let (head, tile) = Self::place_in_swizzle(tiles, heads_per_swizzle);
+            let (head, tile) = Self::place_in_swizzle(tiles, order);
             assert_unchecked(params.group > 0);
             let kv_heads = params.heads / params.group;
             assert_unchecked(kv_heads > 0);
@@ -226,13 +227,14 @@ impl WorkTile {
     /// Head, of one sequence after the other, and place among its tiles of this block.
     ///
     /// # Safety
-    /// The grid has `tiles` blocks, at least 1, for each head, and `heads_per_swizzle` is at least 1.
+    /// The grid has `tiles` blocks, at least 1, for each head, and a swizzle has at least one head.
     #[inline(always)]
-    unsafe fn place_in_swizzle(tiles: u32, heads_per_swizzle: u32) -> (u32, u32) {
+    unsafe fn place_in_swizzle(tiles: u32, (swizzle, first): (u32, u32)) -> (u32, u32) {
         // SAFETY: `tiles` is at least 1, and the block's index below the number of all heads' tiles.
         unsafe {
             assert_unchecked(tiles > 0);
-            in_swizzle(heads_per_swizzle, index::blocks() / tiles, tiles, index::block())
+            let (head, place) = in_swizzle(swizzle, index::blocks() / tiles, tiles, index::block());
+            (first + head, place)
         }
     }
 

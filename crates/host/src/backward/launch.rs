@@ -1,22 +1,25 @@
 //! From a problem and addresses to the backward kernels' parameters.
 
-use fa_kernels::config::BackwardSm90Config;
+use fa_kernels::attention::stored_ds;
+use fa_kernels::config::{BackwardDqSm90Config, BackwardSm90Config};
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
-use fa_kernels::params::{BackwardParams, Mapped, Strides};
+use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides};
 use fa_kernels::ptx::tma;
 
-use super::{BackwardProblem, GradientLayouts};
+use super::plan::owns_keys;
+use super::stored::{self, Heads};
+use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, strides};
 use crate::plan::{cached_heads, cached_kv_heads};
 use crate::tensor_map::TensorMap;
-use crate::{Error, Result, TensorLayout, Tensors};
+use crate::{Error, Problem, Result, TensorLayout, Tensors};
 
 /// Addresses of a backward problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardAddresses {
     /// Those of the forward pass, whose O and lse are read; the workspace is that of the backward plan,
-    /// aligned to 4 bytes.
+    /// aligned to 16 bytes.
     pub forward: Addresses,
     /// Gradient of the output.
     pub dout: u64,
@@ -43,16 +46,19 @@ impl BackwardAddresses {
 /// When lse, or another address that the problem needs, was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &BackwardProblem,
-    entry: &Entry,
+    (entry, heads): (&Entry, Heads),
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
     let params = plain_params(problem, addresses)?;
-    if !matches!(entry.algorithm, Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) {
+    if entry.algorithm.family() != BackwardKernel::BackwardSm90.name() {
         return Ok(Params::Backward(params));
     }
     let params = BackwardParams {
-        heads_per_swizzle: heads_per_swizzle(problem, entry),
+        heads_per_swizzle: heads_per_swizzle(problem, entry, heads),
+        // The plan checked that all heads' tiles are below 2^31, and so are heads.
+        first_head: heads.first as u32,
+        ds: stored::layout(problem.forward(), addresses.forward.workspace),
         // A map clips at the end of its tensor, and not at that of a packed sequence.
         fix_up: if problem.forward().cu_seqlens().is_some() { fix_up_distance(entry) } else { 0 },
         ..params
@@ -60,6 +66,15 @@ pub(crate) fn params(
     let Tensors { q, k, v, .. } = problem.forward().tensors();
     let map = |address, layout, rows| encode(&class_map((address, 2), layout, rows, 0));
     let (queries, keys) = (entry.tile.block_m, entry.tile.block_n);
+    if entry.algorithm == Algorithm::BackwardDqSm90 {
+        let layout = ds_layout(problem.forward(), heads);
+        let ds = encode(&class_map((params.ds.address, 2), &layout, keys, 0))?;
+        let unread = tma::TensorMap::default();
+        return Ok(Params::MappedBackward(Mapped {
+            maps: [ds, map(addresses.forward.k, k, keys)?, unread, unread],
+            params,
+        }));
+    }
     let maps = [
         map(addresses.forward.q, q, queries)?,
         map(addresses.forward.k, k, keys)?,
@@ -69,28 +84,33 @@ pub(crate) fn params(
     Ok(Params::MappedBackward(Mapped { maps, params }))
 }
 
+/// dS of these query heads as a view: panels are its heads.
+fn ds_layout(forward: &Problem, heads: Heads) -> TensorLayout {
+    let (rows, panels) = (stored::key_rows(forward), stored::panels(forward));
+    TensorLayout::bhsd(heads.count, rows, panels, stored_ds::PANEL as usize)
+}
+
 /// Where steps land that are fixed up.
 const fn fix_up_distance(entry: &Entry) -> u32 {
     let Tile { block_m, block_n, head_dim } = entry.tile;
-    let owns_keys = matches!(entry.algorithm, Algorithm::BackwardKeysSm90);
+    if matches!(entry.algorithm, Algorithm::BackwardDqSm90) {
+        return BackwardDqSm90Config { block_m, head_dim }.fix_up_distance();
+    }
+    let owns_keys = owns_keys(entry.algorithm);
     BackwardSm90Config { owns_keys, step: if owns_keys { block_m } else { block_n }, head_dim }
         .fix_up_distance()
 }
 
 /// Heads whose tiles are computed at about the same time. Under a causal mask the longest tiles of them go
 /// first, so that a grid does not end with a long one; as many as L2 holds the other rows of.
-fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry) -> u32 {
+fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry, heads: Heads) -> u32 {
     let forward = problem.forward();
     if !forward.causal() || forward.window().0.is_some() {
         return 1;
     }
-    let (cached, heads) = if entry.algorithm == Algorithm::BackwardKeysSm90 {
-        (cached_kv_heads(forward), forward.kv_heads())
-    } else {
-        (cached_heads(forward), forward.heads())
-    };
+    let cached = if owns_keys(entry.algorithm) { cached_kv_heads(forward) } else { cached_heads(forward) };
     // The plan checked that all heads' tiles are below 2^31, and so are heads.
-    cached.min(heads * forward.batch()) as u32
+    cached.min(heads.count) as u32
 }
 
 /// The parameters that every entry takes.
@@ -119,6 +139,8 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         dv_strides: strides(dv),
         heads_per_swizzle: 1,
         fix_up: 0,
+        ds: StoredDs::default(),
+        first_head: 0,
     })
 }
 
@@ -137,7 +159,10 @@ mod tests {
         let problem = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, options).unwrap();
         let problem = BackwardProblem::like(problem).unwrap();
         let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
-        plan.launches()[1..].iter().map(|launch| heads_per_swizzle(&problem, launch.entry)).collect()
+        plan.launches()[1..]
+            .iter()
+            .map(|launch| heads_per_swizzle(&problem, launch.entry, launch.details))
+            .collect()
     }
 
     #[test]

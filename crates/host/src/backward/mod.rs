@@ -9,6 +9,7 @@ mod plan;
 mod problem;
 #[cfg(feature = "testing")]
 mod reference;
+mod stored;
 
 #[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};
@@ -18,3 +19,4 @@ pub use plan::{BackwardKernel, BackwardPlan, BackwardRequest};
 pub use problem::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardResults, GradientLayouts};
 #[cfg(feature = "testing")]
 pub use reference::{GradientInputs, Gradients, KvHead};
+pub use stored::DEFAULT_WORKSPACE_LIMIT;

@@ -3,6 +3,7 @@
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
+use super::stored::Heads;
 use super::{
     BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
     BackwardRequest, BackwardResults, params, plan,
@@ -19,7 +20,7 @@ impl Operation for BackwardProblem {
     type Kernel = BackwardKernel;
     type Algorithm = Algorithm;
     type Tile = Tile;
-    type Details = ();
+    type Details = Heads;
     type Addresses = BackwardAddresses;
     type Inputs<'a, T: Element> = BackwardInputs<'a, T>;
     type Outputs<'a, T: Element> = BackwardOutputs<'a, T>;
@@ -52,7 +53,7 @@ impl Operation for BackwardProblem {
                 v: place(Tensor::input("v", inputs.v, tensors.v))?,
                 o: place(Tensor::input("o", inputs.o, tensors.o))?,
                 lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
-                workspace: place(Tensor::workspace("delta", plan.workspace_bytes()))?,
+                workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
                 per_head: forward.scores().place(place)?,
                 cu_seqlens: forward
                     .cu_seqlens()
@@ -79,7 +80,7 @@ impl Operation for BackwardProblem {
         addresses: &BackwardAddresses,
         encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
-        params(plan.problem(), launch.entry, addresses, encode)
+        params(plan.problem(), (launch.entry, launch.details), addresses, encode)
     }
 
     fn run_on_cpu<T: Element>(

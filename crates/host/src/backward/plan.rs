@@ -5,12 +5,13 @@ use std::fmt;
 use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
+use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Heads};
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
     checked_grid, fastest_first, that_hold, tile_too_large, unmapped, unsupported_dtype,
 };
-use crate::{BackendKind, Device, Error, Plan, Result, Tensors};
+use crate::{BackendKind, Device, Error, Plan, Problem, Result, Tensors};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,9 +77,20 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
+    /// Bytes of workspace that may be taken beside delta, which is 4 bytes a row; `None` for
+    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of as many heads at a time as fit, and computed twice where
+    /// that of one key/value head does not.
+    pub workspace_limit: Option<u64>,
 }
 
-/// How a backward problem will be computed; its workspace is delta, fp32 for each row.
+impl BackwardRequest {
+    fn workspace_limit(&self) -> u64 {
+        self.workspace_limit.unwrap_or(DEFAULT_WORKSPACE_LIMIT)
+    }
+}
+
+/// How a backward problem will be computed; its workspace is delta, fp32 for each row, and behind it dS of
+/// some heads, where that is stored.
 pub type BackwardPlan = Plan<BackwardProblem>;
 
 type Choice = operation::Choice<BackwardProblem>;
@@ -104,13 +116,13 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         request.entry.as_deref() == Some(entry.name)
             && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
     };
-    let mut built =
-        launches(problem, kernel).into_iter().flat_map(|it| built_for(it, problem.forward().dtype()));
+    let of_launches = ways(problem, kernel).iter().flatten();
+    let mut built = of_launches.flat_map(|&it| built_for(it, problem.forward().dtype()));
     let asked = match &request.entry {
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
         None => None,
     };
-    of_kernel(problem, device, (kernel, why), asked, TUNED)
+    of_kernel(problem, device, (kernel, why), (asked, request.workspace_limit()), TUNED)
 }
 
 /// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
@@ -126,15 +138,15 @@ pub(super) fn plan_entry(
     let unfit = |reason: &str| Error::UnfitEntry { entry: entry.name, reason: reason.to_owned() };
     let kernel = BackwardKernel::ALL.into_iter().find(|kernel| kernel.name() == entry.algorithm.family());
     let kernel = kernel.ok_or_else(|| unfit("it is no launch of a backward pass"))?;
-    let request = BackwardRequest { kernel: Some(kernel), entry: None };
+    let request = BackwardRequest { kernel: Some(kernel), ..BackwardRequest::default() };
     check_heads(problem.forward())?;
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
     let chosen = choose_kernel(problem, device, &request)?;
-    if !launches(problem, kernel).contains(&entry.algorithm) {
+    if !ways(problem, kernel).iter().flatten().any(|&algorithm| algorithm == entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
-    of_kernel(problem, device, chosen, Some(entry), TUNED)
+    of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
 }
 
 /// The kernel asked for, or the fastest that takes the problem, and why.
@@ -199,30 +211,83 @@ fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
 }
 
 /// Whether a launch's blocks own keys, and not queries.
-const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
-    matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
+pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
+    use Algorithm::{
+        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80, BackwardKeysSm90,
+    };
+    matches!(
+        algorithm,
+        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90 | BackwardKeysDsSm90
+    )
 }
 
-/// What the launches of a GPU kernel compute, in their order.
-fn launches(problem: &BackwardProblem, kernel: BackwardKernel) -> [Algorithm; 3] {
-    if kernel == BackwardKernel::BackwardSm90 {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm90, Algorithm::BackwardQueriesSm90]
-    } else if kernel == BackwardKernel::BackwardSm80 {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeysSm80, Algorithm::BackwardQueriesSm80]
-    } else if problem.forward().dropout().is_some() {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeysDropout, Algorithm::BackwardQueriesDropout]
-    } else {
-        [Algorithm::BackwardDelta, Algorithm::BackwardKeys, Algorithm::BackwardQueries]
+/// What the launches of a GPU kernel compute, in their order: in each of the ways in which it does.
+fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 3]] {
+    use Algorithm::{
+        BackwardDelta, BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90,
+        BackwardKeysSm80, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
+        BackwardQueriesSm90,
+    };
+    match kernel {
+        BackwardKernel::BackwardSm90 => &[
+            [BackwardDelta, BackwardKeysSm90, BackwardQueriesSm90],
+            [BackwardDelta, BackwardKeysDsSm90, BackwardDqSm90],
+        ],
+        BackwardKernel::BackwardSm80 => &[[BackwardDelta, BackwardKeysSm80, BackwardQueriesSm80]],
+        _ if problem.forward().dropout().is_some() => {
+            &[[BackwardDelta, BackwardKeysDropout, BackwardQueriesDropout]]
+        }
+        _ => &[[BackwardDelta, BackwardKeys, BackwardQueries]],
     }
 }
 
-/// The launches of a GPU kernel, one of them with the entry asked for.
+/// Of how many key/value heads at a time dS is stored, if it is, and why.
+fn stored_heads(
+    problem: &BackwardProblem,
+    device: &Device,
+    asked: Option<&'static Entry>,
+    limit: u64,
+) -> Result<(Option<usize>, String)> {
+    let forward = problem.forward();
+    let most = stored::fitting(forward, limit);
+    let too_large = || {
+        let bytes = stored::kv_head_bytes(forward);
+        format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
+    };
+    let heads = match asked.map(|entry| entry.algorithm) {
+        Some(Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) => {
+            return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
+        }
+        Some(Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90) => {
+            let heads = stored::fastest(problem, device, most).or((most > 0).then_some(most));
+            let unfit = |entry: &'static Entry| Error::UnfitEntry { entry: entry.name, reason: too_large() };
+            Some(heads.ok_or_else(|| asked.map_or_else(|| unreachable!("an entry was matched"), unfit))?)
+        }
+        _ if most == 0 => return Ok((None, format!("scores are computed twice: {}", too_large()))),
+        _ => stored::fastest(problem, device, most),
+    };
+    Ok(match heads {
+        Some(heads) => {
+            let (all, bytes) =
+                (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, heads));
+            let why = format!(
+                "dS of {heads} of {all} key/value heads at a time is stored, in a workspace of {bytes} bytes of at most {limit}, \
+                 so that no score is computed twice"
+            );
+            (Some(heads), why)
+        }
+        None => {
+            (None, "scores are computed twice: that was estimated to be faster than to store dS".to_owned())
+        }
+    })
+}
+
+/// The launches of a GPU kernel, one of them with the entry asked for, in a workspace of so many bytes.
 fn of_kernel(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, why): (BackwardKernel, String),
-    asked: Option<&'static Entry>,
+    (asked, limit): (Option<&'static Entry>, u64),
     table: &[Tuned],
 ) -> Result<Choice> {
     let forward = problem.forward();
@@ -231,7 +296,7 @@ fn of_kernel(
         tile: None,
         launches: Vec::new(),
         unaligned: Vec::new(),
-        workspace_bytes: 4 * forward.lse_len() as u64,
+        workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![
             why,
             "a launch that owns keys and one that owns queries, so that nothing is added up by atomics and each run gives the \
@@ -239,11 +304,21 @@ fn of_kernel(
                 .to_owned(),
         ],
     };
-    let launches = launches(problem, kernel);
-    if launches.contains(&Algorithm::BackwardKeysDropout) {
+    let (mut chunk, mut way) = (None, ways(problem, kernel)[0]);
+    if kernel == BackwardKernel::BackwardSm90 {
+        let (heads, why) = stored_heads(problem, device, asked, limit)?;
+        plan.reasons.push(why);
+        if let Some(heads) = heads {
+            plan.workspace_bytes = stored::workspace_bytes(forward, heads);
+            way = ways(problem, kernel)[1];
+        }
+        chunk = heads;
+    }
+    if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
     }
-    for algorithm in launches {
+    let mut entries = Vec::with_capacity(way.len());
+    for algorithm in way {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;
@@ -251,21 +326,36 @@ fn of_kernel(
             }
             None => choose_entry(problem, device, (kernel, algorithm), table)?,
         };
-        let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-        let (rows, heads) = if owns_keys(algorithm) {
-            (forward.seqlen_k().div_ceil(block_n), forward.kv_heads())
-        } else {
-            (forward.seqlen_q().div_ceil(block_m), forward.heads())
-        };
-        let blocks = rows as u128 * heads as u128 * forward.batch() as u128;
-        plan.launches.push(Launch::new(entry, checked_grid(blocks)?));
         plan.reasons.push(reason(problem, device, entry, &order));
+        entries.push(entry);
+    }
+    let all = forward.kv_heads() * forward.batch();
+    let (delta, rest) = entries.split_at(1);
+    plan.launches.push(launch(forward, delta[0], Heads { first: 0, count: all })?);
+    let chunk = chunk.unwrap_or(all);
+    for first in (0..all).step_by(chunk) {
+        for entry in rest {
+            plan.launches.push(launch(forward, entry, Heads { first, count: chunk.min(all - first) })?);
+        }
     }
     if kernel == BackwardKernel::BackwardSm90 {
         let anywhere = (BackwardKernel::BackwardSm80, String::new());
-        plan.unaligned = of_kernel(problem, device, anywhere, None, table)?.launches;
+        plan.unaligned = of_kernel(problem, device, anywhere, (None, limit), table)?.launches;
     }
     Ok(plan)
+}
+
+/// The launch of an entry over these key/value heads.
+fn launch(forward: &Problem, entry: &'static Entry, kv_heads: Heads) -> Result<Launch<BackwardProblem>> {
+    let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
+    let (rows, per_head) = if owns_keys(entry.algorithm) {
+        (forward.seqlen_k().div_ceil(block_n), 1)
+    } else {
+        (forward.seqlen_q().div_ceil(block_m), forward.group())
+    };
+    let details = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
+    let grid = checked_grid(rows as u128 * details.count as u128)?;
+    Ok(Launch { details, ..Launch::new(entry, grid) })
 }
 
 /// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.

@@ -1,12 +1,7 @@
 //! Tiles of the backward kernels of Hopper.
 
 use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
-
-/// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
-const SHARED: u64 = 227 << 10;
-
-/// Bytes of a line of a row: the span of the swizzle.
-const LINE: u64 = 128;
+use super::{LINE, SHARED};
 
 /// Tile of `backward_sm90`: [`Self::OWNED`] rows of a pair of tensors (K and V, or Q and dO), 64 for each of
 /// two warpgroups that multiply, against `step` rows of the other pair at a time.
@@ -39,7 +34,7 @@ impl BackwardSm90Config {
 
     /// Bytes of `rows` rows in shared memory, in whole lines.
     const fn row_bytes(&self, rows: u64) -> u64 {
-        rows.saturating_mul((2 * self.head_dim as u64).div_ceil(LINE) * LINE)
+        rows.saturating_mul((2 * self.head_dim as u64).next_multiple_of(LINE as u64))
     }
 
     /// Bytes of both owned tensors.
@@ -59,7 +54,7 @@ impl BackwardSm90Config {
 
     /// Steps that shared memory holds at once: three where they fit.
     pub const fn stages(&self) -> u32 {
-        if self.needed(3) <= SHARED { 3 } else { 2 }
+        if self.needed(3) <= SHARED as u64 { 3 } else { 2 }
     }
 
     /// Where the statistics begin: behind all tiles.

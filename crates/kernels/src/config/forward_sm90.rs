@@ -1,12 +1,7 @@
 //! Tiles of the Hopper attention kernel.
 
 use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
-
-/// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
-const SHARED: u32 = 227 << 10;
-
-/// Bytes of a line of a row: the span of the swizzle.
-const LINE: u32 = 128;
+use super::{LINE, SHARED};
 
 /// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key
 /// rows of `head_dim` columns.

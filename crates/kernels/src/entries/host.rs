@@ -100,8 +100,12 @@ pub enum Algorithm {
     BackwardQueriesSm80,
     /// `attention::backward_sm90` owning keys.
     BackwardKeysSm90,
+    /// As [`Self::BackwardKeysSm90`], and dS is stored.
+    BackwardKeysDsSm90,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
+    /// `attention::backward_dq_sm90`, which reads the dS that [`Self::BackwardKeysDsSm90`] stores.
+    BackwardDqSm90,
 }
 
 impl Algorithm {
@@ -125,7 +129,10 @@ impl Algorithm {
             | Self::BackwardKeysDropout
             | Self::BackwardQueriesDropout => "backward_simt",
             Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
-            Self::BackwardKeysSm90 | Self::BackwardQueriesSm90 => "backward_sm90",
+            Self::BackwardKeysSm90
+            | Self::BackwardKeysDsSm90
+            | Self::BackwardQueriesSm90
+            | Self::BackwardDqSm90 => "backward_sm90",
         }
     }
 }

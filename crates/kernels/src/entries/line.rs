@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{pack, transpose as transposition};
 use crate::config::{
-    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig, GemmSimtConfig,
-    GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig,
+    GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 use crate::gemm::simt::BLOCK_K;
@@ -198,6 +198,17 @@ pub(super) const fn backward_queries_sm80(
 pub(super) const fn backward_keys_sm90(step: u32, head_dim: u32) -> Line {
     let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: true, step, head_dim });
     of(Algorithm::BackwardKeysSm90, config, HALF, 1)
+}
+
+/// As [`backward_keys_sm90`].
+pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
+    Line { kernel: Kernel::Attention(Algorithm::BackwardKeysDsSm90), ..backward_keys_sm90(step, head_dim) }
+}
+
+/// BLOCK_M, HEAD_DIM.
+pub(super) const fn backward_dq_sm90(block_m: u32, head_dim: u32) -> Line {
+    let config = Config::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim });
+    of(Algorithm::BackwardDqSm90, config, HALF, 1)
 }
 
 /// As [`backward_keys_sm90`].

@@ -35,4 +35,21 @@ pub struct BackwardParams {
     /// Bytes from the barriers where `attention::backward_sm90` waits for a step to those where it lands, to
     /// be fixed up: of packed sequences. 0 where it lands where they wait.
     pub fix_up: u32,
+    /// dS, where a launch stores it or reads it.
+    pub ds: StoredDs,
+    /// The first head of the launch, of one sequence after the other: of key/value heads where blocks own
+    /// keys. Read by `attention::backward_sm90` and `attention::backward_dq_sm90` alone.
+    pub first_head: u32,
+}
+
+/// dS / softmax_scale of the query heads of a launch, in the storage type, as `attention::stored_ds` says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredDs {
+    /// The first byte, a multiple of 16.
+    pub address: u64,
+    /// Bytes from one panel of 64 queries to the next.
+    pub panel_bytes: u64,
+    /// Bytes from one head to the next.
+    pub head_bytes: u64,
 }

@@ -2,7 +2,8 @@
 
 use super::{Config, Kernel, Layout, Storage};
 use crate::config::{
-    BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+    BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmSm90Config, MmaConfig,
+    SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 
@@ -54,8 +55,14 @@ impl Axes {
                 Algorithm::ForwardSm80 | Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80,
             ) => Self { warps: true, ..Self::of_tile(16) },
             Kernel::Attention(
-                Algorithm::ForwardSm90 | Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90,
+                Algorithm::ForwardSm90
+                | Algorithm::BackwardKeysSm90
+                | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardQueriesSm90,
             ) => Self { min_blocks: false, ..Self::of_tile(16) },
+            Kernel::Attention(Algorithm::BackwardDqSm90) => {
+                Self { block_n: false, min_blocks: false, ..Self::of_tile(16) }
+            }
             Kernel::Attention(Algorithm::Decode) => {
                 Self { block_n: false, warps: true, stages: true, ..Self::of_tile(32) }
             }
@@ -87,12 +94,15 @@ impl Config {
                 Algorithm::BackwardQueriesSm80 => {
                     Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
                 }
-                Algorithm::BackwardKeysSm90 if block_n == BackwardSm90Config::OWNED => {
+                Algorithm::BackwardKeysSm90 | Algorithm::BackwardKeysDsSm90
+                    if block_n == BackwardSm90Config::OWNED =>
+                {
                     Self::BackwardSm90(BackwardSm90Config { owns_keys: true, step: block_m, head_dim })
                 }
                 Algorithm::BackwardQueriesSm90 if block_m == BackwardSm90Config::OWNED => {
                     Self::BackwardSm90(BackwardSm90Config { owns_keys: false, step: block_n, head_dim })
                 }
+                Algorithm::BackwardDqSm90 => Self::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim }),
                 _ => return None,
             },
             Kernel::Gemm(GemmAlgorithm::GemmSm90) => {

@@ -74,7 +74,9 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardKeysSm80) => "backward_keys_sm80",
             Self::Attention(Algorithm::BackwardQueriesSm80) => "backward_queries_sm80",
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
+            Self::Attention(Algorithm::BackwardKeysDsSm90) => "backward_keys_ds_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
+            Self::Attention(Algorithm::BackwardDqSm90) => "backward_dq_sm90",
             _ => self.family(),
         }
     }
@@ -110,7 +112,9 @@ impl Kernel {
                 | Algorithm::ForwardSm90ScoreMod
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::BackwardKeysSm90
+                | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardQueriesSm90
+                | Algorithm::BackwardDqSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose,
             )

@@ -103,7 +103,10 @@ impl Variant {
                 | Algorithm::BackwardQueriesDropout
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
-                Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => Signature {
+                Algorithm::BackwardKeysSm90
+                | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardQueriesSm90
+                | Algorithm::BackwardDqSm90 => Signature {
                     params: "BackwardParams",
                     maps: Some(("[TensorMap; 4]", "ptx::tma::TensorMap")),
                     run: "MappedBackward",

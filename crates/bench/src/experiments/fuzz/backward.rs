@@ -37,10 +37,13 @@ impl Backward {
     fn planned(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
         let is_entry = entries().any(|entry| entry.name == self.run);
         let request = if is_entry {
-            BackwardRequest { kernel: None, entry: Some(self.run.clone()) }
+            BackwardRequest { entry: Some(self.run.clone()), ..BackwardRequest::default() }
         } else {
             use flash_attention::backward::BackwardKernel as Kernel;
-            BackwardRequest { kernel: named(&self.run, &Kernel::ALL, Kernel::name)?, entry: None }
+            BackwardRequest {
+                kernel: named(&self.run, &Kernel::ALL, Kernel::name)?,
+                ..BackwardRequest::default()
+            }
         };
         Ok(Plan::new(problem, device, &request)?)
     }

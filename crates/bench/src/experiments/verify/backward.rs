@@ -38,12 +38,17 @@ impl Target {
             Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
                 Some(BackwardKernel::BackwardSm80)
             }
-            Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => {
-                Some(BackwardKernel::BackwardSm90)
-            }
+            Algorithm::BackwardKeysSm90
+            | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardQueriesSm90
+            | Algorithm::BackwardDqSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
         });
-        BackwardRequest { kernel, entry: self.entry.map(|entry| entry.name.to_owned()) }
+        BackwardRequest {
+            kernel,
+            entry: self.entry.map(|entry| entry.name.to_owned()),
+            ..BackwardRequest::default()
+        }
     }
 
     /// Whether the planner takes it for the problem on a device that has all kernels.
@@ -93,7 +98,10 @@ impl Takes for Target {
                 Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
                     !problem.changes_scores() && problem.dropout().is_none()
                 }
-                Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
+                Algorithm::BackwardKeysSm90
+                | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardQueriesSm90
+                | Algorithm::BackwardDqSm90 => self.is_planned(problem),
                 _ => true,
             })
     }

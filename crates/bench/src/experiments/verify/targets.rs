@@ -158,7 +158,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardKeysSm80
         | Algorithm::BackwardQueriesSm80
         | Algorithm::BackwardKeysSm90
-        | Algorithm::BackwardQueriesSm90 => None,
+        | Algorithm::BackwardKeysDsSm90
+        | Algorithm::BackwardQueriesSm90
+        | Algorithm::BackwardDqSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),
             dtype,

@@ -17,7 +17,8 @@ fn problem(head_dim: usize) -> BackwardProblem {
 
 fn plan(head_dim: usize, shared: usize, entry: Option<&str>) -> Result<BackwardPlan> {
     let device = Device { shared_per_block: shared, ..Sim::new(0).device().clone() };
-    let request = BackwardRequest { kernel: SIMT, entry: entry.map(str::to_owned) };
+    let request =
+        BackwardRequest { kernel: SIMT, entry: entry.map(str::to_owned), ..BackwardRequest::default() };
     Plan::new(&problem(head_dim), &device, &request)
 }
 
@@ -102,7 +103,7 @@ fn tiles_are_tried_as_they_were_measured() {
 fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     let sim = Sim::new(0).device().clone();
     let plan = |problem: &BackwardProblem, device: &Device, kernel| {
-        Plan::new(problem, device, &BackwardRequest { kernel, entry: None })
+        Plan::new(problem, device, &BackwardRequest { kernel, ..BackwardRequest::default() })
     };
     let fast = plan(&problem(64), &sim, None).unwrap();
     let names: Vec<_> = fast.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
@@ -159,7 +160,7 @@ fn what_tensor_maps_do_not_describe_is_left_to_the_kernel_before() {
 
 #[test]
 fn kernels_of_other_backends_are_refused() {
-    let request = BackwardRequest { kernel: Some(BackwardKernel::BackwardCpu), entry: None };
+    let request = BackwardRequest { kernel: Some(BackwardKernel::BackwardCpu), ..BackwardRequest::default() };
     let error = Plan::new(&problem(8), Sim::new(0).device(), &request).unwrap_err().to_string();
     assert_eq!(
         error,

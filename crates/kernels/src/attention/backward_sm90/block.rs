@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use super::tile::Tile;
+use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
 use crate::mask::{QueryRange, TileMask};
 use crate::params::BackwardParams;
@@ -34,17 +35,19 @@ impl<T: Tile> Block<T> {
     #[inline(always)]
     pub(super) unsafe fn new(params: &BackwardParams) -> Self {
         let attention = &params.attention;
-        let (rows, swizzle) = (BackwardSm90Config::OWNED, params.heads_per_swizzle);
+        let (rows, order) = (BackwardSm90Config::OWNED, (params.heads_per_swizzle, params.first_head));
         // SAFETY: valid parameters have no empty axis.
         unsafe {
             if T::OWNS_KEYS {
-                let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), swizzle);
+                let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), order);
                 let owned = work.tile * rows;
-                let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
+                let seen = QueryRange::of_keys(attention, &work, owned, rows);
+                let QueryRange { first, end } =
+                    if T::STORES_DS { stored_ds::granules(seen, work.queries.len) } else { seen };
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
                 Self { work, owned, kv_head, first, end, heads, tile: PhantomData }
             } else {
-                let work = WorkTile::of_swizzle(attention, attention.seqlen_q.div_ceil(rows), swizzle);
+                let work = WorkTile::of_swizzle(attention, attention.seqlen_q.div_ceil(rows), order);
                 let owned = work.tile * rows;
                 let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
                 let kv_head = work.kv_head(attention);

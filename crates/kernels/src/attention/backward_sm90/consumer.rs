@@ -6,6 +6,7 @@ use super::Pipeline;
 use super::block::Block;
 use super::tile::{OwnedRows, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
+use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
@@ -42,6 +43,8 @@ pub(super) struct Consumer<T: Tile> {
     rows: [RowStats; 2],
     /// dK / softmax_scale and dV, or dQ / softmax_scale.
     pub(super) gradients: [T::Gradient; 2],
+    /// Where this thread's first piece of a step's dS is stored.
+    ds_at: u64,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -76,6 +79,7 @@ impl<T: Tile> Consumer<T> {
                 ds: T::Packed::ZERO,
                 rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
                 gradients: [T::Gradient::ZERO; 2],
+                ds_at: 0,
             }
         }
     }
@@ -97,9 +101,20 @@ impl<T: Tile> Consumer<T> {
             unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
             self.begin();
             let mut row = block.first;
+            if T::STORES_DS {
+                let key = block.owned + Lane::current(2).row(0);
+                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
+            }
             while steps > 1 {
                 self.step::<false>(params, block, row);
                 row = block.after(row);
+                if T::STORES_DS {
+                    self.ds_at += params.ds.panel_bytes;
+                    if row == block.first {
+                        let panels = u64::from(block.steps_of_head());
+                        self.ds_at += params.ds.head_bytes - panels * params.ds.panel_bytes;
+                    }
+                }
                 steps -= 1;
             }
             self.step::<true>(params, block, row);
@@ -144,6 +159,10 @@ impl<T: Tile> Consumer<T> {
         self.begin_gradients::<LAST>(at_hand.stage());
         self.warpgroup.commit_products();
         self.pass_turn();
+        if T::STORES_DS {
+            // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
+            unsafe { stored_ds::store(self.ds_at, &self.ds) };
+        }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
             if !LAST {

@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::attention::alignment::{Aligned, Alignment};
+use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
 use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Format, Span};
@@ -25,6 +26,8 @@ pub trait Tile: Copy {
 
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
     const OWNS_KEYS: bool;
+    /// Whether it stores dS too, for a launch that computes dQ from it.
+    const STORES_DS: bool;
     /// Rows of a step.
     const STEP: u32;
     /// Columns that rows are padded to in shared memory.
@@ -36,15 +39,23 @@ pub trait Tile: Copy {
             BackwardSm90Config { owns_keys: Self::OWNS_KEYS, step: Self::STEP, head_dim: Self::HEAD_DIM };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
+        assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP == stored_ds::PANEL);
         config
     };
 }
 
 /// A tile of the lists of entries.
 #[derive(Clone, Copy, Debug)]
-pub struct BackwardSm90Tile<E, const OWNS_KEYS: bool, const STEP: u32, const HEAD_DIM: u32>(PhantomData<E>);
+pub struct BackwardSm90Tile<
+    E,
+    const OWNS_KEYS: bool,
+    const STORES_DS: bool,
+    const STEP: u32,
+    const HEAD_DIM: u32,
+>(PhantomData<E>);
 
-impl<E, const OWNS_KEYS: bool, const STEP: u32, const D: u32> Tile for BackwardSm90Tile<E, OWNS_KEYS, STEP, D>
+impl<E, const OWNS_KEYS: bool, const STORES_DS: bool, const STEP: u32, const D: u32> Tile
+    for BackwardSm90Tile<E, OWNS_KEYS, STORES_DS, STEP, D>
 where
     E: MmaElement + Format,
     Columns<STEP>: Span,
@@ -57,6 +68,7 @@ where
     type Alignment = Aligned;
 
     const OWNS_KEYS: bool = OWNS_KEYS;
+    const STORES_DS: bool = STORES_DS;
     const STEP: u32 = STEP;
     const HEAD_DIM: u32 = D;
 }
