@@ -77,9 +77,9 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
-    /// Bytes of workspace that may be taken beside delta, which is 4 bytes a row; `None` for
-    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of as many heads at a time as fit, and computed twice where
-    /// that of one key/value head does not.
+    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row; `None` for
+    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time, and computed twice where that of one
+    /// key/value head does not fit.
     pub workspace_limit: Option<u64>,
 }
 
@@ -271,8 +271,8 @@ fn stored_heads(
             let (all, bytes) =
                 (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, heads));
             let why = format!(
-                "dS of {heads} of {all} key/value heads at a time is stored, in a workspace of {bytes} bytes of at most {limit}, \
-                 so that no score is computed twice"
+                "dS of {heads} of {all} key/value heads at a time is stored, {bytes} bytes of at most {limit}, so that no score is \
+                 computed twice"
             );
             (Some(heads), why)
         }
@@ -317,6 +317,8 @@ fn of_kernel(
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
     }
+    let all = forward.kv_heads() * forward.batch();
+    let (chunk, heads) = (chunk.unwrap_or(all), chunk.unwrap_or(all) * forward.group());
     let mut entries = Vec::with_capacity(way.len());
     for algorithm in way {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
@@ -324,15 +326,13 @@ fn of_kernel(
                 check_fits(entry, forward, device)?;
                 (entry, "asked for,".to_owned())
             }
-            None => choose_entry(problem, device, (kernel, algorithm), table)?,
+            None => choose_entry(problem, device, (kernel, algorithm), (table, heads))?,
         };
         plan.reasons.push(reason(problem, device, entry, &order));
         entries.push(entry);
     }
-    let all = forward.kv_heads() * forward.batch();
     let (delta, rest) = entries.split_at(1);
     plan.launches.push(launch(forward, delta[0], Heads { first: 0, count: all })?);
-    let chunk = chunk.unwrap_or(all);
     for first in (0..all).step_by(chunk) {
         for entry in rest {
             plan.launches.push(launch(forward, entry, Heads { first, count: chunk.min(all - first) })?);
@@ -358,19 +358,26 @@ fn launch(forward: &Problem, entry: &'static Entry, kv_heads: Heads) -> Result<L
     Ok(Launch { details, ..Launch::new(entry, grid) })
 }
 
-/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.
+/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, of so many query heads at a
+/// time, and what it is.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, algorithm): (BackwardKernel, Algorithm),
-    table: &[Tuned],
+    (table, heads): (&[Tuned], usize),
 ) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
     let mut built = that_hold(algorithm, forward.dtype(), forward.widest_head_dim());
     let Some(&first) = built.first() else {
         return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
-    let order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
+    let mut order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
+    if algorithm == Algorithm::BackwardDqSm90 {
+        let tiles = built.iter().map(|entry| entry.tile.block_m as usize);
+        let fastest = stored::fastest_block_m(forward, device, heads, tiles);
+        built.sort_by_key(|entry| fastest != Some(entry.tile.block_m as usize));
+        order = "estimated to be the fastest,".to_owned();
+    }
     let fitting = built.iter().copied().find(|entry| check_fits(entry, forward, device).is_ok());
     let smallest = built.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&first);
     let too_large = || tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into());

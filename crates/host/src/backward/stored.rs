@@ -7,7 +7,7 @@ use fa_kernels::params::StoredDs;
 use super::BackwardProblem;
 use crate::{Device, Problem};
 
-/// Bytes of workspace that a backward pass takes at most, unless its request says another number.
+/// Bytes of dS that a backward pass stores at most, unless its request says another number.
 pub const DEFAULT_WORKSPACE_LIMIT: u64 = 512 << 20;
 
 /// What the workspace's parts are multiples of, so that rows of dS are whole lines of L2.
@@ -58,9 +58,8 @@ pub(super) fn workspace_bytes(forward: &Problem, kv_heads: usize) -> u64 {
 
 /// Key/value heads whose dS fits the limit, up to all.
 pub(super) fn fitting(forward: &Problem, limit: u64) -> usize {
-    let left = limit.saturating_sub(workspace_bytes(forward, 0));
     let all = forward.kv_heads() * forward.batch();
-    usize::try_from(left / kv_head_bytes(forward)).map_or(all, |heads| heads.min(all))
+    usize::try_from(limit / kv_head_bytes(forward)).map_or(all, |heads| heads.min(all))
 }
 
 /// Of at most `most` key/value heads at a time, how many are estimated to be the fastest; `None` where it is
@@ -78,44 +77,61 @@ pub(super) fn fastest(problem: &BackwardProblem, device: &Device, most: usize) -
     (seconds(heads) < estimate.recomputed(all)).then_some(heads)
 }
 
-/// Cycles of launches, as estimated.
+/// The fastest number of queries of a block that computes dQ (BLOCK_M) of those that there are, of so many
+/// query heads.
+pub(super) fn fastest_block_m(
+    forward: &Problem,
+    device: &Device,
+    heads: usize,
+    tiles: impl Iterator<Item = usize>,
+) -> Option<usize> {
+    let estimate = Estimate::new(forward, device);
+    tiles.min_by(|&a, &b| estimate.of_ds(heads, a).total_cmp(&estimate.of_ds(heads, b)))
+}
+
+/// Cycles of launches, as estimated. Fitted to an H200 at 1.7 GHz, head_dim 64 and 128, sequences of 4,096
+/// and 16,384 rows.
 struct Estimate<'a> {
     forward: &'a Problem,
     multiprocessors: f64,
     /// Cycles of a product of a granule of queries and one of keys.
     product: f64,
-    /// Cycles in which a granule of both is read from device memory.
-    read: f64,
+}
+
+/// What a step over a granule of both costs beside its products.
+struct StepCycles;
+
+impl StepCycles {
+    /// Owning keys.
+    const KEYS: f64 = 1_350.0;
+    /// Owning keys, where dS is stored.
+    const KEYS_DS: f64 = 1_650.0;
+    /// Owning queries.
+    const QUERIES: f64 = 650.0;
 }
 
 impl<'a> Estimate<'a> {
     /// Cycles that a launch takes beside its blocks.
     const LAUNCH: f64 = 6_000.0;
-    /// Share of the tensor cores' time that products take: owning keys with dS stored, owning queries, and
-    /// of dS with K.
-    const SHARES: [f64; 3] = [0.75, 0.78, 0.7];
-    /// Bytes that all multiprocessors read in a cycle.
-    const READ_BYTES: f64 = 2_400.0;
+    /// Cycles in which a granule of dS is read, with its share of K, by blocks of 256 and of 128 queries.
+    const READ: [f64; 2] = [1_700.0, 2_200.0];
+    /// Share of the tensor cores' time that a product of dS takes where memory is quick enough.
+    const OF_DS: f64 = 0.75;
 
     fn new(forward: &'a Problem, device: &Device) -> Self {
-        let pairs = f64::from(GRANULE * GRANULE);
-        let multiprocessors = f64::from(device.multiprocessors.max(1));
         let columns = (forward.head_dim() + forward.head_dim_v()) as f64 / 2.0;
         Self {
             forward,
-            multiprocessors,
-            product: pairs * columns / 2_048.0,
-            read: 2.0 * pairs * multiprocessors / Self::READ_BYTES,
+            multiprocessors: f64::from(device.multiprocessors.max(1)),
+            product: f64::from(GRANULE * GRANULE) * columns / 2_048.0,
         }
     }
 
-    /// A launch of blocks of a granule each of so many heads, that goes over granules of the other side at so
-    /// many cycles each.
-    fn launch(&self, heads: usize, (owned, others): (usize, usize), cycles: f64) -> f64 {
-        let granules = |rows: usize| rows.div_ceil(GRANULE as usize) as f64;
-        let longest = granules(others) * cycles;
-        let blocks = granules(owned) * heads as f64;
-        let rounds = blocks / self.multiprocessors;
+    /// A launch of so many blocks, that each go over so many rows of the other side, at so many cycles for a
+    /// granule of these.
+    fn launch(&self, blocks: usize, others: usize, cycles: f64) -> f64 {
+        let longest = others.div_ceil(GRANULE as usize) as f64 * cycles;
+        let rounds = blocks as f64 / self.multiprocessors;
         let blocks_cycles = if self.forward.causal() {
             // Long blocks go first, and short ones fill up.
             (rounds * longest / 2.0).max(longest)
@@ -125,23 +141,34 @@ impl<'a> Estimate<'a> {
         Self::LAUNCH + blocks_cycles
     }
 
-    /// Both launches of so many key/value heads.
+    /// The launch that owns keys, of so many key/value heads.
+    fn owning_keys(&self, kv_heads: usize, beside: f64) -> f64 {
+        let blocks = self.forward.seqlen_k().div_ceil(GRANULE as usize) * kv_heads;
+        let queries = self.forward.seqlen_q() * self.forward.group();
+        self.launch(blocks, queries, 4.0 * self.product + beside)
+    }
+
+    /// The product of dS and K, of so many query heads, in blocks of so many queries.
+    fn of_ds(&self, heads: usize, block_m: usize) -> f64 {
+        let granules = (block_m / GRANULE as usize).max(1);
+        let blocks = self.forward.seqlen_q().div_ceil(block_m) * heads;
+        // Few blocks have memory for themselves.
+        let read = Self::READ[usize::from(granules == 1)] * (blocks as f64 / self.multiprocessors).min(1.0);
+        let cycles = (self.product / Self::OF_DS).max(read);
+        self.launch(blocks, self.forward.seqlen_k(), cycles * granules as f64)
+    }
+
+    /// Both launches of so many key/value heads where dS is stored.
     fn stored(&self, kv_heads: usize) -> f64 {
-        let (queries, keys) = (self.forward.seqlen_q(), self.forward.seqlen_k());
-        let group = self.forward.group();
-        let [owning_keys, _, of_ds] = Self::SHARES;
-        let product = (self.product / of_ds).max(self.read);
-        self.launch(kv_heads, (keys, queries * group), 4.0 * self.product / owning_keys)
-            + self.launch(kv_heads * group, (queries, keys), product)
+        let heads = kv_heads * self.forward.group();
+        self.owning_keys(kv_heads, StepCycles::KEYS_DS) + self.of_ds(heads, 256).min(self.of_ds(heads, 128))
     }
 
     /// Both launches where each computes its own scores.
     fn recomputed(&self, kv_heads: usize) -> f64 {
-        let (queries, keys) = (self.forward.seqlen_q(), self.forward.seqlen_k());
-        let group = self.forward.group();
-        let [_, owning_queries, _] = Self::SHARES;
-        self.launch(kv_heads, (keys, queries * group), 4.0 * self.product / owning_queries)
-            + self.launch(kv_heads * group, (queries, keys), 3.0 * self.product / owning_queries)
+        let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * kv_heads * self.forward.group();
+        let cycles = 3.0 * self.product + StepCycles::QUERIES;
+        self.owning_keys(kv_heads, StepCycles::KEYS) + self.launch(blocks, self.forward.seqlen_k(), cycles)
     }
 }
 
@@ -172,15 +199,17 @@ mod tests {
     fn as_many_heads_at_a_time_as_fill_the_device() {
         let limit = DEFAULT_WORKSPACE_LIMIT;
         // All of them, where they fit.
-        assert_eq!(chosen((16, 1024, 16, 16), false, limit), (2 << 20, Some(255)));
-        assert_eq!(chosen((4, 1024, 16, 16), false, limit), (2 << 20, Some(64)));
-        // Whole rounds of 132 blocks, or nearly.
-        assert_eq!(chosen((4, 4096, 16, 16), false, limit), (32 << 20, Some(12)));
-        assert_eq!(chosen((2, 8192, 16, 16), false, limit), (128 << 20, Some(2)));
-        assert_eq!(chosen((4, 4096, 32, 8), true, limit), (128 << 20, Some(3)));
+        let (mib, full) = (1 << 20, false);
+        // All of them, where they fit, and else whole rounds of 132 blocks, or nearly.
+        assert_eq!(chosen((16, 1024, 16, 16), full, limit), (2 * mib, Some(256)));
+        assert_eq!(chosen((4, 4096, 16, 16), full, limit), (32 * mib, Some(16)));
+        assert_eq!(chosen((2, 8192, 16, 16), full, limit), (128 * mib, Some(4)));
+        assert_eq!(chosen((1, 16_384, 16, 16), full, limit), (512 * mib, Some(1)));
         // A head's blocks leave most of the device idle, or there is no room for one.
-        assert_eq!(chosen((4, 4096, 16, 16), false, 33 << 20), (32 << 20, None));
-        assert_eq!(chosen((1, 32_768, 16, 16), false, limit), (2 << 30, None));
+        assert_eq!(chosen((4, 4096, 16, 16), full, 33 * mib), (32 * mib, None));
+        assert_eq!(chosen((1, 16_384, 16, 16), true, limit), (512 * mib, None));
+        assert_eq!(chosen((4, 4096, 32, 8), true, limit), (128 * mib, None));
+        assert_eq!(chosen((1, 32_768, 16, 16), full, limit), (2048 * mib, None));
     }
 
     #[test]
@@ -188,10 +217,10 @@ mod tests {
         for (shape, limit) in [((3, 100, 6, 2), 1 << 20), ((1, 4096, 4, 4), 100 << 20), ((1, 1, 1, 1), 0)] {
             let problem = problem(shape, false);
             let heads = fitting(problem.forward(), limit);
-            let bytes = workspace_bytes(problem.forward(), heads);
-            assert!(heads == 0 || bytes <= limit, "{shape:?} {heads} {bytes}");
-            let all = shape.0 * shape.3;
-            assert!(heads == all || workspace_bytes(problem.forward(), heads + 1) > limit, "{shape:?}");
+            let bytes =
+                |heads| workspace_bytes(problem.forward(), heads) - workspace_bytes(problem.forward(), 0);
+            assert!(bytes(heads) <= limit, "{shape:?} {heads}");
+            assert!(heads == shape.0 * shape.3 || bytes(heads + 1) > limit, "{shape:?}");
         }
     }
 }

@@ -90,7 +90,7 @@ fn tiles_are_tried_as_they_were_measured() {
     let chosen = |algorithm, causal| {
         let kernel = BackwardKernel::BackwardSimt;
         let (entry, why) =
-            choose_entry(&problem(64), &device, (kernel, algorithm), &[measured(causal)]).unwrap();
+            choose_entry(&problem(64), &device, (kernel, algorithm), (&[measured(causal)], 12)).unwrap();
         (entry.name, why)
     };
     let why = "the fastest tile measured on NVIDIA Test".to_owned();
@@ -109,8 +109,8 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     let names: Vec<_> = fast.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
     let expected = [
         ("backward_delta_f16", 2 * 6 * 4),
-        ("backward_keys_sm90_f16_m64_n128_d64", 2 * 2 * 3),
-        ("backward_queries_sm90_f16_m128_n128_d64", 2 * 6),
+        ("backward_keys_ds_sm90_f16_m64_n128_d64", 2 * 2 * 3),
+        ("backward_dq_sm90_f16_m128_n64_d64", 2 * 6),
     ];
     assert_eq!(names, expected);
     let anywhere: Vec<_> = fast.unaligned().iter().map(|launch| launch.entry.name).collect();
