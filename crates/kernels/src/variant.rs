@@ -163,7 +163,7 @@ impl Variant {
             (_, Config::Decode(_)) => decode::BARRIERS,
             (_, Config::Backward(_)) => backward_simt::BARRIERS,
             (_, Config::BackwardMma(_)) => backward_sm80::BARRIERS,
-            (_, Config::BackwardSm90(_)) => backward_sm90::BARRIERS,
+            (_, Config::BackwardSm90(config)) => backward_sm90::barriers(config),
             (_, Config::BackwardDqSm90(_)) => backward_dq_sm90::BARRIERS,
             (_, Config::GemmSimt(_)) => gemm::simt::BARRIERS,
             (_, Config::GemmSm80 { .. }) => gemm::sm80::BARRIERS,

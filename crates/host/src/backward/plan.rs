@@ -16,8 +16,8 @@ use crate::{BackendKind, Device, Error, Plan, Problem, Result, Tensors};
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
-    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit types
-    /// up to head_dim 128, and the simulator.
+    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit types,
+    /// and the simulator.
     BackwardSm90,
     /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
     /// types up to head_dim 128, and the simulator.
@@ -156,14 +156,14 @@ fn choose_kernel(
     request: &BackwardRequest,
 ) -> Result<(BackwardKernel, String)> {
     if let Some(kernel) = request.kernel {
-        return match refusal(problem, device, kernel) {
+        return match refusal(problem, device, kernel, request.workspace_limit()) {
             Some(reason) => Err(Error::UnfitKernel { kernel: kernel.name(), reason }),
             None => Ok((kernel, format!("{kernel} was asked for"))),
         };
     }
     let mut others = String::new();
     for &kernel in BackwardKernel::of_backend(device.backend) {
-        let Some(reason) = refusal(problem, device, kernel) else {
+        let Some(reason) = refusal(problem, device, kernel, request.workspace_limit()) else {
             return Ok((kernel, format!("{kernel}: {}{others}", kernel.units())));
         };
         others.push_str(&format!("; not {kernel}: {reason}"));
@@ -173,9 +173,9 @@ fn choose_kernel(
 }
 
 /// Why a kernel does not take the problem, if it does not.
-fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel) -> Option<String> {
+fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, limit: u64) -> Option<String> {
     let (algorithm, target) = match kernel {
-        BackwardKernel::BackwardSm90 => (Algorithm::BackwardKeysSm90, Target::Sm90a),
+        BackwardKernel::BackwardSm90 => (Algorithm::BackwardKeysDsSm90, Target::Sm90a),
         BackwardKernel::BackwardSm80 => (Algorithm::BackwardKeysSm80, Target::Sm80),
         BackwardKernel::BackwardSimt | BackwardKernel::BackwardCpu => return None,
     };
@@ -198,7 +198,24 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel) -
     if forward.dropout().is_some() {
         return Some("it drops no weights".to_owned());
     }
-    if kernel == BackwardKernel::BackwardSm90 { refusal_of_maps(problem) } else { None }
+    if kernel != BackwardKernel::BackwardSm90 {
+        return None;
+    }
+    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
+    refusal_of_maps(problem).or_else(|| {
+        must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
+    })
+}
+
+/// Whether there are tiles that compute scores twice.
+fn computes_scores_twice(forward: &Problem) -> bool {
+    !that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim()).is_empty()
+}
+
+/// That no dS fits the workspace.
+fn too_large(forward: &Problem, limit: u64) -> String {
+    let bytes = stored::kv_head_bytes(forward);
+    format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
 }
 
 /// Why tensor maps do not describe what is read of the problem, if they do not; addresses are known only at
@@ -250,21 +267,22 @@ fn stored_heads(
 ) -> Result<(Option<usize>, String)> {
     let forward = problem.forward();
     let most = stored::fitting(forward, limit);
-    let too_large = || {
-        let bytes = stored::kv_head_bytes(forward);
-        format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
-    };
-    let heads = match asked.map(|entry| entry.algorithm) {
-        Some(Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90) => {
+    let heads = match asked {
+        Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
             return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
         }
-        Some(Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90) => {
-            let heads = stored::fastest(problem, device, most).or((most > 0).then_some(most));
-            let unfit = |entry: &'static Entry| Error::UnfitEntry { entry: entry.name, reason: too_large() };
-            Some(heads.ok_or_else(|| asked.map_or_else(|| unreachable!("an entry was matched"), unfit))?)
+        Some(entry @ Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. })
+            if most == 0 =>
+        {
+            return Err(Error::UnfitEntry { entry: entry.name, reason: too_large(forward, limit) });
         }
-        _ if most == 0 => return Ok((None, format!("scores are computed twice: {}", too_large()))),
-        _ => stored::fastest(problem, device, most),
+        Some(Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. }) => {
+            stored::fastest(problem, device, (most, false))
+        }
+        _ if most == 0 => {
+            return Ok((None, format!("scores are computed twice: {}", too_large(forward, limit))));
+        }
+        _ => stored::fastest(problem, device, (most, computes_scores_twice(forward))),
     };
     Ok(match heads {
         Some(heads) => {
@@ -339,8 +357,11 @@ fn of_kernel(
         }
     }
     if kernel == BackwardKernel::BackwardSm90 {
-        let anywhere = (BackwardKernel::BackwardSm80, String::new());
-        plan.unaligned = of_kernel(problem, device, anywhere, (None, limit), table)?.launches;
+        let anywhere = [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt];
+        let takes = |kernel: &BackwardKernel| refusal(problem, device, *kernel, limit).is_none();
+        let anywhere = anywhere.into_iter().find(takes).unwrap_or(BackwardKernel::BackwardSimt);
+        plan.unaligned =
+            of_kernel(problem, device, (anywhere, String::new()), (None, limit), table)?.launches;
     }
     Ok(plan)
 }

@@ -62,9 +62,13 @@ pub(super) fn fitting(forward: &Problem, limit: u64) -> usize {
     usize::try_from(limit / kv_head_bytes(forward)).map_or(all, |heads| heads.min(all))
 }
 
-/// Of at most `most` key/value heads at a time, how many are estimated to be the fastest; `None` where it is
-/// faster to compute scores twice.
-pub(super) fn fastest(problem: &BackwardProblem, device: &Device, most: usize) -> Option<usize> {
+/// Of at most `most` key/value heads at a time, how many are estimated to be the fastest; `None` where there
+/// are none, or scores may be computed `twice` and that is faster.
+pub(super) fn fastest(
+    problem: &BackwardProblem,
+    device: &Device,
+    (most, twice): (usize, bool),
+) -> Option<usize> {
     let forward = problem.forward();
     let all = forward.kv_heads() * forward.batch();
     let estimate = Estimate::new(forward, device);
@@ -74,7 +78,7 @@ pub(super) fn fastest(problem: &BackwardProblem, device: &Device, most: usize) -
         whole as f64 * estimate.stored(heads) + rest
     };
     let heads = (1..=most).min_by(|&a, &b| seconds(a).total_cmp(&seconds(b)))?;
-    (seconds(heads) < estimate.recomputed(all)).then_some(heads)
+    (!twice || seconds(heads) < estimate.recomputed(all)).then_some(heads)
 }
 
 /// The fastest number of queries of a block that computes dQ (BLOCK_M) of those that there are, of so many
@@ -141,7 +145,8 @@ impl<'a> Estimate<'a> {
         Self::LAUNCH + blocks_cycles
     }
 
-    /// The launch that owns keys, of so many key/value heads.
+    /// The launch that owns keys, of so many key/value heads. (Where roles are split, blocks are half as long
+    /// and twice as many.)
     fn owning_keys(&self, kv_heads: usize, beside: f64) -> f64 {
         let blocks = self.forward.seqlen_k().div_ceil(GRANULE as usize) * kv_heads;
         let queries = self.forward.seqlen_q() * self.forward.group();
@@ -192,7 +197,7 @@ mod tests {
     fn chosen(shape: (usize, usize, usize, usize), causal: bool, limit: u64) -> (u64, Option<usize>) {
         let problem = problem(shape, causal);
         let most = fitting(problem.forward(), limit);
-        (kv_head_bytes(problem.forward()), fastest(&problem, Sim::new(0).device(), most))
+        (kv_head_bytes(problem.forward()), fastest(&problem, Sim::new(0).device(), (most, true)))
     }
 
     #[test]

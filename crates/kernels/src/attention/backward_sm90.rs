@@ -4,7 +4,8 @@
 //! As `backward_sm80`, a block owns rows of one pair of tensors, K and V or Q and dO, and goes over the rows
 //! of the other pair, so that nothing is added up by atomics. Two warpgroups own 64 rows each, in registers;
 //! a third copies steps of the other pair into a ring. With keys as rows of the products, P and dS are A in
-//! registers of the products behind.
+//! registers of the products behind. Wide heads split roles: one warpgroup has P and dV, and the other dS and
+//! dK, of the same 64 keys.
 //!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared
 //! memory in turn, and dP runs beside the exponentials. Warpgroups begin these products in turn: one that
@@ -14,6 +15,7 @@ mod block;
 mod consumer;
 mod epilogue;
 mod producer;
+mod split;
 mod tile;
 
 use core::marker::PhantomData;
@@ -26,18 +28,21 @@ use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::tile::panels::Panels;
 use block::Block;
 use consumer::Consumer;
+use split::SplitConsumer;
 pub use tile::{BackwardSm90Tile, Tile};
 use tile::{OwnedRows, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 7;
+pub const fn barriers(config: BackwardSm90Config) -> u32 {
+    if config.splits_roles() { 13 } else { 7 }
+}
 
 /// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries.
 ///
 /// `maps` is the address of the tensor maps of Q, K, V and dO, as [`Panels::load`] wants them, with boxes of
-/// [`BackwardSm90Config::OWNED`] rows of what the block owns, and of a step of the others. Launch: a block of
+/// [`BackwardSm90Config::owned`] rows of what the block owns, and of a step of the others. Launch: a block of
 /// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
-/// for each tile: ⌈Sk / OWNED⌉·H / group·B owning keys, ⌈Sq / OWNED⌉·H·B owning queries.
+/// for each tile: ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
@@ -69,7 +74,13 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
             }
         } else {
             take_registers(BackwardSm90Config::REGISTERS.0);
-            Consumer::new(pipeline).run(params, &block);
+            if !T::CONFIG.splits_roles() {
+                Consumer::new(pipeline).run(params, &block);
+            } else if warpgroup == 0 {
+                SplitConsumer::<T, false>::new(pipeline).run(params, &block);
+            } else {
+                SplitConsumer::<T, true>::new(pipeline).run(params, &block);
+            }
         }
     }
 }
@@ -131,6 +142,12 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn step(self, which: u32) -> Panels<StepRows<T>> {
         Panels::new(self.base + T::CONFIG.owned_bytes() + Panels::<StepRows<T>>::BYTES * which)
+    }
+
+    /// Where P is handed on.
+    #[inline(always)]
+    fn weights(self) -> u32 {
+        self.base + T::CONFIG.weights_offset()
     }
 
     /// The statistics of a stage's queries.

@@ -32,20 +32,26 @@ pub fn query(place: u32) -> u32 {
     place / 32 * 32 + place % 8 / 2 * 8 + place / 8 % 4 * 2 + place % 2
 }
 
-/// The whole granules of queries of a block of keys that are stored, of those that see any: from the first
-/// query of one up to the last one's end, or that of the sequence's `queries`.
+/// The queries of which dS with `key`, one of the sequence's, is stored: the granules of those that see any
+/// key of its granule, up to the end of the sequence.
 #[inline(always)]
-pub fn granules(seen: QueryRange, queries: u32) -> QueryRange {
-    QueryRange { first: seen.first / GRANULE * GRANULE, end: seen.end.next_multiple_of(GRANULE).min(queries) }
+pub fn queries(params: &AttentionParams, work: &WorkTile, key: u32) -> QueryRange {
+    let seen = QueryRange::of_keys(params, work, key / GRANULE * GRANULE, GRANULE);
+    QueryRange {
+        first: seen.first / GRANULE * GRANULE,
+        end: seen.end.next_multiple_of(GRANULE).min(work.queries.len),
+    }
 }
 
-/// The first and one past the last key of the granules that are stored of the granule of queries which begins
-/// with `first_row`, a query of the sequence's.
+/// The first and one past the last key of which dS is stored with the granule of queries that begins with
+/// `first_row`, a query of the sequence's: whole granules, up to the last 64 keys that begin in the sequence.
+/// None are stored of a row that sees none.
 #[inline(always)]
 pub fn keys(params: &AttentionParams, work: &WorkTile, first_row: u32) -> (u32, u32) {
     let seen = TileMask::new(params, work, first_row, GRANULE, GRANULE).seen;
     if seen.first < seen.end {
-        (seen.first / GRANULE * GRANULE, seen.end.next_multiple_of(GRANULE))
+        let end = work.keys.len.next_multiple_of(PANEL);
+        (seen.first / GRANULE * GRANULE, seen.end.next_multiple_of(GRANULE).min(end))
     } else {
         (0, 0)
     }
@@ -82,9 +88,12 @@ pub unsafe fn store<P: Registers<Value = u32>>(address: u64, packed: &P) {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use crate::mask::UNLIMITED;
     use crate::scheduler::Rows;
+    use std::vec::Vec;
 
     #[test]
     fn every_query_stands_in_one_place() {
@@ -96,8 +105,7 @@ mod tests {
 
     /// Whether dS of a granule of queries and one of keys is stored, and whether it is read.
     fn sides(params: &AttentionParams, work: &WorkTile, (row, key): (u32, u32)) -> (bool, bool) {
-        let seen = QueryRange::of_keys(params, work, key, GRANULE);
-        let QueryRange { first, end } = granules(seen, work.queries.len);
+        let QueryRange { first, end } = queries(params, work, key);
         let (first_key, end_key) = keys(params, work, row);
         (first < end && (first..end).contains(&row), (first_key..end_key).contains(&key))
     }
@@ -123,7 +131,7 @@ mod tests {
                 let keys = Rows { first: 0, len: seqlen_k };
                 let work = WorkTile { tile: 0, head: 0, batch: 0, queries, keys };
                 for row in (0..seqlen_q).step_by(GRANULE as usize) {
-                    for key in (0..seqlen_k).step_by(GRANULE as usize) {
+                    for key in (0..seqlen_k).step_by(PANEL as usize) {
                         let (stored, read) = sides(&params, &work, (row, key));
                         assert_eq!(stored, read, "{params:?} {row} {key}");
                     }

@@ -3,8 +3,9 @@
 use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multiple, check_shared};
 use super::{LINE, SHARED};
 
-/// Tile of `backward_sm90`: [`Self::OWNED`] rows of a pair of tensors (K and V, or Q and dO), 64 for each of
-/// two warpgroups that multiply, against `step` rows of the other pair at a time.
+/// Tile of `backward_sm90`: [`Self::owned`] rows of a pair of tensors (K and V, or Q and dO) against `step`
+/// rows of the other pair at a time. Two warpgroups multiply: each has 64 of the rows, or, where registers do
+/// not hold both gradients, each has all of 64 keys and one gradient ([`Self::splits_roles`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardSm90Config {
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
@@ -17,20 +18,37 @@ pub struct BackwardSm90Config {
 }
 
 impl BackwardSm90Config {
-    /// Rows of a block.
-    pub const OWNED: u32 = 128;
-
     /// Rows of a warpgroup.
     pub const WARPGROUP_ROWS: u32 = 64;
 
     /// Warpgroups that multiply.
-    pub const WARPGROUPS: u32 = Self::OWNED / Self::WARPGROUP_ROWS;
+    pub const WARPGROUPS: u32 = 2;
 
     /// Threads of a block: a warpgroup more, which copies.
     pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
 
     /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
     pub const REGISTERS: (u32, u32) = (240, 24);
+
+    /// The widest rows of which a warpgroup holds dK and dV.
+    const BOTH_GRADIENTS: u32 = 128;
+
+    /// Whether one warpgroup computes P and dV, and the other dS and dK.
+    #[inline]
+    pub const fn splits_roles(&self) -> bool {
+        self.owns_keys && self.head_dim > Self::BOTH_GRADIENTS
+    }
+
+    /// Rows of a block.
+    #[inline]
+    pub const fn owned(&self) -> u32 {
+        if self.splits_roles() { Self::WARPGROUP_ROWS } else { Self::WARPGROUPS * Self::WARPGROUP_ROWS }
+    }
+
+    /// Bytes of P, fp32, on its way from one warpgroup to the other.
+    pub const fn weights_bytes(&self) -> u32 {
+        if self.splits_roles() { 4 * Self::WARPGROUP_ROWS * self.step } else { 0 }
+    }
 
     /// Bytes of `rows` rows in shared memory, in whole lines.
     const fn row_bytes(&self, rows: u64) -> u64 {
@@ -39,7 +57,7 @@ impl BackwardSm90Config {
 
     /// Bytes of both owned tensors.
     pub const fn owned_bytes(&self) -> u32 {
-        2 * self.row_bytes(Self::OWNED as u64) as u32
+        2 * self.row_bytes(self.owned() as u64) as u32
     }
 
     /// Bytes of a step of both others.
@@ -62,9 +80,14 @@ impl BackwardSm90Config {
         self.owned_bytes() + self.stages() * self.step_bytes()
     }
 
+    /// Where P lies.
+    pub const fn weights_offset(&self) -> u32 {
+        self.statistics_offset() + self.stages() * self.statistics_bytes()
+    }
+
     /// Where the barriers begin.
     pub const fn barriers_offset(&self) -> u32 {
-        self.statistics_offset() + self.stages() * self.statistics_bytes()
+        self.weights_offset() + self.weights_bytes()
     }
 
     /// Bytes from a full barrier to that where steps land that are fixed up before they fill the stage.
@@ -88,15 +111,24 @@ impl BackwardSm90Config {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
         // Two barriers of 8 bytes each: of the owned tensors, of a stage, and of where that lands.
         let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 32);
-        self.row_bytes(2 * Self::OWNED as u64).saturating_add(stages.saturating_mul(stage)).saturating_add(16)
+        let weights =
+            if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
+        let owned = self.row_bytes(2 * self.owned() as u64).saturating_add(weights);
+        owned.saturating_add(stages.saturating_mul(stage)).saturating_add(16)
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P
-    /// rounded.
+    /// rounded; where roles are split, of one of each.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
         let (step, head_dim) = (self.step as u64, self.head_dim as u64);
-        if self.owns_keys { head_dim + step + step / 4 } else { head_dim / 2 + step }
+        if self.splits_roles() {
+            head_dim / 2 + step / 2 + step / 4
+        } else if self.owns_keys {
+            head_dim + step + step / 4
+        } else {
+            head_dim / 2 + step
+        }
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.
@@ -155,6 +187,11 @@ mod tests {
         let queries = BackwardSm90Config { owns_keys: false, step: 128, head_dim: 128 };
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
+        let wide = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 256 };
+        assert_eq!((wide.owned(), wide.stages(), wide.accumulators()), (64, 2, 176));
+        assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));
+        let wide = BackwardSm90Config { head_dim: 192, ..wide };
+        assert_eq!((wide.owned(), wide.stages()), (64, 3));
     }
 
     #[test]
@@ -167,7 +204,7 @@ mod tests {
         let of = Infeasible::Multiple { what: "the rows of a step", value: 48, of: 32 };
         assert_eq!(reason(true, 48, 64), of);
         assert!(matches!(reason(true, 128, 64), Infeasible::Registers { needed: 256, limit: 240, .. }));
-        assert!(matches!(reason(true, 64, 256), Infeasible::SharedMemory { .. }));
+        assert!(matches!(reason(true, 96, 256), Infeasible::SharedMemory { .. }));
         assert!(matches!(reason(false, u32::MAX - 31, 256), Infeasible::SharedMemory { .. }));
         let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 64 };
         assert_eq!(keys.check(2, &Limits::of(90)), Err(Infeasible::Blocks { blocks: 2, limit: 1 }));

@@ -178,6 +178,9 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90(64, 64),
     backward_keys_ds_sm90(64, 96),
     backward_keys_ds_sm90(64, 128),
+    backward_keys_ds_sm90(64, 160),
+    backward_keys_ds_sm90(64, 192),
+    backward_keys_ds_sm90(64, 256),
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),
@@ -188,6 +191,9 @@ pub(super) const LIST: &[Line] = &[
     backward_dq_sm90(128, 96),
     backward_dq_sm90(256, 128),
     backward_dq_sm90(128, 128),
+    backward_dq_sm90(128, 160),
+    backward_dq_sm90(128, 192),
+    backward_dq_sm90(128, 256),
     // Copies what tensor maps cannot describe.
     pack(),
     // Copies V of 8 bits for the tensor cores.

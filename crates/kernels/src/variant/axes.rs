@@ -94,13 +94,19 @@ impl Config {
                 Algorithm::BackwardQueriesSm80 => {
                     Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
                 }
-                Algorithm::BackwardKeysSm90 | Algorithm::BackwardKeysDsSm90
-                    if block_n == BackwardSm90Config::OWNED =>
-                {
-                    Self::BackwardSm90(BackwardSm90Config { owns_keys: true, step: block_m, head_dim })
+                Algorithm::BackwardKeysSm90 | Algorithm::BackwardKeysDsSm90 => {
+                    let config = BackwardSm90Config { owns_keys: true, step: block_m, head_dim };
+                    if block_n != config.owned() {
+                        return None;
+                    }
+                    Self::BackwardSm90(config)
                 }
-                Algorithm::BackwardQueriesSm90 if block_m == BackwardSm90Config::OWNED => {
-                    Self::BackwardSm90(BackwardSm90Config { owns_keys: false, step: block_n, head_dim })
+                Algorithm::BackwardQueriesSm90 => {
+                    let config = BackwardSm90Config { owns_keys: false, step: block_n, head_dim };
+                    if block_m != config.owned() {
+                        return None;
+                    }
+                    Self::BackwardSm90(config)
                 }
                 Algorithm::BackwardDqSm90 => Self::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim }),
                 _ => return None,

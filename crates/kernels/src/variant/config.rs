@@ -156,7 +156,7 @@ impl Config {
                 (block_m, block_n, head_dim)
             }
             Self::Decode(config) => (config.block_m, config.block_n(), config.head_dim),
-            Self::BackwardSm90(config) => (BackwardSm90Config::OWNED, config.step, config.head_dim),
+            Self::BackwardSm90(config) => (config.owned(), config.step, config.head_dim),
             Self::BackwardDqSm90(config) => (config.block_m, BackwardDqSm90Config::STEP, config.head_dim),
             Self::GemmSimt(GemmSimtConfig { block_m, block_n, .. })
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }

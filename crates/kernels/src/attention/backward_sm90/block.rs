@@ -4,9 +4,8 @@ use core::marker::PhantomData;
 
 use super::tile::Tile;
 use crate::attention::stored_ds;
-use crate::config::BackwardSm90Config;
 use crate::mask::{QueryRange, TileMask};
-use crate::params::BackwardParams;
+use crate::params::{BackwardParams, StoredDs};
 use crate::scheduler::{Rows, WorkTile};
 
 /// A block's rows, and the rows of the others that it goes over: once for each query head that shares them.
@@ -35,15 +34,17 @@ impl<T: Tile> Block<T> {
     #[inline(always)]
     pub(super) unsafe fn new(params: &BackwardParams) -> Self {
         let attention = &params.attention;
-        let (rows, order) = (BackwardSm90Config::OWNED, (params.heads_per_swizzle, params.first_head));
+        let (rows, order) = (T::CONFIG.owned(), (params.heads_per_swizzle, params.first_head));
         // SAFETY: valid parameters have no empty axis.
         unsafe {
             if T::OWNS_KEYS {
                 let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), order);
                 let owned = work.tile * rows;
-                let seen = QueryRange::of_keys(attention, &work, owned, rows);
-                let QueryRange { first, end } =
-                    if T::STORES_DS { stored_ds::granules(seen, work.queries.len) } else { seen };
+                let QueryRange { first, end } = if T::STORES_DS {
+                    stored_ds::queries(attention, &work, owned)
+                } else {
+                    QueryRange::of_keys(attention, &work, owned, rows)
+                };
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
                 Self { work, owned, kv_head, first, end, heads, tile: PhantomData }
             } else {
@@ -79,6 +80,14 @@ impl<T: Tile> Block<T> {
     #[inline(always)]
     pub(super) fn steps(&self) -> u32 {
         self.steps_of_head() * self.heads
+    }
+
+    /// Bytes of stored dS from the panel before to that of the step which begins with `row`.
+    #[inline(always)]
+    pub(super) fn to_next_panel(&self, params: &BackwardParams, row: u32) -> u64 {
+        let StoredDs { panel_bytes, head_bytes, .. } = params.ds;
+        let others = u64::from(self.steps_of_head()) - 1;
+        if row == self.first { head_bytes - others * panel_bytes } else { panel_bytes }
     }
 
     /// First row of the step behind that which begins with `row`, of the same head or of the next.

@@ -109,11 +109,7 @@ impl<T: Tile> Consumer<T> {
                 self.step::<false>(params, block, row);
                 row = block.after(row);
                 if T::STORES_DS {
-                    self.ds_at += params.ds.panel_bytes;
-                    if row == block.first {
-                        let panels = u64::from(block.steps_of_head());
-                        self.ds_at += params.ds.head_bytes - panels * params.ds.panel_bytes;
-                    }
+                    self.ds_at += block.to_next_panel(params, row);
                 }
                 steps -= 1;
             }

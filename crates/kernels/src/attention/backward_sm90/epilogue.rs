@@ -12,7 +12,7 @@ use crate::tile::panels::Panels;
 use crate::tile::simt::GlobalTile;
 
 /// Hardware barrier of the first warpgroup; that of the other follows.
-const FIRST_BARRIER: u32 = 3;
+pub(super) const FIRST_BARRIER: u32 = 3;
 
 impl<T: Tile> Consumer<T> {
     /// Stores the rows that exist of this warpgroup's gradients, through the memory of what it owns.
@@ -33,17 +33,31 @@ impl<T: Tile> Consumer<T> {
 
     /// Stores a gradient to the view at an address.
     #[inline(always)]
-    fn store_one(&self, which: u32, block: &Block<T>, (address, strides): (u64, &Strides), columns: u32) {
-        let Block { work, .. } = block;
-        let (rows, head) = if T::OWNS_KEYS { (work.keys, block.kv_head) } else { (work.queries, work.head) };
-        let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
+    fn store_one(&self, which: u32, block: &Block<T>, view: (u64, &Strides), columns: u32) {
         let warp_row = index::reread_thread() / 32 * WARP_ROWS;
-        let lines: Panels<OwnedRows<T>> = self.pipeline.owned(which).from_row(warp_row);
-        let first = block.owned + warp_row;
+        let lines = self.pipeline.owned(which).from_row(warp_row);
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
-        unsafe {
-            let gradient = &self.gradients[which as usize];
-            store_rows::<T::Element, _, _>(lines, gradient, (&target, 0), |row| first + row);
-        }
+        unsafe { store_warp(lines, &self.gradients[which as usize], (block, warp_row), view, columns) };
     }
+}
+
+/// Stores those of a warp's 16 rows that exist of a gradient to the view at an address, through these lines:
+/// from `warp_row` of what the block owns on.
+///
+/// # Safety
+/// As [`store_rows`].
+#[inline(always)]
+pub(super) unsafe fn store_warp<T: Tile>(
+    lines: Panels<OwnedRows<T>>,
+    gradient: &T::Gradient,
+    (block, warp_row): (&Block<T>, u32),
+    (address, strides): (u64, &Strides),
+    columns: u32,
+) {
+    let work = &block.work;
+    let (rows, head) = if T::OWNS_KEYS { (work.keys, block.kv_head) } else { (work.queries, work.head) };
+    let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
+    let first = block.owned + warp_row;
+    // SAFETY: the lines are this warp's, whose lanes are here.
+    unsafe { store_rows::<T::Element, _, _>(lines, gradient, (&target, 0), |row| first + row) };
 }

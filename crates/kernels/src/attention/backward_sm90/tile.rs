@@ -86,7 +86,7 @@ impl<T: Tile> Stages for StepStages<T> {
 pub(super) struct OwnedRows<T>(PhantomData<T>);
 
 impl<T: Tile> Extent for OwnedRows<T> {
-    const ROWS: u32 = BackwardSm90Config::OWNED;
+    const ROWS: u32 = T::CONFIG.owned();
     const COLUMNS: u32 = T::HEAD_DIM;
     const ELEMENT_BYTES: u32 = 2;
 }
