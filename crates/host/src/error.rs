@@ -179,12 +179,9 @@ pub enum Error {
         /// Its value.
         value: f32,
     },
-    /// Nothing computes the gradient of an option.
-    #[error("{option}: the backward pass has no gradient for them")]
-    NoGradient {
-        /// The option.
-        option: &'static str,
-    },
+    /// A gradient of sinks is asked for where there are none.
+    #[error("dsinks: the problem has no sinks, and so no gradient of them")]
+    NoSinks,
     /// There are not as many offsets of queries as of keys, or too few.
     #[error(
         "cu_seqlens_q has {q} offsets and cu_seqlens_k {k}; both need one more than there are sequences, at least 2"

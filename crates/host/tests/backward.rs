@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{Case, Order, case, for_each_element, tensor, untouched_outside};
+use common::{Case, Order, case, for_each_element, sinks_of, tensor, untouched_outside};
 use flash_attention::accuracy::{self, Report};
 use flash_attention::backward::{
     BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
-    GradientLayouts,
+    GradientInputs, GradientLayouts, GradientReport,
 };
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
@@ -25,6 +25,23 @@ struct Made<T> {
     o: Vec<T>,
     lse: Vec<f32>,
     dout: Vec<T>,
+    dlse: Option<Vec<f32>>,
+}
+
+/// What a run wrote.
+struct Ran<T> {
+    /// dQ, dK and dV.
+    gradients: [Vec<T>; 3],
+    dsinks: Option<Vec<f32>>,
+    plan: BackwardPlan,
+}
+
+impl<T: Element<Output = T>> Ran<T> {
+    fn report(&self, made: &Made<T>) -> GradientReport {
+        let expected = made.problem.expected(made.gradient_inputs(), &made.problem.heads());
+        let gradients = self.gradients.each_ref().map(Vec::as_slice);
+        expected.judge(&made.problem, gradients, self.dsinks.as_deref())
+    }
 }
 
 impl<T: Element<Output = T>> Made<T> {
@@ -36,7 +53,14 @@ impl<T: Element<Output = T>> Made<T> {
             (vec![T::from_f32(f32::NAN); o_layout.span()], vec![f32::NAN; forward.lse_len()]);
         cpu::forward(&forward, &inputs[0], &inputs[1], &inputs[2], &mut o, Some(&mut lse)).unwrap();
         let dout = tensor(&layouts.dout, seed.wrapping_mul(9));
-        Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout }
+        Self { problem: BackwardProblem::new(forward, layouts).unwrap(), inputs, o, lse, dout, dlse: None }
+    }
+
+    /// With a gradient of lse, which is NaN where a row sees neither a key nor a sink.
+    fn with_dlse(self, seed: u64) -> Self {
+        let values = tensor::<f32>(&TensorLayout::bshd(1, 1, 1, self.lse.len()), seed);
+        let of_lse = |(&lse, value)| if lse == f32::NEG_INFINITY { f32::NAN } else { value };
+        Self { dlse: Some(self.lse.iter().zip(values).map(of_lse).collect()), ..self }
     }
 
     /// Of a random case; gradients lie in another order than their tensors.
@@ -49,47 +73,51 @@ impl<T: Element<Output = T>> Made<T> {
             dk: order.layout(b, sk, h, d),
             dv: Order::Bhsd.layout(b, sk, h, dv),
         };
-        // Sinks have no gradient.
-        let options = Options { sinks: None, ..case.options.clone() };
-        Self::new(Case { options, ..case.clone() }.problem(), layouts, case.seed)
+        let made = Self::new(case.problem(), layouts, case.seed);
+        if case.seed % 2 == 0 { made.with_dlse(case.seed / 2) } else { made }
     }
 
     fn inputs(&self) -> BackwardInputs<'_, T> {
         let [q, k, v] = &self.inputs;
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
+        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
     }
 
-    /// dQ, dK and dV, in buffers of a value that nothing computes.
-    fn run(&self, backend: &Backend) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
+    fn gradient_inputs(&self) -> GradientInputs<'_, T> {
+        let [q, k, v] = &self.inputs;
+        GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() }
+    }
+
+    /// The gradients, in buffers of a value that nothing computes.
+    fn run(&self, backend: &Backend) -> flash_attention::Result<Ran<T>> {
         self.run_with(backend, &BackwardRequest::default())
     }
 
-    fn run_with(
-        &self,
-        backend: &Backend,
-        request: &BackwardRequest,
-    ) -> flash_attention::Result<([Vec<T>; 3], BackwardPlan)> {
+    fn run_with(&self, backend: &Backend, request: &BackwardRequest) -> flash_attention::Result<Ran<T>> {
         let plan = backend.plan(&self.problem, request)?;
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
-        let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+        let sinks = self.problem.forward().per_head().sinks;
+        let mut dsinks = sinks.map(|sinks| vec![-77.0; sinks.len() + 1]);
+        let outputs =
+            BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: dsinks.as_deref_mut() };
         backend.run(&plan, self.inputs(), outputs)?;
-        Ok(([dq, dk, dv], plan))
+        Ok(Ran { gradients: [dq, dk, dv], dsinks, plan })
     }
 
     fn check(&self, backend: &Backend, request: &BackwardRequest) -> Result<(), TestCaseError> {
         let ran = self.run_with(backend, request).map_err(|error| TestCaseError::fail(error.to_string()));
-        let ([dq, dk, dv], plan) = ran?;
+        let ran = ran?;
+        let [dq, dk, dv] = &ran.gradients;
         let layouts = self.problem.layouts();
         for (layout, gradient, name) in
-            [(layouts.dq, &dq, "dq"), (layouts.dk, &dk, "dk"), (layouts.dv, &dv, "dv")]
+            [(layouts.dq, dq, "dq"), (layouts.dk, dk, "dk"), (layouts.dv, dv, "dv")]
         {
             prop_assert!(untouched_outside(&layout, gradient, -77.0), "{name}: wrote outside the view");
         }
-        let [q, k, v] = &self.inputs;
-        let expected = self.problem.expected([q, k, v, &self.dout], &self.problem.heads());
-        let report = expected.judge(&self.problem, [&dq, &dk, &dv]);
-        prop_assert!(report.passed(), "{report}; {:?}", plan.reasons());
+        let past = ran.dsinks.as_ref().and_then(|dsinks| dsinks.last());
+        prop_assert!(past.is_none_or(|&past| past == -77.0), "dsinks: wrote outside the view");
+        let report = ran.report(self);
+        prop_assert!(report.passed(), "{report}; {:?}", ran.plan.reasons());
         Ok(())
     }
 }
@@ -152,12 +180,12 @@ proptest! {
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
-        let Options { causal, window, .. } = case.options;
+        let Options { causal, window, sinks, .. } = case.options;
         let case = Case {
             dtype: if half { DType::F16 } else { DType::Bf16 },
             shape: [b, sq, sk, h, group, head_dims.0],
             head_dim_v: head_dims.1,
-            options: Options { causal, window, ..Options::default() },
+            options: Options { causal, window, sinks, ..Options::default() },
             ..case
         };
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
@@ -175,7 +203,7 @@ proptest! {
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
-        let Options { causal, window, .. } = case.options;
+        let Options { causal, window, sinks, .. } = case.options;
         let (columns, d, dv) = head_dims;
         // Of wide heads dS is always stored.
         let workspace_limit = if d.max(dv) < 16 { workspace_limit } else { None };
@@ -185,7 +213,7 @@ proptest! {
             shape: [b, sq, sk, h, group, 8 * d + columns + 1],
             head_dim_v: Some(8 * dv + columns + 1),
             orders: [order, order, case.orders[2]],
-            options: Options { causal, window, ..Options::default() },
+            options: Options { causal, window, sinks, ..Options::default() },
             ..case
         };
         let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
@@ -287,14 +315,15 @@ fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
 fn packed_sequences_do_not_meet() {
     for causal in [false, true] {
         for softcap in [0.0, 2.0] {
-            let made = packed::<f16>(Options { causal, softcap, ..Options::default() });
+            // A sink for each head, or one in each sequence.
+            let sinks = Some(sinks_of(if causal { 4 } else { 16 }));
+            let made = packed::<f16>(Options { causal, softcap, sinks, ..Options::default() }).with_dlse(4);
             for backend in [Backend::simulator(3), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
-                let ([dq, dk, dv], _) = made.run(&backend).unwrap();
-                let [q, k, v] = &made.inputs;
-                let expected = made.problem.expected([q, k, v, &made.dout], &made.problem.heads());
-                let report = expected.judge(&made.problem, [&dq, &dk, &dv]);
+                let ran = made.run(&backend).unwrap();
+                let report = ran.report(&made);
                 assert!(report.passed(), "{report}");
                 let layouts = made.problem.layouts();
+                let [dq, dk, dv] = ran.gradients;
                 for (layout, gradient, rows) in
                     [(layouts.dq, dq, 140..150), (layouts.dk, dk, 150..160), (layouts.dv, dv, 150..160)]
                 {
@@ -311,21 +340,72 @@ fn packed_sequences_do_not_meet() {
 
 #[test]
 fn each_schedule_gives_the_same_bits() {
-    let options = Options { causal: true, ..Options::default() };
-    let packed = packed::<bf16>(options.clone());
+    let options = Options { causal: true, sinks: Some(sinks_of(4)), ..Options::default() };
+    let packed = packed::<bf16>(options.clone()).with_dlse(5);
     for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
         let made = &packed;
         let bits = |seed| {
             // Whether and how dS is stored does not show either.
             let workspace_limit = [None, Some(200_000), Some(0)][seed as usize % 3];
             let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
-            let (gradients, _) = made.run_with(&Backend::simulator(seed), &request).unwrap();
-            gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
+            let Ran { gradients, dsinks, .. } = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            let dsinks: Vec<_> = dsinks.unwrap().into_iter().map(f32::to_bits).collect();
+            (gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>()), dsinks)
         };
         let first = bits(0);
         for seed in 1..8 {
             assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
         }
+    }
+}
+
+/// Three of five queries see no key: what their dlse is reaches the sink alone.
+#[test]
+fn rows_that_see_no_key_give_their_dlse_to_the_sink() {
+    let (q, kv) = (TensorLayout::bshd(1, 5, 2, 16), TensorLayout::bshd(1, 2, 2, 16));
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    let made = |sinks: Option<Vec<f32>>, dlse: f32| {
+        let options = Options { causal: true, sinks, ..Options::default() };
+        let problem = Problem::new(tensors, DType::F16, options).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let mut made = Made::<f16>::new(problem, layouts, 6).with_dlse(7);
+        let values = made.dlse.as_mut().unwrap();
+        values[..3].fill(dlse);
+        values[5..8].fill(dlse);
+        made
+    };
+    for backend in [Backend::simulator(1), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+        for kernel in BackwardKernel::of_backend(backend.device().backend) {
+            let run = |sinks: &Option<Vec<f32>>, dlse| {
+                made(sinks.clone(), dlse).run_with(&backend, &with(Some(*kernel))).unwrap()
+            };
+            for sinks in [None, Some(sinks_of(2))] {
+                let (zero, one, nan) = (run(&sinks, 0.0), run(&sinks, 1.0), run(&sinks, f32::NAN));
+                assert!(zero.gradients == one.gradients && zero.gradients == nan.gradients, "{kernel}");
+                let Some(dsinks) = zero.dsinks else { continue };
+                for (with, without) in one.dsinks.unwrap()[..2].iter().zip(dsinks) {
+                    assert!((with - without - 3.0).abs() < 1e-5, "{kernel}: {with} and {without}");
+                }
+                assert!(nan.dsinks.unwrap()[..2].iter().all(|dsink| dsink.is_nan()));
+            }
+        }
+    }
+}
+
+/// A sum of many numbers of one sign, where adding them one by one in fp32 loses digits.
+#[test]
+fn a_sink_of_many_rows_is_as_exact_as_one_of_few() {
+    let (q, kv) = (TensorLayout::bshd(2, 20_000, 1, 8), TensorLayout::bshd(2, 1, 1, 8));
+    let options = Options { sinks: Some(vec![0.3]), ..Options::default() };
+    let problem = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap();
+    let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+    let mut made = Made::<f32>::new(problem, layouts, 8);
+    made.dlse = Some(vec![1.0; made.lse.len()]);
+    made.dout.fill(0.0);
+    let exact = made.problem.sinks_reference(made.gradient_inputs())[0];
+    for backend in [Backend::simulator(1), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
+        let found = f64::from(made.run(&backend).unwrap().dsinks.unwrap()[0]);
+        assert!((found - exact).abs() < 4e-7 * exact, "{found} for {exact}");
     }
 }
 
@@ -339,8 +419,7 @@ fn nothing_beyond_a_sequence_leaks_even_if_it_is_nan() {
     let layouts = GradientLayouts { dout: layout, dq: layout, dk: layout, dv: layout };
     let made = Made::<f16>::new(problem, layouts, 5);
     for backend in [Backend::simulator(1), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
-        let (gradients, _) = made.run(&backend).unwrap();
-        for gradient in gradients {
+        for gradient in made.run(&backend).unwrap().gradients {
             for_each_element(&layout, |at| assert!(gradient[at].is_finite()));
             assert!(untouched_outside(&layout, &gradient, -77.0));
         }

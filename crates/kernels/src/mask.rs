@@ -17,6 +17,12 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// Whether there is a key.
+    #[inline(always)]
+    pub const fn has_keys(self) -> bool {
+        self.first < self.end
+    }
+
     /// What query `row` sees.
     ///
     /// The window is aligned bottom-right (FlashAttention-2.1): query i sees key j if

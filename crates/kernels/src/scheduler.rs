@@ -265,6 +265,22 @@ impl WorkTile {
         Self { tile: in_order(params, tiles, place), head, batch, queries, keys }
     }
 
+    /// All rows that a sink is a score of in the `sequence`-th sequence of those that it is for: with a list
+    /// of sinks for each sequence the only one.
+    ///
+    /// # Safety
+    /// `params.heads` is at least 1, and the offsets of the sequence are readable.
+    #[inline(always)]
+    pub unsafe fn of_sink(params: &AttentionParams, sink: u32, sequence: u32) -> Self {
+        // SAFETY: there are heads, and the offsets of this sequence, where there are any, are readable.
+        unsafe {
+            assert_unchecked(params.heads > 0);
+            let (head, batch) = (sink % params.heads, sink / params.heads + sequence);
+            let (queries, keys) = Self::rows(params, batch);
+            Self { tile: 0, head, batch, queries, keys }
+        }
+    }
+
     /// A sequence's rows of Q, and of K.
     ///
     /// # Safety

@@ -13,8 +13,8 @@ mod source;
 use alloc::{format, string::String};
 
 use crate::attention::{
-    backward_dq_sm90, backward_simt, backward_sm80, backward_sm90, decode, forward_simt, forward_sm80,
-    forward_sm90, standard,
+    backward_dq_sm90, backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, forward_simt,
+    forward_sm80, forward_sm90, standard,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
@@ -154,6 +154,7 @@ impl Variant {
             (Kernel::Attention(Algorithm::StandardScores | Algorithm::StandardValues), _) => {
                 standard::BARRIERS
             }
+            (Kernel::Attention(Algorithm::BackwardSinks), _) => backward_sinks::BARRIERS,
             (_, Config::Simt(_)) => forward_simt::BARRIERS,
             (_, Config::Mma(config)) => forward_sm80::barriers(config),
             (Kernel::Attention(Algorithm::ForwardSm90Residues), Config::Sm90(config)) => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::reference::Exact;
+use super::reference::{Exact, ExactSinks, OfSink};
 use super::{BackwardProblem, GradientInputs, Gradients, KvHead};
 use crate::Element;
 use crate::accuracy::Accuracy;
@@ -16,12 +16,14 @@ pub struct GradientReport {
     pub dk: Accuracy,
     /// Of dV.
     pub dv: Accuracy,
+    /// Of the sinks' gradient, where there is one.
+    pub dsinks: Option<Accuracy>,
 }
 
 impl GradientReport {
-    /// Whether all three passed.
+    /// Whether all passed.
     pub fn passed(&self) -> bool {
-        self.all().iter().all(Accuracy::passed)
+        self.all().all(|(_, accuracy)| accuracy.passed())
     }
 
     /// The one that comes nearest to its bound, or passes it.
@@ -31,18 +33,20 @@ impl GradientReport {
             if accuracy.passed() { share } else { f64::INFINITY }
         };
         let worse = |a: Accuracy, b: Accuracy| if share(&b) > share(&a) { b } else { a };
-        worse(worse(self.dq, self.dk), self.dv)
+        self.all().map(|(_, accuracy)| accuracy).fold(self.dq, worse)
     }
 
-    /// Those of dQ, dK and dV.
-    pub const fn all(&self) -> [Accuracy; 3] {
-        [self.dq, self.dk, self.dv]
+    /// Each with its gradient's name.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, Accuracy)> {
+        let of_tensors = [("dq", self.dq), ("dk", self.dk), ("dv", self.dv)];
+        of_tensors.into_iter().chain(self.dsinks.map(|dsinks| ("dsinks", dsinks)))
     }
 }
 
 impl fmt::Display for GradientReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dq {}; dk {}; dv {}", self.dq, self.dk, self.dv)
+        write!(f, "dq {}; dk {}; dv {}", self.dq, self.dk, self.dv)?;
+        self.dsinks.map_or(Ok(()), |dsinks| write!(f, "; dsinks {dsinks}"))
     }
 }
 
@@ -95,7 +99,9 @@ impl BackwardProblem {
         heads: &[KvHead],
     ) -> ExpectedGradients<T> {
         let (exact, standard) = (self.exact(inputs, heads), self.standard(inputs, heads));
-        ExpectedGradients { heads: heads.to_vec(), exact, standard }
+        let sinks = self.sinks_of(heads);
+        let of_sinks = (self.exact_sinks(inputs, &sinks), self.standard_sinks(inputs, &sinks));
+        ExpectedGradients { heads: heads.to_vec(), exact, standard, sinks, of_sinks }
     }
 }
 
@@ -105,15 +111,23 @@ pub struct ExpectedGradients<T> {
     heads: Vec<KvHead>,
     exact: Exact,
     standard: Gradients<T>,
+    /// The sinks of these heads.
+    sinks: Vec<OfSink>,
+    of_sinks: (ExactSinks, Vec<f32>),
 }
 
 impl<T: Element> ExpectedGradients<T> {
-    /// Judges gradients of the problem that they were made for, by FlashAttention's rule
-    /// ([`Accuracy::of_gradient`]).
+    /// Judges gradients of the problem that they were made for, those of sinks where there are some, by
+    /// FlashAttention's rule ([`Accuracy::of_gradient`]).
     ///
     /// # Panics
     /// When a buffer is shorter than its view.
-    pub fn judge(&self, problem: &BackwardProblem, found: [&[T]; 3]) -> GradientReport {
+    pub fn judge(
+        &self,
+        problem: &BackwardProblem,
+        found: [&[T]; 3],
+        dsinks: Option<&[f32]>,
+    ) -> GradientReport {
         let found = problem.gather(found, &self.heads);
         let softcap = problem.forward().softcap() != 0.0;
         let (Exact { gradients: exact, rounding }, standard) = (&self.exact, &self.standard);
@@ -124,6 +138,11 @@ impl<T: Element> ExpectedGradients<T> {
             dq: of(&found.dq, &exact.dq, &standard.dq, rounding[0]),
             dk: of(&found.dk, &exact.dk, &standard.dk, rounding[1]),
             dv: of(&found.dv, &exact.dv, &standard.dv, rounding[2]),
+            dsinks: dsinks.map(|dsinks| {
+                let dsinks: Vec<_> = self.sinks.iter().map(|sink| dsinks[sink.index]).collect();
+                let (exact, standard) = &self.of_sinks;
+                Accuracy::of_gradient(&dsinks, (&exact.gradients, exact.rounding), standard, softcap)
+            }),
         }
     }
 

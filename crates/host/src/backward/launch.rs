@@ -29,6 +29,10 @@ pub struct BackwardAddresses {
     pub dk: u64,
     /// Gradient of the values.
     pub dv: u64,
+    /// Gradient of the log-sum-exp, where there is one.
+    pub dlse: Option<u64>,
+    /// Gradient of the sinks, where it is wanted.
+    pub dsinks: Option<u64>,
 }
 
 impl BackwardAddresses {
@@ -119,6 +123,8 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
     if addresses.forward.lse.is_none() {
         return Err(Error::MissingAddress { tensor: "lse" });
     }
+    let sinks = if addresses.dsinks.is_some() { problem.sinks()? } else { 0 };
+    let sequences_of_sink = if sinks > forward.heads() { 1 } else { forward.batch() as u32 };
     let GradientLayouts { dout, dq, dk, dv } = problem.layouts();
     // A packed batch has no steps from one sequence to the next.
     let is_packed = forward.cu_seqlens().is_some();
@@ -141,6 +147,9 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         fix_up: 0,
         ds: StoredDs::default(),
         first_head: 0,
+        dlse: addresses.dlse.unwrap_or(0),
+        dsinks: addresses.dsinks.unwrap_or(0),
+        sequences_of_sink,
     })
 }
 

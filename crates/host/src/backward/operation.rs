@@ -11,7 +11,7 @@ use super::{
 use crate::forward::Addresses;
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
-use crate::{DType, Device, Element, Error, Result, cpu};
+use crate::{DType, Device, Element, Error, Result, TensorLayout, cpu};
 
 impl sealed::Sealed for BackwardProblem {}
 
@@ -67,6 +67,15 @@ impl Operation for BackwardProblem {
             dq: place(Tensor::output("dq", &mut *outputs.dq, gradients.dq))?,
             dk: place(Tensor::output("dk", &mut *outputs.dk, gradients.dk))?,
             dv: place(Tensor::output("dv", &mut *outputs.dv, gradients.dv))?,
+            dlse: inputs.dlse.map(|dlse| place(Tensor::list("dlse", dlse, forward.lse_len()))).transpose()?,
+            dsinks: outputs
+                .dsinks
+                .as_deref_mut()
+                .map(|dsinks| {
+                    let contiguous = TensorLayout::bshd(1, 1, 1, plan.problem().sinks()?);
+                    place(Tensor::output("dsinks", dsinks, contiguous))
+                })
+                .transpose()?,
         })
     }
 
@@ -97,11 +106,12 @@ impl Operation for BackwardProblem {
             dq: device.allocate("dq", layouts.dq.span())?,
             dk: device.allocate("dk", layouts.dk.span())?,
             dv: device.allocate("dv", layouts.dv.span())?,
+            dsinks: self.sinks().ok().map(|len| device.allocate("dsinks", len)).transpose()?,
         })
     }
 
     fn outputs<T: Element>(results: &mut BackwardResults<T>) -> BackwardOutputs<'_, T> {
-        let BackwardResults { dq, dk, dv } = results;
-        BackwardOutputs { dq, dk, dv }
+        let BackwardResults { dq, dk, dv, dsinks } = results;
+        BackwardOutputs { dq, dk, dv, dsinks: dsinks.as_deref_mut() }
     }
 }

@@ -11,7 +11,7 @@ use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
     checked_grid, fastest_first, that_hold, tile_too_large, unmapped, unsupported_dtype,
 };
-use crate::{BackendKind, Device, Error, Plan, Problem, Result, Tensors};
+use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result, Tensors};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,8 +116,9 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         request.entry.as_deref() == Some(entry.name)
             && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
     };
-    let of_launches = ways(problem, kernel).iter().flatten();
-    let mut built = of_launches.flat_map(|&it| built_for(it, problem.forward().dtype()));
+    let of_launches =
+        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().flatten().copied());
+    let mut built = of_launches.flat_map(|it| built_for(it, dtype_of(it, problem)));
     let asked = match &request.entry {
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
         None => None,
@@ -238,23 +239,34 @@ pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
     )
 }
 
-/// What the launches of a GPU kernel compute, in their order: in each of the ways in which it does.
-fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 3]] {
+/// Storage type of the entries that are built for a launch.
+const fn dtype_of(algorithm: Algorithm, problem: &BackwardProblem) -> DType {
+    // What it reads is fp32 in every problem.
+    if matches!(algorithm, Algorithm::BackwardSinks) { DType::F32 } else { problem.forward().dtype() }
+}
+
+/// What the launches compute that each GPU kernel begins with.
+fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
+    let mut launches = vec![Algorithm::BackwardDelta];
+    if problem.sinks().is_ok() {
+        launches.push(Algorithm::BackwardSinks);
+    }
+    launches
+}
+
+/// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
+fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 2]] {
     use Algorithm::{
-        BackwardDelta, BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90,
-        BackwardKeysSm80, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
-        BackwardQueriesSm90,
+        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80,
+        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
     };
     match kernel {
-        BackwardKernel::BackwardSm90 => &[
-            [BackwardDelta, BackwardKeysSm90, BackwardQueriesSm90],
-            [BackwardDelta, BackwardKeysDsSm90, BackwardDqSm90],
-        ],
-        BackwardKernel::BackwardSm80 => &[[BackwardDelta, BackwardKeysSm80, BackwardQueriesSm80]],
-        _ if problem.forward().dropout().is_some() => {
-            &[[BackwardDelta, BackwardKeysDropout, BackwardQueriesDropout]]
+        BackwardKernel::BackwardSm90 => {
+            &[[BackwardKeysSm90, BackwardQueriesSm90], [BackwardKeysDsSm90, BackwardDqSm90]]
         }
-        _ => &[[BackwardDelta, BackwardKeys, BackwardQueries]],
+        BackwardKernel::BackwardSm80 => &[[BackwardKeysSm80, BackwardQueriesSm80]],
+        _ if problem.forward().dropout().is_some() => &[[BackwardKeysDropout, BackwardQueriesDropout]],
+        _ => &[[BackwardKeys, BackwardQueries]],
     }
 }
 
@@ -337,8 +349,10 @@ fn of_kernel(
     }
     let all = forward.kv_heads() * forward.batch();
     let (chunk, heads) = (chunk.unwrap_or(all), chunk.unwrap_or(all) * forward.group());
-    let mut entries = Vec::with_capacity(way.len());
-    for algorithm in way {
+    let mut entries = Vec::new();
+    let first = first_launches(problem);
+    let of_all = first.len();
+    for algorithm in first.into_iter().chain(way) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;
@@ -349,11 +363,13 @@ fn of_kernel(
         plan.reasons.push(reason(problem, device, entry, &order));
         entries.push(entry);
     }
-    let (delta, rest) = entries.split_at(1);
-    plan.launches.push(launch(forward, delta[0], Heads { first: 0, count: all })?);
+    let (of_all, of_chunks) = entries.split_at(of_all);
+    for entry in of_all {
+        plan.launches.push(launch(problem, entry, Heads { first: 0, count: all })?);
+    }
     for first in (0..all).step_by(chunk) {
-        for entry in rest {
-            plan.launches.push(launch(forward, entry, Heads { first, count: chunk.min(all - first) })?);
+        for entry in of_chunks {
+            plan.launches.push(launch(problem, entry, Heads { first, count: chunk.min(all - first) })?);
         }
     }
     if kernel == BackwardKernel::BackwardSm90 {
@@ -367,7 +383,12 @@ fn of_kernel(
 }
 
 /// The launch of an entry over these key/value heads.
-fn launch(forward: &Problem, entry: &'static Entry, kv_heads: Heads) -> Result<Launch<BackwardProblem>> {
+fn launch(
+    problem: &BackwardProblem,
+    entry: &'static Entry,
+    kv_heads: Heads,
+) -> Result<Launch<BackwardProblem>> {
+    let forward = problem.forward();
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
     let (rows, per_head) = if owns_keys(entry.algorithm) {
         (forward.seqlen_k().div_ceil(block_n), 1)
@@ -375,8 +396,11 @@ fn launch(forward: &Problem, entry: &'static Entry, kv_heads: Heads) -> Result<L
         (forward.seqlen_q().div_ceil(block_m), forward.group())
     };
     let details = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
-    let grid = checked_grid(rows as u128 * details.count as u128)?;
-    Ok(Launch { details, ..Launch::new(entry, grid) })
+    let blocks = match entry.algorithm {
+        Algorithm::BackwardSinks => problem.sinks()? as u128,
+        _ => rows as u128 * details.count as u128,
+    };
+    Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
 }
 
 /// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, of so many query heads at a
@@ -388,7 +412,7 @@ fn choose_entry(
     (table, heads): (&[Tuned], usize),
 ) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
-    let mut built = that_hold(algorithm, forward.dtype(), forward.widest_head_dim());
+    let mut built = that_hold(algorithm, dtype_of(algorithm, problem), forward.widest_head_dim());
     let Some(&first) = built.first() else {
         return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
@@ -416,6 +440,10 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
                 "delta = rowsum(dO * O) first, in {} bytes of workspace; P, which is not stored, would take {p}",
                 4 * forward.lse_len()
             );
+        }
+        Algorithm::BackwardSinks => {
+            return "dsinks behind it: a block sums the rows of a sink, in the same order in each run"
+                .to_owned();
         }
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))

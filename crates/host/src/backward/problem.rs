@@ -15,13 +15,17 @@ pub struct GradientLayouts {
     pub dv: TensorLayout,
 }
 
-/// A validated backward problem: dQ, dK and dV of a forward [`Problem`] for a given dO.
+/// A validated backward problem: dQ, dK and dV of a forward [`Problem`] for a given dO, and where lse is used
+/// too, as in merged attention, for a given dlse.
 ///
-/// With P = exp(S − lse), where S are the scores of the forward pass, and delta = rowsum(dO ∘ O): dV = Pᵀ·dO,
-/// dS = P ∘ (dO·Vᵀ − delta), dQ = softmax_scale·dS·K, dK = softmax_scale·dSᵀ·Q (arXiv:2307.08691, section
-/// 2.3), dS taken through the softcap where there is one. P is recomputed from O's inputs and lse, and never
-/// stored. All tensors have the forward problem's storage type. A row that sees no key has gradients 0, as a
-/// key that no row sees.
+/// With P = exp(S − lse), where S are the scores of the forward pass, and delta = rowsum(dO ∘ O) − dlse:
+/// dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ − delta), dQ = softmax_scale·dS·K, dK = softmax_scale·dSᵀ·Q
+/// (arXiv:2307.08691, section 2.3), dS taken through the softcap where there is one. P is recomputed from O's
+/// inputs and lse, and never stored. All tensors but lse and dlse have the forward problem's storage type. A
+/// row that sees no key has gradients 0, whatever its dlse is, as a key that no row sees.
+///
+/// A sink s gets dsink = −Σ exp(s − lse)·delta over the rows of its head, in fp32. A row that sees no key adds
+/// its dlse.
 ///
 /// ```
 /// use flash_attention::backward::{BackwardProblem, GradientLayouts};
@@ -57,6 +61,8 @@ pub struct BackwardInputs<'a, T> {
     pub lse: &'a [f32],
     /// Gradient of the output.
     pub dout: &'a [T],
+    /// Gradient of the log-sum-exp, in its order, where anything but O depends on it.
+    pub dlse: Option<&'a [f32]>,
 }
 
 /// Host tensors that a backward pass writes; elements that the views do not reach keep their values.
@@ -68,9 +74,11 @@ pub struct BackwardOutputs<'a, T> {
     pub dk: &'a mut [T],
     /// Gradient of the values.
     pub dv: &'a mut [T],
+    /// Gradient of the sinks, `[H]` or `[B, H]` as they are, of a problem that has some.
+    pub dsinks: Option<&'a mut [f32]>,
 }
 
-/// dQ, dK and dV of a call, in buffers of the library's, as long as their views reach.
+/// The gradients of a call, in buffers of the library's, as long as their views reach.
 #[derive(Clone, Debug)]
 pub struct BackwardResults<T> {
     /// Gradient of the queries.
@@ -79,6 +87,8 @@ pub struct BackwardResults<T> {
     pub dk: Vec<T>,
     /// Gradient of the values.
     pub dv: Vec<T>,
+    /// Gradient of the sinks, where the problem has some.
+    pub dsinks: Option<Vec<f32>>,
 }
 
 impl BackwardProblem {
@@ -86,13 +96,9 @@ impl BackwardProblem {
     ///
     /// # Errors
     /// Names the tensor, the axis, its value and what it should be, when a shape differs from its tensor's;
-    /// when the forward problem has sinks, a row is not contiguous, a stride leads out of the address space,
-    /// or an output overlaps itself.
+    /// when a row is not contiguous, a stride leads out of the address space, or an output overlaps itself.
     pub fn new(forward: Problem, layouts: GradientLayouts) -> Result<Self> {
         forward.dtype().check_as_result("backward")?;
-        if forward.per_head().sinks.is_some() {
-            return Err(Error::NoGradient { option: "sinks" });
-        }
         let tensors = forward.tensors();
         let pairs = [
             ("dout", &layouts.dout, "o", &tensors.o),
@@ -146,6 +152,14 @@ impl BackwardProblem {
         2.5 * self.forward.flops()
     }
 
+    /// How many sinks have a gradient.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub(crate) fn sinks(&self) -> Result<usize> {
+        self.forward.per_head().sinks.map(<[f32]>::len).ok_or(Error::NoSinks)
+    }
+
     /// Checks that buffers hold what the views reach.
     pub(crate) fn check<T: Element>(
         &self,
@@ -154,6 +168,9 @@ impl BackwardProblem {
     ) -> Result<()> {
         self.check_inputs(inputs)?;
         let GradientLayouts { dq, dk, dv, .. } = &self.layouts;
+        if let Some(dsinks) = &outputs.dsinks {
+            check_lengths([("dsinks", dsinks.len(), self.sinks()?)])?;
+        }
         check_lengths([
             ("dq", outputs.dq.len(), dq.span()),
             ("dk", outputs.dk.len(), dk.span()),
@@ -163,9 +180,11 @@ impl BackwardProblem {
 
     /// [`Self::check`] of what is read.
     pub(crate) fn check_inputs<T: Element>(&self, inputs: &BackwardInputs<'_, T>) -> Result<()> {
-        let BackwardInputs { q, k, v, o, lse, dout } = inputs;
+        let BackwardInputs { q, k, v, o, lse, dout, dlse } = inputs;
         self.forward.check_buffers::<T>(q.len(), k.len(), v.len(), o.len(), Some(lse.len()))?;
-        check_lengths([("dout", dout.len(), self.layouts.dout.span())])
+        let lse_len = self.forward.lse_len();
+        let dlse = dlse.map_or(lse_len, <[f32]>::len);
+        check_lengths([("dout", dout.len(), self.layouts.dout.span()), ("dlse", dlse, lse_len)])
     }
 }
 
@@ -227,16 +246,44 @@ mod tests {
             o: &half,
             lse: &lse,
             dout: &half[..319],
+            dlse: None,
         };
         let message = |inputs: &BackwardInputs<'_, half::f16>, dv: usize| {
             let [mut dq, mut dk, mut dv] = [320, 224, dv].map(|len| vec![half::f16::ZERO; len]);
-            let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv };
+            let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None };
             problem.check(inputs, &outputs).unwrap_err().to_string()
         };
         assert_eq!(message(&inputs, 224), "dout: buffer has 319 elements; its shape and strides reach 320");
         let inputs = BackwardInputs { dout: &half, ..inputs };
         assert_eq!(message(&inputs, 223), "dv: buffer has 223 elements; its shape and strides reach 224");
+        let short = BackwardInputs { dlse: Some(&lse[1..]), ..inputs };
+        assert_eq!(message(&short, 224), "dlse: buffer has 39 elements; its shape and strides reach 40");
         let inputs = BackwardInputs { lse: &lse[1..], ..inputs };
         assert_eq!(message(&inputs, 224), "lse: buffer has 39 elements; its shape and strides reach 40");
+    }
+
+    #[test]
+    fn sinks_have_a_gradient_where_there_are_some() {
+        let problem = |sinks: Option<usize>| {
+            let options = Options { sinks: sinks.map(|len| vec![0.5; len]), ..Options::default() };
+            let forward = Problem::new(*forward().tensors(), DType::F16, options).unwrap();
+            BackwardProblem::like(forward).unwrap()
+        };
+        let (half, lse) = ([half::f16::ZERO; 320], [0.0; 40]);
+        let inputs =
+            BackwardInputs { q: &half, k: &half, v: &half, o: &half, lse: &lse, dout: &half, dlse: None };
+        let check = |problem: &BackwardProblem, dsinks: usize| {
+            let [mut dq, mut dk, mut dv] = [half; 3];
+            let mut dsinks = vec![0.0; dsinks];
+            let outputs =
+                BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: Some(&mut dsinks) };
+            problem.check(&inputs, &outputs).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&problem(Some(4)), 4), Ok(()));
+        assert_eq!(check(&problem(Some(8)), 8), Ok(()));
+        let short = "dsinks: buffer has 7 elements; its shape and strides reach 8";
+        assert_eq!(check(&problem(Some(8)), 7), Err(short.to_owned()));
+        let none = "dsinks: the problem has no sinks, and so no gradient of them";
+        assert_eq!(check(&problem(None), 4), Err(none.to_owned()));
     }
 }

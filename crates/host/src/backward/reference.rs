@@ -4,10 +4,13 @@
 //! views reach and the mask leaves visible. Rows run over all cores; for problems too large to do in full,
 //! [`BackwardProblem::sample`] picks the heads.
 
+mod sinks;
+
 use rayon::prelude::*;
 
 use super::BackwardProblem;
 use crate::{Element, Problem, TensorLayout, accuracy};
+pub(crate) use sinks::{ExactSinks, OfSink};
 
 /// A key/value head of a sequence, with the query heads that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +52,20 @@ pub(crate) struct Exact {
 /// Unit roundoff of fp32.
 const ROUNDOFF: f64 = 0.5 * f32::EPSILON as f64;
 
-/// Host tensors that gradients follow from: Q, K, V and dO.
-pub type GradientInputs<'a, T> = [&'a [T]; 4];
+/// Host tensors that gradients follow from.
+#[derive(Clone, Copy, Debug)]
+pub struct GradientInputs<'a, T> {
+    /// Queries.
+    pub q: &'a [T],
+    /// Keys.
+    pub k: &'a [T],
+    /// Values.
+    pub v: &'a [T],
+    /// Gradient of the output.
+    pub dout: &'a [T],
+    /// Gradient of the log-sum-exp.
+    pub dlse: Option<&'a [f32]>,
+}
 
 impl BackwardProblem {
     /// Gradients of these heads in f64.
@@ -96,6 +111,8 @@ struct HeadInputs<'a> {
     /// [group·Sq] rows.
     q: Vec<Vec<f64>>,
     dout: Vec<Vec<f64>>,
+    /// [group·Sq] numbers.
+    dlse: Vec<f32>,
     /// [Sk] rows.
     k: Vec<Vec<f64>>,
     v: Vec<Vec<f64>>,
@@ -109,6 +126,8 @@ struct RowPart<F> {
     /// dS before the factor softmax_scale.
     ds: Vec<F>,
     dq: Vec<F>,
+    /// What the row gives its sink's gradient; 0 without sinks.
+    dsink: F,
 }
 
 /// How far delta, made from O as it is stored, moves dS of each key that a query row sees.
@@ -117,25 +136,27 @@ struct OfStoredO {
     by_chance: Vec<f64>,
     /// If elements are the exact ones, rounded.
     by_rounding: Vec<f64>,
+    /// The same of the sink's part.
+    of_sink: [f64; 2],
 }
 
 impl<'a> HeadInputs<'a> {
     fn new<T: Element>(
         backward: &'a BackwardProblem,
-        [q, k, v, dout]: GradientInputs<'_, T>,
+        GradientInputs { q, k, v, dout, dlse }: GradientInputs<'_, T>,
         head: KvHead,
     ) -> Self {
         let problem = backward.forward();
         let KvHead { batch, kv_head } = head;
         let wide = |data: &[T]| data.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>();
-        let queries = |layout: &TensorLayout, data: &[T]| -> Vec<_> {
+        let places = || {
             let heads = kv_head * problem.group()..(kv_head + 1) * problem.group();
             let rows = 0..problem.query_rows(batch).len();
-            let at = heads.flat_map(|head| rows.clone().map(move |row| (head, row)));
-            at.map(|(head, row)| {
-                wide(&data[problem.query_index(layout, batch, row, head)..][..layout.head_dim])
-            })
-            .collect()
+            heads.flat_map(move |head| rows.clone().map(move |row| (head, row)))
+        };
+        let queries = |layout: &TensorLayout, data: &[T]| -> Vec<_> {
+            let at = |(head, row)| problem.query_index(layout, batch, row, head);
+            places().map(|place| wide(&data[at(place)..][..layout.head_dim])).collect()
         };
         let keys = |layout: &TensorLayout, data: &[T]| -> Vec<_> {
             let at = |key| problem.key_index(layout, batch, key, kv_head);
@@ -150,6 +171,9 @@ impl<'a> HeadInputs<'a> {
             round: |exact| f64::from(T::from_f32(exact as f32).to_f32()),
             q: queries(&tensors.q, q),
             dout: queries(&backward.layouts().dout, dout),
+            dlse: places()
+                .map(|(head, row)| dlse.map_or(0.0, |dlse| dlse[problem.lse_index(batch, head, row)]))
+                .collect(),
             k: keys(&tensors.k, k),
             v: keys(&tensors.v, v),
         }
@@ -240,8 +264,11 @@ impl<'a> HeadInputs<'a> {
             terms.push(scale.abs() * products + bias.abs());
             slopes.push(1.0 - bent * bent);
         }
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let lse = max + scores.iter().map(|score| (score - max).exp()).sum::<f64>().ln();
+        let sink = f64::from(problem.scores().sink(self.head.batch, head));
+        let has_sink = sink != f64::NEG_INFINITY;
+        let max = scores.iter().copied().fold(sink, f64::max);
+        let of_sink = if has_sink { (sink - max).exp() } else { 0.0 };
+        let lse = max + (scores.iter().map(|score| (score - max).exp()).sum::<f64>() + of_sink).ln();
         let p: Vec<_> = scores.iter().map(|score| (score - lse).exp()).collect();
         let kept: Vec<_> = seen.clone().map(|key| f64::from(self.kept(head, row, key))).collect();
         let of_keys = |product: fn(&[f64], &[f64]) -> f64| -> Vec<_> {
@@ -256,18 +283,37 @@ impl<'a> HeadInputs<'a> {
         let dp_terms = of_keys(dot_of_magnitudes).into_iter().zip(dp_sums);
         let dp_terms: Vec<_> =
             dp_terms.map(|(terms, sums)| (sum * terms).max(sums / accuracy::GRADIENT_ROUNDINGS)).collect();
-        let delta = dot(&p, &dp);
+        let plain = dot(&p, &dp);
+        let dlse = f64::from(self.dlse[index]);
+        let delta = plain - dlse;
         let lse_moved = dot(&p, &terms) + lse.abs() + 1.0;
-        let delta_moved: f64 =
-            (0..p.len()).map(|j| p[j] * (terms[j] * (dp[j] - delta).abs() + dp_terms[j])).sum();
+        let mut delta_moved: f64 =
+            (0..p.len()).map(|j| p[j] * (terms[j] * (dp[j] - plain).abs() + dp_terms[j])).sum();
+        if dlse != 0.0 {
+            delta_moved += delta.abs();
+        }
         let delta_stored =
             self.delta_stored(seen.clone().zip(p.iter().zip(&kept).map(|(p, kept)| p * kept)), dout);
+        let (mut dsink, mut dsink_moved, mut of_sink) = (0.0, 0.0, [0.0; 2]);
+        if has_sink {
+            let p = (sink - lse).exp();
+            dsink = -p * delta;
+            // One for the product; terms of a sum in fp32 are rounded about as often as a tree is deep.
+            let relative = lse_moved + sink.abs() + (sink - lse).abs() + 4.0;
+            dsink_moved = relative * dsink.abs() + p * delta_moved;
+            of_sink = delta_stored.map(|delta| p * delta);
+        }
         let stored = delta_stored
             .map(|delta| p.iter().zip(&slopes).map(|(p, slope)| p * slope * delta).collect::<Vec<_>>());
         let [by_chance, by_rounding] = stored;
-        let mut part = RowPart { first: seen.start, p, ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
-        let mut moved =
-            RowPart { first: seen.start, p: Vec::new(), ds: Vec::new(), dq: vec![0.0; problem.head_dim()] };
+        let part = |p, dsink| RowPart {
+            first: seen.start,
+            p,
+            ds: Vec::new(),
+            dq: vec![0.0; problem.head_dim()],
+            dsink,
+        };
+        let (mut part, mut moved) = (part(p, dsink), part(Vec::new(), dsink_moved));
         for (j, key) in seen.clone().enumerate() {
             let (p, distance) = (part.p[j], dp[j] - delta);
             let relative = terms[j] + lse_moved;
@@ -287,7 +333,7 @@ impl<'a> HeadInputs<'a> {
         let mut together = vec![0.0; problem.head_dim()];
         seen.zip(&by_chance).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
         add_magnitude(&mut moved.dq, &together, 1.0);
-        (part, moved, OfStoredO { by_chance, by_rounding })
+        (part, moved, OfStoredO { by_chance, by_rounding, of_sink })
     }
 
     /// About how far rounding O's elements to the storage type, independently of one another, moves delta,
@@ -359,14 +405,17 @@ impl<'a> HeadInputs<'a> {
             scores.push(stored::<T>(capped + self.bias(head, row, key) as f32));
             slopes.push(1.0 - bent * bent);
         }
-        let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sink = problem.scores().sink(self.head.batch, head);
+        let max = scores.iter().copied().fold(sink, f32::max);
         let weights: Vec<_> = scores.iter().map(|score| (score - max).exp()).collect();
-        let sum: f32 = weights.iter().sum();
+        let of_sink = if sink == f32::NEG_INFINITY { 0.0 } else { (sink - max).exp() };
+        let sum = weights.iter().sum::<f32>() + of_sink;
         let mut p: Vec<_> = weights.iter().map(|weight| stored::<T>(weight / sum)).collect();
         let kept: Vec<_> = seen.clone().map(|key| self.kept(head, row, key)).collect();
         let dp = seen.clone().map(|key| stored::<T>(product(&self.dout[index], &self.v[key])));
         let dp: Vec<_> = dp.zip(&kept).map(|(dp, kept)| stored::<T>(dp * kept)).collect();
-        let delta: f32 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
+        let delta = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum::<f32>() - self.dlse[index];
+        let dsink = if of_sink == 0.0 { 0.0 } else { stored::<T>(stored::<T>(of_sink / sum) * -delta) };
         let ds: Vec<_> =
             (0..p.len()).map(|j| stored::<T>(stored::<T>(p[j] * (dp[j] - delta)) * slopes[j])).collect();
         let mut dq = vec![0.0_f32; problem.head_dim()];
@@ -375,7 +424,7 @@ impl<'a> HeadInputs<'a> {
         }
         dq.iter_mut().for_each(|dq| *dq *= scale);
         p.iter_mut().zip(kept).for_each(|(p, kept)| *p = stored::<T>(*p * kept));
-        RowPart { first: seen.start, p, ds, dq }
+        RowPart { first: seen.start, p, ds, dq, dsink }
     }
 }
 

@@ -22,25 +22,84 @@ fn tensors() -> Tensors {
     }
 }
 
-/// Σ dO ∘ O in f64.
-fn loss(problem: &Problem, [q, k, v, dout]: &[Vec<f32>; 4]) -> f64 {
-    let rows = reference::all(problem);
-    let o = reference::rows(problem, q, k, v, &rows).o;
-    let dout = reference::gather(problem, dout, &rows);
-    o.iter().zip(dout).map(|(o, dout)| o * f64::from(dout)).sum()
+/// Q, K, V and dO, and dlse.
+struct Inputs {
+    tensors: [Vec<f32>; 4],
+    dlse: Vec<f32>,
 }
 
-/// Central differences of the forward reference with a step and with its double: their difference is three
-/// times the error of the better one, to the order of the step's square.
-fn check(problem: Problem) {
-    let tensors = *problem.tensors();
-    let backward = BackwardProblem::like(problem).unwrap();
+impl Inputs {
+    fn new(problem: &Problem) -> Self {
+        let Tensors { q, k, v, o } = *problem.tensors();
+        let tensors = [(q, 1), (k, 2), (v, 3), (o, 4)].map(|(at, seed)| values(at.span(), seed));
+        Self { tensors, dlse: values(problem.lse_len(), 5) }
+    }
+
+    fn gradients(&self) -> GradientInputs<'_, f32> {
+        let [q, k, v, dout] = &self.tensors;
+        GradientInputs { q, k, v, dout, dlse: Some(&self.dlse) }
+    }
+
+    /// Σ dO ∘ O + Σ dlse ∘ lse in f64, the latter of rows that see a key or have a sink.
+    fn loss(&self, problem: &Problem) -> f64 {
+        let [q, k, v, dout] = &self.tensors;
+        let rows = reference::all(problem);
+        let exact = reference::rows(problem, q, k, v, &rows);
+        let dout = reference::gather(problem, dout, &rows);
+        let dlse = rows.iter().map(|at| self.dlse[problem.lse_index(at.batch, at.head, at.row)]);
+        let of_o = exact.o.iter().zip(dout).map(|(o, dout)| o * f64::from(dout)).sum::<f64>();
+        let of_lse = exact.lse.iter().zip(dlse).filter(|(lse, _)| lse.is_finite());
+        of_o + of_lse.map(|(lse, dlse)| lse * f64::from(dlse)).sum::<f64>()
+    }
+}
+
+/// Compares a gradient with central differences of a loss at `value` ± a step and its double: their
+/// difference is three times the error of the better one, to the order of the step's square.
+fn check_slope(what: &str, (exact, value): (f64, f32), magnitude: f64, mut loss: impl FnMut(f32) -> f64) {
+    let mut difference = |step: f32| {
+        let (to, from) = (value + step, value - step);
+        (loss(to) - loss(from)) / (f64::from(to) - f64::from(from))
+    };
+    let step = 1.0 / 1024.0;
+    let (near, far) = (difference(step), difference(2.0 * step));
+    loss(value);
+    if exact.is_nan() {
+        // No sequence has the row, so it moves nothing.
+        assert_eq!((near, far), (0.0, 0.0));
+        return;
+    }
+    let rounding = 16.0 * f64::EPSILON * magnitude / f64::from(step);
+    assert!(
+        (exact - near).abs() <= (near - far).abs() + rounding,
+        "{what}: {exact}, {near} by differences, {far} by larger ones"
+    );
+}
+
+/// All gradients of `problem` against differences of the forward reference.
+fn check(problem: impl Fn(Options) -> Problem, options: &Options) {
+    let backward = BackwardProblem::like(problem(options.clone())).unwrap();
+    let inputs = &mut Inputs::new(backward.forward());
+    let magnitude = inputs.loss(backward.forward()).abs() + 1.0;
+    check_tensors(&backward, inputs, magnitude);
+    let Some(sinks) = &options.sinks else {
+        assert!(backward.sinks_reference(inputs.gradients()).is_empty());
+        return;
+    };
+    for (index, exact) in backward.sinks_reference(inputs.gradients()).into_iter().enumerate() {
+        check_slope(&format!("sink {index}"), (exact, sinks[index]), magnitude, |to| {
+            let mut sinks = sinks.clone();
+            sinks[index] = to;
+            inputs.loss(&problem(Options { sinks: Some(sinks), ..options.clone() }))
+        });
+    }
+}
+
+fn check_tensors(backward: &BackwardProblem, inputs: &mut Inputs, magnitude: f64) {
     let problem = backward.forward();
-    let mut inputs = [(tensors.q, 1), (tensors.k, 2), (tensors.v, 3), (tensors.o, 4)]
-        .map(|(at, seed)| values(at.span(), seed));
+    let tensors = problem.tensors();
     let mut spread = [&tensors.q, &tensors.k, &tensors.v].map(|layout| vec![f64::NAN; layout.span()]);
     for head in backward.heads() {
-        let gradients = backward.reference(inputs.each_ref().map(|input| &input[..]), &[head]);
+        let gradients = backward.reference(inputs.gradients(), &[head]);
         let KvHead { batch, kv_head } = head;
         let (rows, keys) = (problem.query_rows(batch).len(), problem.key_rows(batch).len());
         for (index, dq) in gradients.dq.chunks_exact(3).enumerate() {
@@ -55,31 +114,14 @@ fn check(problem: Problem) {
             spread[2][at..][..2].copy_from_slice(&gradients.dv[2 * key..][..2]);
         }
     }
-    let magnitude = loss(problem, &inputs).abs() + 1.0;
-    for tensor in 0..3 {
-        for index in 0..spread[tensor].len() {
-            let value = inputs[tensor][index];
-            let mut difference = |step: f32| {
-                let mut moved = |to: f32| {
-                    inputs[tensor][index] = to;
-                    (loss(problem, &inputs), f64::from(to))
-                };
-                let ((above, to), (below, from)) = (moved(value + step), moved(value - step));
-                inputs[tensor][index] = value;
-                (above - below) / (to - from)
-            };
-            let (step, exact) = (1.0 / 1024.0, spread[tensor][index]);
-            let (near, far) = (difference(step), difference(2.0 * step));
-            if exact.is_nan() {
-                // No sequence has the row, so it moves nothing.
-                assert_eq!((near, far), (0.0, 0.0));
-                continue;
-            }
-            let rounding = 16.0 * f64::EPSILON * magnitude / f64::from(step);
-            assert!(
-                (exact - near).abs() <= (near - far).abs() + rounding,
-                "tensor {tensor}, element {index}: {exact}, {near} by differences, {far} by larger ones"
-            );
+    for (tensor, gradients) in spread.iter().enumerate() {
+        for (index, &exact) in gradients.iter().enumerate() {
+            let value = inputs.tensors[tensor][index];
+            let what = format!("tensor {tensor}, element {index}");
+            check_slope(&what, (exact, value), magnitude, |to| {
+                inputs.tensors[tensor][index] = to;
+                inputs.loss(problem)
+            });
         }
     }
 }
@@ -94,9 +136,11 @@ fn gradients_are_the_slopes_of_the_forward_reference() {
         Options { softcap: 0.8, ..Options::default() },
         Options { alibi_slopes, softcap: 1.5, causal: true, ..Options::default() },
         Options { dropout: Some(Dropout { probability: 0.3, seed: 1, offset: 2 }), ..Options::default() },
+        Options { sinks: Some(values(6, 6)), causal: true, ..Options::default() },
+        Options { sinks: Some(values(12, 7)), softcap: 0.8, ..Options::default() },
     ];
     for options in options {
-        check(Problem::new(tensors(), DType::F32, options).unwrap());
+        check(|options| Problem::new(tensors(), DType::F32, options).unwrap(), &options);
     }
 }
 
@@ -110,8 +154,10 @@ fn packed_sequences_have_gradients_of_their_own() {
     };
     // The third sequence has no queries, the fourth no keys, and the last rows are nobody's.
     let (q, k) = ([0, 3, 7, 7, 10], [0, 5, 8, 11, 11]);
-    let options = Options { causal: true, ..Options::default() };
-    check(Problem::varlen(tensors, DType::F32, options, &q, &k).unwrap());
+    for sinks in [None, Some(values(4, 6)), Some(values(16, 7))] {
+        let options = Options { causal: true, sinks, ..Options::default() };
+        check(|options| Problem::varlen(tensors, DType::F32, options, &q, &k).unwrap(), &options);
+    }
 }
 
 #[test]
@@ -121,8 +167,9 @@ fn rows_and_keys_that_see_nothing_have_gradients_of_zero() {
     let options = Options { window: (None, Some(0)), ..Options::default() };
     let forward = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap();
     let problem = BackwardProblem::like(forward).unwrap();
-    let [q, k, v, dout] = [(6, 1), (4, 2), (4, 3), (6, 4)].map(|(count, seed)| values(count, seed));
-    let inputs = [&q[..], &k, &v, &dout];
+    let mut inputs = Inputs::new(problem.forward());
+    inputs.dlse[..2].copy_from_slice(&[f32::NAN, 0.0]);
+    let inputs = inputs.gradients();
     // Of three queries and two keys the first sees none, and the second only one: P = 1 whatever its score
     // is.
     let gradients = problem.reference(inputs, &problem.heads());

@@ -47,6 +47,11 @@ pub fn backward<T: Element>(
     let rows = forward.lse_len();
     let mut stats = Buffer::new("lse and delta", 2 * rows as u128)?;
     row_stats(problem, inputs, stats.as_mut_ptr());
+    if let Some(dsinks) = outputs.dsinks.as_deref_mut() {
+        // SAFETY: `row_stats` has written both parts, of `rows` elements each.
+        let deltas = unsafe { std::slice::from_raw_parts(stats.as_mut_ptr().add(rows), rows) };
+        sink_gradients(forward, inputs, deltas, &mut dsinks[..problem.sinks()?]);
+    }
     let owned = OWNED.next_multiple_of(kernels.panel.width);
     let scratch = Scratch::new(forward, owned, kernels.panel);
     let tasks = Tasks::new(forward, owned);
@@ -80,7 +85,7 @@ pub fn backward<T: Element>(
 }
 
 /// Writes what each row's P and dS need beside products: lse in units of log2, +∞ where the row sees no key
-/// and all P are 0, and behind all of these delta = rowsum(dO ∘ O).
+/// and all P are 0, and behind all of these delta = rowsum(dO ∘ O) − dlse.
 fn row_stats<T: Element>(problem: &BackwardProblem, inputs: &BackwardInputs<'_, T>, to: *mut f32) {
     let forward = problem.forward();
     let rows = forward.lse_len();
@@ -102,6 +107,41 @@ fn row_stats<T: Element>(problem: &BackwardProblem, inputs: &BackwardInputs<'_, 
             let pairs = inputs.o[of(o)].iter().zip(&inputs.dout[of(dout)]).take(o.head_dim);
             *delta = pairs.map(|(o, dout)| o.to_f32() * dout.to_f32()).sum();
         }
+    });
+    let Some(dlse) = inputs.dlse else { return };
+    for (batch, head) in (0..forward.batch()).flat_map(|it| (0..o.heads).map(move |head| (it, head))) {
+        for row in 0..forward.query_rows(batch).len() {
+            // dlse of a row that sees no key may be NaN, and 0 · NaN is NaN.
+            if !forward.visible_keys(batch, row).is_empty() {
+                let at = forward.lse_index(batch, head, row);
+                deltas[at] -= dlse[at];
+            }
+        }
+    }
+}
+
+/// dsink = −Σ exp(sink − lse)·delta over the rows of each sink, in f64 and in their order.
+fn sink_gradients<T: Element>(
+    problem: &Problem,
+    inputs: &BackwardInputs<'_, T>,
+    deltas: &[f32],
+    dsinks: &mut [f32],
+) {
+    let heads = problem.heads();
+    let sequences = if dsinks.len() > heads { 1 } else { problem.batch() };
+    dsinks.par_iter_mut().enumerate().for_each(|(index, dsink)| {
+        let (first, head) = (index / heads, index % heads);
+        let sink = problem.scores().sink(first, head);
+        let mut sum = 0.0;
+        for batch in first..first + sequences {
+            for row in 0..problem.query_rows(batch).len() {
+                let at = problem.lse_index(batch, head, row);
+                let sees = !problem.visible_keys(batch, row).is_empty();
+                let slope = if sees { -deltas[at] } else { inputs.dlse.map_or(0.0, |dlse| dlse[at]) };
+                sum += f64::from((sink - inputs.lse[at]).exp()) * f64::from(slope);
+            }
+        }
+        *dsink = sum as f32;
     });
 }
 

@@ -8,7 +8,7 @@ use super::lanes::Lanes;
 pub(super) struct RowStats {
     /// lse in units of log2; +∞ where the query sees no key.
     pub(super) shift: *const f32,
-    /// rowsum(dO ∘ O).
+    /// rowsum(dO ∘ O) − dlse.
     pub(super) delta: *const f32,
 }
 

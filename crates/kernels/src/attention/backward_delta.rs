@@ -1,7 +1,8 @@
-//! delta = rowsum(dO ∘ O), which every element of a row of dS needs (Dao 2023, arXiv:2307.08691, Algorithm 2,
-//! line 4).
+//! delta = rowsum(dO ∘ O) − dlse, which every element of a row of dS needs (Dao 2023, arXiv:2307.08691,
+//! Algorithm 2, line 4): dS = P ∘ (dP − rowsum(dO ∘ O) + dlse), since the slope of lse is P.
 
 use crate::element::Element;
+use crate::mask::KeyRange;
 use crate::params::BackwardParams;
 use crate::ptx::{global, index, math};
 use crate::scheduler::WorkTile;
@@ -51,7 +52,11 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
         unsafe {
             let delta = reduce::<ROW_LANES>(sum, |a, b| a + b);
             if exists && lane == 0 {
-                f32::store(params.delta + 4 * work.lse_index(attention, row), delta);
+                let at = 4 * work.lse_index(attention, row);
+                // dlse of a row that sees no key may be NaN, and 0 · NaN is NaN.
+                let counts = params.dlse != 0 && KeyRange::of_row(attention, &work, row).has_keys();
+                let dlse = f32::load_if(counts, params.dlse + at);
+                f32::store(params.delta + at, delta - dlse);
             }
         }
         i += THREADS / ROW_LANES;

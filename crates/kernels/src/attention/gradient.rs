@@ -24,7 +24,7 @@ pub trait Changes {
 pub(super) struct RowStats {
     /// lse·log2(e); +∞, which makes every P 0, where the row does not exist or sees no key.
     pub(super) shift: f32,
-    /// delta = rowsum(dO ∘ O).
+    /// delta = rowsum(dO ∘ O) − dlse.
     pub(super) delta: f32,
 }
 

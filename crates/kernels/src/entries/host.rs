@@ -86,6 +86,8 @@ pub enum Algorithm {
     Transpose,
     /// `attention::backward_delta`, the first launch of a backward pass.
     BackwardDelta,
+    /// `attention::backward_sinks`, the launch behind it where there are sinks.
+    BackwardSinks,
     /// `attention::backward_simt::backward_keys`; its block owns keys, and goes over queries.
     BackwardKeys,
     /// `attention::backward_simt::backward_queries`.
@@ -124,6 +126,7 @@ impl Algorithm {
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack | Self::Transpose => "pack",
             Self::BackwardDelta
+            | Self::BackwardSinks
             | Self::BackwardKeys
             | Self::BackwardQueries
             | Self::BackwardKeysDropout

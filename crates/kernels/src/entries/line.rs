@@ -4,7 +4,7 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{pack, transpose as transposition};
+use crate::attention::{backward_sinks as sinks, pack, transpose as transposition};
 use crate::config::{
     BackwardConfig, BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig,
     GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
@@ -144,6 +144,11 @@ pub(super) const fn transpose() -> Line {
 
 pub(super) const fn backward_delta() -> Line {
     of(Algorithm::BackwardDelta, Config::Fixed(Fixed::DELTA), REAL, 8)
+}
+
+pub(super) const fn backward_sinks() -> Line {
+    let min_blocks = sinks::MIN_BLOCKS;
+    of(Algorithm::BackwardSinks, Config::Fixed(Fixed::SINKS), &[Storage::F32], min_blocks)
 }
 
 /// Rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor.

@@ -5,10 +5,10 @@
 use super::line::{
     Line, backward_delta, backward_dq_sm90, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
     backward_keys_sm80, backward_keys_sm90, backward_queries, backward_queries_dropout,
-    backward_queries_sm80, backward_queries_sm90, decode, decode_combine, forward_simt, forward_simt_dropout,
-    forward_sm80, forward_sm80_score_mod, forward_sm90, forward_sm90_e4m3, forward_sm90_residues,
-    forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores,
-    standard_softmax, standard_values, transpose,
+    backward_queries_sm80, backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt,
+    forward_simt_dropout, forward_sm80, forward_sm80_score_mod, forward_sm90, forward_sm90_e4m3,
+    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack,
+    standard_scores, standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -49,6 +49,8 @@ pub(super) const LIST: &[Line] = &[
     forward_simt(32, 32, 256, 2),
     forward_simt(32, 16, 256, 2),
     backward_delta(),
+    // It reads what is fp32 whatever the storage type.
+    backward_sinks(),
     // (rows that a block owns, rows of a step, HEAD_DIM, blocks per multiprocessor); as above, the larger
     // first, and one of at most 64 KiB for each HEAD_DIM. dK and dV take twice the registers of dQ.
     backward_keys(64, 64, 64, 1),

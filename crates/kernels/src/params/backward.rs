@@ -18,7 +18,8 @@ pub struct BackwardParams {
     pub dk: u64,
     /// First element of the gradient of V.
     pub dv: u64,
-    /// rowsum(dO ∘ O), fp32 in the order of lse: what the first launch writes and the others read.
+    /// rowsum(dO ∘ O) − dlse, fp32 in the order of lse: what the first launch writes and the others read. Of a
+    /// row that sees no key dlse is left out.
     pub delta: u64,
     /// Strides of the gradient of O.
     pub dout_strides: Strides,
@@ -40,6 +41,12 @@ pub struct BackwardParams {
     /// The first head of the launch, of one sequence after the other: of key/value heads where blocks own
     /// keys. Read by `attention::backward_sm90` and `attention::backward_dq_sm90` alone.
     pub first_head: u32,
+    /// Gradient of lse, fp32 in its order; 0 where there is none.
+    pub dlse: u64,
+    /// Gradient of the sinks, fp32 in their order; 0 where it is not wanted.
+    pub dsinks: u64,
+    /// Sequences that a sink is for: all, or 1 where each has its own.
+    pub sequences_of_sink: u32,
 }
 
 /// dS / softmax_scale of the query heads of a launch, in the storage type, as `attention::stored_ds` says.

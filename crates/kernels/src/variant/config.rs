@@ -4,7 +4,7 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{backward_delta, combine, pack, standard, transpose};
+use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, transpose};
 use crate::config::{
     BackwardConfig, BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand,
     GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
@@ -74,6 +74,12 @@ impl Fixed {
         tile: any_head_dim(backward_delta::BLOCK_M, 0),
         threads: backward_delta::THREADS,
         shared_bytes: 0,
+    };
+    /// Of `attention::backward_sinks`.
+    pub const SINKS: Self = Self {
+        tile: any_head_dim(0, 0),
+        threads: backward_sinks::THREADS,
+        shared_bytes: backward_sinks::SHARED_BYTES,
     };
     /// Of `attention::combine`.
     pub const COMBINE: Self = Self { tile: any_head_dim(1, 0), threads: combine::THREADS, shared_bytes: 0 };

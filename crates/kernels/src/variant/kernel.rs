@@ -67,6 +67,7 @@ impl Kernel {
             Self::Attention(Algorithm::StandardValues) => "standard_values",
             Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
+            Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
             Self::Attention(Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout) => "backward_keys",
             Self::Attention(Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout) => {
                 "backward_queries"
@@ -131,6 +132,7 @@ impl Kernel {
             Self::Attention(Algorithm::ForwardSm90) => {
                 (&[Storage::F16, Storage::Bf16, Storage::E4m3], "f16, bf16, e4m3")
             }
+            Self::Attention(Algorithm::BackwardSinks) => (&[Storage::F32], "f32"),
             _ if matches!(self.target(), Target::Sm75) => {
                 (&[Storage::F32, Storage::F16, Storage::Bf16], "f32, f16, bf16")
             }

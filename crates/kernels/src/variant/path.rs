@@ -54,6 +54,7 @@ impl Variant {
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
                 Algorithm::BackwardDelta => ("attention::backward_delta", "backward_delta"),
+                Algorithm::BackwardSinks => ("attention::backward_sinks", "backward_sinks"),
                 Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {
                     ("attention::backward_simt", "backward_keys")
                 }
@@ -84,6 +85,7 @@ impl Variant {
         let arguments = match self.config {
             Config::Fixed(_) => match self.dtype {
                 Storage::B16 | Storage::B8 => return function,
+                _ if has(Algorithm::BackwardSinks) => return function,
                 _ => element.into(),
             },
             Config::Simt(c) => {

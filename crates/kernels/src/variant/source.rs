@@ -97,6 +97,7 @@ impl Variant {
                 Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
                 Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
                 Algorithm::BackwardDelta
+                | Algorithm::BackwardSinks
                 | Algorithm::BackwardKeys
                 | Algorithm::BackwardQueries
                 | Algorithm::BackwardKeysDropout

@@ -4,6 +4,7 @@
 mod device {
     use crate::attention::backward_delta;
     use crate::attention::backward_simt;
+    use crate::attention::backward_sinks;
     use crate::element::Bf16;
     use crate::element::F16;
     use crate::params::BackwardParams;
@@ -24,6 +25,12 @@ mod device {
     unsafe extern "ptx-kernel" fn backward_delta_bf16(params: BackwardParams) {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_delta::backward_delta::<Bf16>(&params) }
+    }
+
+    #[unsafe(export_name = "backward_sinks_f32")]
+    unsafe extern "ptx-kernel" fn backward_sinks_f32(params: BackwardParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sinks::backward_sinks(&params) }
     }
 
     #[unsafe(export_name = "backward_keys_f32_m64_n64_d64")]
@@ -355,6 +362,7 @@ mod device {
 pub(in crate::entries) mod native {
     use crate::attention::backward_delta;
     use crate::attention::backward_simt;
+    use crate::attention::backward_sinks;
     use crate::element::Bf16;
     use crate::element::F16;
     use crate::entries::Run;
@@ -363,6 +371,7 @@ pub(in crate::entries) mod native {
         ("backward_delta_f32", Run::Backward(backward_delta::backward_delta::<f32>)),
         ("backward_delta_f16", Run::Backward(backward_delta::backward_delta::<F16>)),
         ("backward_delta_bf16", Run::Backward(backward_delta::backward_delta::<Bf16>)),
+        ("backward_sinks_f32", Run::Backward(backward_sinks::backward_sinks)),
         ("backward_keys_f32_m64_n64_d64", Run::Backward(backward_simt::backward_keys::<backward_simt::BackwardSimtTile<f32, 64, 64, 64, false>>)),
         ("backward_keys_f16_m64_n64_d64", Run::Backward(backward_simt::backward_keys::<backward_simt::BackwardSimtTile<F16, 64, 64, 64, false>>)),
         ("backward_keys_bf16_m64_n64_d64", Run::Backward(backward_simt::backward_keys::<backward_simt::BackwardSimtTile<Bf16, 64, 64, 64, false>>)),
