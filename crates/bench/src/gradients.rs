@@ -1,7 +1,8 @@
 //! What a backward pass reads beside Q, K and V, and whether what it writes is right.
 
 use flash_attention::backward::{
-    BackwardInputs, BackwardPlan, BackwardProblem, BackwardResults, ExpectedGradients, GradientReport,
+    BackwardInputs, BackwardPlan, BackwardProblem, BackwardResults, ExpectedGradients, GradientInputs,
+    GradientReport,
 };
 use flash_attention::{Backend, Element, Prepared, Problem, Result};
 
@@ -19,6 +20,7 @@ pub(crate) struct Gradients<T> {
     lse: Vec<f32>,
     /// Random.
     dout: Vec<T>,
+    dlse: Option<Vec<f32>>,
 }
 
 impl<T: Element> Gradients<T> {
@@ -29,30 +31,39 @@ impl<T: Element> Gradients<T> {
     pub(crate) fn new(forward: Problem, (o, lse): (Vec<T>, Vec<f32>), seed: u64) -> Result<Self> {
         let problem = BackwardProblem::like(forward)?;
         let dout = normal(seed, 4, problem.layouts().dout.span());
-        Ok(Self { problem, o, lse, dout })
+        Ok(Self { problem, o, lse, dout, dlse: None })
+    }
+
+    /// With a random gradient of lse, NaN where a row sees neither a key nor a sink.
+    pub(crate) fn with_dlse(self, seed: u64) -> Self {
+        let values = normal::<f32>(seed, 5, self.lse.len());
+        let of_row = |(&lse, value)| if lse == f32::NEG_INFINITY { f32::NAN } else { value };
+        Self { dlse: Some(self.lse.iter().zip(values).map(of_row).collect()), ..self }
     }
 
     pub(crate) fn inputs<'a>(&'a self, inputs: &'a Inputs<T>) -> BackwardInputs<'a, T> {
         let (q, k, v) = inputs.tensors();
-        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout }
+        BackwardInputs { q, k, v, o: &self.o, lse: &self.lse, dout: &self.dout, dlse: self.dlse.as_deref() }
     }
 
     /// The reference's gradients of the heads that are checked.
     pub(crate) fn expected(&self, inputs: &Inputs<T>) -> ExpectedGradients<T> {
         let (q, k, v) = inputs.tensors();
-        self.problem.expected([q, k, v, &self.dout], &self.problem.sample(CHECKED_HEADS))
+        let inputs = GradientInputs { q, k, v, dout: &self.dout, dlse: self.dlse.as_deref() };
+        self.problem.expected(inputs, &self.problem.sample(CHECKED_HEADS))
     }
 
-    /// How near a run's dQ, dK and dV are, and whether that is near enough.
+    /// How near a run's gradients are, and whether that is near enough.
     pub(crate) fn judge(
         &self,
         expected: &ExpectedGradients<T>,
         found: &BackwardResults<T>,
     ) -> (GradientReport, Verdict) {
-        let BackwardResults { dq, dk, dv } = found;
-        let written = [dq, dk, dv].into_iter().flatten();
-        let unwritten = written.filter(|value| !value.to_f32().is_finite()).count();
-        let report = expected.judge(&self.problem, [dq, dk, dv]);
+        let BackwardResults { dq, dk, dv, dsinks } = found;
+        let written = [dq, dk, dv].into_iter().flatten().map(|value| value.to_f32());
+        let written = written.chain(dsinks.iter().flatten().copied());
+        let unwritten = written.filter(|value| !value.is_finite()).count();
+        let report = expected.judge(&self.problem, [dq, dk, dv], dsinks.as_deref());
         let verdict = Verdict::of_product(report.worst(), unwritten, expected.query_rows(&self.problem));
         (report, verdict)
     }

@@ -1,7 +1,9 @@
 //! Backward problems, after a forward pass on the CPU.
 
 use fa_kernels::entries::entries;
-use flash_attention::backward::{BackwardPlan, BackwardProblem, BackwardRequest, GradientLayouts};
+use flash_attention::backward::{
+    BackwardPlan, BackwardProblem, BackwardRequest, GradientInputs, GradientLayouts,
+};
 use flash_attention::{DType, Device, Element, Plan, Tensors};
 
 use super::attention::{by_cpu, check_range, key_rows, lse_rows, named, place_inputs, query_rows};
@@ -72,8 +74,10 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backwar
     let limits = bench.limits();
     limits.check_memory(&spans, plan.workspace_bytes().saturating_mul(2))?;
     limits.check_flops(problem.flops())?;
-    // The reference goes through whole heads.
-    limits.check_flops(32.0 * problem.flops() / problem.heads().len().max(1) as f64)?;
+    // The reference goes through whole heads, for sinks in every sequence.
+    let sinks = forward.per_head().sinks.map(<[f32]>::len);
+    let passes = sinks.map_or(1, |_| 1 + forward.batch());
+    limits.check_flops((32 * passes) as f64 * problem.flops() / problem.heads().len().max(1) as f64)?;
     check_range(forward, case.forward.scores)?;
 
     let memory = &mut bench.memory;
@@ -81,29 +85,35 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Backwar
     let o_slot = memory.inputs.reserve((o.span(), size), case.forward.o.offset);
     let dout_slot = memory.inputs.reserve((dout.span(), size), case.dout.offset);
     let lse_slot = memory.inputs.reserve((forward.lse_len(), 4), case.dout.offset);
+    let dlse = case.dlse.then(|| memory.inputs.reserve((forward.lse_len(), 4), case.dout.offset));
     let ([q_slot, k_slot, v_slot], extras) = place_inputs::<T>(memory, &case.forward, forward);
-    fill_upstream::<T>(bench, case, &problem, ([q_slot, k_slot, v_slot], [o_slot, dout_slot, lse_slot]))?;
+    let upstream = [o_slot, dout_slot, lse_slot];
+    fill_upstream::<T>(bench, case, &problem, ([q_slot, k_slot, v_slot], upstream, dlse))?;
     let outputs = &mut bench.memory.outputs;
     let gradients = [(dq, case.dq.offset), (dk, case.dk.offset), (dv, case.dv.offset)]
         .map(|(layout, offset)| outputs.reserve((layout.span(), size), offset));
+    let sinks = sinks.filter(|_| !case.no_dsinks);
+    let dsinks = sinks.map(|sinks| outputs.reserve((sinks, 4), case.dq.offset));
     outputs.fill();
     let call = BackwardCall {
         plan: &plan,
         inputs: [q_slot, k_slot, v_slot, o_slot, dout_slot, lse_slot],
+        dlse,
         extras,
         gradients,
+        dsinks,
         schedule: case.forward.schedule,
     };
     bench.machine.backward::<T>(&call, &mut bench.memory)?;
-    Ok(judge::<T>(bench, &problem, ([q_slot, k_slot, v_slot, dout_slot], gradients))?)
+    Ok(judge::<T>(bench, &problem, &call, sinks.unwrap_or(0))?)
 }
 
-/// O and lse of the forward pass, and random dO.
+/// O and lse of the forward pass, and random dO and dlse.
 fn fill_upstream<T: Element<Output = T>>(
     bench: &mut Bench<impl Machine>,
     case: &Backward,
     problem: &BackwardProblem,
-    (inputs, [o, dout, lse]): ([Slot; 3], [Slot; 3]),
+    (inputs, [o, dout, lse], dlse): ([Slot; 3], [Slot; 3], Option<Slot>),
 ) -> Result<(), Failure> {
     let forward = problem.forward();
     let image = &mut bench.memory.inputs;
@@ -125,31 +135,44 @@ fn fill_upstream<T: Element<Output = T>>(
     let rows = query_rows(forward, layout).into_iter();
     let mut draw = Draw::new(!case.forward.seed.0);
     Source { data, factor }.fill::<T>(image, dout, rows, layout.head_dim, &mut draw);
+    if let Some(dlse) = dlse {
+        // That of a row that sees neither a key nor a sink stays the canary, which is NaN.
+        let rows = lse_rows(forward).into_iter().flat_map(|(first, len)| first..first + len);
+        let rows = rows.filter(|&row| lse_values[row] != f32::NEG_INFINITY);
+        Source::new(data).fill::<f32>(image, dlse, rows, 1, &mut draw);
+    }
     Ok(())
 }
 
 fn judge<T: Element>(
     bench: &Bench<impl Machine>,
     problem: &BackwardProblem,
-    (inputs, gradients): ([Slot; 4], [Slot; 3]),
+    call: &BackwardCall<'_>,
+    sinks: usize,
 ) -> Result<(), Failure> {
     let forward = problem.forward();
     let GradientLayouts { dq, dk, dv, .. } = problem.layouts();
     let outputs = &bench.memory.outputs;
     let rows = |firsts: Vec<usize>, len| firsts.into_iter().map(|first| (first, len)).collect();
-    let all = [
+    let gradients = call.gradients;
+    let mut all = [
         ("dq", gradients[0], rows(query_rows(forward, dq), dq.head_dim)),
         ("dk", gradients[1], rows(key_rows(forward, dk), dk.head_dim)),
         ("dv", gradients[2], rows(key_rows(forward, dv), dv.head_dim)),
     ]
-    .map(|(name, slot, rows)| Written { name, slot, size: size_of::<T>(), rows });
+    .map(|(name, slot, rows)| Written { name, slot, size: size_of::<T>(), rows })
+    .into_iter()
+    .collect::<Vec<_>>();
+    all.extend(call.dsinks.map(|slot| Written { name: "dsinks", slot, size: 4, rows: vec![(0, sinks)] }));
     outputs.check(&all)?;
-    all.iter().try_for_each(|gradient| gradient.check::<T>(outputs, false))?;
-    let heads = problem.sample(CHECKED_HEADS);
-    let expected = problem.expected(inputs.map(|slot| bench.memory.inputs.values::<T>(slot)), &heads);
-    let report = expected.judge(problem, gradients.map(|slot| outputs.values::<T>(slot)));
-    for (name, accuracy) in ["dq", "dk", "dv"].into_iter().zip(report.all()) {
-        judged(name, &accuracy, String::new)?;
-    }
-    Ok(())
+    all[..3].iter().try_for_each(|gradient| gradient.check::<T>(outputs, false))?;
+    all[3..].iter().try_for_each(|dsinks| dsinks.check::<f32>(outputs, false))?;
+    let image = &bench.memory.inputs;
+    let [q, k, v, _, dout, _] = call.inputs.map(|slot| image.values::<T>(slot));
+    let dlse = call.dlse.map(|dlse| image.values::<f32>(dlse));
+    let inputs = GradientInputs { q, k, v, dout, dlse };
+    let expected = problem.expected(inputs, &problem.sample(CHECKED_HEADS));
+    let dsinks = call.dsinks.map(|dsinks| outputs.values::<f32>(dsinks));
+    let report = expected.judge(problem, gradients.map(|slot| outputs.values::<T>(slot)), dsinks);
+    report.all().try_for_each(|(name, accuracy)| judged(name, &accuracy, String::new))
 }

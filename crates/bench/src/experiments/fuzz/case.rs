@@ -166,6 +166,9 @@ pub(super) struct Backward {
     pub(super) dq: Place,
     pub(super) dk: Place,
     pub(super) dv: Place,
+    pub(super) dlse: bool,
+    /// Whether the gradient of sinks is not asked for.
+    pub(super) no_dsinks: bool,
     /// A kernel or an entry; empty for the planner's choice.
     pub(super) run: String,
 }

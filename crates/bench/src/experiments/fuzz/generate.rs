@@ -86,5 +86,18 @@ mod tests {
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
         assert_eq!((forward, met), (400, [true; 15]));
+        let mut met = [false; 4];
+        for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
+            let Case::Backward(case) = case else { unreachable!("only these were asked for") };
+            let sinks = case.forward.sinks;
+            let of_case = [
+                case.dlse && sinks == HeadList::Off,
+                case.dlse && sinks == HeadList::Heads,
+                case.dlse && sinks == HeadList::All,
+                case.no_dsinks && sinks != HeadList::Off,
+            ];
+            met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
+        }
+        assert_eq!(met, [true; 4]);
     }
 }

@@ -79,9 +79,11 @@ pub(super) struct BackwardCall<'a> {
     pub(super) plan: &'a BackwardPlan,
     /// Q, K, V, O, dO and lse.
     pub(super) inputs: [Slot; 6],
+    pub(super) dlse: Option<Slot>,
     pub(super) extras: Extras,
     /// dQ, dK and dV.
     pub(super) gradients: [Slot; 3],
+    pub(super) dsinks: Option<Slot>,
     pub(super) schedule: u64,
 }
 
@@ -152,9 +154,19 @@ impl Machine for OnHost {
         let Memory { inputs, outputs } = memory;
         let plan = call.plan;
         let [q, k, v, o, dout] = [0, 1, 2, 3, 4].map(|index| inputs.values::<T>(call.inputs[index]));
-        let inputs = BackwardInputs { q, k, v, o, lse: inputs.values::<f32>(call.inputs[5]), dout };
-        let [dq, dk, dv] = outputs.split(call.gradients).map(elements_mut::<T>);
-        let outputs = BackwardOutputs { dq, dk, dv };
+        let lse = inputs.values::<f32>(call.inputs[5]);
+        let dlse = call.dlse.map(|dlse| inputs.values::<f32>(dlse));
+        let inputs = BackwardInputs { q, k, v, o, lse, dout, dlse };
+        let [dq, dk, dv] = call.gradients;
+        let ([dq, dk, dv], dsinks) = match call.dsinks {
+            Some(dsinks) => {
+                let [dq, dk, dv, dsinks] = outputs.split([dq, dk, dv, dsinks]);
+                ([dq, dk, dv], Some(elements_mut::<f32>(dsinks)))
+            }
+            None => (outputs.split([dq, dk, dv]), None),
+        };
+        let [dq, dk, dv] = [dq, dk, dv].map(elements_mut::<T>);
+        let outputs = BackwardOutputs { dq, dk, dv, dsinks };
         ran(match self {
             Self::Cpu(backend) => backend.run(plan, inputs, outputs),
             Self::Sim(device) => simulator(device, call.schedule).run(plan, inputs, outputs).map(drop),
@@ -317,7 +329,9 @@ impl Machine for OnGpu {
             let workspace = places.workspace;
             let forward = Addresses { q, k, v, o, lse: Some(lse), workspace, per_head, cu_seqlens };
             let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
-            let addresses = BackwardAddresses { forward, dout, dq, dk, dv };
+            let dlse = call.dlse.map(|slot| places.input(slot));
+            let dsinks = call.dsinks.map(|slot| places.output(slot));
+            let addresses = BackwardAddresses { forward, dout, dq, dk, dv, dlse, dsinks };
             // SAFETY: as in `forward`.
             unsafe { cuda.enqueue(plan, &addresses, stream) }
         })

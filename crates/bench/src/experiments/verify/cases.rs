@@ -210,9 +210,10 @@ impl Case {
         let q = |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_q, self.seq), heads, head_dim);
         let k =
             |head_dim| self.layout.tensor(batch, rows(&cu_seqlens_k, self.kv_seq), self.kv_heads, head_dim);
-        // Each sequence has slopes and sinks of its own.
-        let values = self.batch * self.kv_heads * self.group;
-        let (alibi_slopes, sinks) = (alibi.then(|| alibi_slopes(values)), has_sinks.then(|| sinks(values)));
+        // Each sequence has slopes of its own, and in every second case sinks.
+        let values = self.batch * heads;
+        let sinks = has_sinks.then(|| sinks(if self.index.is_multiple_of(2) { values } else { heads }));
+        let alibi_slopes = alibi.then(|| alibi_slopes(values));
         let dropout = Some(Dropout { probability: dropout, seed: 1 << 40, offset: 7 });
         let descale = (dtype == DType::E4m3).then_some(Descale { q: 0.5, k: 1.5, v: 3.0 });
         let options =
@@ -234,11 +235,6 @@ impl Case {
     /// Whether it has more pairs of query and key than a reference of whole heads has time for.
     pub(super) const fn is_long(&self) -> bool {
         self.seq * self.kv_seq > LONG
-    }
-
-    /// Whether the backward pass takes it.
-    pub(super) const fn has_gradients(&self) -> bool {
-        !self.features.sinks
     }
 
     pub(super) const fn layout(&self) -> Layout {

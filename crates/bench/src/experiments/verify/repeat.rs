@@ -14,8 +14,11 @@ pub(super) trait Repeatable {
     /// Of the outputs' elements.
     type Element: Element;
 
-    /// The output beside lse.
+    /// The output.
     const OUTPUT: &'static str;
+
+    /// What may be beside it, in fp32.
+    const BESIDE: &'static str;
 
     /// Runs once over poisoned outputs.
     fn run_poisoned(&mut self) -> Result<()>;
@@ -23,17 +26,18 @@ pub(super) trait Repeatable {
     /// Runs in a replayed CUDA graph over poisoned outputs; false where there are no graphs.
     fn replay_poisoned(&mut self) -> Result<bool>;
 
-    /// A copy of the output, and of lse where there is one, of the last run.
+    /// A copy of the output, and of what is beside it, of the last run.
     fn copied(&mut self) -> Result<(Vec<Self::Element>, Vec<f32>)>;
 }
 
 /// What the library prepares has the same methods, whatever it computes, but results of different types.
 macro_rules! repeatable {
-    ($problem:ty, $element:ty, $output:literal, $copied:expr) => {
+    ($problem:ty, $element:ty, [$output:literal, $beside:literal], $copied:expr) => {
         impl<T: Element> Repeatable for Prepared<'_, T, $problem> {
             type Element = $element;
 
             const OUTPUT: &'static str = $output;
+            const BESIDE: &'static str = $beside;
 
             fn run_poisoned(&mut self) -> Result<()> {
                 self.poison()?;
@@ -52,12 +56,18 @@ macro_rules! repeatable {
     };
 }
 
-repeatable!(Problem, T::Output, "O", |results: &Results<T>| (results.o.clone(), results.lse.clone()));
-repeatable!(DecodeProblem, T::Output, "O", |results: &Results<T>| (results.o.clone(), results.lse.clone()));
-repeatable!(GemmProblem, T, "C", |c: &Vec<T>| (c.clone(), Vec::new()));
-repeatable!(BackwardProblem, T, "dQ, dK and dV", |gradients: &BackwardResults<T>| {
-    let BackwardResults { dq, dk, dv } = gradients;
-    ([&dq[..], dk, dv].concat(), Vec::new())
+repeatable!(Problem, T::Output, ["O", "lse"], |results: &Results<T>| (
+    results.o.clone(),
+    results.lse.clone()
+));
+repeatable!(DecodeProblem, T::Output, ["O", "lse"], |results: &Results<T>| (
+    results.o.clone(),
+    results.lse.clone()
+));
+repeatable!(GemmProblem, T, ["C", ""], |c: &Vec<T>| (c.clone(), Vec::new()));
+repeatable!(BackwardProblem, T, ["dQ, dK and dV", "dsinks"], |gradients: &BackwardResults<T>| {
+    let BackwardResults { dq, dk, dv, dsinks } = gradients;
+    ([&dq[..], dk, dv].concat(), dsinks.clone().unwrap_or_default())
 });
 
 /// Runs what was judged until there are `repeats` runs, and in a graph: the verdict, or which run differs.
@@ -93,7 +103,7 @@ fn difference<R: Repeatable>(
     again: Outputs<'_, R::Element>,
 ) -> Option<String> {
     let of_output = unequal(&first.0, &again.0).map(|text| format!("{text} of {}", R::OUTPUT));
-    of_output.or_else(|| unequal(&first.1, &again.1).map(|text| format!("{text} of lse")))
+    of_output.or_else(|| unequal(&first.1, &again.1).map(|text| format!("{text} of {}", R::BESIDE)))
 }
 
 /// How many elements have other bits, and which is the first.
@@ -126,6 +136,7 @@ mod tests {
         type Element = f16;
 
         const OUTPUT: &'static str = "O";
+        const BESIDE: &'static str = "lse";
 
         fn run_poisoned(&mut self) -> Result<()> {
             self.run += 1;

@@ -151,6 +151,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
         Algorithm::BackwardDelta
+        | Algorithm::BackwardSinks
         | Algorithm::BackwardKeys
         | Algorithm::BackwardQueries
         | Algorithm::BackwardKeysDropout

@@ -31,10 +31,7 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
 
 pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Backward {
     let dtype = result_dtype(draw);
-    let mut forward = drawn(draw, dtype, size.of_whole_heads());
-    if !draw.once_in(8) {
-        forward.sinks = HeadList::Off; // They have no gradient.
-    }
+    let forward = drawn(draw, dtype, size.of_whole_heads());
     let (q, v) = (forward.head_dim, forward.head_dim_v.unwrap_or(forward.head_dim));
     let dout = place(draw, dtype, v, false);
     let (dq, dk, dv) =
@@ -49,7 +46,8 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     if run.is_empty() && backend != BackendKind::Cpu && draw.once_in(6) {
         run = backward_entry(draw, &forward).unwrap_or_default();
     }
-    Backward { forward, dout, dq, dk, dv, run }
+    let (dlse, no_dsinks) = (draw.once_in(3), draw.once_in(6));
+    Backward { forward, dout, dq, dk, dv, dlse, no_dsinks, run }
 }
 
 fn changes_scores(case: &Attention) -> bool {
