@@ -58,6 +58,50 @@ pub(super) const FAMILIES: &[Family] = &[
                 "i < BLOCK_M",
                 "i < BLOCK_M - THREADS / ROW_LANES",
             ),
+            defect("delta_dlse", "dlse has the other sign", "delta - dlse", "delta + dlse"),
+            defect(
+                "delta_unseen",
+                "dlse of rows that see no key counts",
+                "params.dlse != 0 && KeyRange::of_row(attention, &work, row).has_keys()",
+                "params.dlse != 0",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_sinks.rs",
+        entries: "backward_sinks",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "sinks_row",
+                "a fifth of the rows gives its sink nothing",
+                "row += LOADS_IN_FLIGHT * threads",
+                "row += (LOADS_IN_FLIGHT + 1) * threads",
+            ),
+            defect(
+                "sinks_unseen",
+                "dlse of rows that see no key gives their sink nothing",
+                "exists && !sees && params.dlse != 0",
+                "false",
+            ),
+            defect(
+                "sinks_sequence",
+                "sinks for all sequences have the rows of the first alone",
+                "let sequences = params.sequences_of_sink;",
+                "let sequences = params.sequences_of_sink.min(1);",
+            ),
+            defect(
+                "sinks_warps",
+                "half of the warps are left out",
+                "reduce::<WARPS>",
+                "reduce::<{ WARPS / 2 }>",
+            ),
+            defect(
+                "sinks_sum",
+                "a sum of many rows loses digits",
+                "self.excess = (sum - self.sum) - value;",
+                "",
+            ),
         ],
     },
     Family {
