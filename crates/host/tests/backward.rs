@@ -74,7 +74,7 @@ impl<T: Element<Output = T>> Made<T> {
             dv: Order::Bhsd.layout(b, sk, h, dv),
         };
         let made = Self::new(case.problem(), layouts, case.seed);
-        if case.seed % 2 == 0 { made.with_dlse(case.seed / 2) } else { made }
+        if case.seed.is_multiple_of(2) { made.with_dlse(case.seed / 2) } else { made }
     }
 
     fn inputs(&self) -> BackwardInputs<'_, T> {

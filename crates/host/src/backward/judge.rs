@@ -38,7 +38,7 @@ impl GradientReport {
 
     /// Each with its gradient's name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Accuracy)> {
-        let of_tensors = [("dq", self.dq), ("dk", self.dk), ("dv", self.dv)];
+        let of_tensors = [("dQ", self.dq), ("dK", self.dk), ("dV", self.dv)];
         of_tensors.into_iter().chain(self.dsinks.map(|dsinks| ("dsinks", dsinks)))
     }
 }

@@ -62,8 +62,11 @@ pub unsafe fn backward_sinks(params: &BackwardParams) {
             shared::store(shared::base() + thread / 8, of_warp);
         }
         barrier::sync(0, THREADS);
+        // Each warp adds them all up.
+        let of_some_warp = shared::load(shared::base() + 4 * (thread % WARPS));
+        let of_block = reduce::<WARPS>(of_some_warp, |a, b| a + b);
         if thread == 0 {
-            f32::store(params.dsinks + 4 * sink as u64, sum_of_warps());
+            f32::store(params.dsinks + 4 * sink as u64, of_block);
         }
     }
 }
@@ -122,29 +125,4 @@ unsafe fn add_rows(
         sum.add(if exists { p * slope[i] } else { 0.0 });
         i += 1;
     }
-}
-
-/// The sum of the warps' sums, as a tree.
-///
-/// # Safety
-/// All warps have written theirs.
-#[inline(always)]
-unsafe fn sum_of_warps() -> f32 {
-    let mut sums = [0.0; WARPS as usize];
-    let mut i = 0;
-    while i < WARPS as usize {
-        // SAFETY: the warp has written its sum.
-        sums[i] = unsafe { shared::load(shared::base() + 4 * i as u32) };
-        i += 1;
-    }
-    let mut half = WARPS as usize / 2;
-    while half > 0 {
-        let mut i = 0;
-        while i < half {
-            sums[i] += sums[i + half];
-            i += 1;
-        }
-        half /= 2;
-    }
-    sums[0]
 }

@@ -36,6 +36,24 @@ fn one_launch_owns_keys_and_one_queries() {
 }
 
 #[test]
+fn a_launch_behind_delta_has_a_block_for_each_sink() {
+    let of = |sinks: usize, kernel| {
+        let options = Options { sinks: Some(vec![0.5; sinks]), ..Options::default() };
+        let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
+        let problem = BackwardProblem::like(forward).unwrap();
+        Plan::new(&problem, Sim::new(0).device(), &BackwardRequest { kernel, entry: None }).unwrap()
+    };
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+        for sinks in [6, 12] {
+            let plan = of(sinks, Some(kernel));
+            let launch = plan.launches()[1];
+            assert_eq!((launch.entry.name, launch.grid), ("backward_sinks_f32", sinks as u32));
+            assert_eq!((plan.launches().len(), plan.workspace_bytes()), (4, 4 * 2 * 6 * 100));
+        }
+    }
+}
+
+#[test]
 fn small_devices_have_a_tile_of_each_head_dim() {
     for head_dim in [1, 64, 65, 128, 256] {
         let plan = plan(head_dim, 64 << 10, None).unwrap();
