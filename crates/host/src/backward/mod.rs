@@ -1,5 +1,5 @@
-//! The backward pass: dQ, dK and dV from dO by recomputation (FlashAttention-2, arXiv:2307.08691, Algorithm
-//! 2).
+//! The backward pass: dQ, dK, dV and the gradient of sinks from dO and dlse by recomputation
+//! (FlashAttention-2, arXiv:2307.08691, Algorithm 2).
 
 #[cfg(feature = "testing")]
 mod judge;
