@@ -7,11 +7,12 @@ use crate::{Error, Problem, Result};
 /// Each weight of the softmax is dropped with a probability, and those that are kept are divided by the rest
 /// of it, as in training.
 ///
-/// Which ones, Philox4x32-10 (Salmon et al., SC 2011) decides from seed, offset, sequence, head, query and
-/// key: the forward and the backward pass, on any backend, draw the same. lse is that of all weights.
+/// Which ones, Philox4x32-7 (Salmon et al., SC 2011) decides from seed, offset, sequence, head, query and
+/// key: the forward and the backward pass, on any backend, draw the same. 16 weights share a draw, a byte
+/// each, and no three of them depend on each other by more than 2^−16. lse is that of all weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Of dropping a weight: 0 to below 1.
+    /// Of dropping a weight: 0 to below 1. What is drawn counts to 2^−28.
     pub probability: f32,
     /// Names the sequence of draws.
     pub seed: u64,

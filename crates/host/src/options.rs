@@ -40,8 +40,8 @@ pub struct Options {
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
     /// when absent.
     pub descale: Option<Descale>,
-    /// Drops weights of the softmax at random: `forward_simt`, `backward_simt` and the CPU's fused kernels
-    /// do.
+    /// Drops weights of the softmax at random: the fused kernels of the forward pass do in types of 16 bits
+    /// and more, `backward_simt` and those of the CPU.
     pub dropout: Option<Dropout>,
 }
 

@@ -263,7 +263,7 @@ fn forward<T: Element>(case: &Case, backend: &Backend) -> Report {
 }
 
 #[test]
-fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
+fn dropout_goes_to_the_entries_that_drop_weights() {
     let layout = TensorLayout::bshd(1, 8, 1, 8);
     let dropout = Some(Dropout { probability: 0.1, seed: 0, offset: 0 });
     let problem = Problem::new(
@@ -274,18 +274,23 @@ fn kernels_that_drop_no_weights_refuse_and_the_planner_leaves_them() {
     .unwrap();
     let backend = Backend::simulator(0);
     let plan = backend.plan(&problem, &Request::default()).unwrap();
-    assert_eq!(
-        (plan.kernel(), plan.launches()[0].entry.name),
-        (Kernel::ForwardSimt, "forward_simt_f16_m64_n32_d64_dropout")
-    );
-    let why = "forward_simt: fused, on fp32 FMA, because the kernels on tensor cores drop no weights, with the entries that drop weights";
+    assert_eq!(plan.kernel(), Kernel::ForwardSm90);
+    let why = "forward_sm90: fused, on Hopper's tensor cores, fed by tensor maps, with the entries that drop weights";
     assert_eq!(plan.reasons()[0], why);
-    for kernel in [Kernel::ForwardSm90, Kernel::ForwardSm80, Kernel::Standard] {
+    for (kernel, name) in [
+        (Kernel::ForwardSm90, "forward_sm90_f16_m192_n128_d64_dropout"),
+        (Kernel::ForwardSm80, "forward_sm80_f16_m128_n64_d64_w4_dropout"),
+        (Kernel::ForwardSimt, "forward_simt_f16_m64_n32_d64_dropout"),
+    ] {
         let request = Request { kernel: Some(kernel), ..Request::default() };
-        let error = backend.plan(&problem, &request).unwrap_err().to_string();
-        let expected = "cannot be run: it drops no weights; of this backend's kernels do: forward_simt";
-        assert_eq!(error, format!("kernel {kernel} {expected}"));
+        let plan = backend.plan(&problem, &request).unwrap();
+        assert_eq!(plan.launches().last().unwrap().entry.name, name);
     }
+    let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
+    let error = backend.plan(&problem, &request).unwrap_err().to_string();
+    let able = "forward_sm90, forward_sm80, forward_simt";
+    let expected = format!("it drops no weights; of this backend's kernels do: {able}");
+    assert_eq!(error, format!("kernel standard cannot be run: {expected}"));
 }
 
 /// Four sequences: one without queries, one without keys; the last rows are nobody's, and NaN.

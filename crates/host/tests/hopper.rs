@@ -6,7 +6,7 @@ mod common;
 
 use common::{Case, Order, case, sinks_of, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::forward::Outputs;
+use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::sim::Sim;
 use flash_attention::{DType, Device, Element, Kernel, Options, Plan, Request, accuracy, reference};
 use half::{bf16, f16};
@@ -92,6 +92,38 @@ fn run_in_its_type(
     match case.dtype {
         DType::Bf16 => run::<bf16>(case, o_offset, multiprocessors, request, schedule),
         _ => run::<f16>(case, o_offset, multiprocessors, request, schedule),
+    }
+}
+
+/// A window begins between two draws; scores are changed or not.
+#[test]
+fn weights_are_dropped_on_tensor_cores_as_in_the_reference() {
+    let dropout = Some(Dropout { probability: 0.3, seed: 11 << 33, offset: 5 });
+    let window = (Some(101), Some(37));
+    let cases = [
+        (Kernel::ForwardSm90, 64, Options { dropout, ..PLAIN }),
+        (Kernel::ForwardSm90, 120, Options { dropout, window, softcap: 2.0, ..PLAIN }),
+        (Kernel::ForwardSm90, 200, Options { dropout, ..CAUSAL }),
+        (Kernel::ForwardSm80, 40, Options { dropout, window, ..PLAIN }),
+        (Kernel::ForwardSm80, 128, Options { dropout, ..CAUSAL }),
+        (Kernel::ForwardSm80, 256, Options { dropout, softmax_scale: Some(-0.1), ..PLAIN }),
+    ];
+    for (index, (kernel, head_dim, options)) in cases.into_iter().enumerate() {
+        let case = Case {
+            dtype: if index % 2 == 0 { DType::F16 } else { DType::Bf16 },
+            shape: [1, 170, 230, 1, 2, head_dim],
+            head_dim_v: None,
+            orders: [Order::Bshd, Order::Bhsd, Order::Bshd],
+            options,
+            seed: index as u64,
+        };
+        let request = Request { kernel: Some(kernel), ..Request::default() };
+        assert_eq!(plan_for(&case, 2, &request).kernel(), kernel);
+        for schedule in [index as u64, 7 - index as u64] {
+            if let Err(error) = run_in_its_type(&case, 0, 2, &request, schedule) {
+                panic!("{case:?}: {error}");
+            }
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! the CPU and the reference draw the same bits, whatever their tiles.
 
 use crate::params::Dropout;
+use crate::ptx::{bytes, index};
+use crate::registers::Registers;
 
 /// Multipliers of a round (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, table 2:
 /// Philox4x32).
@@ -12,10 +14,10 @@ const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 /// What the key rises by from round to round: the golden ratio, and the square root of 3 less 1.
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 
-/// Rounds of Philox4x32-10.
-const ROUNDS: u32 = 10;
+/// Rounds of Philox4x32-7: the fewest that pass BigCrush (Salmon et al., table 2).
+const ROUNDS: u32 = 7;
 
-/// Four random words of a counter (Philox4x32-10).
+/// Four random words of a counter (Philox4x32-7).
 #[inline(always)]
 pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let mut round = 0;
@@ -34,38 +36,105 @@ pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// Where blocks of keys begin, so that no draw is of two blocks.
+pub(crate) const KEY_MULTIPLE: u32 = 32;
+
 impl Dropout {
     /// Whether the weight of a query and a key is kept. `head` counts the query heads of all sequences, [B,
     /// H].
     #[inline(always)]
     pub const fn keeps(&self, head: u32, query: u32, key: u32) -> bool {
-        let seed = [self.seed as u32, (self.seed >> 32) as u32];
-        // Four keys share a draw.
-        let words = philox([key / 4, query, head, self.offset], seed);
-        let word = match key % 4 {
+        let words = self.draw(head, query & !8, key & !25);
+        let word = match key / 8 % 4 {
             0 => words[0],
             1 => words[1],
             2 => words[2],
             _ => words[3],
         };
-        word >= self.threshold
+        let byte = word >> (8 * (2 * (query / 8 % 2) + key % 2)) & 0xff;
+        byte >= self.least(words)
+    }
+
+    /// The same, read again: the rounds' keys would otherwise be computed once, and kept in registers.
+    #[inline(always)]
+    pub fn reread(self) -> Self {
+        let [low, high] = [self.seed as u32, (self.seed >> 32) as u32].map(index::unknown);
+        Self { seed: (high as u64) << 32 | low as u64, ..self }
+    }
+
+    /// The words of a thread's weights in a product of tensor cores, one for each four of them, in the order
+    /// of the product's registers: of each 32 columns from `key` on, row `query` and row `query` + 8.
+    ///
+    /// Modulo 16 `query` is below 8, and modulo 32 `key` is even and below 8.
+    #[inline(always)]
+    pub fn draw_of_fragment<W: Registers<Value = u32>>(&self, head: u32, query: u32, key: u32) -> W {
+        let mut drawn = W::ZERO;
+        let mut at = 0;
+        while at < W::LEN {
+            let words = self.draw(head, query, key + 8 * at as u32);
+            let mut word = 0;
+            while word < words.len() {
+                drawn[at + word] = words[word];
+                word += 1;
+            }
+            at += words.len();
+        }
+        drawn
+    }
+
+    /// All ones in place of each weight that is kept, as 16-bit halves of eight registers: the weights of the
+    /// words of a draw, in order.
+    #[inline(always)]
+    pub fn masks(&self, words: [u32; 4]) -> [u32; 8] {
+        // Bytes as mantissas of fp16 numbers from 1024 on.
+        let least = ONES * (EXPONENT + self.least(words));
+        let mut masks = [0; 8];
+        let mut i = 0;
+        while i < masks.len() {
+            let pair = bytes::permute(words[i / 2], ONES * EXPONENT >> 8, [0x4140, 0x4342][i % 2]);
+            masks[i] = bytes::halves_at_least(pair, least);
+            i += 1;
+        }
+        masks
+    }
+
+    /// The least byte that keeps its weight: the threshold's first, or one more as often as its other bits
+    /// ask for. All words decide about these, so that no three weights of a draw depend on each other by
+    /// more than 2^−16.
+    #[inline(always)]
+    const fn least(&self, words: [u32; 4]) -> u32 {
+        let rest = words[0] ^ words[1] ^ words[2] ^ words[3];
+        (self.threshold / 16 + rest / 4096) >> 20
+    }
+
+    /// The words of 16 weights, of which a byte each is theirs: those that one thread has in a product of
+    /// tensor cores, of queries eight apart and of pairs of keys eight apart. `query` and `key` are the first.
+    #[inline(always)]
+    const fn draw(&self, head: u32, query: u32, key: u32) -> [u32; 4] {
+        philox([key, query, head, self.offset], [self.seed as u32, (self.seed >> 32) as u32])
     }
 }
+
+/// 1 in both halves of a word.
+const ONES: u32 = 0x0001_0001;
+
+/// The fp16 number 1024, from which on neighbours are 1 apart.
+const EXPONENT: u32 = 0x6400;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The known answers that come with the authors' library, Random123 (`kat_vectors`).
+    /// The known answers that come with the authors' library, Random123 (`kat_vectors`), of seven rounds.
     #[test]
     fn philox_gives_the_known_answers() {
         let answers = [
-            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
-            ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
+            ([0; 4], [0; 2], [0x5f6f_b709, 0x0d89_3f64, 0x4f12_1f81, 0x4f73_0a48]),
+            ([u32::MAX; 4], [u32::MAX; 2], [0x5207_ddc2, 0x4516_5e59, 0x4d8e_e751, 0x8c52_f662]),
             (
                 [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
                 [0xa409_3822, 0x299f_31d0],
-                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+                [0x4dfc_caba, 0x190a_87f0, 0xc473_62ba, 0xb6b5_242a],
             ),
         ];
         for (counter, key, answer) in answers {
@@ -93,5 +162,58 @@ mod tests {
             assert!((both - 0.0625).abs() < 5.0 * (0.0625 * 0.9375 / 65536.0_f64).sqrt(), "{both}");
         }
         assert!((0..1000).all(|key| Dropout { threshold: 0, ..dropout }.keeps(0, 0, key)));
+    }
+
+    /// The weights of a draw are two rows and pairs of neighbouring keys; each two are dropped as often as two
+    /// that share nothing.
+    #[test]
+    fn weights_of_a_draw_are_dropped_by_themselves() {
+        // Its first byte is 0x19, and nearly as often 0x1a is the least that is kept.
+        let dropout = Dropout { seed: 1 << 40, offset: 0, threshold: 0x19f0_0000, scale: 1.0 };
+        let p = f64::from(dropout.threshold) / 2.0_f64.powi(32);
+        const DRAWS: u32 = 1 << 16;
+        let places: [(u32, u32); 16] =
+            core::array::from_fn(|i| (8 * (i as u32 / 2 % 2), 8 * (i as u32 / 4) + i as u32 % 2));
+        let mut counts = [[0_u32; 16]; 16];
+        for draw in 0..DRAWS {
+            let (query, key) = (16 * (draw >> 8), 32 * (draw & 255));
+            let dropped = places.map(|(row, column)| !dropout.keeps(3, query + row, key + column));
+            for (i, j) in (0..16).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+                counts[i][j] += u32::from(dropped[i] && dropped[j]);
+            }
+        }
+        for (i, j) in (0..16).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+            let expected = if i == j { p } else { p * p };
+            let found = f64::from(counts[i][j]) / f64::from(DRAWS);
+            let deviation = (expected * (1.0 - expected) / f64::from(DRAWS)).sqrt();
+            assert!((found - expected).abs() < 5.0 * deviation, "{i} {j}: {found}, {expected}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_has_the_weights_that_the_definition_gives() {
+        let dropout = Dropout { seed: 9, offset: 4, threshold: 0x8123_4567, scale: 1.0 };
+        let (head, query, key) = (5, 16 + 3, 64 + 6);
+        let words: [u32; 8] = dropout.draw_of_fragment(head, query, key);
+        for (draw, words) in words.as_chunks::<4>().0.iter().enumerate() {
+            for (register, mask) in dropout.masks(*words).into_iter().enumerate() {
+                for half in 0..2 {
+                    let key = key + 32 * draw as u32 + 8 * (register as u32 / 2) + half;
+                    let keeps = dropout.keeps(head, query + 8 * (register as u32 % 2), key);
+                    assert_eq!(mask >> (16 * half) & 0xffff == 0xffff, keeps, "{draw} {register} {half}");
+                    assert!([0, 0xffff].contains(&(mask >> (16 * half) & 0xffff)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn thresholds_at_the_ends_drop_nothing_and_nearly_all() {
+        let kept = |threshold| {
+            let dropout = Dropout { seed: 2, offset: 0, threshold, scale: 1.0 };
+            (0..1 << 16).filter(|&i| dropout.keeps(0, i >> 8, i & 255)).count()
+        };
+        assert_eq!((kept(0), kept(u32::MAX)), (1 << 16, 0));
+        assert!((64..512).contains(&kept(0xff00_0000)));
     }
 }

@@ -37,7 +37,7 @@ pub struct Dropout {
     pub seed: u64,
     /// Which draw of the seed.
     pub offset: u32,
-    /// Random words below it drop their weight: the probability times 2^32, 0 for no dropout.
+    /// The probability times 2^32, 0 for no dropout; its last four bits do not count.
     pub threshold: u32,
     /// Factor on the weights that are kept, 1 / (1 − probability).
     pub scale: f32,

@@ -88,6 +88,8 @@ pub trait Width: Copy {
     const COLUMNS: u32;
     /// Where four lanes share the row, as in products of `mma.sync` and of `wgmma`.
     type Quarter: Registers<Value = f32>;
+    /// Words that four weights of a row that four lanes share have of a draw, of two rows.
+    type Eighth: Registers<Value = u32>;
     /// Where 16 lanes do, as in the scores of `tile::simt`.
     type Sixteenth: Registers<Value = f32>;
     /// Where 16 lanes hold pairs of columns, as in the outputs of `tile::simt`; of multiples of 32.
@@ -100,6 +102,7 @@ macro_rules! widths {
         $(impl Width for Columns<$columns> {
             const COLUMNS: u32 = $columns;
             type Quarter = [f32; $columns / 4];
+            type Eighth = [u32; $columns / 8];
             type Sixteenth = [f32; $columns / 16];
             type Pairs = [[f32; 2]; $columns / 32];
         })*

@@ -56,6 +56,7 @@
 //! A kernel that overruns its coroutine stack (256 KiB) hits a guard page, which ends the process.
 
 pub mod barrier;
+pub mod bytes;
 pub mod convert;
 pub mod cp_async;
 pub mod fence;

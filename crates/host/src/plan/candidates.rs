@@ -100,9 +100,6 @@ fn fastest(problem: &Problem, device: &Device) -> (Kernel, String) {
     if problem.dtype() == DType::E4m3 {
         return candidate(Kernel::ForwardSm90, "forward_sm90: fused, on Hopper's tensor cores in 8 bits");
     }
-    if problem.dropout().is_some() {
-        return simt("the kernels on tensor cores drop no weights");
-    }
     if problem.dtype() == DType::F32 {
         return simt("tensor cores take 16-bit types only");
     }
@@ -119,13 +116,17 @@ fn fastest(problem: &Problem, device: &Device) -> (Kernel, String) {
 /// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of
 /// its own where it would cost the others.
 pub(super) fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
+    use Algorithm::{
+        ForwardSm80, ForwardSm80ScoreMod, ForwardSm90, ForwardSm90Residues, ForwardSm90ScoreMod,
+    };
+    let drops = problem.dropout().is_some();
     match algorithm {
-        Algorithm::ForwardSimt if problem.dropout().is_some() => Algorithm::ForwardSimtDropout,
-        Algorithm::ForwardSm80 if problem.changes_scores() => Algorithm::ForwardSm80ScoreMod,
+        Algorithm::ForwardSimt if drops => Algorithm::ForwardSimtDropout,
+        ForwardSm80 | ForwardSm80ScoreMod if drops => Algorithm::ForwardSm80Dropout,
+        ForwardSm90 | ForwardSm90ScoreMod | ForwardSm90Residues if drops => Algorithm::ForwardSm90Dropout,
+        ForwardSm80 if problem.changes_scores() => ForwardSm80ScoreMod,
         // Its softmax takes no other scale than a positive one.
-        Algorithm::ForwardSm90 if problem.changes_scores() || problem.softmax_scale() <= 0.0 => {
-            Algorithm::ForwardSm90ScoreMod
-        }
+        ForwardSm90 if problem.changes_scores() || problem.softmax_scale() <= 0.0 => ForwardSm90ScoreMod,
         _ => algorithm,
     }
 }

@@ -61,9 +61,9 @@ impl Kernel {
         }
     }
 
-    /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)).
+    /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)), of types of 16 bits and more.
     pub const fn drops_weights(self) -> bool {
-        matches!(self, Self::ForwardSimt | Self::ForwardCpu)
+        !matches!(self, Self::Standard)
     }
 
     /// What its one launch runs, where that has tiles to choose from.

@@ -146,10 +146,9 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
     let kernel = kernel.ok_or_else(|| unfit("it is one of several launches".to_owned()))?;
     check_entry(entry, problem)?;
     let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
-    let drops = problem.dropout().is_some() && !kernel.drops_weights();
     let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     let takes_scores = !by_residues || !problem.changes_scores();
-    if drops || !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
+    if !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
         return Err(unfit("it leaves scores and weights as they are, the problem does not".to_owned()));
     }
     if by_residues && let Some(reason) = class_refusal(problem, widest(entry.algorithm, problem.dtype())) {

@@ -8,6 +8,7 @@
 mod tile;
 
 use crate::config::MmaConfig;
+use crate::dropout;
 use crate::element::Element as _;
 use crate::mask::TileMask;
 use crate::params::AttentionParams;
@@ -33,8 +34,8 @@ pub const fn barriers(config: MmaConfig) -> u32 {
 
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, for one tile of `BLOCK_M` query rows.
 ///
-/// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`Tile::THREADS`] threads with the shared memory of
-/// [`Tile::CONFIG`].
+/// With dropout, weights are dropped as `params.dropout` says. Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of
+/// [`Tile::THREADS`] threads with the shared memory of [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` describes valid device memory, and the launch is as above.
@@ -139,13 +140,17 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
     keep: u32,
 ) -> (T::O, Softmax<T>) {
     let work = work_tile::<T>(params);
-    let mut mask = TileMask::new(params, &work, work.tile * T::BLOCK_M, T::BLOCK_M, T::BLOCK_N);
+    let (first_row, head) = (work.tile * T::BLOCK_M, work.batch * params.heads + work.head);
+    let mut mask = TileMask::new(params, &work, first_row, T::BLOCK_M, T::BLOCK_N);
     let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
     let stages = q_shared.from_row(T::BLOCK_M);
     let lane = Lane::current(T::S::ROWS);
 
     let mut acc = T::O::zero();
     let mut softmax = OnlineSoftmax::new(if T::SCORE_MOD { 1.0 } else { params.softmax_scale });
+    if T::DROPOUT {
+        mask.seen.first -= mask.seen.first % dropout::KEY_MULTIPLE;
+    }
     if mask.seen.first >= mask.seen.end {
         return (acc, softmax);
     }
@@ -220,7 +225,19 @@ unsafe fn attend<T: Tile, Q: TileCopy<T::HeadDim>, KV: TileCopy<T::HeadDim>>(
             }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
-            mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, v_shared);
+            if T::DROPOUT {
+                let (row, key) = (first_row + lane.row(0), mask.seen.end - keys + lane.column(0));
+                let dropout = params.dropout.reread();
+                let masks = |m: usize, k: usize| {
+                    let (row, key) = (row + 16 * m as u32, key + 32 * (k / 2) as u32);
+                    let masks = dropout.masks(dropout.draw_of_fragment(head, row, key));
+                    let first = 4 * (k % 2);
+                    [masks[first], masks[first + 1], masks[first + 2], masks[first + 3]]
+                };
+                mma::multiply_accumulate_masked::<T::Element, _, _, _>(&mut acc, &s, v_shared, masks);
+            } else {
+                mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, v_shared);
+            }
             if keys <= T::BLOCK_N {
                 return (acc, softmax);
             }
@@ -262,6 +279,7 @@ unsafe fn store_output<T: Tile>(
             let row = lane.row(i);
             let (inverse_sum, lse) =
                 with_sink(softmax.finish(i), &params.per_head.sinks, (work.batch, work.head));
+            let inverse_sum = if T::DROPOUT { inverse_sum * params.dropout.scale } else { inverse_sum };
             let mut j = 0;
             while j < T::O::COLS {
                 let pair = T::Element::pack(acc[i][j] * inverse_sum, acc[i][j + 1] * inverse_sum);

@@ -70,10 +70,14 @@ pub enum Algorithm {
     ForwardSm80,
     /// `attention::forward_sm80` with a `score::ScoreMod`.
     ForwardSm80ScoreMod,
+    /// [`Self::ForwardSm80ScoreMod`] with dropout; it takes scores that nothing changes too.
+    ForwardSm80Dropout,
     /// `attention::forward_sm90`.
     ForwardSm90,
     /// `attention::forward_sm90` with a `score::ScoreMod`.
     ForwardSm90ScoreMod,
+    /// [`Self::ForwardSm90ScoreMod`] with dropout; it takes scores that nothing changes too.
+    ForwardSm90Dropout,
     /// `attention::forward_sm90` over rows that lie no multiple of 16 bytes apart.
     ForwardSm90Residues,
     /// `attention::decode`.
@@ -113,7 +117,13 @@ pub enum Algorithm {
 impl Algorithm {
     /// Whether its blocks each go through several tiles, and take [`PersistentParams`].
     pub const fn is_persistent(self) -> bool {
-        matches!(self, Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90Residues)
+        matches!(
+            self,
+            Self::ForwardSm90
+                | Self::ForwardSm90ScoreMod
+                | Self::ForwardSm90Dropout
+                | Self::ForwardSm90Residues
+        )
     }
 
     /// The kernel family, which is also the name of the archive that its PTX ships in.
@@ -121,8 +131,11 @@ impl Algorithm {
         match self {
             Self::StandardScores | Self::StandardSoftmax | Self::StandardValues => "standard",
             Self::ForwardSimt | Self::ForwardSimtDropout => "forward_simt",
-            Self::ForwardSm80 | Self::ForwardSm80ScoreMod => "forward_sm80",
-            Self::ForwardSm90 | Self::ForwardSm90ScoreMod | Self::ForwardSm90Residues => "forward_sm90",
+            Self::ForwardSm80 | Self::ForwardSm80ScoreMod | Self::ForwardSm80Dropout => "forward_sm80",
+            Self::ForwardSm90
+            | Self::ForwardSm90ScoreMod
+            | Self::ForwardSm90Dropout
+            | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::Pack | Self::Transpose => "pack",
             Self::BackwardDelta

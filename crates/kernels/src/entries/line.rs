@@ -100,6 +100,18 @@ pub(super) const fn forward_sm80_score_mod(
     Line { kernel, ..forward_sm80(block_m, block_n, head_dim, warps, min_blocks) }
 }
 
+/// As [`forward_sm80`].
+pub(super) const fn forward_sm80_dropout(
+    block_m: u32,
+    block_n: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::ForwardSm80Dropout);
+    Line { kernel, ..forward_sm80(block_m, block_n, head_dim, warps, min_blocks) }
+}
+
 /// BLOCK_M, BLOCK_N, HEAD_DIM.
 pub(super) const fn forward_sm90(block_m: u32, block_n: u32, head_dim: u32) -> Line {
     let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes: 2 });
@@ -109,6 +121,12 @@ pub(super) const fn forward_sm90(block_m: u32, block_n: u32, head_dim: u32) -> L
 /// As [`forward_sm90`].
 pub(super) const fn forward_sm90_score_mod(block_m: u32, block_n: u32, head_dim: u32) -> Line {
     let kernel = Kernel::Attention(Algorithm::ForwardSm90ScoreMod);
+    Line { kernel, ..forward_sm90(block_m, block_n, head_dim) }
+}
+
+/// As [`forward_sm90`].
+pub(super) const fn forward_sm90_dropout(block_m: u32, block_n: u32, head_dim: u32) -> Line {
+    let kernel = Kernel::Attention(Algorithm::ForwardSm90Dropout);
     Line { kernel, ..forward_sm90(block_m, block_n, head_dim) }
 }
 

@@ -6,9 +6,9 @@ use super::line::{
     Line, backward_delta, backward_dq_sm90, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
     backward_keys_sm80, backward_keys_sm90, backward_queries, backward_queries_dropout,
     backward_queries_sm80, backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt,
-    forward_simt_dropout, forward_sm80, forward_sm80_score_mod, forward_sm90, forward_sm90_e4m3,
-    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack,
-    standard_scores, standard_softmax, standard_values, transpose,
+    forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90,
+    forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
+    gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -107,6 +107,11 @@ pub(super) const LIST: &[Line] = &[
     forward_sm80_score_mod(128, 64, 160, 8, 1),
     forward_sm80_score_mod(128, 64, 192, 8, 1),
     forward_sm80_score_mod(128, 32, 256, 8, 1),
+    // Those that draw which weights are dropped, and change scores too.
+    forward_sm80_dropout(128, 64, 64, 4, 2),
+    forward_sm80_dropout(128, 64, 128, 8, 1),
+    forward_sm80_dropout(128, 64, 192, 8, 1),
+    forward_sm80_dropout(128, 32, 256, 8, 1),
     // (BLOCK_M, HEAD_DIM, warps, stages, blocks per multiprocessor that registers and Hopper's shared memory
     // leave room for). Of each HEAD_DIM and BLOCK_M the ring with the most bytes in flight stands first, and
     // each HEAD_DIM has one that fits the 99 KiB of the smallest devices since sm_80.
@@ -157,6 +162,10 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_score_mod(128, 128, 64),
     forward_sm90_score_mod(128, 96, 128),
     forward_sm90_score_mod(128, 64, 256),
+    // Those that draw which weights are dropped, and change scores too.
+    forward_sm90_dropout(192, 128, 64),
+    forward_sm90_dropout(128, 128, 128),
+    forward_sm90_dropout(128, 64, 256),
     // Rows that lie no multiple of 16 bytes apart, in tiles of three warpgroups, which take no turns. Their
     // steps are short, for each class of keys ends with one that is not full. Wider rows are copied in as
     // little time as their classes take.

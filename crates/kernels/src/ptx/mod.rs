@@ -11,6 +11,7 @@
 //! [`setmaxnreg`] and [`stmatrix`] are Hopper's: only those of the sm_90a list do.
 
 pub mod barrier;
+pub mod bytes;
 pub mod convert;
 pub mod cp_async;
 pub mod fence;

@@ -238,6 +238,22 @@ pub unsafe fn multiply_accumulate<E: MmaElement, W: Width, O: Matrix, P: Matrix>
     p: &P,
     v: MmaTile<W>,
 ) {
+    // SAFETY: the caller's promise is this function's.
+    unsafe { multiply_accumulate_masked::<E, W, O, P>(acc, p, v, |_, _| [!0; 4]) }
+}
+
+/// As [`multiply_accumulate`], of those bits of P alone that `masks` gives, by 16 rows and by 16 columns: of
+/// A's four registers.
+///
+/// # Safety
+/// As [`multiply_accumulate`].
+#[inline(always)]
+pub unsafe fn multiply_accumulate_masked<E: MmaElement, W: Width, O: Matrix, P: Matrix>(
+    acc: &mut O,
+    p: &P,
+    v: MmaTile<W>,
+    masks: impl Fn(usize, usize) -> [u32; 4],
+) {
     const { assert!(P::ROWS <= 2 * FRAGMENTS) };
     let lane = index::thread() % 32;
     // Rows 0–7 and 8–15 of the left half, then of the right; transposed on the way, since V's rows are keys.
@@ -249,11 +265,12 @@ pub unsafe fn multiply_accumulate<E: MmaElement, W: Width, O: Matrix, P: Matrix>
         while m < P::ROWS / 2 {
             let (upper, lower) = (&p[2 * m], &p[2 * m + 1]);
             let j = 4 * k;
+            let mask = masks(m, k);
             a[m] = [
-                E::pack(upper[j], upper[j + 1]),
-                E::pack(lower[j], lower[j + 1]),
-                E::pack(upper[j + 2], upper[j + 3]),
-                E::pack(lower[j + 2], lower[j + 3]),
+                E::pack(upper[j], upper[j + 1]) & mask[0],
+                E::pack(lower[j], lower[j + 1]) & mask[1],
+                E::pack(upper[j + 2], upper[j + 3]) & mask[2],
+                E::pack(lower[j + 2], lower[j + 3]) & mask[3],
             ];
             m += 1;
         }

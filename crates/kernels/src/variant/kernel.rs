@@ -89,6 +89,8 @@ impl Kernel {
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
             Self::Attention(
                 Algorithm::ForwardSimtDropout
+                | Algorithm::ForwardSm80Dropout
+                | Algorithm::ForwardSm90Dropout
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardQueriesDropout,
             ) => "_dropout",
@@ -102,6 +104,7 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm80
                 | Algorithm::ForwardSm80ScoreMod
+                | Algorithm::ForwardSm80Dropout
                 | Algorithm::Decode
                 | Algorithm::DecodeCombine
                 | Algorithm::BackwardKeysSm80
@@ -111,6 +114,7 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm90
                 | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90

@@ -43,12 +43,13 @@ impl Variant {
                 Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
                     ("attention::forward_simt", "forward_simt")
                 }
-                Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
+                Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm80Dropout => {
                     ("attention::forward_sm80", "forward_sm80")
                 }
-                Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod | Algorithm::ForwardSm90Residues => {
-                    ("attention::forward_sm90", "forward_sm90")
-                }
+                Algorithm::ForwardSm90
+                | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90Dropout
+                | Algorithm::ForwardSm90Residues => ("attention::forward_sm90", "forward_sm90"),
                 Algorithm::Decode => ("attention::decode", "decode"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::Pack => ("attention::pack", "pack"),
@@ -96,16 +97,18 @@ impl Variant {
                 )
             }
             Config::Mma(c) => {
-                let (rows, score_mod) = (c.block_m / c.warps / 8, has(Algorithm::ForwardSm80ScoreMod));
-                let (n, d) = (c.block_n, c.head_dim);
-                format!("{module}::Sm80Tile<{element}, {}, {rows}, {n}, {d}, {score_mod}>", c.warps)
+                let dropout = has(Algorithm::ForwardSm80Dropout);
+                let score_mod = dropout || has(Algorithm::ForwardSm80ScoreMod);
+                let (warps, rows, n, d) = (c.warps, c.block_m / c.warps / 8, c.block_n, c.head_dim);
+                format!("{module}::Sm80Tile<{element}, {warps}, {rows}, {n}, {d}, {score_mod}, {dropout}>")
             }
             Config::Sm90(c) => {
                 let by_rows = has(Algorithm::ForwardSm90Residues);
                 let alignment = if by_rows { "ByRows" } else { "ByHeads" };
                 let (m, n, d) = (c.block_m, c.block_n, c.head_dim);
-                let score_mod = has(Algorithm::ForwardSm90ScoreMod);
-                format!("{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {score_mod}>")
+                let dropout = has(Algorithm::ForwardSm90Dropout);
+                let score_mod = dropout || has(Algorithm::ForwardSm90ScoreMod);
+                format!("{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {score_mod}, {dropout}>")
             }
             Config::Decode(c) => {
                 let (rows, ahead) = (c.block_m / 8, c.stages - 1);

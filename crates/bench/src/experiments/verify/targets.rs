@@ -78,20 +78,26 @@ impl Takes for Target {
 
     fn takes(&self, problem: &Problem) -> bool {
         let kernel = self.request.kernel;
-        if problem.dropout().is_some() && kernel.is_some_and(|kernel| !kernel.drops_weights()) {
+        let drops = problem.dropout().is_some();
+        if drops && kernel.is_some_and(|kernel| !kernel.drops_weights()) {
             return false;
         }
         // `forward_sm90` in e4m3; the CPU, which has no entries, takes all.
-        if self.dtype == DType::E4m3 && !self.entries.is_empty() && problem.cu_seqlens().is_some() {
+        let is_refused = drops || problem.cu_seqlens().is_some();
+        if self.dtype == DType::E4m3 && !self.entries.is_empty() && is_refused {
             return false;
         }
         self.entries.iter().all(|entry| match entry.algorithm {
-            Algorithm::ForwardSimt => problem.dropout().is_none(),
-            Algorithm::ForwardSimtDropout => problem.dropout().is_some(),
-            Algorithm::ForwardSm80 | Algorithm::ForwardSm90 | Algorithm::Transpose => {
-                !problem.changes_scores()
+            Algorithm::ForwardSimt => !drops,
+            Algorithm::ForwardSimtDropout | Algorithm::ForwardSm80Dropout | Algorithm::ForwardSm90Dropout => {
+                drops
             }
-            Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => problem.changes_scores(),
+            Algorithm::ForwardSm80 | Algorithm::ForwardSm90 | Algorithm::Transpose => {
+                !drops && !problem.changes_scores()
+            }
+            Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod => {
+                !drops && problem.changes_scores()
+            }
             Algorithm::Pack => {
                 Kernel::ForwardSm90.needs_copies(problem) && !Kernel::ForwardSm90.takes_residues(problem)
             }
@@ -170,14 +176,14 @@ fn of_entries(dtype: DType) -> Vec<Target> {
             step: if entry.algorithm == Algorithm::Transpose { 16 } else { 1 },
             entries: vec![entry],
         }),
-        Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod => {
+        Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod | Algorithm::ForwardSm90Dropout => {
             Some(fused(Kernel::ForwardSm90, dtype, entry))
         }
         Algorithm::ForwardSm90Residues => Some(of_residues(dtype, entry)),
         Algorithm::ForwardSimt | Algorithm::ForwardSimtDropout => {
             Some(fused(Kernel::ForwardSimt, dtype, entry))
         }
-        Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod => {
+        Algorithm::ForwardSm80 | Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm80Dropout => {
             Some(fused(Kernel::ForwardSm80, dtype, entry))
         }
     };

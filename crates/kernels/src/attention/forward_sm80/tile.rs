@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::config::MmaConfig;
+use crate::dropout;
 use crate::registers::{Columns, Matrix, Width};
 use crate::softmax::OnlineSoftmax;
 use crate::tile::mma::{MmaElement, QUAD};
@@ -24,6 +25,8 @@ pub trait Tile: Copy {
     /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)): it has
     /// entries of its own, so that the others do not pay for it.
     const SCORE_MOD: bool;
+    /// Whether weights are dropped.
+    const DROPOUT: bool;
 
     /// Query rows.
     const BLOCK_M: u32 = Self::CONFIG.block_m;
@@ -40,6 +43,7 @@ pub trait Tile: Copy {
             warps: Self::WARPS,
         };
         assert!(config.is_well_formed() && QUAD * Self::O::COLS as u32 == config.head_dim);
+        assert!(!Self::DROPOUT || Self::SCORE_MOD && config.block_n.is_multiple_of(dropout::KEY_MULTIPLE));
         config
     };
 }
@@ -53,10 +57,18 @@ pub struct Sm80Tile<
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
     const SCORE_MOD: bool,
+    const DROPOUT: bool,
 >(PhantomData<E>);
 
-impl<E, const WARPS: u32, const ROWS: usize, const N: u32, const D: u32, const SCORE_MOD: bool> Tile
-    for Sm80Tile<E, WARPS, ROWS, N, D, SCORE_MOD>
+impl<
+    E,
+    const WARPS: u32,
+    const ROWS: usize,
+    const N: u32,
+    const D: u32,
+    const SCORE_MOD: bool,
+    const DROPOUT: bool,
+> Tile for Sm80Tile<E, WARPS, ROWS, N, D, SCORE_MOD, DROPOUT>
 where
     E: MmaElement,
     Columns<N>: Width,
@@ -69,6 +81,7 @@ where
 
     const WARPS: u32 = WARPS;
     const SCORE_MOD: bool = SCORE_MOD;
+    const DROPOUT: bool = DROPOUT;
 }
 
 /// The running max and sum of a lane's rows.

@@ -14,7 +14,7 @@ use crate::config::Sm90Config;
 use crate::hopper::epilogue::{wait_all, wait_read};
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup, leads_warp};
-use crate::params::PersistentParams;
+use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{barrier, index};
 use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
@@ -44,6 +44,8 @@ pub(super) struct Consumer<T: Tile> {
     softmax: OnlineSoftmax<[f32; 2], QUAD, T::Element>,
     /// Of the tile's head; used with [`Tile::SCORE_MOD`].
     score_mod: ScoreMod,
+    /// Of the tile, its head among those of all sequences and its first row; used with [`Tile::DROPOUT`].
+    rows: (u32, u32),
 }
 
 impl<T: Tile> Consumer<T> {
@@ -53,6 +55,12 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn leads_warp() -> bool {
         if Self::IN_PARTS { index::reread_thread().is_multiple_of(32) } else { leads_warp() }
+    }
+
+    /// Whether something lies between products and scores: with dropout, where the launch asks for it.
+    #[inline(always)]
+    fn changes_scores(params: &AttentionParams) -> bool {
+        T::SCORE_MOD && (!T::DROPOUT || ScoreMod::is_needed(params))
     }
 
     #[inline(always)]
@@ -89,6 +97,7 @@ impl<T: Tile> Consumer<T> {
                 o: T::O::ZERO,
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
                 score_mod: ScoreMod::default(),
+                rows: (0, 0),
             }
         }
     }
@@ -152,13 +161,16 @@ impl<T: Tile> Consumer<T> {
         let seen = blocks.seen_by(attention, work, first_row, WARPGROUP_ROWS);
         let seen = if T::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
-        let softmax_scale = if T::SCORE_MOD { 1.0 } else { attention.softmax_scale };
+        let softmax_scale = if Self::changes_scores(attention) { 1.0 } else { attention.softmax_scale };
         self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
         self.o = T::O::ZERO;
         let sees = seen.begin < seen.end;
         if T::SCORE_MOD {
             // SAFETY: the launch's parameters describe its slopes.
             self.score_mod = unsafe { ScoreMod::of_head(attention, work) };
+        }
+        if T::DROPOUT {
+            self.rows = (work.batch * attention.heads + work.head, tile_row);
         }
         self.queries.wait();
         if !T::Alignment::BY_RESIDUES {
@@ -232,8 +244,10 @@ impl<T: Tile> Consumer<T> {
         } else if block >= seen.whole_end || block < seen.whole_begin {
             self.mask(&params.attention, blocks, block);
         }
+        let drawn = self.draw(&params.attention, blocks, block);
         self.exponentiate::<true>();
         self.round();
+        self.drop_weights(&params.attention, &drawn);
     }
 
     /// Scores and P of a block, while P of the block before it is multiplied with V. Q is left behind its
@@ -263,10 +277,12 @@ impl<T: Tile> Consumer<T> {
         if MASKED {
             self.mask(&params.attention, blocks, block);
         }
+        let drawn = self.draw(&params.attention, blocks, block);
         let rescale = self.exponentiate::<MASKED>();
         self.wait_output::<0>();
         self.values.leave(Self::leads_warp());
         self.round();
+        self.drop_weights(&params.attention, &drawn);
         self.rescale(rescale);
     }
 
@@ -277,12 +293,14 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.softmax.step_in_turn::<_, MASKED>(&mut self.s) }
     }
 
-    /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l.
+    /// What [`OnlineSoftmax::finish`] does, with the factor of 8-bit V in 1/l, or that on weights that are
+    /// kept.
     #[inline(always)]
     fn finish(&self, params: &PersistentParams, row: usize) -> (f32, f32) {
         // SAFETY: all lanes of the warp are here.
         let (factor, lse) = unsafe { self.softmax.finish(row) };
-        (if Self::IN_PARTS { factor * params.v_descale } else { factor }, lse)
+        let factor = if Self::IN_PARTS { factor * params.v_descale } else { factor };
+        (if T::DROPOUT { factor * params.attention.dropout.scale } else { factor }, lse)
     }
 
     /// Leaves blocks to the other warpgroups, of which these rows see nothing.

@@ -2,7 +2,6 @@
 
 use core::marker::PhantomData;
 
-use super::operand::Operand as _;
 use super::tile::Tile;
 use crate::mask::{KeyRange, TileMask};
 use crate::params::AttentionParams;
@@ -22,7 +21,7 @@ impl<T: Tile> KeyBlocks<T> {
     #[inline(always)]
     pub(super) fn of_tile(params: &AttentionParams, work: &WorkTile, first_row: u32) -> Self {
         let mut mask = TileMask::new(params, work, first_row, T::BLOCK_M, T::BLOCK_N);
-        mask.seen.first -= mask.seen.first % T::Element::KEY_MULTIPLE;
+        mask.seen.first -= mask.seen.first % T::KEY_MULTIPLE;
         let count = mask.seen.end.saturating_sub(mask.seen.first).div_ceil(T::BLOCK_N);
         Self { count, mask, tile: PhantomData }
     }

@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use super::operand::Operand;
 use crate::attention::alignment::Alignment;
 use crate::config::Sm90Config;
+use crate::dropout;
 use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Span};
 use crate::registers::{Columns, Registers, Width};
@@ -20,6 +21,8 @@ pub trait Tile: Copy {
     type Row: Registers<Value = f32>;
     /// P, rounded, as A of its product with V.
     type P: Registers<Value = u32>;
+    /// What decides which of S's weights are dropped, a word for each four.
+    type Drawn: Registers<Value = u32>;
     /// A thread's part of O.
     type O: Accumulator;
     /// Where rows and heads may start.
@@ -33,6 +36,8 @@ pub trait Tile: Copy {
     const HEAD_DIM: u32;
     /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
     const SCORE_MOD: bool;
+    /// Whether weights are dropped.
+    const DROPOUT: bool;
 
     /// What follows from the sizes.
     const CONFIG: Sm90Config = {
@@ -48,20 +53,29 @@ pub trait Tile: Copy {
         // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
         assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
         assert!(!(Self::Alignment::BY_RESIDUES && (Self::SCORE_MOD || config.takes_turns())));
+        assert!(!Self::DROPOUT || Self::SCORE_MOD && config.block_n.is_multiple_of(dropout::KEY_MULTIPLE));
         config
     };
+    /// What the first key of a block is a multiple of.
+    const KEY_MULTIPLE: u32 = if Self::DROPOUT { dropout::KEY_MULTIPLE } else { Self::Element::KEY_MULTIPLE };
     /// Whether two warpgroups take turns.
     const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
 }
 
 /// A tile of the lists of entries.
 #[derive(Clone, Copy, Debug)]
-pub struct Sm90Tile<E, A, const BLOCK_M: u32, const BLOCK_N: u32, const HEAD_DIM: u32, const SCORE_MOD: bool>(
-    PhantomData<(E, A)>,
-);
+pub struct Sm90Tile<
+    E,
+    A,
+    const BLOCK_M: u32,
+    const BLOCK_N: u32,
+    const HEAD_DIM: u32,
+    const SCORE_MOD: bool,
+    const DROPOUT: bool,
+>(PhantomData<(E, A)>);
 
-impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool> Tile
-    for Sm90Tile<E, A, M, N, D, SCORE_MOD>
+impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool, const DROPOUT: bool> Tile
+    for Sm90Tile<E, A, M, N, D, SCORE_MOD, DROPOUT>
 where
     E: Operand,
     A: Alignment,
@@ -72,6 +86,7 @@ where
     type S = <Columns<N> as Span>::Accumulator;
     type Row = <Columns<N> as Width>::Quarter;
     type P = E::Packed<Columns<N>>;
+    type Drawn = <Columns<N> as Width>::Eighth;
     type O = <Columns<D> as Span>::Accumulator;
     type Alignment = A;
 
@@ -79,6 +94,7 @@ where
     const BLOCK_N: u32 = N;
     const HEAD_DIM: u32 = D;
     const SCORE_MOD: bool = SCORE_MOD;
+    const DROPOUT: bool = DROPOUT;
 }
 
 /// Stages of K, and of V.

@@ -204,20 +204,21 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
     }
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let modified = case.softcap > 0.0 || case.alibi != HeadList::Off;
-    let negative = case.scale.is_some_and(|scale| scale <= 0.0);
+    let (negative, drops) = (case.scale.is_some_and(|scale| scale <= 0.0), case.dropout > 0.0);
     let fits = |entry: &&Entry| {
         let of_scores = match entry.algorithm {
-            Algorithm::ForwardSm90 => !modified && !negative,
-            Algorithm::ForwardSm90ScoreMod => modified || negative,
-            Algorithm::ForwardSm80 => !modified,
-            Algorithm::ForwardSm80ScoreMod => modified,
-            Algorithm::ForwardSimt => case.dropout == 0.0,
-            Algorithm::ForwardSimtDropout => case.dropout > 0.0,
-            Algorithm::ForwardSm90Residues => !modified && !negative && case.sequences.is_empty(),
+            Algorithm::ForwardSm80Dropout | Algorithm::ForwardSm90Dropout | Algorithm::ForwardSimtDropout => {
+                drops
+            }
+            Algorithm::ForwardSm90 => !drops && !modified && !negative,
+            Algorithm::ForwardSm90ScoreMod => !drops && (modified || negative),
+            Algorithm::ForwardSm80 => !drops && !modified,
+            Algorithm::ForwardSm80ScoreMod => !drops && modified,
+            Algorithm::ForwardSimt => !drops,
+            Algorithm::ForwardSm90Residues => !drops && !modified && !negative && case.sequences.is_empty(),
             _ => false,
         };
-        let tensor_cores = entry.algorithm.family() != "forward_simt";
-        of_scores && !(tensor_cores && case.dropout > 0.0) && holds(entry, case.dtype, widest)
+        of_scores && holds(entry, case.dtype, widest)
     };
     let all: Vec<_> = entries().filter(fits).collect();
     if all.is_empty() { String::new() } else { draw.pick(&all).name.to_owned() }
@@ -234,5 +235,6 @@ fn takes(kernel: Kernel, case: &Attention) -> bool {
         }
         Kernel::ForwardCpu => true,
     };
-    of_type && (case.dropout == 0.0 || kernel.drops_weights())
+    let drops = kernel.drops_weights() && (case.dtype != DType::E4m3 || kernel == Kernel::ForwardCpu);
+    of_type && (case.dropout == 0.0 || drops)
 }

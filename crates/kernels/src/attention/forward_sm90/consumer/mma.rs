@@ -77,7 +77,7 @@ impl<T: Tile> Consumer<T> {
     /// What happens to scores between the product and the mask.
     #[inline(always)]
     pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
-        if T::SCORE_MOD {
+        if Self::changes_scores(params) {
             let lane = Lane::reread(2);
             let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
             let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
@@ -102,6 +102,34 @@ impl<T: Tile> Consumer<T> {
                 self.s[j] = f32::NEG_INFINITY;
             }
             j += 1;
+        }
+    }
+
+    /// What decides which weights of P are dropped, a word for each four.
+    #[inline(always)]
+    pub(super) fn draw(&self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) -> T::Drawn {
+        if !T::DROPOUT {
+            return T::Drawn::ZERO;
+        }
+        let (lane, (head, first_row)) = (Lane::reread(2), self.rows);
+        let key = blocks.first_key(block) + lane.column(0);
+        params.dropout.reread().draw_of_fragment(head, first_row + lane.row(0), key)
+    }
+
+    /// Sets the weights of rounded P to 0 that are dropped by what [`Self::draw`] gave.
+    #[inline(always)]
+    pub(super) fn drop_weights(&mut self, params: &AttentionParams, drawn: &T::Drawn) {
+        if T::DROPOUT {
+            let mut j = 0;
+            while j < T::Drawn::LEN {
+                let masks = params.dropout.masks([drawn[j], drawn[j + 1], drawn[j + 2], drawn[j + 3]]);
+                let mut i = 0;
+                while i < masks.len() {
+                    self.p[2 * j + i] &= masks[i];
+                    i += 1;
+                }
+                j += 4;
+            }
         }
     }
 
