@@ -37,7 +37,7 @@ pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// Where blocks of keys begin, so that no draw is of two blocks.
-pub(crate) const KEY_MULTIPLE: u32 = 32;
+pub const KEY_MULTIPLE: u32 = 32;
 
 impl Dropout {
     /// Whether the weight of a query and a key is kept. `head` counts the query heads of all sequences, [B,

@@ -89,10 +89,10 @@ pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats
     key: impl Fn(usize, usize) -> u32,
 ) {
     let changes_scores = C::SCORE_MOD && ScoreMod::is_needed(params);
-    // Drawn twice, from a head that is read anew, rather than kept: the loops have no registers to spare.
+    // Drawn twice, from head and seed read anew, rather than kept: the loops have no registers to spare.
     let drop = |head: u32, i: usize, j: usize| {
         let (row, key) = (place.row + query(i, j).0, place.key + key(i, j));
-        let keeps = params.dropout.keeps(head, row, key);
+        let keeps = params.dropout.reread().keeps(head, row, key);
         if keeps { params.dropout.scale } else { 0.0 }
     };
     let head = work.batch * params.heads + work.head;
