@@ -41,7 +41,7 @@ fn a_launch_behind_delta_has_a_block_for_each_sink() {
         let options = Options { sinks: Some(vec![0.5; sinks]), ..Options::default() };
         let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
         let problem = BackwardProblem::like(forward).unwrap();
-        Plan::new(&problem, Sim::new(0).device(), &BackwardRequest { kernel, entry: None }).unwrap()
+        Plan::new(&problem, Sim::new(0).device(), &BackwardRequest { kernel, ..BackwardRequest::default() }).unwrap()
     };
     for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
         for sinks in [6, 12] {
