@@ -389,16 +389,17 @@ fn launch(
     kv_heads: Heads,
 ) -> Result<Launch<BackwardProblem>> {
     let forward = problem.forward();
-    let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-    let (rows, per_head) = if owns_keys(entry.algorithm) {
-        (forward.seqlen_k().div_ceil(block_n), 1)
-    } else {
-        (forward.seqlen_q().div_ceil(block_m), forward.group())
-    };
+    let per_head = if owns_keys(entry.algorithm) { 1 } else { forward.group() };
     let details = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
-    let blocks = match entry.algorithm {
-        Algorithm::BackwardSinks => problem.sinks()? as u128,
-        _ => rows as u128 * details.count as u128,
+    let blocks = if entry.algorithm == Algorithm::BackwardSinks {
+        problem.sinks()? as u128
+    } else {
+        let rows = if owns_keys(entry.algorithm) {
+            forward.seqlen_k().div_ceil(entry.tile.block_n as usize)
+        } else {
+            forward.seqlen_q().div_ceil(entry.tile.block_m as usize)
+        };
+        rows as u128 * details.count as u128
     };
     Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
 }

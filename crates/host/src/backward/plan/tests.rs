@@ -41,7 +41,9 @@ fn a_launch_behind_delta_has_a_block_for_each_sink() {
         let options = Options { sinks: Some(vec![0.5; sinks]), ..Options::default() };
         let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
         let problem = BackwardProblem::like(forward).unwrap();
-        Plan::new(&problem, Sim::new(0).device(), &BackwardRequest { kernel, ..BackwardRequest::default() }).unwrap()
+        // A workspace without dS.
+        let request = BackwardRequest { kernel, workspace_limit: Some(0), ..BackwardRequest::default() };
+        Plan::new(&problem, Sim::new(0).device(), &request).unwrap()
     };
     for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
         for sinks in [6, 12] {
@@ -147,7 +149,6 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     for (problem, device, reason) in [
         (of(DType::F32, Options::default()), &sim, "tensor cores take 16-bit types only"),
         (problem(64), &turing, "simulated GPU is sm_75, and it needs sm_80"),
-        (problem(136), &sim, "its registers hold head_dim 128 at most, and this is 136"),
         (of(DType::F16, softcap), &sim, "nothing but a positive factor may lie between products and scores"),
     ] {
         let plan = plan(&problem, device, None).unwrap();
@@ -158,6 +159,7 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
             format!("backward_simt: on fp32 FMA; not backward_sm90: {hopper}; not backward_sm80: {reason}")
         );
     }
+    assert_eq!(plan(&problem(136), &sim, None).unwrap().kernel(), BackwardKernel::BackwardSm90);
     let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
     assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
 }
