@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
+use flash_attention::backward::BackwardRequest;
 use flash_attention::forward::Dropout;
 use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
@@ -29,9 +30,25 @@ const RECIPE: Recipe = Recipe {
     scaled: true,
 };
 
-/// Names of the cases, and whether they have a causal mask, and dropout.
-const CASES: [(&str, bool, bool); 3] =
-    [("full", false, false), ("causal", true, false), ("dropout", false, true)];
+/// A problem in one of the ways in which attention is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Training {
+    Full,
+    Causal,
+    Dropout,
+}
+
+impl Training {
+    const ALL: [Self; 3] = [Self::Full, Self::Causal, Self::Dropout];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Causal => "causal",
+            Self::Dropout => "dropout",
+        }
+    }
+}
 
 /// With which a weight is dropped, as in many a recipe of training.
 const PROBABILITY: f32 = 0.1;
@@ -45,8 +62,14 @@ pub(crate) struct Args {
     /// The problems whose figures are published, the backward pass alone, in place of one; with --dim those
     /// of one head_dim [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "seq"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "seq", "only"])]
     grid: Option<Grid>,
+    /// The only case to run: no mask, a causal one, or none with dropout [default: all]
+    #[arg(long, value_parser = named(&Training::ALL, Training::name))]
+    only: Option<Training>,
+    /// The entry of a launch of the backward pass
+    #[arg(long, value_name = "NAME")]
+    entry: Option<String>,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Sequence length [default: 2048; cpu: 512; sim: 64]
@@ -54,6 +77,13 @@ pub(crate) struct Args {
     seq: Option<usize>,
     #[command(flatten)]
     lab: LabArgs,
+}
+
+impl Args {
+    /// What the planner is asked for.
+    fn request(&self) -> BackwardRequest {
+        BackwardRequest { entry: self.entry.clone(), ..BackwardRequest::default() }
+    }
 }
 
 /// Runs the experiment; false if a result is wrong.
@@ -69,7 +99,7 @@ fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
     lab.compare_at_power_limit();
     for case in Attention::of(lab).cases(args.shape.dtype, args.shape.dim)? {
         check(lab, args, &case.problem)?;
-        with_output_element!(case.problem.dtype(), backward_alone(lab, &case))?;
+        with_output_element!(case.problem.dtype(), backward_alone(lab, &case, args.request()))?;
     }
     lab.add_headline();
     note_of_flops(lab);
@@ -82,9 +112,11 @@ fn both_passes(lab: &mut Lab, args: &Args) -> Result<()> {
     lab.compare_with(&[lab.implementations(), &flash4].concat());
     let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
     let head_dims = args.shape.dim.map_or(vec![64, 128], |dim| vec![dim]);
-    for (head_dim, (mask, causal, dropout)) in
-        head_dims.into_iter().flat_map(|dim| CASES.map(|case| (dim, case)))
+    let trainings = args.only.map_or(Training::ALL.to_vec(), |only| vec![only]);
+    for (head_dim, &training) in
+        head_dims.into_iter().flat_map(|dim| trainings.iter().map(move |of| (dim, of)))
     {
+        let (causal, dropout) = (training == Training::Causal, training == Training::Dropout);
         let sizes = lab.pick((4, 32, head_dim), (1, 4, head_dim), (1, 1, head_dim));
         let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
         let dropout = dropout.then_some(Dropout { probability: PROBABILITY, seed: lab.seed, offset: 0 });
@@ -92,8 +124,8 @@ fn both_passes(lab: &mut Lab, args: &Args) -> Result<()> {
         let tensors = *shape.problem(Layout::Bhsd)?.tensors();
         let problem = Problem::new(tensors, shape.dtype, options)?;
         check(lab, args, &problem)?;
-        let case = format!("D={head_dim} {mask}");
-        with_output_element!(problem.dtype(), measure(lab, &case, &problem))?;
+        let case = format!("D={head_dim} {}", training.name());
+        with_output_element!(problem.dtype(), measure(lab, &case, &problem, args.request()))?;
     }
     note_of_flops(lab);
     lab.note("the forward and backward row is the time of both on cold caches, the second after the first");
@@ -115,11 +147,16 @@ fn note_of_flops(lab: &mut Lab) {
 }
 
 /// The backward pass of a case: a row, and the peer's.
-fn backward_alone<T: Element<Output = T>>(lab: &mut Lab, case: &Case<Problem>) -> Result<()> {
+fn backward_alone<T: Element<Output = T>>(
+    lab: &mut Lab,
+    case: &Case<Problem>,
+    request: BackwardRequest,
+) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let Case { name, x, problem } = case;
     let subject = Subject::<T>::new(problem, lab.seed);
-    let BothPasses { forward, backward, .. } = BothPasses::new(&session, &subject, problem, lab.seed)?;
+    let BothPasses { forward, backward, .. } =
+        BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     drop(forward);
     let (prepared, report, verdict) = backward.judged(&session.backend)?;
     let template = Row {
@@ -140,12 +177,17 @@ fn backward_alone<T: Element<Output = T>>(lab: &mut Lab, case: &Case<Problem>) -
 }
 
 /// Both passes of a problem: three rows, and the peer's.
-fn measure<T: Element<Output = T>>(lab: &mut Lab, name: &str, problem: &Problem) -> Result<()> {
+fn measure<T: Element<Output = T>>(
+    lab: &mut Lab,
+    name: &str,
+    problem: &Problem,
+    request: BackwardRequest,
+) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let backend = &session.backend;
     let subject = Subject::<T>::new(problem, lab.seed);
     let BothPasses { plan, forward, verdict, backward } =
-        BothPasses::new(&session, &subject, problem, lab.seed)?;
+        BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     let extra = backward.extra_bytes(backend)?;
     let (prepared, report, judgement) = backward.judged(backend)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };

@@ -30,7 +30,7 @@ impl<'a, T: Element> BothPasses<'a, T> {
     pub(super) fn new(
         session: &'a Session,
         subject: &'a Subject<T>,
-        problem: &Problem,
+        (problem, request): (&Problem, &BackwardRequest),
         seed: u64,
     ) -> Result<Self>
     where
@@ -41,7 +41,7 @@ impl<'a, T: Element> BothPasses<'a, T> {
         let Results { o, lse } = forward.outputs()?.clone();
         let gradients = Gradients::new(problem.clone(), (o, lse), seed)?;
         let backward = BackwardSubject {
-            plan: session.backend.plan(&gradients.problem, &BackwardRequest::default())?,
+            plan: session.backend.plan(&gradients.problem, request)?,
             gradients,
             inputs: &subject.inputs,
         };
