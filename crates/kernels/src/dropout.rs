@@ -91,7 +91,7 @@ impl Dropout {
         let mut masks = [0; 8];
         let mut i = 0;
         while i < masks.len() {
-            let pair = bytes::permute(words[i / 2], ONES * EXPONENT >> 8, [0x4140, 0x4342][i % 2]);
+            let pair = bytes::permute(words[i / 2], (ONES * EXPONENT) >> 8, [0x4140, 0x4342][i % 2]);
             masks[i] = bytes::halves_at_least(pair, least);
             i += 1;
         }

@@ -84,7 +84,7 @@ impl<T: Tile> Block<T> {
 
     /// Bytes of stored dS from the panel before to that of the step which begins with `row`.
     #[inline(always)]
-    pub(super) fn to_next_panel(&self, params: &BackwardParams, row: u32) -> u64 {
+    pub(super) fn next_panel_distance(&self, params: &BackwardParams, row: u32) -> u64 {
         let StoredDs { panel_bytes, head_bytes, .. } = params.ds;
         let others = u64::from(self.steps_of_head()) - 1;
         if row == self.first { head_bytes - others * panel_bytes } else { panel_bytes }

@@ -109,7 +109,7 @@ impl<T: Tile> Consumer<T> {
                 self.step::<false>(params, block, row);
                 row = block.after(row);
                 if T::STORES_DS {
-                    self.ds_at += block.to_next_panel(params, row);
+                    self.ds_at += block.next_panel_distance(params, row);
                 }
                 steps -= 1;
             }

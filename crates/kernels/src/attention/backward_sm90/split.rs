@@ -99,7 +99,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
                 self.step::<false>(params, block, row);
                 row = block.after(row);
                 if OF_KEYS && T::STORES_DS {
-                    self.ds_at += block.to_next_panel(params, row);
+                    self.ds_at += block.next_panel_distance(params, row);
                 }
                 steps -= 1;
             }
