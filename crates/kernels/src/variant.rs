@@ -255,8 +255,6 @@ mod tests {
             compared.insert(listed.kernel.stem());
         }
         let families = [
-            "backward_dq_sm90",
-            "backward_keys_ds_sm90",
             "backward_keys_sm80",
             "backward_keys_sm90",
             "backward_queries_sm80",

@@ -2,8 +2,7 @@
 
 use super::{Config, Kernel, Layout, Storage};
 use crate::config::{
-    BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmSm90Config, MmaConfig,
-    SimtConfig, Sm90Config,
+    BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 
@@ -47,7 +46,8 @@ impl Axes {
         Self { columns, block_n: true, warps: false, stages: false, min_blocks: true, layout: false }
     }
 
-    /// Those of `kernel`; `None` where its tile cannot be chosen.
+    /// Those of `kernel`; `None` where its tile cannot be chosen: stored dS has one shape, and the planner
+    /// estimates what reads it.
     pub const fn of(kernel: Kernel) -> Option<Self> {
         Some(match kernel {
             Kernel::Attention(Algorithm::ForwardSimt) => Self::of_tile(32),
@@ -55,14 +55,8 @@ impl Axes {
                 Algorithm::ForwardSm80 | Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80,
             ) => Self { warps: true, ..Self::of_tile(16) },
             Kernel::Attention(
-                Algorithm::ForwardSm90
-                | Algorithm::BackwardKeysSm90
-                | Algorithm::BackwardKeysDsSm90
-                | Algorithm::BackwardQueriesSm90,
+                Algorithm::ForwardSm90 | Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90,
             ) => Self { min_blocks: false, ..Self::of_tile(16) },
-            Kernel::Attention(Algorithm::BackwardDqSm90) => {
-                Self { block_n: false, min_blocks: false, ..Self::of_tile(16) }
-            }
             Kernel::Attention(Algorithm::Decode) => {
                 Self { block_n: false, warps: true, stages: true, ..Self::of_tile(32) }
             }
@@ -94,7 +88,7 @@ impl Config {
                 Algorithm::BackwardQueriesSm80 => {
                     Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
                 }
-                Algorithm::BackwardKeysSm90 | Algorithm::BackwardKeysDsSm90 => {
+                Algorithm::BackwardKeysSm90 => {
                     let config = BackwardSm90Config { owns_keys: true, step: block_m, head_dim };
                     if block_n != config.owned() {
                         return None;
@@ -108,7 +102,6 @@ impl Config {
                     }
                     Self::BackwardSm90(config)
                 }
-                Algorithm::BackwardDqSm90 => Self::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim }),
                 _ => return None,
             },
             Kernel::Gemm(GemmAlgorithm::GemmSm90) => {

@@ -137,20 +137,23 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/host/src/backward/plan.rs",
         entries: "backward",
         tests: &["backward"],
-        defects: &[
-            defect(
-                "backward_grid",
-                "the launch that owns keys has too few blocks",
-                "forward.seqlen_k().div_ceil(block_n)",
-                "forward.seqlen_k() / block_n",
-            ),
-            defect(
-                "backward_workspace",
-                "delta's workspace lacks the last row",
-                "4 * forward.lse_len() as u64",
-                "4 * (forward.lse_len() as u64 - 1)",
-            ),
-        ],
+        defects: &[defect(
+            "backward_grid",
+            "the launch that owns keys has too few blocks",
+            "forward.seqlen_k().div_ceil(entry.tile.block_n as usize)",
+            "(forward.seqlen_k() / entry.tile.block_n as usize)",
+        )],
+    },
+    Family {
+        file: "crates/host/src/backward/stored.rs",
+        entries: "backward",
+        tests: &["backward"],
+        defects: &[defect(
+            "backward_workspace",
+            "delta's workspace lacks the last row",
+            "4 * forward.lse_len() as u64",
+            "4 * (forward.lse_len() as u64 - 1)",
+        )],
     },
     Family {
         file: "crates/host/src/gemm/plan/tile.rs",
