@@ -1,8 +1,8 @@
 //! Training a small model of two layers of causal attention: each row is to become the row before it.
 //!
-//! A layer is X + attention(X·Wq, X·Wk, X·Wv)·Wo, with an attention sink for each head. All of its products and
-//! both passes of its attention run on the library's backend. Training is done twice, and ends with the same
-//! bits: no gradient is summed by atomics.
+//! A layer is X + attention(X·Wq, X·Wk, X·Wv)·Wo, with an attention sink for each head. All of its products
+//! and both passes of its attention run on the library's backend. Training is done twice, and ends with the
+//! same bits: no gradient is summed by atomics.
 //!
 //! ```text
 //! cargo run --release -p flash-attention --example training_step

@@ -108,7 +108,8 @@ impl Dropout {
     }
 
     /// The words of 16 weights, of which a byte each is theirs: those that one thread has in a product of
-    /// tensor cores, of queries eight apart and of pairs of keys eight apart. `query` and `key` are the first.
+    /// tensor cores, of queries eight apart and of pairs of keys eight apart. `query` and `key` are the
+    /// first.
     #[inline(always)]
     const fn draw(&self, head: u32, query: u32, key: u32) -> [u32; 4] {
         philox([key, query, head, self.offset], [self.seed as u32, (self.seed >> 32) as u32])
@@ -164,8 +165,8 @@ mod tests {
         assert!((0..1000).all(|key| Dropout { threshold: 0, ..dropout }.keeps(0, 0, key)));
     }
 
-    /// The weights of a draw are two rows and pairs of neighbouring keys; each two are dropped as often as two
-    /// that share nothing.
+    /// The weights of a draw are two rows and pairs of neighbouring keys; each two are dropped as often as
+    /// two that share nothing.
     #[test]
     fn weights_of_a_draw_are_dropped_by_themselves() {
         // Its first byte is 0x19, and nearly as often 0x1a is the least that is kept.

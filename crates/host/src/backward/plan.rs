@@ -16,8 +16,8 @@ use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result, Tensors};
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
-    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit types,
-    /// and the simulator.
+    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit
+    /// types, and the simulator.
     BackwardSm90,
     /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
     /// types up to head_dim 128, and the simulator.
@@ -78,8 +78,8 @@ pub struct BackwardRequest {
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
     /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row; `None` for
-    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time, and computed twice where that of one
-    /// key/value head does not fit.
+    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time, and computed twice where that of
+    /// one key/value head does not fit.
     pub workspace_limit: Option<u64>,
 }
 

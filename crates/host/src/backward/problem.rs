@@ -24,8 +24,8 @@ pub struct GradientLayouts {
 /// inputs and lse, and never stored. All tensors but lse and dlse have the forward problem's storage type. A
 /// row that sees no key has gradients 0, whatever its dlse is, as a key that no row sees.
 ///
-/// A sink s gets dsink = −Σ exp(s − lse)·delta over the rows of its head, in fp32. A row that sees no key adds
-/// its dlse.
+/// A sink s gets dsink = −Σ exp(s − lse)·delta over the rows of its head, in fp32. A row that sees no key
+/// adds its dlse.
 ///
 /// ```
 /// use flash_attention::backward::{BackwardProblem, GradientLayouts};

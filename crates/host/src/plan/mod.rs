@@ -61,7 +61,8 @@ impl Kernel {
         }
     }
 
-    /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)), of types of 16 bits and more.
+    /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)), of types of 16 bits and
+    /// more.
     pub const fn drops_weights(self) -> bool {
         !matches!(self, Self::Standard)
     }

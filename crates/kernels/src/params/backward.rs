@@ -18,8 +18,8 @@ pub struct BackwardParams {
     pub dk: u64,
     /// First element of the gradient of V.
     pub dv: u64,
-    /// rowsum(dO ∘ O) − dlse, fp32 in the order of lse: what the first launch writes and the others read. Of a
-    /// row that sees no key dlse is left out.
+    /// rowsum(dO ∘ O) − dlse, fp32 in the order of lse: what the first launch writes and the others read. Of
+    /// a row that sees no key dlse is left out.
     pub delta: u64,
     /// Strides of the gradient of O.
     pub dout_strides: Strides,
