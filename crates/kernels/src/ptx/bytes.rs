@@ -3,8 +3,8 @@
 #[cfg(target_arch = "nvptx64")]
 use core::arch::asm;
 
-/// Four of the eight bytes of `low` and `high` (PTX ISA, `prmt`): digit `i` of the hexadecimal `selector`, 0 to
-/// 7, says which is byte `i`.
+/// Four of the eight bytes of `low` and `high` (PTX ISA, `prmt`): digit `i` of the hexadecimal `selector`,
+/// 0 to 7, says which is byte `i`.
 #[inline(always)]
 pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
     cfg_select! {
