@@ -3,7 +3,7 @@
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
-use super::stored::Heads;
+use super::stored::Stored;
 use super::{
     BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
     BackwardRequest, BackwardResults, params, plan,
@@ -20,7 +20,7 @@ impl Operation for BackwardProblem {
     type Kernel = BackwardKernel;
     type Algorithm = Algorithm;
     type Tile = Tile;
-    type Details = Heads;
+    type Details = Option<Stored>;
     type Addresses = BackwardAddresses;
     type Inputs<'a, T: Element> = BackwardInputs<'a, T>;
     type Outputs<'a, T: Element> = BackwardOutputs<'a, T>;

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
-use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Heads};
+use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Stored};
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
@@ -77,7 +78,7 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
-    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row; `None` for
+    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and counters; `None` for
     /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time, and computed twice where that of
     /// one key/value head does not fit.
     pub workspace_limit: Option<u64>,
@@ -117,7 +118,7 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
             && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
     };
     let of_launches =
-        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().flatten().copied());
+        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().copied().flatten().copied());
     let mut built = of_launches.flat_map(|it| built_for(it, dtype_of(it, problem)));
     let asked = match &request.entry {
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
@@ -144,7 +145,7 @@ pub(super) fn plan_entry(
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
     let chosen = choose_kernel(problem, device, &request)?;
-    if !ways(problem, kernel).iter().flatten().any(|&algorithm| algorithm == entry.algorithm) {
+    if !ways(problem, kernel).iter().any(|way| way.contains(&entry.algorithm)) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
     of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
@@ -202,7 +203,7 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
     if kernel != BackwardKernel::BackwardSm90 {
         return None;
     }
-    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
+    let must_store = !computes_scores_twice(forward) && stored::unit_bytes(forward) > limit;
     refusal_of_maps(problem).or_else(|| {
         must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
     })
@@ -215,7 +216,7 @@ fn computes_scores_twice(forward: &Problem) -> bool {
 
 /// That no dS fits the workspace.
 fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::kv_head_bytes(forward);
+    let bytes = stored::unit_bytes(forward);
     format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
 }
 
@@ -255,61 +256,48 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 }
 
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
-fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 2]] {
+fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80,
-        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
+        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80, BackwardKeysSm90,
+        BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
     };
     match kernel {
-        BackwardKernel::BackwardSm90 => {
-            &[[BackwardKeysSm90, BackwardQueriesSm90], [BackwardKeysDsSm90, BackwardDqSm90]]
-        }
-        BackwardKernel::BackwardSm80 => &[[BackwardKeysSm80, BackwardQueriesSm80]],
-        _ if problem.forward().dropout().is_some() => &[[BackwardKeysDropout, BackwardQueriesDropout]],
-        _ => &[[BackwardKeys, BackwardQueries]],
+        BackwardKernel::BackwardSm90 => &[&[BackwardKeysDsSm90], &[BackwardKeysSm90, BackwardQueriesSm90]],
+        BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
+        _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
+        _ => &[&[BackwardKeys, BackwardQueries]],
     }
 }
 
-/// Of how many key/value heads at a time dS is stored, if it is, and why.
-fn stored_heads(
+/// How dS is stored by the launches of `backward_sm90`, if it is, and why.
+fn stored(
     problem: &BackwardProblem,
     device: &Device,
     asked: Option<&'static Entry>,
     limit: u64,
-) -> Result<(Option<usize>, String)> {
+) -> Result<(Option<Stored>, String)> {
     let forward = problem.forward();
-    let most = stored::fitting(forward, limit);
-    let heads = match asked {
-        Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
-            return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
-        }
-        Some(entry @ Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. })
-            if most == 0 =>
-        {
-            return Err(Error::UnfitEntry { entry: entry.name, reason: too_large(forward, limit) });
-        }
-        Some(Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. }) => {
-            stored::fastest(problem, device, (most, false))
-        }
-        _ if most == 0 => {
-            return Ok((None, format!("scores are computed twice: {}", too_large(forward, limit))));
-        }
-        _ => stored::fastest(problem, device, (most, computes_scores_twice(forward))),
+    if let Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) = asked {
+        return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
+    }
+    let of_dtype = that_hold(Algorithm::BackwardKeysDsSm90, forward.dtype(), forward.widest_head_dim());
+    let entry = asked.filter(|entry| entry.algorithm == Algorithm::BackwardKeysDsSm90);
+    let entry = entry.or(of_dtype.first().copied());
+    let Some(found) = entry.and_then(|entry| Stored::within(forward, device, entry, limit)) else {
+        let reason = too_large(forward, limit);
+        return match entry.filter(|_| asked.is_some_and(|asked| asked.algorithm == Algorithm::BackwardKeysDsSm90)) {
+            Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason }),
+            None => Ok((None, format!("scores are computed twice: {reason}"))),
+        };
     };
-    Ok(match heads {
-        Some(heads) => {
-            let (all, bytes) =
-                (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, heads));
-            let why = format!(
-                "dS of {heads} of {all} key/value heads at a time is stored, {bytes} bytes of at most {limit}, so that no score is \
-                 computed twice"
-            );
-            (Some(heads), why)
-        }
-        None => {
-            (None, "scores are computed twice: that was estimated to be faster than to store dS".to_owned())
-        }
-    })
+    let (all, bytes) =
+        (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, Some(found)));
+    let why = format!(
+        "dS of {} of {all} key/value heads at a time is stored, {bytes} bytes with delta and counters, at most {limit} of dS, \
+         so that no score is computed twice",
+        found.ring
+    );
+    Ok((Some(found), why))
 }
 
 /// The launches of a GPU kernel, one of them with the entry asked for, in a workspace of so many bytes.
@@ -334,43 +322,27 @@ fn of_kernel(
                 .to_owned(),
         ],
     };
-    let (mut chunk, mut way) = (None, ways(problem, kernel)[0]);
+    let (mut found, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        let (heads, why) = stored_heads(problem, device, asked, limit)?;
+        let (stored, why) = stored(problem, device, asked, limit)?;
         plan.reasons.push(why);
-        if let Some(heads) = heads {
-            plan.workspace_bytes = stored::workspace_bytes(forward, heads);
-            way = ways(problem, kernel)[1];
-        }
-        chunk = heads;
+        plan.workspace_bytes = stored::workspace_bytes(forward, stored);
+        way = ways(problem, kernel)[usize::from(stored.is_none())];
+        found = stored;
     }
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
     }
-    let all = forward.kv_heads() * forward.batch();
-    let (chunk, heads) = (chunk.unwrap_or(all), chunk.unwrap_or(all) * forward.group());
-    let mut entries = Vec::new();
-    let first = first_launches(problem);
-    let of_all = first.len();
-    for algorithm in first.into_iter().chain(way) {
+    for &algorithm in first_launches(problem).iter().chain(way) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;
                 (entry, "asked for,".to_owned())
             }
-            None => choose_entry(problem, device, (kernel, algorithm), (table, heads))?,
+            None => choose_entry(problem, device, (kernel, algorithm), table)?,
         };
         plan.reasons.push(reason(problem, device, entry, &order));
-        entries.push(entry);
-    }
-    let (of_all, of_chunks) = entries.split_at(of_all);
-    for entry in of_all {
-        plan.launches.push(launch(problem, entry, Heads { first: 0, count: all })?);
-    }
-    for first in (0..all).step_by(chunk) {
-        for entry in of_chunks {
-            plan.launches.push(launch(problem, entry, Heads { first, count: chunk.min(all - first) })?);
-        }
+        plan.launches.push(launch(problem, device, entry, found)?);
     }
     if kernel == BackwardKernel::BackwardSm90 {
         let anywhere = [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt];
@@ -382,48 +354,42 @@ fn of_kernel(
     Ok(plan)
 }
 
-/// The launch of an entry over these key/value heads.
+/// The launch of an entry, where dS is stored so.
 fn launch(
     problem: &BackwardProblem,
+    device: &Device,
     entry: &'static Entry,
-    kv_heads: Heads,
+    stored: Option<Stored>,
 ) -> Result<Launch<BackwardProblem>> {
     let forward = problem.forward();
-    let per_head = if owns_keys(entry.algorithm) { 1 } else { forward.group() };
-    let details = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
-    let blocks = if entry.algorithm == Algorithm::BackwardSinks {
-        problem.sinks()? as u128
-    } else {
-        let rows = if owns_keys(entry.algorithm) {
-            forward.seqlen_k().div_ceil(entry.tile.block_n as usize)
-        } else {
-            forward.seqlen_q().div_ceil(entry.tile.block_m as usize)
-        };
-        rows as u128 * details.count as u128
+    let heads = forward.heads() * forward.batch();
+    let of_keys = |rows: u32| forward.seqlen_k().div_ceil(rows as usize) as u128 * (heads / forward.group()) as u128;
+    let of_queries = |rows: u32| forward.seqlen_q().div_ceil(rows as usize) as u128 * heads as u128;
+    let blocks = match entry.algorithm {
+        Algorithm::BackwardSinks => problem.sinks()? as u128,
+        Algorithm::BackwardKeysDsSm90 => {
+            checked_grid(stored::tiles(forward, entry))?;
+            stored::blocks(forward, device, entry)
+        }
+        algorithm if owns_keys(algorithm) => of_keys(entry.tile.block_n),
+        _ => of_queries(entry.tile.block_m),
     };
-    Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
+    Ok(Launch { details: stored, ..Launch::new(entry, checked_grid(blocks)?) })
 }
 
-/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, of so many query heads at a
-/// time, and what it is.
+/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, algorithm): (BackwardKernel, Algorithm),
-    (table, heads): (&[Tuned], usize),
+    table: &[Tuned],
 ) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
     let mut built = that_hold(algorithm, dtype_of(algorithm, problem), forward.widest_head_dim());
     let Some(&first) = built.first() else {
         return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
-    let mut order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
-    if algorithm == Algorithm::BackwardDqSm90 {
-        let tiles = built.iter().map(|entry| entry.tile.block_m as usize);
-        let fastest = stored::fastest_block_m(forward, device, heads, tiles);
-        built.sort_by_key(|entry| fastest != Some(entry.tile.block_m as usize));
-        order = "estimated to be the fastest,".to_owned();
-    }
+    let order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
     let fitting = built.iter().copied().find(|entry| check_fits(entry, forward, device).is_ok());
     let smallest = built.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&first);
     let too_large = || tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into());
@@ -446,6 +412,10 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             return "dsinks behind it: a block sums the rows of a sink, in the same order in each run"
                 .to_owned();
         }
+        Algorithm::BackwardKeysDsSm90 => (
+            "dK, dV and dQ",
+            format!("blocks that stay take tiles of BLOCK_N {n} keys and of {} queries", BackwardSm90Config::QUERIES),
+        ),
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

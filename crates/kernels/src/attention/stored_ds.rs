@@ -1,4 +1,4 @@
-//! dS in device memory, between the launch that computes it and the one that multiplies it with K.
+//! dS in device memory, between the tiles of keys that compute it and those of queries that multiply it with K.
 //!
 //! Each query head has a panel for every 64 queries: a row of 128 bytes for each key, in the order of the
 //! keys up to a multiple of [`GRANULE`]. A thread stores its part of a product, in which keys are rows, as it
@@ -9,7 +9,7 @@
 //! of the other; nothing is written elsewhere, but past the end of the queries.
 
 use crate::mask::{QueryRange, TileMask};
-use crate::params::{AttentionParams, BackwardParams};
+use crate::params::{AttentionParams, StoredDs};
 use crate::ptx::{global, index};
 use crate::registers::Registers;
 use crate::scheduler::WorkTile;
@@ -57,15 +57,13 @@ pub fn keys(params: &AttentionParams, work: &WorkTile, first_row: u32) -> (u32, 
     }
 }
 
-/// Address of the first piece that a thread stores of a block of keys: of the panel that begins with query
-/// `row`, and of its key `key`, the first of two eight rows apart.
+/// Address of the first piece that a thread stores of a block of keys: of the panel of the `head`-th head that
+/// begins with query `row`, and of its key `key`, the first of two eight rows apart.
 #[inline(always)]
-pub fn piece(params: &BackwardParams, work: &WorkTile, (row, key): (u32, u32)) -> u64 {
-    let attention = &params.attention;
-    let head = work.batch * attention.heads + work.head - params.first_head * attention.group;
-    let panel = u64::from(head) * params.ds.head_bytes + u64::from(row / PANEL) * params.ds.panel_bytes;
+pub fn piece(ds: &StoredDs, head: u32, (row, key): (u32, u32)) -> u64 {
+    let panel = u64::from(head) * ds.head_bytes + u64::from(row / PANEL) * ds.panel_bytes;
     let lane = index::reread_thread() % 4;
-    params.ds.address + panel + (key * ROW_BYTES + lane * PIECE) as u64
+    ds.address + panel + (key * ROW_BYTES + lane * PIECE) as u64
 }
 
 /// Stores a thread's part of a panel, rounded and packed as A, from the piece at `address` on.

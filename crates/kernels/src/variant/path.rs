@@ -67,7 +67,6 @@ impl Variant {
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
-                Algorithm::BackwardDqSm90 => ("attention::backward_dq_sm90", "backward_dq_sm90"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
@@ -130,9 +129,6 @@ impl Variant {
                 let (owns_keys, stores_ds) = (c.owns_keys, has(Algorithm::BackwardKeysDsSm90));
                 let (step, d) = (c.step, c.head_dim);
                 format!("{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}>")
-            }
-            Config::BackwardDqSm90(c) => {
-                format!("{module}::BackwardDqSm90Tile<{element}, {}, {}>", c.block_m, c.head_dim)
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -3,12 +3,15 @@
 use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
-use super::block::Block;
-use super::tile::{OwnedRows, StepRows, StepStages, Tile};
+use super::block::{Block, Source};
+use super::queries;
+use super::tickets::TileSlots;
+use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Count, Ring};
+use crate::hopper::epilogue::{wait_all, wait_read};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
 use crate::params::BackwardParams;
@@ -64,15 +67,14 @@ impl<T: Tile> Consumer<T> {
         // stage when its products are over.
         unsafe {
             let warpgroup = Warpgroup::new();
-            let first_row = WARPGROUP_ROWS * warpgroup.index();
-            let owned = |which| pipeline.owned(which).from_row(first_row).descriptor();
+            let owned = Self::owned(pipeline, warpgroup, 0);
             Self {
                 warpgroup,
                 pipeline,
                 turn: warpgroup.index(),
                 steps: Ring::consumer(pipeline.step_barriers()),
-                owned: [owned(0), owned(1)],
-                others: [pipeline.step(0).descriptor(), pipeline.step(1).descriptor()],
+                owned,
+                others: [pipeline.step(0, 0).descriptor(), pipeline.step(1, 0).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
                 p: T::Packed::ZERO,
@@ -84,11 +86,17 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Computes and stores this warpgroup's rows of the gradients.
+    /// This warpgroup's rows of both owned tensors of a stage.
+    #[inline(always)]
+    fn owned(pipeline: Pipeline<T>, warpgroup: Warpgroup, stage: u32) -> [Descriptor; 2] {
+        let first_row = WARPGROUP_ROWS * warpgroup.index();
+        [0, 1].map(|which| pipeline.owned(which, stage).from_row(first_row).descriptor())
+    }
+
+    /// Computes and stores this warpgroup's rows of the gradients of a block that has one tile.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
-        let mut steps = block.steps();
-        if steps > 0 {
+        if block.steps() > 0 {
             if self.turn == 1 {
                 self.pass_turn();
             }
@@ -98,27 +106,68 @@ impl<T: Tile> Consumer<T> {
                 self.rows = unsafe { RowStats::load(params, &block.work, row, |i| 8 * i as u32) };
             }
             // SAFETY: the ring's barriers are made, and its stage is never released.
-            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
-            self.begin();
-            let mut row = block.first;
-            if T::STORES_DS {
-                let key = block.owned + Lane::current(2).row(0);
-                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
-            }
-            while steps > 1 {
-                self.step::<false>(params, block, row);
-                row = block.after(row);
-                if T::STORES_DS {
-                    self.ds_at += block.next_panel_distance(params, row);
-                }
-                steps -= 1;
-            }
-            self.step::<true>(params, block, row);
+            unsafe { Ring::<OwnedStages<T>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.multiply(params, block);
         }
         // Found anew: the loop has no registers to keep it in.
         // SAFETY: the launch is the kernel's.
         let block = unsafe { Block::new(params) };
-        self.store(params, &block);
+        self.store(params, &block, 0);
+        wait_all();
+    }
+
+    /// Computes and stores this warpgroup's rows of the gradients of all tiles that are announced.
+    #[inline(always)]
+    pub(super) fn run_tiles(&mut self, params: &BackwardParams, mut slots: TileSlots<T>) {
+        if self.turn == 1 {
+            self.pass_turn();
+        }
+        let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
+        // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+        let mut owned = unsafe { Ring::<OwnedStages<T>>::consumer(pipeline.owned_barriers()) };
+        while slots.wait() {
+            owned.wait();
+            if slots.is_of_keys() {
+                self.owned = Self::owned(pipeline, warpgroup, owned.stage());
+                self.gradients = [T::Gradient::ZERO; 2];
+                if slots.block().steps() > 0 {
+                    self.multiply(params, &slots);
+                }
+                self.store(params, &slots.block(), owned.stage());
+            } else {
+                let dq = (&mut self.gradients[0], owned.stage());
+                // SAFETY: the tile is one of queries, and its memory is the stage's.
+                unsafe { queries::run(params, (warpgroup, pipeline), &mut self.steps, &slots, dq) };
+            }
+            // The stage's memory is read by stores until then. All lanes have read the slot.
+            // SAFETY: all lanes of the warp are here.
+            unsafe { wait_read() };
+            let leads = index::reread_thread().is_multiple_of(32);
+            owned.leave(leads);
+            slots.leave(leads);
+        }
+        wait_all();
+    }
+
+    /// Sums the gradients over all steps, of which there are some; what the block owns is there.
+    #[inline(always)]
+    fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
+        self.begin();
+        let mut steps = source.block().steps();
+        let mut row = source.block().first;
+        if T::STORES_DS {
+            let key = source.block().owned + Lane::reread(2).row(0);
+            self.ds_at = source.block().first_piece(params, key);
+        }
+        while steps > 1 {
+            self.step::<false>(params, source, row);
+            row = source.block().after(row);
+            if T::STORES_DS {
+                self.ds_at += source.block().next_panel_distance(params, row);
+            }
+            steps -= 1;
+        }
+        self.step::<true>(params, source, row);
     }
 
     /// The scores of the first step.
@@ -138,8 +187,8 @@ impl<T: Tile> Consumer<T> {
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
     #[inline(always)]
-    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        self.mask(params, block, row);
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
+        self.mask(params, &source.block(), row);
         self.begin_dp();
         self.exponentiate(params.attention.softmax_scale * LOG2_E);
         // SAFETY: the warpgroup's threads are together.
@@ -177,7 +226,7 @@ impl<T: Tile> Consumer<T> {
     /// Begins a sixteenth of K of the scores with the stage at hand, which is there.
     #[inline(always)]
     fn begin_scores(&mut self, depth: usize) {
-        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
         let a = self.owned[0].behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
@@ -187,7 +236,7 @@ impl<T: Tile> Consumer<T> {
     /// Begins dP with the stage at hand.
     #[inline(always)]
     fn begin_dp(&mut self) {
-        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
         self.warpgroup.fence_products();
         let mut depth = 0;
         while depth < T::HEAD_DIM / 16 {
@@ -212,7 +261,7 @@ impl<T: Tile> Consumer<T> {
             let packed = if of_values { &self.p } else { &self.ds };
             let first = 4 * depth;
             let a = [packed[first], packed[first + 1], packed[first + 2], packed[first + 3]];
-            let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
+            let others = self.others[which].behind(const { T::CONFIG.step_bytes() } * stage);
             let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
             // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe { self.gradients[which].multiply_rs::<T::Element, true>(a, b, true) };

@@ -7,13 +7,15 @@
 use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
-use super::block::Block;
+use super::block::{Block, Source};
 use super::epilogue::{FIRST_BARRIER, store_warp};
-use super::tile::{OwnedRows, StepRows, StepStages, Tile};
+use super::queries;
+use super::tickets::TileSlots;
+use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::epilogue::{scale_rows, wait_all};
-use crate::hopper::ring::{Count, Ring};
+use crate::hopper::epilogue::{scale_rows, wait_all, wait_read};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WARPS, Warpgroup};
 use crate::mask::MaskCorner;
 use crate::params::BackwardParams;
@@ -69,8 +71,8 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
                 warpgroup: Warpgroup::new(),
                 pipeline,
                 steps: Ring::consumer(pipeline.step_barriers()),
-                owned: pipeline.owned(first).descriptor(),
-                others: [pipeline.step(first).descriptor(), pipeline.step(second).descriptor()],
+                owned: pipeline.owned(first, 0).descriptor(),
+                others: [pipeline.step(first, 0).descriptor(), pipeline.step(second, 0).descriptor()],
                 s: T::S::ZERO,
                 packed: T::Packed::ZERO,
                 gradient: T::Gradient::ZERO,
@@ -79,40 +81,77 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         }
     }
 
-    /// Computes and stores the gradient.
+    /// Computes and stores the gradient of a block that has one tile.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
-        let mut steps = block.steps();
-        if steps > 0 {
-            if OF_KEYS {
-                self.arrive(READ);
-            }
+        if block.steps() > 0 {
             // SAFETY: the ring's barriers are made, and its stage is never released.
-            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
-            self.begin();
-            let mut row = block.first;
-            if OF_KEYS && T::STORES_DS {
-                let key = block.owned + warp_row() + Lane::current(2).group;
-                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
-            }
-            while steps > 1 {
-                self.step::<false>(params, block, row);
-                row = block.after(row);
-                if OF_KEYS && T::STORES_DS {
-                    self.ds_at += block.next_panel_distance(params, row);
-                }
-                steps -= 1;
-            }
-            self.step::<true>(params, block, row);
-            if !OF_KEYS {
-                // The last P has been read too, and its barrier is left as it was found.
-                self.meet(READ);
-            }
+            unsafe { Ring::<OwnedStages<T>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.multiply(params, block);
         }
         // Found anew: the loop has no registers to keep it in.
         // SAFETY: the launch is the kernel's.
         let block = unsafe { Block::new(params) };
-        self.store(params, &block);
+        self.store(params, &block, 0);
+        wait_all();
+    }
+
+    /// Computes and stores this warpgroup's gradient of all tiles that are announced.
+    #[inline(always)]
+    pub(super) fn run_tiles(&mut self, params: &BackwardParams, mut slots: TileSlots<T>) {
+        let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
+        // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+        let mut owned = unsafe { Ring::<OwnedStages<T>>::consumer(pipeline.owned_barriers()) };
+        while slots.wait() {
+            owned.wait();
+            if slots.is_of_keys() {
+                self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
+                self.gradient = T::Gradient::ZERO;
+                if slots.block().steps() > 0 {
+                    self.multiply(params, &slots);
+                }
+                self.store(params, &slots.block(), owned.stage());
+            } else {
+                let dq = (&mut self.gradient, owned.stage());
+                // SAFETY: the tile is one of queries, and its memory is the stage's.
+                unsafe { queries::run(params, (warpgroup, pipeline), &mut self.steps, &slots, dq) };
+            }
+            // The stage's memory is read by stores until then. All lanes have read the slot.
+            // SAFETY: all lanes of the warp are here.
+            unsafe { wait_read() };
+            let leads = index::reread_thread().is_multiple_of(32);
+            owned.leave(leads);
+            slots.leave(leads);
+        }
+        wait_all();
+    }
+
+    /// Sums the gradient over all steps, of which there are some; what the block owns is there.
+    #[inline(always)]
+    fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
+        if OF_KEYS {
+            self.arrive(READ);
+        }
+        self.begin();
+        let mut steps = source.block().steps();
+        let mut row = source.block().first;
+        if OF_KEYS && T::STORES_DS {
+            let key = source.block().owned + warp_row() + Lane::reread(2).group;
+            self.ds_at = source.block().first_piece(params, key);
+        }
+        while steps > 1 {
+            self.step::<false>(params, source, row);
+            row = source.block().after(row);
+            if OF_KEYS && T::STORES_DS {
+                self.ds_at += source.block().next_panel_distance(params, row);
+            }
+            steps -= 1;
+        }
+        self.step::<true>(params, source, row);
+        if !OF_KEYS {
+            // The last P has been read too, and its barrier is left as it was found.
+            self.meet(READ);
+        }
     }
 
     /// The first product of the first step.
@@ -132,11 +171,11 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
 
     /// A step whose first product is there, but for the `LAST` with that of the next.
     #[inline(always)]
-    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
         if OF_KEYS {
             self.differentiate();
         } else {
-            self.mask(params, block, row);
+            self.mask(params, &source.block(), row);
             self.exponentiate(params.attention.softmax_scale * LOG2_E);
         }
         let at_hand = self.steps;
@@ -168,7 +207,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     /// Begins a sixteenth of K of the first product with the stage at hand, which is there.
     #[inline(always)]
     fn begin_first(&mut self, depth: usize) {
-        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
         let a = self.owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
@@ -195,7 +234,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     fn begin_second(&mut self, stage: u32, depth: usize) {
         let a = [0, 1, 2, 3].map(|i| self.packed[4 * depth + i]);
-        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
+        let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * stage);
         let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
         // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
         unsafe { self.gradient.multiply_rs::<T::Element, true>(a, b, true) };
@@ -314,12 +353,13 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         unsafe { barrier::arrive(barrier, BackwardSm90Config::WARPGROUPS * WARPGROUP) };
     }
 
-    /// Stores the rows that exist of the gradient, through the memory of the tensor that this warpgroup read.
+    /// Begins to store the rows that exist of the gradient, through the memory of the tensor that this
+    /// warpgroup read, of a stage.
     #[inline(always)]
-    fn store(&mut self, params: &BackwardParams, block: &Block<T>) {
+    fn store(&mut self, params: &BackwardParams, block: &Block<T>, stage: u32) {
         // SAFETY: no other threads use the barrier.
         unsafe { self.warpgroup.sync(FIRST_BARRIER + OF_KEYS as u32) };
-        let lines = self.pipeline.owned(OF_KEYS as u32).from_row(warp_row());
+        let lines = self.pipeline.owned(OF_KEYS as u32, stage).from_row(warp_row());
         let attention = &params.attention;
         let (view, columns) = if OF_KEYS {
             scale_rows(&mut self.gradient, [attention.softmax_scale; 2]);
@@ -329,7 +369,6 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         };
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
         unsafe { store_warp(lines, &self.gradient, (block, warp_row()), view, columns) };
-        wait_all();
     }
 }
 
