@@ -77,7 +77,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
         barrier::sync(0, BackwardSm90Config::THREADS);
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(BackwardSm90Config::REGISTERS.1);
+            give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
                 1 if T::OWNS_KEYS => producer::write_block_statistics(params, pipeline, &block),
@@ -85,7 +85,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
                 _ => {}
             }
         } else {
-            take_registers(BackwardSm90Config::REGISTERS.0);
+            take_registers(T::CONFIG.registers().0);
             if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run(params, &block);
             } else if warpgroup == 0 {
@@ -113,7 +113,7 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         let slots = pipeline.schedule();
         if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(BackwardSm90Config::REGISTERS.1);
+            give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => {
                     producer::copy_tiles(params, maps, pipeline, TileSlots::consumer(slots));
@@ -126,7 +126,7 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
                 _ => {}
             }
         } else {
-            take_registers(BackwardSm90Config::REGISTERS.0);
+            take_registers(T::CONFIG.registers().0);
             let slots = TileSlots::consumer(slots);
             if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run_tiles(params, slots);

@@ -32,8 +32,11 @@ impl BackwardSm90Config {
     /// Threads of a block: a warpgroup more, which copies.
     pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
 
-    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
-    pub const REGISTERS: (u32, u32) = (240, 24);
+    /// Registers of a thread that multiplies, and of one that copies or announces tiles: together what the
+    /// block starts with.
+    pub const fn registers(&self) -> (u32, u32) {
+        if self.stores_ds { (232, 40) } else { (240, 24) }
+    }
 
     /// The widest rows of which a warpgroup holds dK and dV.
     const BOTH_GRADIENTS: u32 = 128;
@@ -200,8 +203,10 @@ impl BackwardSm90Config {
         if let Err(reason) = check_shared(self.shared_needed(), limits) {
             return Err(reason);
         }
-        let (accumulators, limit) = (self.accumulators(), Self::REGISTERS.0);
-        let needed = accumulators.saturating_add(OTHER_REGISTERS);
+        let (accumulators, limit) = (self.accumulators(), self.registers().0);
+        // Where tiles are announced, what belongs to them is read again from their slots.
+        let others = if self.stores_ds { OTHER_REGISTERS - 8 } else { OTHER_REGISTERS };
+        let needed = accumulators.saturating_add(others);
         if needed > limit as u64 {
             let threads = Self::THREADS;
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
