@@ -193,14 +193,12 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
     if head_dim > widest as usize {
         return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
     }
-    if forward.changes_scores() || forward.softmax_scale() <= 0.0 {
-        return Some("nothing but a positive factor may lie between products and scores".to_owned());
-    }
-    if forward.dropout().is_some() {
-        return Some("it drops no weights".to_owned());
-    }
     if kernel != BackwardKernel::BackwardSm90 {
-        return None;
+        return if changes_scores(forward) {
+            Some("nothing but a positive factor may lie between products and scores".to_owned())
+        } else {
+            forward.dropout().map(|_| "it drops no weights".to_owned())
+        };
     }
     let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
     refusal_of_maps(problem).or_else(|| {
@@ -208,9 +206,20 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
     })
 }
 
+/// Whether anything but a positive factor lies between products and scores.
+fn changes_scores(forward: &Problem) -> bool {
+    forward.changes_scores() || forward.softmax_scale() <= 0.0
+}
+
+/// Whether `backward_sm90` needs the entries for what is done to scores and weights.
+fn needs_score_mod(forward: &Problem) -> bool {
+    changes_scores(forward) || forward.dropout().is_some()
+}
+
 /// Whether there are tiles that compute scores twice.
 fn computes_scores_twice(forward: &Problem) -> bool {
-    !that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim()).is_empty()
+    let built = that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim());
+    !needs_score_mod(forward) && !built.is_empty()
 }
 
 /// That no dS fits the workspace.
@@ -230,13 +239,9 @@ fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
 
 /// Whether a launch's blocks own keys, and not queries.
 pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80, BackwardKeysSm90,
-    };
-    matches!(
-        algorithm,
-        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90 | BackwardKeysDsSm90
-    )
+    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
+    algorithm.stores_ds()
+        || matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -257,10 +262,14 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 2]] {
     use Algorithm::{
-        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80,
-        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
+        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod,
+        BackwardKeysSm80, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
+        BackwardQueriesSm90,
     };
     match kernel {
+        BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
+            &[[BackwardKeysDsSm90ScoreMod, BackwardDqSm90]]
+        }
         BackwardKernel::BackwardSm90 => {
             &[[BackwardKeysSm90, BackwardQueriesSm90], [BackwardKeysDsSm90, BackwardDqSm90]]
         }
@@ -283,12 +292,12 @@ fn stored_heads(
         Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
             return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
         }
-        Some(entry @ Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. })
-            if most == 0 =>
+        Some(Entry { algorithm, name, .. })
+            if algorithm.stores_ds() || *algorithm == Algorithm::BackwardDqSm90 =>
         {
-            return Err(Error::UnfitEntry { entry: entry.name, reason: too_large(forward, limit) });
-        }
-        Some(Entry { algorithm: Algorithm::BackwardKeysDsSm90 | Algorithm::BackwardDqSm90, .. }) => {
+            if most == 0 {
+                return Err(Error::UnfitEntry { entry: name, reason: too_large(forward, limit) });
+            }
             stored::fastest(problem, device, (most, false))
         }
         _ if most == 0 => {
@@ -340,9 +349,13 @@ fn of_kernel(
         plan.reasons.push(why);
         if let Some(heads) = heads {
             plan.workspace_bytes = stored::workspace_bytes(forward, heads);
-            way = ways(problem, kernel)[1];
+            way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
         chunk = heads;
+    }
+    if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
+        plan.reasons
+            .push("by the entries that change scores and drop weights; they store dS alone".to_owned());
     }
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());

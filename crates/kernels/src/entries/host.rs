@@ -108,6 +108,8 @@ pub enum Algorithm {
     BackwardKeysSm90,
     /// As [`Self::BackwardKeysSm90`], and dS is stored.
     BackwardKeysDsSm90,
+    /// [`Self::BackwardKeysDsSm90`] with a `score::ScoreMod` or dropout, or both.
+    BackwardKeysDsSm90ScoreMod,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
     /// `attention::backward_dq_sm90`, which reads the dS that [`Self::BackwardKeysDsSm90`] stores.
@@ -124,6 +126,11 @@ impl Algorithm {
                 | Self::ForwardSm90Dropout
                 | Self::ForwardSm90Residues
         )
+    }
+
+    /// Whether it stores dS for [`Self::BackwardDqSm90`].
+    pub const fn stores_ds(self) -> bool {
+        matches!(self, Self::BackwardKeysDsSm90 | Self::BackwardKeysDsSm90ScoreMod)
     }
 
     /// The kernel family, which is also the name of the archive that its PTX ships in.
@@ -147,6 +154,7 @@ impl Algorithm {
             Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
             Self::BackwardKeysSm90
             | Self::BackwardKeysDsSm90
+            | Self::BackwardKeysDsSm90ScoreMod
             | Self::BackwardQueriesSm90
             | Self::BackwardDqSm90 => "backward_sm90",
         }

@@ -228,6 +228,12 @@ pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
     Line { kernel: Kernel::Attention(Algorithm::BackwardKeysDsSm90), ..backward_keys_sm90(step, head_dim) }
 }
 
+/// As [`backward_keys_sm90`].
+pub(super) const fn backward_keys_ds_sm90_score_mod(step: u32, head_dim: u32) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardKeysDsSm90ScoreMod);
+    Line { kernel, ..backward_keys_sm90(step, head_dim) }
+}
+
 /// BLOCK_M, HEAD_DIM.
 pub(super) const fn backward_dq_sm90(block_m: u32, head_dim: u32) -> Line {
     let config = Config::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim });

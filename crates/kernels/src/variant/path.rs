@@ -66,6 +66,7 @@ impl Variant {
                 Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
                 Algorithm::BackwardDqSm90 => ("attention::backward_dq_sm90", "backward_dq_sm90"),
             },
@@ -127,9 +128,12 @@ impl Variant {
                 )
             }
             Config::BackwardSm90(c) => {
-                let (owns_keys, stores_ds) = (c.owns_keys, has(Algorithm::BackwardKeysDsSm90));
-                let (step, d) = (c.step, c.head_dim);
-                format!("{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}>")
+                let score_mod = has(Algorithm::BackwardKeysDsSm90ScoreMod);
+                let stores_ds = score_mod || has(Algorithm::BackwardKeysDsSm90);
+                let (owns_keys, step, d) = (c.owns_keys, c.step, c.head_dim);
+                format!(
+                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
+                )
             }
             Config::BackwardDqSm90(c) => {
                 format!("{module}::BackwardDqSm90Tile<{element}, {}, {}>", c.block_m, c.head_dim)

@@ -106,6 +106,7 @@ impl Variant {
                 | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::BackwardDqSm90 => Signature {
                     params: "BackwardParams",

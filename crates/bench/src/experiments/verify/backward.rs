@@ -40,6 +40,7 @@ impl Target {
             }
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90
             | Algorithm::BackwardDqSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
@@ -97,6 +98,7 @@ impl Takes for Target {
             }
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90
             | Algorithm::BackwardDqSm90 => self.is_planned(problem),
             _ => true,
