@@ -83,8 +83,8 @@ impl ScoreMod {
         math::max(math::fma(-tanh, tanh, 1.0), 0.0)
     }
 
-    /// A score that [`Self::bend`] gave with ALiBi's bias. `distance` is how far the diagonal's key of its row
-    /// lies to the right of its own.
+    /// A score that [`Self::bend`] gave with ALiBi's bias. `distance` is how far the diagonal's key of its
+    /// row lies to the right of its own.
     #[inline(always)]
     pub fn biased(self, bent: f32, distance: f32) -> f32 {
         math::fma(-self.slope, distance.abs(), bent)

@@ -65,7 +65,8 @@ impl Descriptor {
         Self(((shared & 0x3ffff) / 16) | ((box_bytes / 16) << 16))
     }
 
-    /// The same, as if it were read from somewhere. A loop would else keep all of those behind it in registers.
+    /// The same, as if it were read from somewhere: a loop would else keep all of those behind it in
+    /// registers.
     #[inline(always)]
     pub fn reread(self) -> Self {
         Self(index::unknown(self.0))

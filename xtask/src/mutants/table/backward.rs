@@ -217,8 +217,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm90_follow",
                 "all query heads of a group have the first one's slope and draws",
-                "if row == block.first {",
-                "if row == block.first && self.head != block.work.head {",
+                "row == block.first",
+                "row == block.first && self.head != block.work.head",
             ),
         ],
     },
