@@ -91,11 +91,38 @@ impl Dropout {
         let mut masks = [0; 8];
         let mut i = 0;
         while i < masks.len() {
-            let pair = bytes::permute(words[i / 2], (ONES * EXPONENT) >> 8, [0x4140, 0x4342][i % 2]);
-            masks[i] = bytes::halves_at_least(pair, least);
+            masks[i] = mask(words[i / 2], i % 2, least);
             i += 1;
         }
         masks
+    }
+
+    /// Which weights of eight queries and two pairs of neighbouring keys are kept, a bit for each. Bit 4m +
+    /// 2h + k is that of query `query` + 16m + 8h and the even key of a pair: of `key`'s for k = 0, and of
+    /// the pair eight behind for k = 1. That of the odd key is 16 bits above it.
+    ///
+    /// Modulo 16 `query` and `key` are below 8.
+    #[inline(always)]
+    pub fn kept_of_two_keys(&self, head: u32, query: u32, key: u32) -> u32 {
+        // Two draws at a time: the kernel has no registers for four, and one would wait for itself.
+        let (mut kept, mut pair) = (0, index::unknown(2));
+        while pair > 0 {
+            pair -= 1;
+            let mut m = 2;
+            while m > 0 {
+                m -= 1;
+                let words = self.reread().draw(head, query + 32 * pair + 16 * m, key & !25);
+                let least = ONES * (EXPONENT + self.least(words));
+                let of_keys = if key & 16 == 0 { [words[0], words[1]] } else { [words[2], words[3]] };
+                kept <<= 4;
+                let mut i = 0;
+                while i < 4 {
+                    kept |= mask(of_keys[i % 2], i / 2, least) & ONES << i;
+                    i += 1;
+                }
+            }
+        }
+        kept
     }
 
     /// The least byte that keeps its weight: the threshold's first, or one more as often as its other bits
@@ -114,6 +141,14 @@ impl Dropout {
     const fn draw(&self, head: u32, query: u32, key: u32) -> [u32; 4] {
         philox([key, query, head, self.offset], [self.seed as u32, (self.seed >> 32) as u32])
     }
+}
+
+/// All ones in each half whose byte is at least `least`, an fp16 number: of the bytes of a word's first or
+/// second row.
+#[inline(always)]
+fn mask(word: u32, row: usize, least: u32) -> u32 {
+    let pair = bytes::permute(word, (ONES * EXPONENT) >> 8, [0x4140, 0x4342][row]);
+    bytes::halves_at_least(pair, least)
 }
 
 /// 1 in both halves of a word.
@@ -204,6 +239,20 @@ mod tests {
                     assert_eq!(mask >> (16 * half) & 0xffff == 0xffff, keeps, "{draw} {register} {half}");
                     assert!([0, 0xffff].contains(&(mask >> (16 * half) & 0xffff)));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_of_two_keys_are_the_weights_that_the_definition_gives() {
+        let dropout = Dropout { seed: 9, offset: 4, threshold: 0x8123_4567, scale: 1.0 };
+        for key in [96, 101, 112 + 2, 112 + 7] {
+            let (head, query) = (5, 64 + 5);
+            let kept = dropout.kept_of_two_keys(head, query, key);
+            for bit in 0..32 {
+                let (m, h, k) = (bit % 16 / 4, bit / 2 % 2, bit % 2);
+                let of = (query + 16 * m + 8 * h, (key & !1) + 8 * k + bit / 16);
+                assert_eq!(kept >> bit & 1 != 0, dropout.keeps(head, of.0, of.1), "{key} {bit}");
             }
         }
     }

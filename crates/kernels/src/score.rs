@@ -68,6 +68,28 @@ impl ScoreMod {
         math::fma(-tanh, tanh, 1.0)
     }
 
+    /// 1 / softcap; 0 where there is none.
+    #[inline(always)]
+    pub fn inverse_softcap(params: &AttentionParams) -> f32 {
+        if params.softcap == 0.0 { 0.0 } else { math::reciprocal(params.softcap) }
+    }
+
+    /// As [`Self::slope`], also of a masked score, which is −∞; 1 where there is no softcap. Never negative.
+    /// `inverse` is [`Self::inverse_softcap`].
+    #[inline(always)]
+    pub fn slope_of_masked(bent: f32, inverse: f32) -> f32 {
+        let tanh = bent * inverse;
+        // Of −∞ it is −∞ or NaN before, and a maximum with NaN is the other number.
+        math::max(math::fma(-tanh, tanh, 1.0), 0.0)
+    }
+
+    /// A score that [`Self::bend`] gave with ALiBi's bias. `distance` is how far the diagonal's key of its
+    /// row lies to the right of its own.
+    #[inline(always)]
+    pub fn biased(self, bent: f32, distance: f32) -> f32 {
+        math::fma(-self.slope, distance.abs(), bent)
+    }
+
     /// The second half of [`Self::apply`]: ALiBi's bias. `corner` is how far the diagonal's key of the row of
     /// score `[0][0]` lies to the right of its own, modulo 2^32, and `step` how much further that of score
     /// `[i][j]`.
@@ -76,7 +98,7 @@ impl ScoreMod {
         if self.slope != 0.0 {
             // Exact to 2^24, and beyond as exact as fp32 can be.
             let corner = corner as i32 as f32;
-            for_each(s, |score, i, j| math::fma(-self.slope, (corner + step(i, j)).abs(), score));
+            for_each(s, |score, i, j| self.biased(score, corner + step(i, j)));
         }
     }
 }
@@ -171,6 +193,20 @@ mod tests {
             let slope = (score(x + 1e-5) - score(x - 1e-5)) / 1e-5;
             assert!((f64::from(ScoreMod::slope(&params, s[1][2])) - slope).abs() < 1e-6, "{x}");
         }
+    }
+
+    #[test]
+    fn slopes_of_masked_scores_are_numbers() {
+        let capped = AttentionParams { softcap: 0.75, ..AttentionParams::default() };
+        for params in [AttentionParams::default(), capped] {
+            let slope = ScoreMod::slope_of_masked(f32::NEG_INFINITY, ScoreMod::inverse_softcap(&params));
+            assert!(slope.abs() < f32::INFINITY && slope >= 0.0, "{slope}");
+        }
+        assert_eq!(ScoreMod::inverse_softcap(&AttentionParams::default()), 0.0);
+        assert_eq!(ScoreMod::slope_of_masked(0.5, 0.0), 1.0);
+        let inverse = ScoreMod::inverse_softcap(&capped);
+        assert_eq!(ScoreMod::slope_of_masked(0.5, inverse), ScoreMod::slope(&capped, 0.5));
+        assert!(ScoreMod::slope_of_masked(-0.75, inverse).is_sign_positive());
     }
 
     #[test]

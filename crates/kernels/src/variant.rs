@@ -140,7 +140,8 @@ impl Variant {
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardKeysSm90
-                | Algorithm::BackwardKeysDsSm90,
+                | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod,
             ) => Tile { block_m: tile.block_n, block_n: tile.block_m, ..tile },
             _ => tile,
         }

@@ -2,7 +2,7 @@
 
 use fa_kernels::attention::stored_ds;
 use fa_kernels::config::BackwardSm90Config;
-use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
+use fa_kernels::entries::{Entry, Params, Tile};
 use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides, Tickets};
 use fa_kernels::ptx::tma;
 
@@ -98,7 +98,7 @@ fn ds_layout(forward: &Problem, stored: Stored) -> TensorLayout {
 fn config(entry: &Entry) -> BackwardSm90Config {
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let owns_keys = owns_keys(entry.algorithm);
-    let stores_ds = entry.algorithm == Algorithm::BackwardKeysDsSm90;
+    let stores_ds = entry.algorithm.stores_ds();
     BackwardSm90Config { owns_keys, stores_ds, step: if owns_keys { block_m } else { block_n }, head_dim }
 }
 

@@ -194,14 +194,12 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
     if head_dim > widest as usize {
         return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
     }
-    if forward.changes_scores() || forward.softmax_scale() <= 0.0 {
-        return Some("nothing but a positive factor may lie between products and scores".to_owned());
-    }
-    if forward.dropout().is_some() {
-        return Some("it drops no weights".to_owned());
-    }
     if kernel != BackwardKernel::BackwardSm90 {
-        return None;
+        return if changes_scores(forward) {
+            Some("nothing but a positive factor may lie between products and scores".to_owned())
+        } else {
+            forward.dropout().map(|_| "it drops no weights".to_owned())
+        };
     }
     let must_store = !computes_scores_twice(forward) && stored::unit_bytes(forward) > limit;
     refusal_of_maps(problem).or_else(|| {
@@ -209,9 +207,20 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
     })
 }
 
+/// Whether anything but a positive factor lies between products and scores.
+fn changes_scores(forward: &Problem) -> bool {
+    forward.changes_scores() || forward.softmax_scale() <= 0.0
+}
+
+/// Whether `backward_sm90` needs the entries for what is done to scores and weights.
+fn needs_score_mod(forward: &Problem) -> bool {
+    changes_scores(forward) || forward.dropout().is_some()
+}
+
 /// Whether there are tiles that compute scores twice.
 fn computes_scores_twice(forward: &Problem) -> bool {
-    !that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim()).is_empty()
+    let built = that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim());
+    !needs_score_mod(forward) && !built.is_empty()
 }
 
 /// That no dS fits the workspace.
@@ -231,13 +240,9 @@ fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
 
 /// Whether a launch's blocks own keys, and not queries.
 pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80, BackwardKeysSm90,
-    };
-    matches!(
-        algorithm,
-        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90 | BackwardKeysDsSm90
-    )
+    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
+    algorithm.stores_ds()
+        || matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -258,10 +263,11 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysSm80, BackwardKeysSm90,
-        BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
+        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
+        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
     };
     match kernel {
+        BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => &[&[BackwardKeysDsSm90ScoreMod]],
         BackwardKernel::BackwardSm90 => &[&[BackwardKeysDsSm90], &[BackwardKeysSm90, BackwardQueriesSm90]],
         BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
         _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
@@ -280,12 +286,13 @@ fn stored(
     if let Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) = asked {
         return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
     }
+    // Tiles of a HEAD_DIM own equally many keys.
     let of_dtype = that_hold(Algorithm::BackwardKeysDsSm90, forward.dtype(), forward.widest_head_dim());
-    let entry = asked.filter(|entry| entry.algorithm == Algorithm::BackwardKeysDsSm90);
-    let entry = entry.or(of_dtype.first().copied());
+    let asked = asked.filter(|entry| entry.algorithm.stores_ds());
+    let entry = asked.or(of_dtype.first().copied());
     let Some(found) = entry.and_then(|entry| Stored::within(forward, device, entry, limit)) else {
         let reason = too_large(forward, limit);
-        return match entry.filter(|_| asked.is_some_and(|asked| asked.algorithm == Algorithm::BackwardKeysDsSm90)) {
+        return match asked {
             Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason }),
             None => Ok((None, format!("scores are computed twice: {reason}"))),
         };
@@ -317,8 +324,7 @@ fn of_kernel(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![
             why,
-            "a launch that owns keys and one that owns queries, so that nothing is added up by atomics and each run gives the \
-             same bits"
+            "a tile owns keys or queries, so that nothing is added up by atomics and each run gives the same bits"
                 .to_owned(),
         ],
     };
@@ -327,8 +333,14 @@ fn of_kernel(
         let (stored, why) = stored(problem, device, asked, limit)?;
         plan.reasons.push(why);
         plan.workspace_bytes = stored::workspace_bytes(forward, stored);
-        way = ways(problem, kernel)[usize::from(stored.is_none())];
+        if stored.is_none() {
+            way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
+        }
         found = stored;
+    }
+    if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
+        plan.reasons
+            .push("by the entries that change scores and drop weights; they store dS alone".to_owned());
     }
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
@@ -367,7 +379,7 @@ fn launch(
     let of_queries = |rows: u32| forward.seqlen_q().div_ceil(rows as usize) as u128 * heads as u128;
     let blocks = match entry.algorithm {
         Algorithm::BackwardSinks => problem.sinks()? as u128,
-        Algorithm::BackwardKeysDsSm90 => {
+        algorithm if algorithm.stores_ds() => {
             checked_grid(stored::tiles(forward, entry))?;
             stored::blocks(forward, device, entry)
         }
@@ -412,7 +424,7 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             return "dsinks behind it: a block sums the rows of a sink, in the same order in each run"
                 .to_owned();
         }
-        Algorithm::BackwardKeysDsSm90 => (
+        algorithm if algorithm.stores_ds() => (
             "dK, dV and dQ",
             format!("blocks that stay take tiles of BLOCK_N {n} keys and of {} queries", BackwardSm90Config::QUERIES),
         ),

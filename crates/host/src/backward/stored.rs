@@ -35,7 +35,9 @@ impl Stored {
         }
         let blocks = blocks(forward, device, entry);
         let key_tiles = key_tiles(forward, entry);
-        let under_way = (blocks as usize).div_ceil(key_tiles);
+        // Under a causal mask a unit's longest tile takes twice the time of its mean.
+        let longest = if forward.causal() { 2 } else { 1 };
+        let under_way = (longest * blocks as usize).div_ceil(key_tiles);
         let lag = if ring == units { under_way.min(units) } else { under_way.min(ring / 2) };
         Some(Self { ring, lag, key_tiles })
     }

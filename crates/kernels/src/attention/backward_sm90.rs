@@ -20,6 +20,7 @@ mod consumer;
 mod epilogue;
 mod producer;
 mod queries;
+mod scores;
 mod split;
 mod tickets;
 mod tile;
@@ -55,8 +56,8 @@ pub const fn barriers(config: BackwardSm90Config) -> u32 {
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
-/// up, `attention::backward_delta` has run before with the same, scores are changed by nothing but a positive
-/// factor, and the launch is as above.
+/// up, `attention::backward_delta` has run before with the same, and the launch is as above. Unless the tile
+/// has [`Tile::SCORE_MOD`], scores are changed by nothing but a positive factor, and no weights are dropped.
 #[inline(always)]
 pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     // SAFETY: a stage is written after all consumers have released it and read after its bytes have landed;

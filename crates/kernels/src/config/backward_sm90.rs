@@ -35,7 +35,7 @@ impl BackwardSm90Config {
     /// Registers of a thread that multiplies, and of one that copies or announces tiles: together what the
     /// block starts with.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.stores_ds { (232, 40) } else { (240, 24) }
+        if self.stores_ds && self.splits_roles() { (232, 40) } else { (240, 24) }
     }
 
     /// The widest rows of which a warpgroup holds dK and dV.

@@ -108,6 +108,8 @@ pub enum Algorithm {
     BackwardKeysSm90,
     /// `attention::backward_sm90` storing dS: all gradients.
     BackwardKeysDsSm90,
+    /// [`Self::BackwardKeysDsSm90`] with a `score::ScoreMod` or dropout, or both.
+    BackwardKeysDsSm90ScoreMod,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
 }
@@ -122,6 +124,11 @@ impl Algorithm {
                 | Self::ForwardSm90Dropout
                 | Self::ForwardSm90Residues
         )
+    }
+
+    /// Whether it stores dS for [`Self::BackwardDqSm90`].
+    pub const fn stores_ds(self) -> bool {
+        matches!(self, Self::BackwardKeysDsSm90 | Self::BackwardKeysDsSm90ScoreMod)
     }
 
     /// The kernel family, which is also the name of the archive that its PTX ships in.
@@ -145,6 +152,7 @@ impl Algorithm {
             Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
             Self::BackwardKeysSm90
             | Self::BackwardKeysDsSm90
+            | Self::BackwardKeysDsSm90ScoreMod
             | Self::BackwardQueriesSm90 => "backward_sm90",
         }
     }

@@ -231,6 +231,12 @@ pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
 }
 
 /// As [`backward_keys_sm90`].
+pub(super) const fn backward_keys_ds_sm90_score_mod(step: u32, head_dim: u32) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardKeysDsSm90ScoreMod);
+    Line { kernel, ..backward_keys_ds_sm90(step, head_dim) }
+}
+
+/// As [`backward_keys_sm90`].
 pub(super) const fn backward_queries_sm90(step: u32, head_dim: u32) -> Line {
     let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: false, stores_ds: false, step, head_dim });
     of(Algorithm::BackwardQueriesSm90, config, HALF, 1)

@@ -4,11 +4,12 @@
 
 use super::line::{
     Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
-    backward_keys_sm80, backward_keys_sm90, backward_queries, backward_queries_dropout,
-    backward_queries_sm80, backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt,
-    forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90,
-    forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
-    gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
+    backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm90, backward_queries,
+    backward_queries_dropout, backward_queries_sm80, backward_queries_sm90, backward_sinks, decode,
+    decode_combine, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
+    forward_sm80_score_mod, forward_sm90, forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues,
+    forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores,
+    standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -192,6 +193,13 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90(64, 160),
     backward_keys_ds_sm90(64, 192),
     backward_keys_ds_sm90(64, 256),
+    // Whatever is done to scores, and weights that are dropped.
+    backward_keys_ds_sm90_score_mod(64, 64),
+    backward_keys_ds_sm90_score_mod(64, 96),
+    backward_keys_ds_sm90_score_mod(64, 128),
+    backward_keys_ds_sm90_score_mod(64, 160),
+    backward_keys_ds_sm90_score_mod(64, 192),
+    backward_keys_ds_sm90_score_mod(64, 256),
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),

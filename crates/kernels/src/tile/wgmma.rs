@@ -7,7 +7,7 @@
 //! lines, one for each of K, box after box (PTX ISA, "Asynchronous warpgroup level majorness and canonical
 //! layouts", 128-byte swizzle).
 
-use crate::ptx::tma;
+use crate::ptx::{index, tma};
 use crate::tile::mma_block::Panel;
 
 /// Bytes of a line: the span of the swizzle.
@@ -63,6 +63,13 @@ impl Descriptor {
     #[inline(always)]
     pub fn of_boxes(shared: u32, box_bytes: u32) -> Self {
         Self(((shared & 0x3ffff) / 16) | ((box_bytes / 16) << 16))
+    }
+
+    /// The same, as if it were read from somewhere: a loop would else keep all of those behind it in
+    /// registers.
+    #[inline(always)]
+    pub fn reread(self) -> Self {
+        Self(index::unknown(self.0))
     }
 
     /// Of what lies `bytes` bytes, a multiple of 16, behind.

@@ -75,7 +75,7 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardKeysSm80) => "backward_keys_sm80",
             Self::Attention(Algorithm::BackwardQueriesSm80) => "backward_queries_sm80",
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
-            Self::Attention(Algorithm::BackwardKeysDsSm90) => "backward_keys_ds_sm90",
+            Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
             _ => self.family(),
         }
@@ -84,7 +84,11 @@ impl Kernel {
     /// What they end with.
     pub(super) const fn suffix(self) -> &'static str {
         match self {
-            Self::Attention(Algorithm::ForwardSm80ScoreMod | Algorithm::ForwardSm90ScoreMod) => "_score_mod",
+            Self::Attention(
+                Algorithm::ForwardSm80ScoreMod
+                | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::BackwardKeysDsSm90ScoreMod,
+            ) => "_score_mod",
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
             Self::Attention(
                 Algorithm::ForwardSimtDropout
@@ -117,6 +121,7 @@ impl Kernel {
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose,

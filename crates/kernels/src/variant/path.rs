@@ -66,6 +66,7 @@ impl Variant {
                 Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
@@ -126,9 +127,12 @@ impl Variant {
                 )
             }
             Config::BackwardSm90(c) => {
-                let (owns_keys, stores_ds) = (c.owns_keys, has(Algorithm::BackwardKeysDsSm90));
-                let (step, d) = (c.step, c.head_dim);
-                format!("{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}>")
+                let score_mod = has(Algorithm::BackwardKeysDsSm90ScoreMod);
+                let stores_ds = score_mod || has(Algorithm::BackwardKeysDsSm90);
+                let (owns_keys, step, d) = (c.owns_keys, c.step, c.head_dim);
+                format!(
+                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
+                )
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -106,6 +106,7 @@ impl Variant {
                 | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => Signature {
                     params: "BackwardParams",
                     maps: Some(("[TensorMap; 5]", "ptx::tma::TensorMap")),

@@ -192,6 +192,37 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/backward_sm90/scores.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_sm90_slope",
+                "the derivative of softcap is forgotten",
+                "p * ScoreMod::slope_of_masked(bent, inverse_softcap)",
+                "p",
+            ),
+            defect(
+                "backward_sm90_dropped",
+                "dS does not learn which weights were dropped",
+                "if is_kept { weight } else { -weight }",
+                "weight",
+            ),
+            defect(
+                "backward_sm90_halves",
+                "lanes of neighbouring keys take each other's draws",
+                "if is_odd == 0 { 0x5410 } else { 0x3276 }",
+                "if is_odd == 0 { 0x7632 } else { 0x1054 }",
+            ),
+            defect(
+                "backward_sm90_follow",
+                "all query heads of a group have the first one's slope and draws",
+                "row == block.first",
+                "row == block.first && self.head != block.work.head",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/backward_sm90/producer.rs",
         entries: "backward_",
         tests: &["backward"],

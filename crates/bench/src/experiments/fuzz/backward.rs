@@ -20,7 +20,7 @@ use super::place::{Place, spoiled};
 const CHECKED_HEADS: usize = 2;
 
 impl Backward {
-    fn problem(&self) -> flash_attention::Result<BackwardProblem> {
+    pub(super) fn problem(&self) -> flash_attention::Result<BackwardProblem> {
         let forward = self.forward.problem()?;
         let Tensors { q, k, v, o } = *forward.tensors();
         let layout = |name, place: &Place, like: flash_attention::TensorLayout| {

@@ -42,8 +42,9 @@ pub(super) fn case(name: u64, scope: Scope) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::fuzz::case::{Data, HeadList};
-    use flash_attention::DType;
+    use crate::experiments::fuzz::case::{Backward, Data, HeadList};
+    use flash_attention::backward::{BackwardKernel, BackwardRequest};
+    use flash_attention::{Backend, DType};
 
     fn cases(backend: BackendKind, operation: Option<Operation>) -> Vec<Case> {
         (0..400).map(|name| case(name, Scope { backend, operation })).collect()
@@ -86,18 +87,31 @@ mod tests {
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
         assert_eq!((forward, met), (400, [true; 15]));
-        let mut met = [false; 4];
+        let mut met = [false; 8];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };
-            let sinks = case.forward.sinks;
+            let (forward, sinks) = (&case.forward, case.forward.sinks);
+            let on_hopper = is_planned_on_hopper(&case);
             let of_case = [
                 case.dlse && sinks == HeadList::Off,
                 case.dlse && sinks == HeadList::Heads,
                 case.dlse && sinks == HeadList::All,
                 case.no_dsinks && sinks != HeadList::Off,
+                on_hopper && forward.softcap > 0.0,
+                on_hopper && forward.alibi != HeadList::Off,
+                on_hopper && forward.scale.is_some_and(|scale| scale <= 0.0),
+                on_hopper && forward.dropout > 0.0,
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!(met, [true; 4]);
+        assert_eq!(met, [true; 8]);
+    }
+
+    /// Whether the planner's choice for a problem is `backward_sm90`.
+    fn is_planned_on_hopper(case: &Backward) -> bool {
+        let problem = case.problem();
+        let plan =
+            problem.and_then(|problem| Backend::simulator(0).plan(&problem, &BackwardRequest::default()));
+        case.run.is_empty() && plan.is_ok_and(|plan| plan.kernel() == BackwardKernel::BackwardSm90)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::backward::{BackwardKernel, BackwardProblem, BackwardRequest, ExpectedGradients};
 use flash_attention::forward::MAX_HEAD_DIM;
@@ -40,6 +40,7 @@ impl Target {
             }
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
         });
@@ -96,6 +97,7 @@ impl Takes for Target {
             }
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
             _ => true,
         })
@@ -128,7 +130,8 @@ pub(super) fn verify(
 ) -> Result<usize> {
     let mut groups: Vec<Vec<&WithCases<Target>>> = Vec::new();
     for of in targets {
-        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims());
+        // What a case's problem is made from.
+        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims(), of.target.step());
         match groups.iter_mut().find(|group| shares(group[0]) == shares(of)) {
             Some(group) => group.push(of),
             None => groups.push(vec![of]),
@@ -150,11 +153,11 @@ fn verify_group<T: Element<Output = T>>(
     screen: &Screen,
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
-    let head_dims = group[0].target.head_dims();
+    let (head_dims, step) = (group[0].target.head_dims(), group[0].target.step());
     let trials: Vec<Trial<T>> = distinct(group.iter().copied())
         .into_iter()
         .filter(|case| !case.is_long())
-        .map(|case| Trial::new(case, &head_dims, args.report.seed.wrapping_add(case.index as u64)))
+        .map(|case| Trial::new(case, (&head_dims, step), args.report.seed.wrapping_add(case.index as u64)))
         .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for WithCases { target, cases } in group {
@@ -162,6 +165,7 @@ fn verify_group<T: Element<Output = T>>(
             .iter()
             .filter(|trial| cases.contains(&trial.case) && target.takes(trial.gradients.problem.forward()));
         let subjects: Vec<_> = taken.map(|trial| OnTarget { trial, target }).collect();
+        ensure!(cases.is_empty() || !subjects.is_empty(), "{} takes none of its cases", target.name);
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();
         let record = record(&target.name, T::DTYPE, Some(&head_dims), effort, outcomes.iter());
@@ -181,8 +185,8 @@ struct Trial<T> {
 }
 
 impl<T: Element<Output = T>> Trial<T> {
-    fn new(case: Case, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Self> {
-        let forward = case.problem(T::DTYPE, head_dims, 1)?;
+    fn new(case: Case, (head_dims, step): (&RangeInclusive<usize>, usize), seed: u64) -> Result<Self> {
+        let forward = case.problem(T::DTYPE, head_dims, step)?;
         let inputs = Inputs::random(&forward, seed);
         let (q, k, v) = inputs.tensors();
         let mut o = vec![T::default(); forward.tensors().o.span()];

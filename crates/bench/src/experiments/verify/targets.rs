@@ -166,6 +166,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesSm80
         | Algorithm::BackwardKeysSm90
         | Algorithm::BackwardKeysDsSm90
+        | Algorithm::BackwardKeysDsSm90ScoreMod
         | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),

@@ -1,6 +1,7 @@
 //! Which launches a backward problem gets.
 
 use super::*;
+use crate::forward::Dropout;
 use crate::sim::Sim;
 use crate::{DType, Options, Problem, TensorLayout, Tensors};
 use fa_kernels::entries::entries;
@@ -141,15 +142,11 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     ];
     assert_eq!(anywhere, expected);
     let turing = Device { compute_capability: 75, ..sim.clone() };
-    let of = |dtype, options| {
-        let tensors = *problem(64).forward().tensors();
-        BackwardProblem::like(Problem::new(tensors, dtype, options).unwrap()).unwrap()
-    };
-    let softcap = Options { softcap: 3.0, ..Options::default() };
+    let tensors = *problem(64).forward().tensors();
+    let fp32 = BackwardProblem::like(Problem::new(tensors, DType::F32, Options::default()).unwrap()).unwrap();
     for (problem, device, reason) in [
-        (of(DType::F32, Options::default()), &sim, "tensor cores take 16-bit types only"),
+        (fp32, &sim, "tensor cores take 16-bit types only"),
         (problem(64), &turing, "simulated GPU is sm_75, and it needs sm_80"),
-        (of(DType::F16, softcap), &sim, "nothing but a positive factor may lie between products and scores"),
     ] {
         let plan = plan(&problem, device, None).unwrap();
         assert_eq!(plan.kernel(), BackwardKernel::BackwardSimt);
@@ -162,6 +159,50 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     assert_eq!(plan(&problem(136), &sim, None).unwrap().kernel(), BackwardKernel::BackwardSm90);
     let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
     assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
+}
+
+#[test]
+fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
+    let dropout = Some(Dropout { probability: 0.1, seed: 1, offset: 2 });
+    let unfit = "nothing but a positive factor may lie between products and scores";
+    for (options, unfit) in [
+        (Options { softcap: 3.0, ..Options::default() }, unfit),
+        (Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() }, unfit),
+        (Options { softmax_scale: Some(-0.1), ..Options::default() }, unfit),
+        (Options { dropout, ..Options::default() }, "it drops no weights"),
+    ] {
+        let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
+        let problem = BackwardProblem::like(forward).unwrap();
+        let plan = |limit, entry: Option<&str>| {
+            let entry = entry.map(str::to_owned);
+            let request = BackwardRequest { workspace_limit: limit, entry, ..BackwardRequest::default() };
+            Plan::new(&problem, Sim::new(0).device(), &request)
+        };
+        let names = |launches: &[Launch<BackwardProblem>]| -> Vec<_> {
+            launches.iter().map(|launch| launch.entry.name).collect()
+        };
+        let stored = plan(None, None).unwrap();
+        let keys = "backward_keys_ds_sm90_f16_m64_n128_d64_score_mod";
+        let expected = ["backward_delta_f16", keys, "backward_dq_sm90_f16_m128_n64_d64"];
+        assert_eq!(names(stored.launches()), expected);
+        assert!(names(stored.unaligned())[1].starts_with("backward_keys_f16"));
+        let why = "by the entries that change scores and drop weights; they store dS alone";
+        assert!(stored.reasons().iter().any(|reason| reason == why));
+        // With no room for dS the kernel before takes it, since no launch computes changed scores again.
+        let elsewhere = plan(Some(0), None).unwrap();
+        assert_eq!(elsewhere.kernel(), BackwardKernel::BackwardSimt);
+        let bytes = 3 * 2 * 384 * 128;
+        let twice = format!(
+            "its scores are not computed twice, and dS of one key/value head takes {bytes} bytes, and \
+             workspace_limit is 0"
+        );
+        let expected =
+            format!("backward_simt: on fp32 FMA; not backward_sm90: {twice}; not backward_sm80: {unfit}");
+        assert_eq!(elsewhere.reasons()[0], expected);
+        for plain in ["backward_keys_ds_sm90_f16_m64_n128_d64", "backward_queries_sm90_f16_m128_n128_d64"] {
+            assert!(plan(None, Some(plain)).unwrap_err().to_string().contains("is not built"), "{plain}");
+        }
+    }
 }
 
 #[test]

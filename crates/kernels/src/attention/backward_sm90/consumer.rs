@@ -5,6 +5,7 @@ use core::f32::consts::LOG2_E;
 use super::Pipeline;
 use super::block::{Block, Source};
 use super::queries;
+use super::scores::{self, Place, QueryHead};
 use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
@@ -35,7 +36,7 @@ pub(super) struct Consumer<T: Tile> {
     owned: [Descriptor; 2],
     /// Of the first stage of both others.
     others: [Descriptor; 2],
-    /// Scores, then P.
+    /// Scores, then P, or what [`scores`] says.
     s: T::S,
     dp: T::S,
     /// P, rounded, as A of its product with dO; owning keys alone.
@@ -44,6 +45,8 @@ pub(super) struct Consumer<T: Tile> {
     ds: T::Packed,
     /// lse·log2(e) and delta of both rows; owning queries alone.
     rows: [RowStats; 2],
+    /// That of the step; of tiles that change scores alone.
+    head: QueryHead,
     /// dK / softmax_scale and dV, or dQ / softmax_scale.
     pub(super) gradients: [T::Gradient; 2],
     /// Where this thread's first piece of a step's dS is stored.
@@ -80,6 +83,7 @@ impl<T: Tile> Consumer<T> {
                 p: T::Packed::ZERO,
                 ds: T::Packed::ZERO,
                 rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
+                head: QueryHead::default(),
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
             }
@@ -153,6 +157,7 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
         self.begin();
+        self.head = QueryHead::before(&source.block());
         let mut steps = source.block().steps();
         let mut row = source.block().first;
         if T::STORES_DS {
@@ -188,12 +193,14 @@ impl<T: Tile> Consumer<T> {
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
-        self.mask(params, &source.block(), row);
+        if !T::SCORE_MOD {
+            self.mask(params, &source.block(), row);
+        }
         self.begin_dp();
-        self.exponentiate(params.attention.softmax_scale * LOG2_E);
+        self.exponentiate(params, &source.block(), row);
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.dp.wait_group::<0>() };
-        self.differentiate();
+        self.differentiate(params);
         let at_hand = self.steps;
         self.steps.advance();
         if !LAST {
@@ -227,7 +234,8 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn begin_scores(&mut self, depth: usize) {
         let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
-        let a = self.owned[0].behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+        let owned = if T::SCORE_MOD { self.owned[0].reread() } else { self.owned[0] };
+        let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
         unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
@@ -237,10 +245,11 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn begin_dp(&mut self) {
         let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
+        let owned = if T::SCORE_MOD { self.owned[1].reread() } else { self.owned[1] };
         self.warpgroup.fence_products();
         let mut depth = 0;
         while depth < T::HEAD_DIM / 16 {
-            let a = self.owned[1].behind(Panels::<OwnedRows<T>>::columns(depth)).bits();
+            let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth)).bits();
             let b = others.behind(Panels::<StepRows<T>>::columns(depth)).bits();
             // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
             unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
@@ -302,8 +311,21 @@ impl<T: Tile> Consumer<T> {
 
     /// P in place of the scores.
     #[inline(always)]
-    fn exponentiate(&mut self, scale: f32) {
-        let at = self.statistics();
+    fn exponentiate(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        let (attention, at) = (&params.attention, self.statistics());
+        if T::SCORE_MOD {
+            // Masked behind softcap, which makes a number of −∞.
+            scores::bend::<T>(attention, &mut self.s);
+            self.mask(params, block, row);
+            let lane = Lane::reread(2);
+            let (query, key) = (row + lane.column(0), block.owned + lane.row(0));
+            let place = Place { row, query, key, statistics: at };
+            let target = (&mut self.s, &mut self.p);
+            // SAFETY: the warp's lanes are together, and the stage is there.
+            unsafe { scores::weigh(attention, block, &place, &mut self.head, target) };
+            return;
+        }
+        let scale = attention.softmax_scale * LOG2_E;
         let mut block = 0;
         while 8 * block < T::S::LEN {
             let shifts = self.of_block(at, block, |row| row.shift);
@@ -322,13 +344,24 @@ impl<T: Tile> Consumer<T> {
 
     /// dS from P and dP, rounded.
     #[inline(always)]
-    fn differentiate(&mut self) {
+    fn differentiate(&mut self, params: &BackwardParams) {
+        if scores::drops::<T>(&params.attention) {
+            self.differentiate_as::<true>(params);
+        } else {
+            self.differentiate_as::<false>(params);
+        }
+    }
+
+    /// As [`Self::differentiate`].
+    #[inline(always)]
+    fn differentiate_as<const DROPS: bool>(&mut self, params: &BackwardParams) {
         let at = self.statistics() + 4 * T::STEP;
         let mut block = 0;
         while 8 * block < T::S::LEN {
             let deltas = self.of_block(at, block, |row| row.delta);
             round::<T>(&mut self.ds, block, |j| {
-                self.s[8 * block + j] * (self.dp[8 * block + j] - deltas[statistic::<T>(j)])
+                let (weight, dp) = (self.s[8 * block + j], self.dp[8 * block + j]);
+                scores::gradient_of_score::<DROPS>(&params.attention, weight, dp, deltas[statistic::<T>(j)])
             });
             block += 1;
         }

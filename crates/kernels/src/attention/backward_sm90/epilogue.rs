@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::tile::Tile;
-use super::{Consumer, OwnedRows};
+use super::{Consumer, OwnedRows, scores};
 use crate::attention::alignment::row_store::store_rows;
 use crate::hopper::epilogue::scale_rows;
 use crate::hopper::roles::WARP_ROWS;
@@ -24,6 +24,9 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.warpgroup.sync(FIRST_BARRIER + self.warpgroup.index()) };
         scale_rows(&mut self.gradients[0], [attention.softmax_scale; 2]);
         if T::OWNS_KEYS {
+            if scores::drops::<T>(attention) {
+                scale_rows(&mut self.gradients[1], [attention.dropout.scale; 2]);
+            }
             self.store_one((1, stage), block, (params.dv, &params.dv_strides), attention.head_dim_v);
             self.store_one((0, stage), block, (params.dk, &params.dk_strides), attention.head_dim);
         } else {

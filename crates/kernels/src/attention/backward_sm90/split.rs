@@ -10,6 +10,7 @@ use super::Pipeline;
 use super::block::{Block, Source};
 use super::epilogue::{FIRST_BARRIER, store_warp};
 use super::queries;
+use super::scores::{self, Place, QueryHead, gradient_of_score};
 use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::stored_ds;
@@ -45,6 +46,8 @@ pub(super) struct SplitConsumer<T: Tile, const OF_KEYS: bool> {
     packed: T::Packed,
     /// dV, or dK / softmax_scale.
     gradient: T::Gradient,
+    /// That of the step; of tiles that change scores alone.
+    head: QueryHead,
     /// Where this thread's first piece of a step's dS is stored.
     ds_at: u64,
 }
@@ -76,6 +79,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
                 s: T::S::ZERO,
                 packed: T::Packed::ZERO,
                 gradient: T::Gradient::ZERO,
+                head: QueryHead::default(),
                 ds_at: 0,
             }
         }
@@ -133,6 +137,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             self.arrive(READ);
         }
         self.begin();
+        self.head = QueryHead::before(&source.block());
         let mut steps = source.block().steps();
         let mut row = source.block().first;
         if OF_KEYS && T::STORES_DS {
@@ -173,10 +178,12 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
         if OF_KEYS {
-            self.differentiate();
+            self.differentiate(params);
         } else {
-            self.mask(params, &source.block(), row);
-            self.exponentiate(params.attention.softmax_scale * LOG2_E);
+            if !T::SCORE_MOD {
+                self.mask(params, &source.block(), row);
+            }
+            self.exponentiate(params, &source.block(), row);
         }
         let at_hand = self.steps;
         self.steps.advance();
@@ -208,7 +215,8 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     fn begin_first(&mut self, depth: usize) {
         let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
-        let a = self.owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+        let owned = if T::SCORE_MOD { self.owned.reread() } else { self.owned };
+        let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
         unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
@@ -262,7 +270,27 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
 
     /// P in place of the scores, rounded, and handed to the other warpgroup.
     #[inline(always)]
-    fn exponentiate(&mut self, scale: f32) {
+    fn exponentiate(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        if T::SCORE_MOD {
+            self.weigh(params, block, row);
+        } else {
+            self.weigh_plain(params.attention.softmax_scale * LOG2_E);
+        }
+        self.meet(READ);
+        let at = self.weights();
+        let mut i = 0;
+        while 4 * i < T::S::LEN {
+            let word = |j: usize| self.s[4 * i + j].to_bits();
+            // SAFETY: the place is this thread's and its partner's, who has read it.
+            unsafe { shared::store4(at + 16 * WARPGROUP * i as u32, [word(0), word(1), word(2), word(3)]) };
+            i += 1;
+        }
+        self.arrive(WRITTEN);
+    }
+
+    /// P in place of the scores, rounded.
+    #[inline(always)]
+    fn weigh_plain(&mut self, scale: f32) {
         let at = self.statistics();
         let mut block = 0;
         while 8 * block < T::S::LEN {
@@ -277,23 +305,38 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             self.round(block);
             block += 1;
         }
-        self.meet(READ);
-        let at = self.weights();
-        let mut i = 0;
-        while 4 * i < T::S::LEN {
-            let word = |j: usize| self.s[4 * i + j].to_bits();
-            // SAFETY: the place is this thread's and its partner's, who has read it.
-            unsafe { shared::store4(at + 16 * WARPGROUP * i as u32, [word(0), word(1), word(2), word(3)]) };
-            i += 1;
-        }
-        self.arrive(WRITTEN);
+    }
+
+    /// As [`Self::weigh_plain`], with what [`scores`] does to the scores of the step that begins with `row`.
+    #[inline(always)]
+    fn weigh(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        // Masked behind softcap, which makes a number of −∞.
+        scores::bend::<T>(&params.attention, &mut self.s);
+        self.mask(params, block, row);
+        let (lane, statistics) = (Lane::reread(2), self.statistics());
+        let (query, key) = (row + lane.column(0), block.owned + warp_row() + lane.group);
+        let place = Place { row, query, key, statistics };
+        let target = (&mut self.s, &mut self.packed);
+        // SAFETY: the warp's lanes are together, and the stage is there.
+        unsafe { scores::weigh(&params.attention, block, &place, &mut self.head, target) };
     }
 
     /// dS in place of dP, from the other warpgroup's P, rounded.
     #[inline(always)]
-    fn differentiate(&mut self) {
-        let (at, weights) = (self.statistics() + 4 * T::STEP, self.weights());
+    fn differentiate(&mut self, params: &BackwardParams) {
         self.meet(WRITTEN);
+        if scores::drops::<T>(&params.attention) {
+            self.differentiate_as::<true>(params);
+        } else {
+            self.differentiate_as::<false>(params);
+        }
+        self.arrive(READ);
+    }
+
+    /// As [`Self::differentiate`], of a P that has been written and is not overwritten yet.
+    #[inline(always)]
+    fn differentiate_as<const DROPS: bool>(&mut self, params: &BackwardParams) {
+        let (at, weights) = (self.statistics() + 4 * T::STEP, self.weights());
         let mut block = 0;
         while 8 * block < T::S::LEN {
             // SAFETY: the stage is there, and with it the statistics of all of its queries; P is written.
@@ -304,13 +347,13 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             let mut j = 0;
             while j < 8 {
                 let (dp, delta) = (self.s[8 * block + j], deltas[j / 4 * 2 + j % 2]);
-                self.s[8 * block + j] = weights[j / 4][j % 4] * (dp - delta);
+                let weight = weights[j / 4][j % 4];
+                self.s[8 * block + j] = gradient_of_score::<DROPS>(&params.attention, weight, dp, delta);
                 j += 1;
             }
             self.round(block);
             block += 1;
         }
-        self.arrive(READ);
     }
 
     /// Rounds the `block`-th sixteen columns, as A of the second product.
@@ -365,6 +408,9 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             scale_rows(&mut self.gradient, [attention.softmax_scale; 2]);
             ((params.dk, &params.dk_strides), attention.head_dim)
         } else {
+            if scores::drops::<T>(attention) {
+                scale_rows(&mut self.gradient, [attention.dropout.scale; 2]);
+            }
             ((params.dv, &params.dv_strides), attention.head_dim_v)
         };
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.

@@ -13,7 +13,7 @@ use super::tile::Tile;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
 use crate::hopper::scheduler::{Announced, Slots};
-use crate::params::{AttentionParams, BackwardParams, Tickets};
+use crate::params::{BackwardParams, Tickets};
 use crate::ptx::{fence, global, index, shared};
 use crate::scheduler::{Rows, WorkTile};
 
@@ -197,9 +197,10 @@ unsafe fn count_done(params: &BackwardParams, counter: u32) {
 #[inline(always)]
 unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32) -> bool {
     loop {
-        let params = &reread(params);
         let (attention, tickets) = (&params.attention, &params.tickets);
-        let query_tiles = tickets.query_tiles * attention.group;
+        // What follows from these would otherwise be computed once, and kept in registers.
+        let [query_tiles, ring] = [tickets.query_tiles, tickets.ring].map(index::unknown);
+        let query_tiles = query_tiles * attention.group;
         // SAFETY: blocks access counters by atomics alone, units have tiles, and the slot is this thread's.
         unsafe {
             let ticket = global::fetch_add(address_of(tickets, 0), 1);
@@ -209,8 +210,8 @@ unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32) -> bool {
             };
             let done = Place::counter(place.unit, place.of_keys);
             let (counter, tiles) = place.awaited(tickets, query_tiles);
-            assert_unchecked(tickets.ring > 0);
-            let ring_head = place.unit % tickets.ring * attention.group;
+            assert_unchecked(ring > 0);
+            let ring_head = place.unit % ring * attention.group;
             shared::store4(slot + 48, [ring_head, counter, tiles, done]);
             let Place { unit, index, of_keys } = place;
             if write_block::<T>(params, slot, (WorkTile::of_unit(attention, unit), index, of_keys)) {
@@ -218,20 +219,6 @@ unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32) -> bool {
             }
             count_done(params, shared::load_b32(slot + 4 * DONE));
         }
-    }
-}
-
-/// The same parameters: what follows from them would otherwise be computed once, and kept in registers.
-#[inline(always)]
-fn reread(params: &BackwardParams) -> BackwardParams {
-    let AttentionParams { window_left, window_span, group, .. } = params.attention;
-    let Tickets { lag, ring, query_tiles, .. } = params.tickets;
-    let [window_left, window_span, group, lag, ring, query_tiles] =
-        [window_left, window_span, group, lag, ring, query_tiles].map(index::unknown);
-    BackwardParams {
-        attention: AttentionParams { window_left, window_span, group, ..params.attention },
-        tickets: Tickets { lag, ring, query_tiles, ..params.tickets },
-        ..*params
     }
 }
 

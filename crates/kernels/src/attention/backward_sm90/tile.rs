@@ -32,6 +32,9 @@ pub trait Tile: Copy {
     const STEP: u32;
     /// Columns that rows are padded to in shared memory.
     const HEAD_DIM: u32;
+    /// Whether a launch may change scores by more than a positive factor
+    /// ([`ScoreMod`](crate::score::ScoreMod)), or drop weights.
+    const SCORE_MOD: bool;
 
     /// What follows from the sizes.
     const CONFIG: BackwardSm90Config = {
@@ -44,6 +47,7 @@ pub trait Tile: Copy {
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP == stored_ds::PANEL);
+        assert!(!Self::SCORE_MOD || Self::STORES_DS);
         config
     };
 }
@@ -56,10 +60,11 @@ pub struct BackwardSm90Tile<
     const STORES_DS: bool,
     const STEP: u32,
     const HEAD_DIM: u32,
+    const SCORE_MOD: bool,
 >(PhantomData<E>);
 
-impl<E, const OWNS_KEYS: bool, const STORES_DS: bool, const STEP: u32, const D: u32> Tile
-    for BackwardSm90Tile<E, OWNS_KEYS, STORES_DS, STEP, D>
+impl<E, const OWNS_KEYS: bool, const STORES_DS: bool, const STEP: u32, const D: u32, const SCORE_MOD: bool>
+    Tile for BackwardSm90Tile<E, OWNS_KEYS, STORES_DS, STEP, D, SCORE_MOD>
 where
     E: MmaElement + Format,
     Columns<STEP>: Span,
@@ -75,6 +80,7 @@ where
     const STORES_DS: bool = STORES_DS;
     const STEP: u32 = STEP;
     const HEAD_DIM: u32 = D;
+    const SCORE_MOD: bool = SCORE_MOD;
 }
 
 /// Steps that shared memory holds.

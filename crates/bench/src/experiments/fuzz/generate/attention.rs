@@ -9,8 +9,11 @@ use super::super::draw::Draw;
 use super::super::place::Place;
 use super::parts::{self, Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
 
-/// Elements of 16 bytes of e4m3, at multiples of which `forward_sm90` takes rows.
+/// Elements of 16 bytes, at multiples of which `forward_sm90` takes rows of e4m3.
 const CHUNK: usize = 16;
+
+/// Elements of 16 bytes, at multiples of which `backward_sm90` takes rows.
+const HALF_CHUNK: usize = 8;
 
 pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Attention {
     let is_e4m3 = draw.once_in(7);
@@ -31,9 +34,16 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
 
 pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Backward {
     let dtype = result_dtype(draw);
-    let forward = drawn(draw, dtype, size.of_whole_heads());
+    let mut forward = drawn(draw, dtype, size.of_whole_heads());
+    let suits_hopper = dtype != DType::F32 && backend != BackendKind::Cpu && draw.once_in(2);
+    if suits_hopper {
+        align_columns(&mut forward, HALF_CHUNK);
+    }
     let (q, v) = (forward.head_dim, forward.head_dim_v.unwrap_or(forward.head_dim));
-    let dout = place(draw, dtype, v, false);
+    let mut dout = place(draw, dtype, v, false);
+    if suits_hopper {
+        align(&mut dout, HALF_CHUNK);
+    }
     let (dq, dk, dv) =
         (place(draw, dtype, q, true), place(draw, dtype, q, true), place(draw, dtype, v, true));
     // Hopper's kernel is the planner's choice where it takes the problem.
@@ -172,23 +182,32 @@ fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
 
 /// Makes a problem in e4m3 one that `forward_sm90` takes.
 fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
-    case.head_dim = case.head_dim.next_multiple_of(CHUNK);
-    case.head_dim_v = case.head_dim_v.map(|head_dim| head_dim.next_multiple_of(CHUNK));
+    align_columns(case, CHUNK);
     (case.softcap, case.alibi, case.dropout) = (0.0, HeadList::Off, 0.0);
     case.scale = case.scale.filter(|&scale| scale > 0.0);
     if let Some([seq, kv_seq]) = case.sequences.iter().copied().max() {
         (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
         (case.sequences, case.tail) = (Vec::new(), [0; 2]);
     }
-    for place in [&mut case.q, &mut case.k, &mut case.v] {
-        let Place { gaps, repeat, offset, .. } = place;
-        *gaps = gaps.map(|gap| gap.next_multiple_of(CHUNK));
-        *repeat = [false; 3];
-        *offset = offset.next_multiple_of(CHUNK);
-    }
     if draw.once_in(2) {
         case.values = Data::MeanOne;
     }
+}
+
+/// Makes Q, K and V of a problem start rows and heads at multiples of so many elements.
+fn align_columns(case: &mut Attention, chunk: usize) {
+    case.head_dim = case.head_dim.next_multiple_of(chunk);
+    case.head_dim_v = case.head_dim_v.map(|head_dim| head_dim.next_multiple_of(chunk));
+    for place in [&mut case.q, &mut case.k, &mut case.v] {
+        align(place, chunk);
+    }
+}
+
+fn align(place: &mut Place, chunk: usize) {
+    let Place { gaps, repeat, offset, .. } = place;
+    *gaps = gaps.map(|gap| gap.next_multiple_of(chunk));
+    *repeat = [false; 3];
+    *offset = offset.next_multiple_of(chunk);
 }
 
 /// A kernel or an entry that takes the problem; mostly the planner's choice.
