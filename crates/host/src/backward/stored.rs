@@ -1,6 +1,6 @@
 //! How dS is stored between the tiles of keys that compute it and the tiles of queries that multiply it with K.
 
-use fa_kernels::attention::stored_ds::{GRANULE, PANEL, ROW_BYTES};
+use fa_kernels::attention::stored_ds::{GRANULE, PANEL, PIECE, ROW_BYTES};
 use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::Entry;
 use fa_kernels::params::{StoredDs, Tickets};
@@ -29,6 +29,7 @@ impl Stored {
     /// comes to them; `None` where not even one fits.
     pub(super) fn within(forward: &Problem, device: &Device, entry: &Entry, limit: u64) -> Option<Self> {
         let units = units(forward);
+        let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
         let ring = usize::try_from(limit / unit_bytes(forward)).map_or(units, |ring| ring.min(units));
         if ring == 0 {
             return None;
@@ -92,11 +93,12 @@ pub(super) fn workspace_bytes(forward: &Problem, stored: Option<Stored>) -> u64 
 
 /// Where dS lies in a workspace at this address, and how.
 pub(super) fn layout(forward: &Problem, workspace: u64) -> StoredDs {
-    let panel_bytes = key_rows(forward) as u64 * u64::from(ROW_BYTES);
+    // `Stored::within` has fewer pieces than 2^32.
+    let of_head = head_bytes(forward) / u64::from(PIECE);
     StoredDs {
         address: workspace + offsets(forward).1,
-        panel_bytes,
-        head_bytes: panel_bytes.saturating_mul(panels(forward) as u64),
+        panel_pieces: (of_head / panels(forward) as u64) as u32,
+        head_pieces: of_head as u32,
     }
 }
 
@@ -123,7 +125,12 @@ pub(super) fn key_rows(forward: &Problem) -> usize {
     forward.seqlen_k().next_multiple_of(GRANULE as usize)
 }
 
+/// Bytes of dS of a query head.
+fn head_bytes(forward: &Problem) -> u64 {
+    (key_rows(forward) as u64 * u64::from(ROW_BYTES)).saturating_mul(panels(forward) as u64)
+}
+
 /// Bytes of dS of a unit: of the query heads that share a key/value head.
 pub(super) fn unit_bytes(forward: &Problem) -> u64 {
-    layout(forward, 0).head_bytes.saturating_mul(forward.group() as u64)
+    head_bytes(forward).saturating_mul(forward.group() as u64)
 }

@@ -6,7 +6,7 @@
 
 use core::marker::PhantomData;
 
-use super::ring::{Count, Ring};
+use super::ring::{Count, Ring, Stages};
 use crate::ptx::{index, shared};
 
 /// Slots: one for the tile that is multiplied, one for that which is copied.
@@ -69,6 +69,16 @@ impl<A: Announced> Slots<A> {
     pub fn phase(&self) -> u32 {
         const { assert!(SLOTS == 2) };
         self.ring.stage()
+    }
+
+    /// A reader's place in a ring of one or two stages of which each tile takes one.
+    ///
+    /// # Safety
+    /// As [`Ring::consumer`].
+    #[inline(always)]
+    pub unsafe fn ring<S: Stages>(&self, barriers: u32) -> Ring<S> {
+        // SAFETY: readers go around both rings tile by tile.
+        unsafe { self.ring.beside(barriers) }
     }
 
     /// Announces what `write` stores to the slot at the address that it is given.

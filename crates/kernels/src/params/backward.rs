@@ -83,8 +83,8 @@ impl Tickets {
 pub struct StoredDs {
     /// The first byte, a multiple of 16.
     pub address: u64,
-    /// Bytes from one panel of 64 queries to the next.
-    pub panel_bytes: u64,
-    /// Bytes from one head to the next.
-    pub head_bytes: u64,
+    /// Pieces of 16 bytes from one panel of 64 queries to the next; of all heads there are below 2^32.
+    pub panel_pieces: u32,
+    /// Pieces from one head to the next.
+    pub head_pieces: u32,
 }

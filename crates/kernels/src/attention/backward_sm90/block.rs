@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use super::tile::Tile;
 use crate::attention::stored_ds;
 use crate::mask::{QueryRange, TileMask};
-use crate::params::{BackwardParams, StoredDs};
+use crate::params::BackwardParams;
 use crate::scheduler::{Rows, WorkTile};
 
 /// A block's rows, and the rows of the others that it goes over: once for each query head that shares them.
@@ -103,18 +103,10 @@ impl<T: Tile> Block<T> {
         self.steps_of_head() * self.heads
     }
 
-    /// Address of this thread's first piece of stored dS: of its first key, `key` of the sequence's.
+    /// This thread's first piece of stored dS: of its first key, `key` of the sequence's.
     #[inline(always)]
-    pub(super) fn first_piece(&self, params: &BackwardParams, key: u32) -> u64 {
+    pub(super) fn first_piece(&self, params: &BackwardParams, key: u32) -> u32 {
         stored_ds::piece(&params.ds, self.ds_head, (self.first, key))
-    }
-
-    /// Bytes of stored dS from the panel before to that of the step which begins with `row`.
-    #[inline(always)]
-    pub(super) fn next_panel_distance(&self, params: &BackwardParams, row: u32) -> u64 {
-        let StoredDs { panel_bytes, head_bytes, .. } = params.ds;
-        let others = u64::from(self.steps_of_head()) - 1;
-        if row == self.first { head_bytes - others * panel_bytes } else { panel_bytes }
     }
 
     /// First row of the step behind that which begins with `row`, of the same head or of the next.

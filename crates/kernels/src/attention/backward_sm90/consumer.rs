@@ -15,7 +15,7 @@ use crate::hopper::epilogue::{wait_all, wait_read};
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
-use crate::params::BackwardParams;
+use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{barrier, index, math, shared};
 use crate::registers::Registers as _;
@@ -39,6 +39,8 @@ pub(super) struct Consumer<T: Tile> {
     /// Scores, then P, or what [`scores`] says.
     s: T::S,
     dp: T::S,
+    /// lse·log2(e) of the columns of the scores; owning keys alone.
+    shifts: T::Packed,
     /// P, rounded, as A of its product with dO; owning keys alone.
     p: T::Packed,
     /// dS / softmax_scale, as A of its product with Q or K.
@@ -49,8 +51,10 @@ pub(super) struct Consumer<T: Tile> {
     head: QueryHead,
     /// dK / softmax_scale and dV, or dQ / softmax_scale.
     pub(super) gradients: [T::Gradient; 2],
-    /// Where this thread's first piece of a step's dS is stored.
-    ds_at: u64,
+    /// This thread's first piece of a step's dS.
+    ds_at: u32,
+    /// The mask from the first of this warpgroup's rows, and the first of the others, on.
+    corner: MaskCorner,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -80,12 +84,14 @@ impl<T: Tile> Consumer<T> {
                 others: [pipeline.step(0, 0).descriptor(), pipeline.step(1, 0).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
+                shifts: T::Packed::ZERO,
                 p: T::Packed::ZERO,
                 ds: T::Packed::ZERO,
                 rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
                 head: QueryHead::default(),
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
+                corner: MaskCorner::default(),
             }
         }
     }
@@ -127,9 +133,9 @@ impl<T: Tile> Consumer<T> {
             self.pass_turn();
         }
         let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
-        // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
-        let mut owned = unsafe { Ring::<OwnedStages<T>>::consumer(pipeline.owned_barriers()) };
         while slots.wait() {
+            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
             owned.wait();
             if slots.is_of_keys() {
                 self.owned = Self::owned(pipeline, warpgroup, owned.stage());
@@ -147,7 +153,10 @@ impl<T: Tile> Consumer<T> {
             // SAFETY: all lanes of the warp are here.
             unsafe { wait_read() };
             let leads = index::reread_thread().is_multiple_of(32);
-            owned.leave(leads);
+            if leads {
+                // SAFETY: as above.
+                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
+            }
             slots.leave(leads);
         }
         wait_all();
@@ -158,19 +167,30 @@ impl<T: Tile> Consumer<T> {
     fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
         self.begin();
         self.head = QueryHead::before(&source.block());
-        let mut steps = source.block().steps();
-        let mut row = source.block().first;
+        let Block { work, owned, first, heads, .. } = source.block();
+        let owned = owned + WARPGROUP_ROWS * self.warpgroup.index();
+        let (query, key) = if T::OWNS_KEYS { (0, owned) } else { (owned, 0) };
+        self.corner = MaskCorner::new(&params.attention, &work, query, key);
         if T::STORES_DS {
             let key = source.block().owned + Lane::reread(2).row(0);
             self.ds_at = source.block().first_piece(params, key);
         }
-        while steps > 1 {
+        let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
+        while left > 1 || heads > 1 {
             self.step::<false>(params, source, row);
-            row = source.block().after(row);
+            row += T::STEP;
+            left -= 1;
             if T::STORES_DS {
-                self.ds_at += source.block().next_panel_distance(params, row);
+                self.ds_at += params.ds.panel_pieces;
             }
-            steps -= 1;
+            if left == 0 {
+                heads -= 1;
+                row = source.block().first;
+                left = source.block().steps_of_head();
+                if T::STORES_DS {
+                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
+                }
+            }
         }
         self.step::<true>(params, source, row);
     }
@@ -186,26 +206,47 @@ impl<T: Tile> Consumer<T> {
             depth += 1;
         }
         self.warpgroup.commit_products();
+        self.load_shifts();
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.s.wait_group::<0>() };
+    }
+
+    /// Reads lse of the stage at hand, where it is of columns, before products of the scores take all of
+    /// shared memory's time.
+    #[inline(always)]
+    fn load_shifts(&mut self) {
+        let at = self.statistics();
+        let mut block = 0;
+        while T::OWNS_KEYS && !T::SCORE_MOD && 8 * block < T::S::LEN {
+            // SAFETY: the stage is there, and with it the statistics of all of its queries.
+            let shifts: [f32; 4] = unsafe { shared::load4(at + 64 * block as u32) };
+            let mut i = 0;
+            while i < 4 {
+                self.shifts[4 * block + i] = shifts[i].to_bits();
+                i += 1;
+            }
+            block += 1;
+        }
     }
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
         if !T::SCORE_MOD {
-            self.mask(params, &source.block(), row);
+            self.mask(&params.attention, row);
+        }
+        let (at_hand, mut next) = (self.steps, self.steps);
+        next.advance();
+        if !LAST {
+            // It has long landed. Waited for later, exponentials would be moved behind the wait, and behind dP.
+            next.wait();
         }
         self.begin_dp();
         self.exponentiate(params, &source.block(), row);
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.dp.wait_group::<0>() };
         self.differentiate(params);
-        let at_hand = self.steps;
-        self.steps.advance();
-        if !LAST {
-            self.steps.wait();
-        }
+        self.steps = next;
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
@@ -213,7 +254,10 @@ impl<T: Tile> Consumer<T> {
         self.pass_turn();
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(self.ds_at, &self.ds) };
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
+        }
+        if !LAST {
+            self.load_shifts();
         }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
@@ -284,20 +328,18 @@ impl<T: Tile> Consumer<T> {
 
     /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
     #[inline(always)]
-    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        let attention = &params.attention;
-        let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
-        let corner = |owned_row, step_row| {
-            let (query, key) = if T::OWNS_KEYS { (step_row, owned_row) } else { (owned_row, step_row) };
-            MaskCorner::new(attention, &block.work, query, key)
+    fn mask(&mut self, attention: &AttentionParams, row: u32) {
+        let behind = |owned_row, step_row| {
+            let (keys, queries) = if T::OWNS_KEYS { (owned_row, step_row) } else { (step_row, owned_row) };
+            self.corner.behind(keys, queries)
         };
         let (keys, queries) =
             if T::OWNS_KEYS { (WARPGROUP_ROWS, T::STEP) } else { (T::STEP, WARPGROUP_ROWS) };
-        if corner(owned, row).all_see(attention, keys, queries) {
+        if behind(0, row).all_see(attention, keys, queries) {
             return;
         }
         let lane = Lane::reread(2);
-        let near = corner(block.owned + lane.row(0), row + lane.column(0));
+        let near = behind(lane.row(0) % WARPGROUP_ROWS, row + lane.column(0));
         let mut j = 0;
         while j < T::S::LEN {
             let (of_step, of_owned) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
@@ -316,7 +358,7 @@ impl<T: Tile> Consumer<T> {
         if T::SCORE_MOD {
             // Masked behind softcap, which makes a number of −∞.
             scores::bend::<T>(attention, &mut self.s);
-            self.mask(params, block, row);
+            self.mask(attention, row);
             let lane = Lane::reread(2);
             let (query, key) = (row + lane.column(0), block.owned + lane.row(0));
             let place = Place { row, query, key, statistics: at };
@@ -328,7 +370,9 @@ impl<T: Tile> Consumer<T> {
         let scale = attention.softmax_scale * LOG2_E;
         let mut block = 0;
         while 8 * block < T::S::LEN {
-            let shifts = self.of_block(at, block, |row| row.shift);
+            let of_columns = [0, 1, 2, 3].map(|i| f32::from_bits(self.shifts[4 * block + i]));
+            let of_rows = [self.rows[0].shift, self.rows[1].shift, 0.0, 0.0];
+            let shifts = if T::OWNS_KEYS { of_columns } else { of_rows };
             let mut j = 0;
             while j < 8 {
                 let score = self.s[8 * block + j];

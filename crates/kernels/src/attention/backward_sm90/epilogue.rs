@@ -50,6 +50,12 @@ impl<T: Tile> Consumer<T> {
     }
 }
 
+/// The same address: what follows from it would otherwise be computed once for all tiles, and kept in registers.
+#[inline(always)]
+pub(super) fn reread(address: u64) -> u64 {
+    address + index::unknown(0) as u64
+}
+
 /// Stores those of a warp's 16 rows that exist of a gradient to the view at an address, through these lines:
 /// from `warp_row` of what the block owns on.
 ///
@@ -65,6 +71,7 @@ pub(super) unsafe fn store_warp<T: Tile>(
 ) {
     let work = &block.work;
     let (rows, head) = if T::OWNS_KEYS { (work.keys, block.kv_head) } else { (work.queries, work.head) };
+    let address = reread(address);
     let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
     let first = block.owned + warp_row;
     // SAFETY: the lines are this warp's, whose lanes are here.

@@ -19,6 +19,9 @@ use crate::tile::panels::Panels;
 /// Panels of stored dS of a tile of queries.
 const PANELS: u32 = BackwardSm90Config::QUERIES / PANEL;
 
+/// Steps of stored dS that are brought to L2 before they are copied: it comes from device memory.
+const AHEAD: u32 = 8;
+
 /// Copies what the block owns, and all steps of the others, of a block that has one tile.
 ///
 /// # Safety
@@ -176,6 +179,10 @@ unsafe fn copy_queries_tile<T: Tile>(
             pipeline.step(0, ring.stage()).load(maps.keys()[0], landed, row, head, batch);
             let mut panel = 0;
             while panel < PANELS {
+                let ahead = key + AHEAD * T::STEP;
+                if ahead < source.block().end {
+                    Panels::<DsRows>::prefetch(maps.ds(), ahead, block.owned / PANEL + panel, block.ds_head);
+                }
                 let of = HeadOffset { class: 0, head: block.owned / PANEL + panel, shift: 0 };
                 pipeline.ds(ring.stage(), panel).load(maps.ds(), landed, key, of, block.ds_head);
                 panel += 1;

@@ -4,6 +4,7 @@
 //! other B along their spans, and neither passes through registers.
 
 use super::block::{Block, Source};
+use super::epilogue::reread;
 use super::tile::{DsRows, QueryRows, StepRows, StepStages, Tile};
 use super::Pipeline;
 use crate::attention::alignment::row_store::store_rows;
@@ -80,7 +81,8 @@ unsafe fn store<T: Tile>(
 ) {
     let attention = &params.attention;
     let (work, shape) = (block.work, (block.work.queries, attention.head_dim));
-    let target = GlobalTile::of_head::<T::Element>(params.dq, &params.dq_strides, &work, work.head, shape);
+    let address = reread(params.dq);
+    let target = GlobalTile::of_head::<T::Element>(address, &params.dq_strides, &work, work.head, shape);
     // Of the tile's queries the warp's are the sixteen from this one on, where dS has its panel's in order.
     let first = index::reread_thread() / 32 * WARP_ROWS;
     let warp_row = first % (WARPS * WARP_ROWS);

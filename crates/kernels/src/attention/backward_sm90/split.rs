@@ -19,7 +19,7 @@ use crate::hopper::epilogue::{scale_rows, wait_all, wait_read};
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WARPS, Warpgroup};
 use crate::mask::MaskCorner;
-use crate::params::BackwardParams;
+use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{barrier, index, math, shared};
 use crate::registers::Registers as _;
@@ -48,8 +48,10 @@ pub(super) struct SplitConsumer<T: Tile, const OF_KEYS: bool> {
     gradient: T::Gradient,
     /// That of the step; of tiles that change scores alone.
     head: QueryHead,
-    /// Where this thread's first piece of a step's dS is stored.
-    ds_at: u64,
+    /// This thread's first piece of a step's dS.
+    ds_at: u32,
+    /// The mask from the first query, and the first of the block's keys, on.
+    corner: MaskCorner,
 }
 
 impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
@@ -81,6 +83,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
                 gradient: T::Gradient::ZERO,
                 head: QueryHead::default(),
                 ds_at: 0,
+                corner: MaskCorner::default(),
             }
         }
     }
@@ -104,9 +107,9 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     pub(super) fn run_tiles(&mut self, params: &BackwardParams, mut slots: TileSlots<T>) {
         let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
-        // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
-        let mut owned = unsafe { Ring::<OwnedStages<T>>::consumer(pipeline.owned_barriers()) };
         while slots.wait() {
+            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
             owned.wait();
             if slots.is_of_keys() {
                 self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
@@ -124,7 +127,10 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             // SAFETY: all lanes of the warp are here.
             unsafe { wait_read() };
             let leads = index::reread_thread().is_multiple_of(32);
-            owned.leave(leads);
+            if leads {
+                // SAFETY: as above.
+                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
+            }
             slots.leave(leads);
         }
         wait_all();
@@ -138,19 +144,28 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         }
         self.begin();
         self.head = QueryHead::before(&source.block());
-        let mut steps = source.block().steps();
-        let mut row = source.block().first;
+        let Block { work, owned, first, heads, .. } = source.block();
+        self.corner = MaskCorner::new(&params.attention, &work, 0, owned);
         if OF_KEYS && T::STORES_DS {
             let key = source.block().owned + warp_row() + Lane::reread(2).group;
             self.ds_at = source.block().first_piece(params, key);
         }
-        while steps > 1 {
+        let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
+        while left > 1 || heads > 1 {
             self.step::<false>(params, source, row);
-            row = source.block().after(row);
+            row += T::STEP;
+            left -= 1;
             if OF_KEYS && T::STORES_DS {
-                self.ds_at += source.block().next_panel_distance(params, row);
+                self.ds_at += params.ds.panel_pieces;
             }
-            steps -= 1;
+            if left == 0 {
+                heads -= 1;
+                row = source.block().first;
+                left = source.block().steps_of_head();
+                if OF_KEYS && T::STORES_DS {
+                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
+                }
+            }
         }
         self.step::<true>(params, source, row);
         if !OF_KEYS {
@@ -181,7 +196,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             self.differentiate(params);
         } else {
             if !T::SCORE_MOD {
-                self.mask(params, &source.block(), row);
+                self.mask(&params.attention, row);
             }
             self.exponentiate(params, &source.block(), row);
         }
@@ -195,7 +210,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         self.warpgroup.commit_products();
         if OF_KEYS && T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(self.ds_at, &self.packed) };
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.packed) };
         }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
@@ -250,14 +265,12 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
 
     /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
     #[inline(always)]
-    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        let attention = &params.attention;
-        let corner = |query, key| MaskCorner::new(attention, &block.work, query, key);
-        if corner(row, block.owned).all_see(attention, WARPGROUP_ROWS, T::STEP) {
+    fn mask(&mut self, attention: &AttentionParams, row: u32) {
+        if self.corner.behind(0, row).all_see(attention, WARPGROUP_ROWS, T::STEP) {
             return;
         }
         let lane = Lane::reread(2);
-        let near = corner(row + lane.column(0), block.owned + warp_row() + lane.group);
+        let near = self.corner.behind(warp_row() + lane.group, row + lane.column(0));
         let mut j = 0;
         while j < T::S::LEN {
             let (query, key) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
@@ -312,7 +325,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     fn weigh(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
         // Masked behind softcap, which makes a number of −∞.
         scores::bend::<T>(&params.attention, &mut self.s);
-        self.mask(params, block, row);
+        self.mask(&params.attention, row);
         let (lane, statistics) = (Lane::reread(2), self.statistics());
         let (query, key) = (row + lane.column(0), block.owned + warp_row() + lane.group);
         let place = Place { row, query, key, statistics };
