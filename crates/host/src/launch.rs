@@ -72,13 +72,12 @@ pub(crate) fn params(
 ) -> Result<Params> {
     let Launch { entry, details: LaunchDetails { packed, .. }, .. } = launch;
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
-        let (address, bytes) = (addresses.workspace, packed.bytes);
-        if address == 0 || !address.is_multiple_of(16) {
-            return Err(Error::Workspace { address, bytes });
-        }
+        check_workspace(addresses.workspace, packed.bytes)?;
+        let Tensors { q, k, v, .. } = problem.tensors();
+        let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
         return Ok(Params::Pack(match entry.algorithm {
             Algorithm::Transpose => transpose_params(problem, packed, addresses),
-            _ => pack_params(problem, packed, addresses),
+            _ => pack_params(sources, packed, addresses.workspace),
         }));
     }
     let attention = attention_params(problem, addresses)?;
@@ -162,10 +161,21 @@ fn persistent_params(
     Ok(Mapped { maps, params })
 }
 
-/// What the launch before `forward_sm90` copies of Q, K and V, and where to.
-fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> PackParams {
-    let Tensors { q, k, v, .. } = problem.tensors();
-    let sources = [(addresses.q, q), (addresses.k, k), (addresses.v, v)];
+/// Refuses a workspace that is not there, or where no copy may begin; the plan needs so many bytes.
+pub(crate) fn check_workspace(address: u64, bytes: u64) -> Result<()> {
+    if address == 0 || !address.is_multiple_of(16) {
+        return Err(Error::Workspace { address, bytes });
+    }
+    Ok(())
+}
+
+/// What the launch before others copies of the tensors at these addresses, and where to from `target` on.
+pub(crate) fn pack_params<const N: usize>(
+    sources: [(u64, &TensorLayout); N],
+    packed: &Packed<N>,
+    target: u64,
+) -> PackParams {
+    const { assert!(N <= PackParams::MOST) };
     let copies = sources.into_iter().zip(packed.copies).filter_map(|(source, copy)| Some((source, copy?)));
     let mut params = PackParams::default();
     let mut blocks = 0;
@@ -176,7 +186,7 @@ fn pack_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -> Pac
         params.tensors[index] = PackTensor {
             source,
             end: source + 2 * from.span() as u64,
-            target: addresses.workspace + offset,
+            target: target + offset,
             strides: strides(from),
             rows: layout.seqlen as u32,
             heads: layout.heads as u32,
@@ -206,7 +216,9 @@ fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -
     };
     // The plan checked that all blocks together are below 2^31.
     let blocks = head_blocks * (v.batch * v.heads) as u32;
-    PackParams { tensors: [tensor, PackTensor::default(), PackTensor::default()], ends: [blocks; 3] }
+    let mut params = PackParams { ends: [blocks; PackParams::MOST], ..PackParams::default() };
+    params.tensors[0] = tensor;
+    params
 }
 
 /// 16-bit elements of 16 bytes.
@@ -309,8 +321,8 @@ mod tests {
         }
         let Params::Pack(packed) = at(4096).unwrap() else { panic!("the first launch packs") };
         // 30 rows of 16 columns each, in one block for each head.
-        assert_eq!(packed.ends, [6, 12, 18]);
-        assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048]);
+        assert_eq!(packed.ends, [6, 12, 18, 18]);
+        assert_eq!(packed.tensors.map(|tensor| tensor.target), [4096, 4096 + 1024, 4096 + 2048, 0]);
         let last = packed.tensors[2];
         assert_eq!((last.source, last.end, last.rows, last.columns, last.chunks), (6, 6 + 540, 5, 9, 2));
     }

@@ -11,6 +11,7 @@ use flash_attention::backward::{
     GradientInputs, GradientLayouts, GradientReport,
 };
 use flash_attention::forward::{Dropout, Outputs};
+use flash_attention::operation::Launch;
 use flash_attention::{
     Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
     reference,
@@ -170,13 +171,12 @@ proptest! {
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSimt))?;
     }
 
-    /// What tensor cores take: 16-bit types, nothing done to scores but a positive factor, and head_dim 128
-    /// at most.
+    /// What tensor cores take: 16-bit types, and nothing done to scores but a positive factor.
     #[test]
     fn tensor_cores_match_the_reference(
         case in case(&AWKWARD, 150),
         half in any::<bool>(),
-        head_dims in (1..=128_usize, prop::option::of(1..=128_usize)),
+        head_dims in (1..=256_usize, prop::option::of(1..=256_usize)),
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
@@ -191,13 +191,14 @@ proptest! {
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
     }
 
-    /// What tensor maps describe besides: rows and heads at multiples of 16 bytes, whatever the head_dims.
+    /// Whatever the head_dims: rows and heads at multiples of 16 bytes, as tensor maps describe them, and
+    /// anywhere, where they are copied first.
     #[test]
     fn hopper_matches_the_reference(
         case in case(&HOPPER_AWKWARD, 300),
         half in any::<bool>(),
         head_dims in (0..8_usize, 0..32_usize, 0..32_usize),
-        gap in 0..2_usize,
+        gap in prop::option::of(0..2_usize),
         // Of all heads at a time, of one or two, and not stored.
         workspace_limit in prop::sample::select(vec![None, Some(400_000), Some(0)]),
         schedule in any::<u64>(),
@@ -207,12 +208,13 @@ proptest! {
         let (columns, d, dv) = head_dims;
         // Of wide heads dS is always stored.
         let workspace_limit = if d.max(dv) < 16 { workspace_limit } else { None };
-        let order = Order::Spread(7 - columns + 8 * gap);
+        let spread = |gap| [Order::Spread(7 - columns + 8 * gap); 2];
+        let [of_q, of_kv] = gap.map_or([case.orders[0], case.orders[1]], spread);
         let case = Case {
             dtype: if half { DType::F16 } else { DType::Bf16 },
             shape: [b, sq, sk, h, group, 8 * d + columns + 1],
             head_dim_v: Some(8 * dv + columns + 1),
-            orders: [order, order, case.orders[2]],
+            orders: [of_q, of_kv, case.orders[2]],
             options: Options { causal, window, sinks, ..Options::default() },
             ..case
         };
@@ -321,11 +323,70 @@ fn dropout_goes_to_the_entries_that_drop_weights() {
     assert_eq!(error, format!("kernel standard cannot be run: {expected}"));
 }
 
-/// Four sequences: one without queries, one without keys; the last rows are nobody's, and NaN.
-fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
-    let (q, k) = (TensorLayout::bshd(1, 150, 4, 40), TensorLayout::bhsd(1, 160, 2, 40));
-    let v = TensorLayout::bshd(1, 160, 2, 24);
-    let tensors = Tensors { q, k, v, o: TensorLayout::bshd(1, 150, 4, 24) };
+/// The contiguous tensors of head_dim 129, in which hardly a row starts at a multiple of 16 bytes.
+#[test]
+fn head_dim_129_runs_on_hopper_in_both_layouts() {
+    for (order, causal) in [(Order::Bshd, false), (Order::Bhsd, true)] {
+        let case = Case {
+            dtype: DType::F16,
+            shape: [2, 90, 130, 3, 2, 129],
+            head_dim_v: None,
+            orders: [order; 3],
+            options: Options { causal, ..Options::default() },
+            seed: 12,
+        };
+        let made = Made::<f16>::of_case(&case);
+        let plan = Backend::simulator(4).plan(&made.problem, &BackwardRequest::default()).unwrap();
+        let names: Vec<_> = plan.launches().iter().map(|launch| launch.entry.name).collect();
+        let of_gradients = ["backward_keys_ds_sm90_f16_m64_n64_d144", "backward_dq_sm90_f16_m128_n64_d144"];
+        assert_eq!(names, ["pack", "backward_delta_f16", of_gradients[0], of_gradients[1]]);
+        made.check(&Backend::simulator(4), &BackwardRequest::default()).unwrap();
+    }
+}
+
+/// What is aligned by its strides alone: views that start in the middle of a buffer. They are copied where
+/// the workspace holds that.
+#[test]
+fn tensors_may_start_at_any_address() {
+    let behind_one = |values: &[f16]| [&[f16::NAN], values].concat();
+    for (head_dim, seqlen, is_copied) in [(64, 300, true), (136, 40, false)] {
+        let layout = TensorLayout::bshd(1, seqlen, 2, head_dim);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let made = Made::<f16>::new(problem, layouts, 3);
+        let backend = Backend::simulator(2);
+        let plan = backend.plan(&made.problem, &BackwardRequest::default()).unwrap();
+        let copies = |of: &[Launch<BackwardProblem>]| of.iter().any(|launch| launch.entry.name == "pack");
+        assert_eq!([plan.launches(), plan.unaligned()].map(copies), [false, is_copied]);
+        let [q, k, v] = made.inputs.each_ref().map(|values| behind_one(values));
+        let (o, dout) = (behind_one(&made.o), behind_one(&made.dout));
+        let inputs = BackwardInputs {
+            q: &q[1..],
+            k: &k[1..],
+            v: &v[1..],
+            o: &o[1..],
+            dout: &dout[1..],
+            ..made.inputs()
+        };
+        let mut gradients = [(); 3].map(|()| vec![f16::from_f32(-77.0); layout.span() + 2]);
+        let [dq, dk, dv] = &mut gradients;
+        let outputs = BackwardOutputs { dq: &mut dq[1..], dk: &mut dk[1..], dv: &mut dv[1..], dsinks: None };
+        backend.run(&plan, inputs, outputs).unwrap();
+        let canaries = gradients.each_ref().map(|values| [values[0], values[layout.span() + 1]]);
+        assert!(canaries.as_flattened().iter().all(|value| value.to_f32() == -77.0));
+        let gradients = gradients.map(|values| values[1..].to_vec());
+        let report = Ran { gradients, dsinks: None, plan }.report(&made);
+        assert!(report.passed(), "{report}");
+    }
+}
+
+/// Four sequences of the head_dims of Q and of V: one without queries, one without keys; the last rows are
+/// nobody's, and NaN.
+fn packed<T: Element<Output = T>>(options: Options, (head_dim, head_dim_v): (usize, usize)) -> Made<T> {
+    let (q, k) = (TensorLayout::bshd(1, 150, 4, head_dim), TensorLayout::bhsd(1, 160, 2, head_dim));
+    let v = TensorLayout::bshd(1, 160, 2, head_dim_v);
+    let tensors = Tensors { q, k, v, o: TensorLayout::bshd(1, 150, 4, head_dim_v) };
     let (of_q, of_k) = ([0, 70, 75, 75, 140], [0, 40, 120, 150, 150]);
     let problem = Problem::varlen(tensors, T::DTYPE, options, &of_q, &of_k).unwrap();
     let like = *BackwardProblem::like(problem.clone()).unwrap().layouts();
@@ -347,10 +408,12 @@ fn packed<T: Element<Output = T>>(options: Options) -> Made<T> {
 #[test]
 fn packed_sequences_do_not_meet() {
     for causal in [false, true] {
-        for softcap in [0.0, 2.0] {
+        // The last is copied first.
+        for (softcap, head_dims) in [(0.0, (40, 24)), (2.0, (40, 24)), (0.0, (129, 33))] {
             // A sink for each head, or one in each sequence.
             let sinks = Some(sinks_of(if causal { 4 } else { 16 }));
-            let made = packed::<f16>(Options { causal, softcap, sinks, ..Options::default() }).with_dlse(4);
+            let options = Options { causal, softcap, sinks, ..Options::default() };
+            let made = packed::<f16>(options, head_dims).with_dlse(4);
             for backend in [Backend::simulator(3), Backend::open(Some(BackendKind::Cpu)).unwrap()] {
                 let ran = made.run(&backend).unwrap();
                 let report = ran.report(&made);
@@ -374,7 +437,7 @@ fn packed_sequences_do_not_meet() {
 #[test]
 fn each_schedule_gives_the_same_bits() {
     let options = Options { causal: true, sinks: Some(sinks_of(4)), ..Options::default() };
-    let packed = packed::<bf16>(options.clone()).with_dlse(5);
+    let packed = packed::<bf16>(options.clone(), (40, 24)).with_dlse(5);
     for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
         let made = &packed;
         let bits = |seed| {
@@ -397,7 +460,7 @@ fn each_schedule_gives_changed_scores_the_same_bits() {
     let dropout = Some(Dropout { probability: 0.4, seed: 5, offset: 6 });
     let options = Options { causal: true, softcap: 2.0, dropout, ..Options::default() };
     let alibi_slopes = Some(vec![0.3, 0.2, 0.1, 0.05]);
-    let made = packed::<f16>(Options { alibi_slopes, ..options });
+    let made = packed::<f16>(Options { alibi_slopes, ..options }, (40, 24));
     let bits = |seed| {
         let workspace_limit = [None, Some(200_000)][seed as usize % 2];
         let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };

@@ -56,7 +56,7 @@ fn check_transposed(seed: u64, [b, s, h, d]: [usize; 4], gap: usize, bshd: bool)
         head_blocks: blocks,
     };
     let grid = blocks * (b * h) as u32;
-    let params = PackParams { tensors: [tensor; 3], ends: [grid; 3] };
+    let params = PackParams { tensors: [tensor; 4], ends: [grid; 4] };
     let config = Launch {
         name: "transpose",
         grid,

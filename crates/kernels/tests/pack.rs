@@ -76,7 +76,7 @@ impl View {
     }
 }
 
-/// Packs up to three views in one launch under one schedule, and compares.
+/// Packs up to four views in one launch under one schedule, and compares.
 fn check(views: &[View], seed: u64) {
     let memories: Vec<_> = views.iter().map(View::memory).collect();
     // Whole words of 16 bytes, so that copies are aligned; one more each, to see that it is left alone.
@@ -109,7 +109,7 @@ fn check(views: &[View], seed: u64) {
     }
     let config = Launch {
         name: "pack",
-        grid: params.ends[2],
+        grid: params.ends[3],
         block: THREADS,
         shared_bytes: 0,
         schedule: Schedule::from_seed(seed),
@@ -147,7 +147,7 @@ fn every_row_arrives_with_zeros_behind_it() {
 }
 
 #[test]
-fn a_launch_packs_three_tensors_of_any_strides() {
+fn a_launch_packs_four_tensors_of_any_strides() {
     for seed in SEEDS {
         let shift = seed as usize;
         check(
@@ -156,6 +156,7 @@ fn a_launch_packs_three_tensors_of_any_strides() {
                 View::bhsd([2, 131, 1, 129], 3, 7 - shift),
                 // All heads and sequences the same rows.
                 View { shape: [2, 131, 2, 65], strides: [0, 65, 0], shift: 3 },
+                View::bshd([2, 70, 3, 40], shift),
             ],
             seed,
         );

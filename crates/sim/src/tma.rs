@@ -33,16 +33,6 @@ pub fn prefetch(map: u64) {
     let _ = map;
 }
 
-/// Fetches the box at `coordinates` of the tensor of `map` into L2 (`cp.async.bulk.prefetch.tensor`): nothing
-/// that the simulator shows.
-///
-/// # Panics
-/// Outside a kernel.
-pub fn prefetch_box<const RANK: usize>(map: u64, coordinates: [i32; RANK]) {
-    context::with(|_| ());
-    let _ = (map, coordinates);
-}
-
 /// Copies the box at `coordinates`, dimension 0 first, to `shared` and counts its bytes on `barrier`
 /// (`cp.async.bulk.tensor.shared::cluster.global.tile.mbarrier::complete_tx::bytes`).
 ///

@@ -5,6 +5,7 @@
 mod judge;
 mod launch;
 mod operation;
+mod packed;
 mod plan;
 mod problem;
 #[cfg(feature = "testing")]

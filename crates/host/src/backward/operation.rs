@@ -3,12 +3,13 @@
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
-use super::stored::Stored;
+use super::launch::LaunchDetails;
 use super::{
     BackwardAddresses, BackwardInputs, BackwardKernel, BackwardOutputs, BackwardPlan, BackwardProblem,
     BackwardRequest, BackwardResults, params, plan,
 };
 use crate::forward::Addresses;
+use crate::launch::check_workspace;
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Error, Result, TensorLayout, cpu};
@@ -20,7 +21,7 @@ impl Operation for BackwardProblem {
     type Kernel = BackwardKernel;
     type Algorithm = Algorithm;
     type Tile = Tile;
-    type Details = Option<Stored>;
+    type Details = LaunchDetails;
     type Addresses = BackwardAddresses;
     type Inputs<'a, T: Element> = BackwardInputs<'a, T>;
     type Outputs<'a, T: Element> = BackwardOutputs<'a, T>;
@@ -79,8 +80,8 @@ impl Operation for BackwardProblem {
         })
     }
 
-    fn is_aligned(_: &BackwardPlan, addresses: &BackwardAddresses) -> bool {
-        addresses.are_mapped()
+    fn is_aligned(plan: &BackwardPlan, addresses: &BackwardAddresses) -> bool {
+        plan.launches().iter().all(|launch| addresses.are_mapped(&launch.details.copies))
     }
 
     fn params(
@@ -89,6 +90,7 @@ impl Operation for BackwardProblem {
         addresses: &BackwardAddresses,
         encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
+        check_workspace(addresses.forward.workspace, plan.workspace_bytes())?;
         params(plan.problem(), (launch.entry, launch.details), addresses, encode)
     }
 

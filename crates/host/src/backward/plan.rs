@@ -2,26 +2,27 @@
 
 use std::fmt;
 
-use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Target};
 
 use super::BackwardProblem;
-use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Stored};
+use super::launch::LaunchDetails;
+use super::packed::{self, Copies};
+use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Heads};
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
-    checked_grid, fastest_first, that_hold, tile_too_large, unmapped, unsupported_dtype,
+    checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
 };
-use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result, Tensors};
+use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackwardKernel {
     /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit
-    /// types, and the simulator.
+    /// types, and the simulator. What no tensor map describes is copied first.
     BackwardSm90,
     /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
-    /// types up to head_dim 128, and the simulator.
+    /// types, and the simulator.
     BackwardSm80,
     /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
     BackwardSimt,
@@ -78,9 +79,9 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
-    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and counters; `None` for
-    /// [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time, and computed twice where that of
-    /// one key/value head does not fit.
+    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and beside copies of what tensor
+    /// maps do not describe; `None` for [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time,
+    /// and computed twice where that of one key/value head does not fit.
     pub workspace_limit: Option<u64>,
 }
 
@@ -90,11 +91,25 @@ impl BackwardRequest {
     }
 }
 
-/// How a backward problem will be computed; its workspace is delta, fp32 for each row, and behind it dS of
-/// some heads, where that is stored.
+/// How a backward problem will be computed; its workspace is delta, fp32 for each row, behind it copies of
+/// what no tensor map describes, and behind these dS of some heads, where that is stored.
 pub type BackwardPlan = Plan<BackwardProblem>;
 
 type Choice = operation::Choice<BackwardProblem>;
+
+/// A kernel, why it was chosen, and the copies that it reads.
+struct Chosen {
+    kernel: BackwardKernel,
+    why: String,
+    copies: Copies,
+}
+
+impl Chosen {
+    /// Of a kernel that reads tensors where they are.
+    fn plain(kernel: BackwardKernel, why: String) -> Self {
+        Self { kernel, why, copies: Copies::default() }
+    }
+}
 
 /// Chooses the launches for `problem` on `device`.
 ///
@@ -112,19 +127,20 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         return Ok(Choice::on_cpu(BackwardKernel::BackwardCpu, reasons));
     }
     check_heads(problem.forward())?;
-    let (kernel, why) = choose_kernel(problem, device, request)?;
+    let chosen = choose_kernel(problem, device, request)?;
+    let kernel = chosen.kernel;
     let is_asked_for = |entry: &&'static Entry| {
         request.entry.as_deref() == Some(entry.name)
             && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
     };
     let of_launches =
-        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().copied().flatten().copied());
+        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().flatten().copied());
     let mut built = of_launches.flat_map(|it| built_for(it, dtype_of(it, problem)));
     let asked = match &request.entry {
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
         None => None,
     };
-    of_kernel(problem, device, (kernel, why), (asked, request.workspace_limit()), TUNED)
+    of_kernel(problem, device, chosen, (asked, request.workspace_limit()), TUNED)
 }
 
 /// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
@@ -145,28 +161,28 @@ pub(super) fn plan_entry(
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
     let chosen = choose_kernel(problem, device, &request)?;
-    if !ways(problem, kernel).iter().any(|way| way.contains(&entry.algorithm)) {
+    if !ways(problem, kernel).iter().flatten().any(|&algorithm| algorithm == entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
     of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
 }
 
-/// The kernel asked for, or the fastest that takes the problem, and why.
-fn choose_kernel(
-    problem: &BackwardProblem,
-    device: &Device,
-    request: &BackwardRequest,
-) -> Result<(BackwardKernel, String)> {
+/// The kernel asked for, or the fastest that takes the problem.
+fn choose_kernel(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Chosen> {
+    let chosen = |kernel, why| match kernel {
+        BackwardKernel::BackwardSm90 => Chosen { kernel, why, copies: packed::of(problem) },
+        _ => Chosen::plain(kernel, why),
+    };
     if let Some(kernel) = request.kernel {
         return match refusal(problem, device, kernel, request.workspace_limit()) {
             Some(reason) => Err(Error::UnfitKernel { kernel: kernel.name(), reason }),
-            None => Ok((kernel, format!("{kernel} was asked for"))),
+            None => Ok(chosen(kernel, format!("{kernel} was asked for"))),
         };
     }
     let mut others = String::new();
     for &kernel in BackwardKernel::of_backend(device.backend) {
         let Some(reason) = refusal(problem, device, kernel, request.workspace_limit()) else {
-            return Ok((kernel, format!("{kernel}: {}{others}", kernel.units())));
+            return Ok(chosen(kernel, format!("{kernel}: {}{others}", kernel.units())));
         };
         others.push_str(&format!("; not {kernel}: {reason}"));
     }
@@ -201,8 +217,8 @@ fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, l
             forward.dropout().map(|_| "it drops no weights".to_owned())
         };
     }
-    let must_store = !computes_scores_twice(forward) && stored::unit_bytes(forward) > limit;
-    refusal_of_maps(problem).or_else(|| {
+    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
+    packed::refusal(problem, device).or_else(|| {
         must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
     })
 }
@@ -225,17 +241,8 @@ fn computes_scores_twice(forward: &Problem) -> bool {
 
 /// That no dS fits the workspace.
 fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::unit_bytes(forward);
+    let bytes = stored::kv_head_bytes(forward);
     format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
-}
-
-/// Why tensor maps do not describe what is read of the problem, if they do not; addresses are known only at
-/// the launch.
-fn refusal_of_maps(problem: &BackwardProblem) -> Option<String> {
-    let forward = problem.forward();
-    let Tensors { q, k, v, .. } = forward.tensors();
-    let read = [("q", q), ("k", k), ("v", v), ("dout", &problem.layouts().dout)];
-    read.into_iter().find_map(|(name, layout)| unmapped(name, layout))
 }
 
 /// Whether a launch's blocks own keys, and not queries.
@@ -261,57 +268,105 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 }
 
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
-fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
+fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 2]] {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
-        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
+        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod,
+        BackwardKeysSm80, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
+        BackwardQueriesSm90,
     };
     match kernel {
-        BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => &[&[BackwardKeysDsSm90ScoreMod]],
-        BackwardKernel::BackwardSm90 => &[&[BackwardKeysDsSm90], &[BackwardKeysSm90, BackwardQueriesSm90]],
-        BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
-        _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
-        _ => &[&[BackwardKeys, BackwardQueries]],
+        BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
+            &[[BackwardKeysDsSm90ScoreMod, BackwardDqSm90]]
+        }
+        BackwardKernel::BackwardSm90 => {
+            &[[BackwardKeysSm90, BackwardQueriesSm90], [BackwardKeysDsSm90, BackwardDqSm90]]
+        }
+        BackwardKernel::BackwardSm80 => &[[BackwardKeysSm80, BackwardQueriesSm80]],
+        _ if problem.forward().dropout().is_some() => &[[BackwardKeysDropout, BackwardQueriesDropout]],
+        _ => &[[BackwardKeys, BackwardQueries]],
     }
 }
 
-/// How dS is stored by the launches of `backward_sm90`, if it is, and why.
-fn stored(
+/// Of how many key/value heads at a time dS is stored, if it is, and why.
+fn stored_heads(
     problem: &BackwardProblem,
     device: &Device,
     asked: Option<&'static Entry>,
     limit: u64,
-) -> Result<(Option<Stored>, String)> {
+) -> Result<(Option<usize>, String)> {
     let forward = problem.forward();
-    if let Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) = asked {
-        return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
-    }
-    // Tiles of a HEAD_DIM own equally many keys.
-    let of_dtype = that_hold(Algorithm::BackwardKeysDsSm90, forward.dtype(), forward.widest_head_dim());
-    let asked = asked.filter(|entry| entry.algorithm.stores_ds());
-    let entry = asked.or(of_dtype.first().copied());
-    let Some(found) = entry.and_then(|entry| Stored::within(forward, device, entry, limit)) else {
-        let reason = too_large(forward, limit);
-        return match asked {
-            Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason }),
-            None => Ok((None, format!("scores are computed twice: {reason}"))),
-        };
+    let most = stored::fitting(forward, limit);
+    let heads = match asked {
+        Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
+            return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
+        }
+        Some(Entry { algorithm, name, .. })
+            if algorithm.stores_ds() || *algorithm == Algorithm::BackwardDqSm90 =>
+        {
+            if most == 0 {
+                return Err(Error::UnfitEntry { entry: name, reason: too_large(forward, limit) });
+            }
+            stored::fastest(problem, device, (most, false))
+        }
+        _ if most == 0 => {
+            return Ok((None, format!("scores are computed twice: {}", too_large(forward, limit))));
+        }
+        _ => stored::fastest(problem, device, (most, computes_scores_twice(forward))),
     };
-    let (all, bytes) =
-        (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, Some(found)));
-    let why = format!(
-        "dS of {} of {all} key/value heads at a time is stored, {bytes} bytes with delta and counters, at most {limit} of dS, \
-         so that no score is computed twice",
-        found.ring
-    );
-    Ok((Some(found), why))
+    Ok(match heads {
+        Some(heads) => {
+            let (all, bytes) =
+                (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, heads));
+            let why = format!(
+                "dS of {heads} of {all} key/value heads at a time is stored, {bytes} bytes of at most {limit}, so that no score is \
+                 computed twice"
+            );
+            (Some(heads), why)
+        }
+        None => {
+            (None, "scores are computed twice: that was estimated to be faster than to store dS".to_owned())
+        }
+    })
 }
 
-/// The launches of a GPU kernel, one of them with the entry asked for, in a workspace of so many bytes.
+/// The launches of the kernel chosen, one of them with the entry asked for, with dS in so many bytes, and
+/// those for tensors that start at no multiples of 16 bytes.
 fn of_kernel(
     problem: &BackwardProblem,
     device: &Device,
-    (kernel, why): (BackwardKernel, String),
+    chosen: Chosen,
+    (asked, limit): (Option<&'static Entry>, u64),
+    table: &[Tuned],
+) -> Result<Choice> {
+    let (kernel, copies) = (chosen.kernel, chosen.copies);
+    let mut plan = launches(problem, device, chosen, (asked, limit), table)?;
+    if kernel == BackwardKernel::BackwardSm90 && copies != packed::of_all(problem) {
+        let (anywhere, limit) = anywhere(problem, device, plan.workspace_bytes, limit);
+        plan.unaligned = launches(problem, device, anywhere, (None, limit), table)?.launches;
+    }
+    Ok(plan)
+}
+
+/// What reads tensors at any addresses in a workspace of so many bytes, and how many of these are for dS:
+/// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
+fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
+    let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
+    let left = workspace_bytes.checked_sub(packed::workspace_bytes(forward, &copies, None));
+    let suffices = |left: &u64| computes_scores_twice(forward) || stored::fitting(forward, *left) > 0;
+    if let Some(left) = left.filter(suffices) {
+        return (Chosen { kernel: BackwardKernel::BackwardSm90, why, copies }, left);
+    }
+    let takes = |kernel: &BackwardKernel| refusal(problem, device, *kernel, limit).is_none();
+    let others = [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt];
+    let kernel = others.into_iter().find(takes).unwrap_or(BackwardKernel::BackwardSimt);
+    (Chosen::plain(kernel, why), limit)
+}
+
+/// The launches of the kernel chosen, one of them with the entry asked for, with dS in so many bytes.
+fn launches(
+    problem: &BackwardProblem,
+    device: &Device,
+    Chosen { kernel, why, copies }: Chosen,
     (asked, limit): (Option<&'static Entry>, u64),
     table: &[Tuned],
 ) -> Result<Choice> {
@@ -324,19 +379,25 @@ fn of_kernel(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![
             why,
-            "a tile owns keys or queries, so that nothing is added up by atomics and each run gives the same bits"
+            "a launch that owns keys and one that owns queries, so that nothing is added up by atomics and each run gives the \
+             same bits"
                 .to_owned(),
         ],
     };
-    let (mut found, mut way) = (None, ways(problem, kernel)[0]);
+    let (mut chunk, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        let (stored, why) = stored(problem, device, asked, limit)?;
+        let (heads, why) = stored_heads(problem, device, asked, limit)?;
         plan.reasons.push(why);
-        plan.workspace_bytes = stored::workspace_bytes(forward, stored);
-        if stored.is_none() {
+        if !copies.is_empty() {
+            let cycles = stored::cycles(problem, device, heads);
+            plan.reasons.push(packed::reason(problem, device, &copies, cycles));
+            plan.launches.push(packed::launch(copies)?);
+        }
+        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, heads);
+        if heads.is_some() {
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
-        found = stored;
+        chunk = heads;
     }
     if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
         plan.reasons
@@ -345,63 +406,79 @@ fn of_kernel(
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
     }
-    for &algorithm in first_launches(problem).iter().chain(way) {
+    let all = forward.kv_heads() * forward.batch();
+    let (chunk, heads) = (chunk.unwrap_or(all), chunk.unwrap_or(all) * forward.group());
+    let mut entries = Vec::new();
+    let first = first_launches(problem);
+    let of_all = first.len();
+    for algorithm in first.into_iter().chain(way) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;
                 (entry, "asked for,".to_owned())
             }
-            None => choose_entry(problem, device, (kernel, algorithm), table)?,
+            None => choose_entry(problem, device, (kernel, algorithm), (table, heads))?,
         };
         plan.reasons.push(reason(problem, device, entry, &order));
-        plan.launches.push(launch(problem, device, entry, found)?);
+        entries.push(entry);
     }
-    if kernel == BackwardKernel::BackwardSm90 {
-        let anywhere = [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt];
-        let takes = |kernel: &BackwardKernel| refusal(problem, device, *kernel, limit).is_none();
-        let anywhere = anywhere.into_iter().find(takes).unwrap_or(BackwardKernel::BackwardSimt);
-        plan.unaligned =
-            of_kernel(problem, device, (anywhere, String::new()), (None, limit), table)?.launches;
+    let (of_all, of_chunks) = entries.split_at(of_all);
+    let of_heads = |heads| LaunchDetails { heads, copies };
+    for entry in of_all {
+        plan.launches.push(launch(problem, entry, of_heads(Heads { first: 0, count: all }))?);
+    }
+    for first in (0..all).step_by(chunk) {
+        for entry in of_chunks {
+            let heads = Heads { first, count: chunk.min(all - first) };
+            plan.launches.push(launch(problem, entry, of_heads(heads))?);
+        }
     }
     Ok(plan)
 }
 
-/// The launch of an entry, where dS is stored so.
+/// The launch of an entry over these key/value heads.
 fn launch(
     problem: &BackwardProblem,
-    device: &Device,
     entry: &'static Entry,
-    stored: Option<Stored>,
+    LaunchDetails { heads: kv_heads, copies }: LaunchDetails,
 ) -> Result<Launch<BackwardProblem>> {
     let forward = problem.forward();
-    let heads = forward.heads() * forward.batch();
-    let of_keys = |rows: u32| forward.seqlen_k().div_ceil(rows as usize) as u128 * (heads / forward.group()) as u128;
-    let of_queries = |rows: u32| forward.seqlen_q().div_ceil(rows as usize) as u128 * heads as u128;
-    let blocks = match entry.algorithm {
-        Algorithm::BackwardSinks => problem.sinks()? as u128,
-        algorithm if algorithm.stores_ds() => {
-            checked_grid(stored::tiles(forward, entry))?;
-            stored::blocks(forward, device, entry)
-        }
-        algorithm if owns_keys(algorithm) => of_keys(entry.tile.block_n),
-        _ => of_queries(entry.tile.block_m),
+    let per_head = if owns_keys(entry.algorithm) { 1 } else { forward.group() };
+    let heads = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
+    let blocks = if entry.algorithm == Algorithm::BackwardSinks {
+        problem.sinks()? as u128
+    } else {
+        let rows = if owns_keys(entry.algorithm) {
+            forward.seqlen_k().div_ceil(entry.tile.block_n as usize)
+        } else {
+            forward.seqlen_q().div_ceil(entry.tile.block_m as usize)
+        };
+        rows as u128 * heads.count as u128
     };
-    Ok(Launch { details: stored, ..Launch::new(entry, checked_grid(blocks)?) })
+    let details = LaunchDetails { heads, copies };
+    Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
 }
 
-/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.
+/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, of so many query heads at a
+/// time, and what it is.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, algorithm): (BackwardKernel, Algorithm),
-    table: &[Tuned],
+    (table, heads): (&[Tuned], usize),
 ) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
     let mut built = that_hold(algorithm, dtype_of(algorithm, problem), forward.widest_head_dim());
     let Some(&first) = built.first() else {
         return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
-    let order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
+    let mut order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
+    if algorithm == Algorithm::BackwardDqSm90 {
+        let tiles = built.iter().map(|entry| entry.tile.block_m as usize);
+        let fastest = stored::fastest_block_m(forward, device, heads, tiles);
+        built.sort_by_key(|entry| fastest != Some(entry.tile.block_m as usize));
+        order = "estimated to be the fastest,".to_owned();
+    }
     let fitting = built.iter().copied().find(|entry| check_fits(entry, forward, device).is_ok());
     let smallest = built.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&first);
     let too_large = || tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into());
@@ -424,10 +501,6 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             return "dsinks behind it: a block sums the rows of a sink, in the same order in each run"
                 .to_owned();
         }
-        algorithm if algorithm.stores_ds() => (
-            "dK, dV and dQ",
-            format!("blocks that stay take tiles of BLOCK_N {n} keys and of {} queries", BackwardSm90Config::QUERIES),
-        ),
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

@@ -56,7 +56,7 @@ impl Ways {
         let (needed_by_classes, classes) = (class_columns(problem), residues(problem));
         let o = unmapped("o", &problem.tensors().o);
         let packed = Packed::of(problem);
-        let (needed, copy_cycles) = (packed.columns(problem), packed.cycles(problem, device));
+        let (needed, copy_cycles) = (packed.columns(problem), packed.copy_cycles(device));
         let copy = (!packed.is_empty()).then(|| (packed.launch(problem), packed.cause(problem, device)));
         let too_large = too_large(problem, device, &packed);
         let algorithm = for_scores(problem, Algorithm::ForwardSm90);

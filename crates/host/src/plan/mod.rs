@@ -23,7 +23,7 @@ pub(crate) use candidates::{
 pub(crate) use cost::{cached_heads, cached_kv_heads, tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};
 pub(crate) use order::{Key, Tuned, as_measured, fastest_first};
-pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks};
+pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks, pack_entry};
 pub(crate) use schedule::TileOrder;
 pub(crate) use tile::{check_entry, check_fits, check_target, plan_entry, tile_too_large};
 pub(crate) use tuned::TUNED;

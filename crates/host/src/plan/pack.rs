@@ -1,7 +1,7 @@
 //! Which of Q, K and V are copied to where `forward_sm90` can read them, and what that costs.
 
 use fa_kernels::attention::{pack, transpose};
-use fa_kernels::entries::{Algorithm, entries};
+use fa_kernels::entries::{Algorithm, Entry, entries};
 
 use super::candidates::{checked_grid, join, unsupported_dtype};
 use super::cost::h200::{BYTES_PER_CYCLE, LAUNCH_CYCLES};
@@ -21,12 +21,69 @@ pub(crate) struct PackedCopy {
     pub(crate) layout: TensorLayout,
 }
 
-/// The copies of Q, K and V that `forward_sm90` reads in their place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Packed {
-    pub(crate) copies: [Option<PackedCopy>; 3],
+/// Copies of some of a few tensors, which are read in their place; those of `forward_sm90` are Q, K and V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packed<const N: usize = 3> {
+    pub(crate) copies: [Option<PackedCopy>; N],
     /// Bytes of workspace.
     pub(crate) bytes: u64,
+}
+
+impl<const N: usize> Default for Packed<N> {
+    fn default() -> Self {
+        Self { copies: [None; N], bytes: 0 }
+    }
+}
+
+impl<const N: usize> Packed<N> {
+    /// Copies of the tensors that are said to be copied, one behind the other.
+    pub(crate) fn copying(tensors: [(&TensorLayout, bool); N]) -> Self {
+        let mut packed = Self::default();
+        for (copy, (tensor, is_copied)) in packed.copies.iter_mut().zip(tensors) {
+            if is_copied {
+                let layout = packed_layout(tensor);
+                *copy = Some(PackedCopy { offset: packed.bytes, layout });
+                let bytes = copy_bytes(&layout).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+                packed.bytes = packed.bytes.saturating_add(bytes);
+            }
+        }
+        packed
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.copies.iter().all(Option::is_none)
+    }
+
+    /// Blocks of the launch that makes the copies.
+    pub(crate) fn blocks(&self) -> u128 {
+        let blocks = self.copies.iter().flatten().map(|copy| {
+            u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
+        });
+        blocks.sum()
+    }
+
+    /// About how many cycles that launch takes.
+    pub(crate) fn copy_cycles(&self, device: &Device) -> f64 {
+        let moved = self.copies.iter().flatten().map(|PackedCopy { layout, .. }| {
+            let written = copy_bytes(layout) as f64;
+            written * (1.0 + layout.head_dim as f64 / layout.stride_seq as f64)
+        });
+        copy_cycles(moved.sum(), device)
+    }
+
+    /// Why these copies of the tensors of these names are made, and what they cost.
+    pub(crate) fn copy_cause(&self, names: [&str; N], why: &str, device: &Device) -> Cause {
+        let copied = self.copies.iter().zip(names).filter(|(copy, _)| copy.is_some());
+        let names = join(copied.map(|(_, name)| name));
+        let why = format!("before it, {names} copied to rows of whole 32-byte sectors, since {why}");
+        Cause { why, bytes: self.bytes, cycles: self.copy_cycles(device) }
+    }
+}
+
+/// The entry that copies rows.
+pub(crate) fn pack_entry(kernel: &'static str) -> Result<&'static Entry> {
+    let missing = || unsupported_dtype(kernel, Algorithm::Pack, DType::F16);
+    entries().find(|entry| entry.algorithm == Algorithm::Pack).ok_or_else(missing)
 }
 
 impl Packed {
@@ -37,21 +94,12 @@ impl Packed {
         }
         let tensors = inputs(problem);
         let mut copied = tensors.map(|(name, tensor)| unreadable(name, tensor).is_some());
-        let [(_, q), (_, k), _] = tensors;
+        let [(_, q), (_, k), (_, v)] = tensors;
         if apart(problem, copied).is_some() {
             copied[0] |= is_shifted(q);
             copied[1] |= is_shifted(k);
         }
-        let mut packed = Self::default();
-        for ((copy, (_, tensor)), is_copied) in packed.copies.iter_mut().zip(tensors).zip(copied) {
-            if is_copied {
-                let layout = packed_layout(tensor);
-                *copy = Some(PackedCopy { offset: packed.bytes, layout });
-                let bytes = copy_bytes(&layout).div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
-                packed.bytes = packed.bytes.saturating_add(bytes);
-            }
-        }
-        packed
+        Self::copying([(q, copied[0]), (k, copied[1]), (v, copied[2])])
     }
 
     /// What is read for Q, K and V: they themselves, or their copies.
@@ -71,41 +119,19 @@ impl Packed {
         self.reads(problem).iter().map(columns).max().unwrap_or(0)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.copies.iter().all(Option::is_none)
-    }
-
     /// The launch that makes the copies.
     pub(super) fn launch(self, problem: &Problem) -> Result<Launch> {
-        let is_transposed = problem.dtype() == DType::E4m3;
-        let (algorithm, dtype) =
-            if is_transposed { (Algorithm::Transpose, DType::E4m3) } else { (Algorithm::Pack, DType::F16) };
-        let entry = entries().find(|entry| entry.algorithm == algorithm);
-        let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), algorithm, dtype);
-        let entry = entry.ok_or_else(missing)?;
-        let blocks = if is_transposed {
+        let (entry, blocks) = if problem.dtype() == DType::E4m3 {
+            let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::Transpose, DType::E4m3);
             let v = &problem.tensors().v;
             let head_blocks = transpose::head_blocks(v.head_dim as u32, v.seqlen as u32);
-            u128::from(head_blocks) * (v.batch * v.heads) as u128
+            let entry = entries().find(|entry| entry.algorithm == Algorithm::Transpose);
+            (entry.ok_or_else(missing)?, u128::from(head_blocks) * (v.batch * v.heads) as u128)
         } else {
-            let blocks = self.copies.iter().flatten().map(|copy| {
-                u128::from(head_blocks(&copy.layout)) * (copy.layout.batch * copy.layout.heads) as u128
-            });
-            blocks.sum()
+            (pack_entry(Kernel::ForwardSm90.name())?, self.blocks())
         };
         let details = LaunchDetails { packed: self, ..LaunchDetails::default() };
         Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
-    }
-
-    /// About how many cycles that launch takes.
-    pub(super) fn cycles(&self, problem: &Problem, device: &Device) -> f64 {
-        let moved = self.copies.iter().zip(inputs(problem)).filter_map(|(copy, (_, tensor))| {
-            copy.map(|copy| {
-                let written = copy_bytes(&copy.layout) as f64;
-                written * (1.0 + tensor.head_dim as f64 / copy.layout.stride_seq as f64)
-            })
-        });
-        copy_cycles(moved.sum(), device)
     }
 
     /// Why these copies are made, and what they cost.
@@ -118,17 +144,16 @@ impl Packed {
             let cycles = copy_cycles(read + self.bytes as f64, device);
             return Cause { why: why.to_owned(), bytes: self.bytes, cycles };
         }
-        let copied = || self.copies.iter().zip(inputs(problem)).filter(|(copy, _)| copy.is_some());
-        let names = join(copied().map(|(_, (name, _))| name));
-        let why = copied().find_map(|(_, (name, tensor))| unreadable(name, tensor));
+        let tensors = inputs(problem);
+        let copied = self.copies.iter().zip(tensors).filter(|(copy, _)| copy.is_some());
+        let why = copied.into_iter().find_map(|(_, (name, tensor))| unreadable(name, tensor));
         let why = why.or_else(|| apart(problem, [false; 3])).unwrap_or_default();
-        let why = format!("before it, {names} copied to rows of whole 32-byte sectors, since {why}");
-        Cause { why, bytes: self.bytes, cycles: self.cycles(problem, device) }
+        self.copy_cause(tensors.map(|(name, _)| name), &why, device)
     }
 }
 
 /// Why copies are made, and what they cost.
-pub(super) struct Cause {
+pub(crate) struct Cause {
     why: String,
     bytes: u64,
     cycles: f64,
@@ -136,7 +161,7 @@ pub(super) struct Cause {
 
 impl Cause {
     /// In words, beside `attention` cycles.
-    pub(super) fn reason(&self, attention: f64) -> String {
+    pub(crate) fn reason(&self, attention: f64) -> String {
         let Self { why, bytes, cycles } = self;
         let share = 100.0 * cycles / (cycles + attention);
         format!("{why}: {bytes} bytes of workspace, about {share:.0} % of the time")

@@ -3,7 +3,7 @@
 
 use crate::element::Element;
 use crate::mask::KeyRange;
-use crate::params::{BackwardParams, Tickets};
+use crate::params::BackwardParams;
 use crate::ptx::{global, index, math};
 use crate::scheduler::WorkTile;
 use crate::softmax::reduce;
@@ -20,8 +20,7 @@ const CHUNK: u32 = 16;
 /// Lanes that take a row, a chunk of 16 bytes each.
 const ROW_LANES: u32 = 16;
 
-/// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another. The counters of
-/// `params.tickets`, if there are any, are set to 0.
+/// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another.
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`THREADS`] threads, without shared memory.
 ///
@@ -30,16 +29,6 @@ const ROW_LANES: u32 = 16;
 #[inline(always)]
 pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
     let attention = &params.attention;
-    let tickets = &params.tickets;
-    let unit = index::block() * THREADS + index::thread();
-    if tickets.counters != 0 && unit <= tickets.units {
-        let at = tickets.counters + Tickets::bytes(0) * unit as u64;
-        // SAFETY: the two counters are this thread's: there are more rows than units, and a block has more threads.
-        unsafe {
-            global::store_b32(at, 0);
-            global::store_b32(at + Tickets::COUNTER_BYTES, 0);
-        }
-    }
     // SAFETY: valid parameters have no empty axis.
     let work = unsafe { WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M)) };
     let shape = (work.queries, attention.head_dim_v);

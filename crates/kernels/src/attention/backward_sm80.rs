@@ -3,7 +3,9 @@
 //!
 //! As `backward_simt`, one kernel owns keys and one owns queries. A warp owns 16 or 32 rows of the block's,
 //! so that P and dS stay in the registers of the warp that computed them, where they are the A operands of
-//! the products behind. The other pair of tensors is copied a step ahead.
+//! the products behind. The other pair of tensors is copied a step ahead. No warp holds whole rows of dK and
+//! dV of the widest heads: two warps compute the same P and dS there, and half of the gradients' columns
+//! each.
 
 mod tile;
 
@@ -51,7 +53,7 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
         return;
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
-    let lane = Lane::current(T::S::ROWS);
+    let lane = lane::<T>(index::thread());
     let seen = QueryRange::of_keys(attention, &work, first_key, T::OWNED);
     // Found anew where it is needed: the loop has no registers to spare.
     // SAFETY: as above.
@@ -145,6 +147,8 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
                 |_, j| (8 * (j / 2) as u32 + (j % 2) as u32, j),
                 |i, _| 8 * i as u32,
             );
+            let first_column = first_column::<T>();
+            let (dout_tile, q_tile) = (dout_tile.from_column(first_column), q_tile.from_column(first_column));
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut dv, &p, dout_tile);
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut dk, &ds, q_tile);
             (member, first_row, stage) = (next_member, next_row, 1 - stage);
@@ -179,7 +183,7 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
         return;
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
-    let lane = Lane::current(T::S::ROWS);
+    let lane = lane::<T>(index::thread());
     let seen = TileMask::new(attention, &work, first_row, T::OWNED, T::STEP).seen;
     // `work` is found anew where it is needed, as in `backward_keys`.
     let fetch = |first_key: u32, stage: u32| {
@@ -254,6 +258,7 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
                 |i, _| (8 * i as u32, i),
                 |_, j| 8 * (j / 2) as u32 + (j % 2) as u32,
             );
+            let k_tile = k_tile.from_column(first_column::<T>());
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut dq, &ds, k_tile);
             (first_key, stage) = (first_key + T::STEP, 1 - stage);
         }
@@ -263,6 +268,19 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
             GlobalTile::of_head::<T::Element>(params.dq, &params.dq_strides, &work, work.head, q_shape);
         store::<T>(&dq_tile.from::<T::Element>(first_row, 0), &dq, attention.softmax_scale);
     }
+}
+
+/// Where a thread stands among the rows of the block: warps that share rows stand in the same ones.
+#[inline(always)]
+fn lane<T: Tile>(thread: u32) -> Lane {
+    let warp = thread / 32 / T::COLUMN_WARPS;
+    Lane::of_thread(32 * warp + thread % 32, T::S::ROWS)
+}
+
+/// The first of the gradients' columns that this thread's warp has.
+#[inline(always)]
+fn first_column<T: Tile>() -> u32 {
+    index::reread_thread() / 32 % T::COLUMN_WARPS * T::GRADIENT_COLUMNS
 }
 
 /// The tiles of a block: what it owns (K and V, or Q and dO), and two stages of what it goes over (the
@@ -321,13 +339,13 @@ unsafe fn copy<T: Tile>(tile: MmaTile<T::HeadDim>, rows: u32, source: &GlobalTil
 /// The tile is writable and this block's own.
 #[inline(always)]
 unsafe fn store<T: Tile>(tile: &GlobalTile, gradient: &T::Gradient, factor: f32) {
-    let lane = Lane::reread(T::Gradient::ROWS);
+    let (lane, first_column) = (lane::<T>(index::reread_thread()), first_column::<T>());
     let mut i = 0;
     while i < T::Gradient::ROWS {
         let row = lane.row(i);
         let mut j = 0;
         while j < T::Gradient::COLS {
-            let column = lane.column(j);
+            let column = first_column + lane.column(j);
             if row < tile.rows && column < tile.columns {
                 // SAFETY: the element exists in the block's tile, and is this lane's alone.
                 unsafe { T::Element::store(tile.at::<T::Element>(row, column), gradient[i][j] * factor) };

@@ -7,10 +7,6 @@
 //! registers of the products behind. Wide heads split roles: one warpgroup has P and dV, and the other dS and
 //! dK, of the same 64 keys.
 //!
-//! A launch that stores dS computes dQ too, without computing scores twice. Its blocks stay on their
-//! multiprocessors and take tiles of keys and, behind them, of queries ([`tickets`]); a tile is copied while
-//! the one before is multiplied.
-//!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared
 //! memory in turn, and dP runs beside the exponentials. Warpgroups begin these products in turn: one that
 //! multiplies from registers alone leaves a third of the tensor cores' time unused.
@@ -19,16 +15,14 @@ mod block;
 mod consumer;
 mod epilogue;
 mod producer;
-mod queries;
 mod scores;
 mod split;
-mod tickets;
 mod tile;
 
 use core::marker::PhantomData;
 
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Ring, Stages as _};
+use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
@@ -37,22 +31,19 @@ use block::Block;
 use consumer::Consumer;
 use split::SplitConsumer;
 pub use tile::{BackwardSm90Tile, Tile};
-use tickets::TileSlots;
-use tile::{DsRows, OwnedRows, OwnedStages, StepRows, StepStages};
+use tile::{OwnedRows, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
     if config.splits_roles() { 13 } else { 7 }
 }
 
-/// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries; all of
-/// them where dS is stored.
+/// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries.
 ///
-/// `maps` is the address of the tensor maps of Q, K, V, dO and dS, [heads, panels of 64 queries, keys, 64], as
-/// [`Panels::load`] wants them, with boxes of 64 rows, or of a step where that has more. Launch:
-/// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory in
-/// a block for each tile, ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries; where dS is
-/// stored, any number of blocks for all tiles.
+/// `maps` is the address of the tensor maps of Q, K, V and dO, as [`Panels::load`] wants them, with boxes of
+/// [`BackwardSm90Config::owned`] rows of what the block owns, and of a step of the others. Launch: a block of
+/// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
+/// for each tile: ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
@@ -65,9 +56,6 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     unsafe {
         let pipeline = Pipeline::<T>::new();
         let maps = Maps { first: maps };
-        if T::STORES_DS {
-            return all_gradients(params, maps, pipeline);
-        }
         let block = Block::<T>::new(params);
         if block.is_empty() {
             return;
@@ -78,63 +66,21 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
         barrier::sync(0, BackwardSm90Config::THREADS);
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(T::CONFIG.registers().1);
+            give_registers(BackwardSm90Config::REGISTERS.1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
-                1 if T::OWNS_KEYS => producer::write_block_statistics(params, pipeline, &block),
-                2 if params.fix_up != 0 => producer::clear_block_ends(params, pipeline, &block),
+                1 if T::OWNS_KEYS => producer::write_statistics(params, pipeline, &block),
+                2 if params.fix_up != 0 => producer::clear_ends(params, pipeline, &block),
                 _ => {}
             }
         } else {
-            take_registers(T::CONFIG.registers().0);
+            take_registers(BackwardSm90Config::REGISTERS.0);
             if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run(params, &block);
             } else if warpgroup == 0 {
                 SplitConsumer::<T, false>::new(pipeline).run(params, &block);
             } else {
                 SplitConsumer::<T, true>::new(pipeline).run(params, &block);
-            }
-        }
-    }
-}
-
-/// [`backward_sm90`] where dS is stored.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: Pipeline<T>) {
-    // SAFETY: as in `backward_sm90`; each of the warps that read slots leaves each tile once.
-    unsafe {
-        if index::thread() == 0 {
-            pipeline.init(params);
-            TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
-        }
-        barrier::sync(0, BackwardSm90Config::THREADS);
-        let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
-        let slots = pipeline.schedule();
-        if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(T::CONFIG.registers().1);
-            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
-                0 if leads_warp() => {
-                    producer::copy_tiles(params, maps, pipeline, TileSlots::consumer(slots));
-                }
-                1 => producer::write_all_statistics(params, pipeline, TileSlots::consumer(slots)),
-                2 if params.fix_up != 0 => {
-                    producer::clear_all_ends(params, pipeline, TileSlots::consumer(slots));
-                }
-                3 if leads_warp() => tickets::announce::<T>(params, TileSlots::producer(slots)),
-                _ => {}
-            }
-        } else {
-            take_registers(T::CONFIG.registers().0);
-            let slots = TileSlots::consumer(slots);
-            if !T::CONFIG.splits_roles() {
-                Consumer::new(pipeline).run_tiles(params, slots);
-            } else if warpgroup == 0 {
-                SplitConsumer::<T, false>::new(pipeline).run_tiles(params, slots);
-            } else {
-                SplitConsumer::<T, true>::new(pipeline).run_tiles(params, slots);
             }
         }
     }
@@ -168,7 +114,7 @@ impl<T: Tile> Pipeline<T> {
         }
         // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
         unsafe {
-            Ring::<OwnedStages<T>>::init(self.owned_barriers(), consumers);
+            Ring::<Count<1>>::init(self.owned_barriers(), consumers);
             Ring::<StepStages<T>>::init_filled_by(
                 self.step_barriers(),
                 if T::OWNS_KEYS { 2 } else { 1 },
@@ -179,55 +125,36 @@ impl<T: Tile> Pipeline<T> {
 
     #[inline(always)]
     fn owned_barriers(self) -> u32 {
-        self.base + const { T::CONFIG.barriers_offset() }
+        self.base + T::CONFIG.barriers_offset()
     }
 
     #[inline(always)]
     fn step_barriers(self) -> u32 {
-        self.owned_barriers() + Ring::<OwnedStages<T>>::BYTES
+        self.owned_barriers() + Ring::<Count<1>>::BYTES
     }
 
     /// The owned rows of K and V, or of Q and dO.
     #[inline(always)]
-    fn owned(self, which: u32, stage: u32) -> Panels<OwnedRows<T>> {
-        Panels::new(self.base + const { T::CONFIG.owned_bytes() } * stage + Panels::<OwnedRows<T>>::BYTES * which)
+    fn owned(self, which: u32) -> Panels<OwnedRows<T>> {
+        Panels::new(self.base + Panels::<OwnedRows<T>>::BYTES * which)
     }
 
-    /// A stage of the others: of Q and dO, or of K and V.
+    /// The first stage of the others: of Q and dO, or of K and V.
     #[inline(always)]
-    fn step(self, which: u32, stage: u32) -> Panels<StepRows<T>> {
-        let first = const { T::CONFIG.owned_stages() } * const { T::CONFIG.owned_bytes() } + const { T::CONFIG.step_bytes() } * stage;
-        Panels::new(self.base + first + Panels::<StepRows<T>>::BYTES * which)
-    }
-
-    /// The `panel`-th of a stage's panels of dS, behind its keys.
-    #[inline(always)]
-    fn ds(self, stage: u32, panel: u32) -> Panels<DsRows> {
-        Panels::<DsRows>::new(self.step(1, stage).address).stage(panel)
-    }
-
-    /// Where tiles are announced.
-    #[inline(always)]
-    fn schedule(self) -> u32 {
-        self.base + const { T::CONFIG.schedule_offset() }
-    }
-
-    /// Warps that read what is announced: those that multiply, copy, write statistics, and clear ends.
-    #[inline(always)]
-    fn readers(self, params: &BackwardParams) -> u32 {
-        BackwardSm90Config::WARPGROUPS * WARPS + 2 + (params.fix_up != 0) as u32
+    fn step(self, which: u32) -> Panels<StepRows<T>> {
+        Panels::new(self.base + T::CONFIG.owned_bytes() + Panels::<StepRows<T>>::BYTES * which)
     }
 
     /// Where P is handed on.
     #[inline(always)]
     fn weights(self) -> u32 {
-        self.base + const { T::CONFIG.weights_offset() }
+        self.base + T::CONFIG.weights_offset()
     }
 
     /// The statistics of a stage's queries.
     #[inline(always)]
     fn statistics(self, stage: u32) -> u32 {
-        self.base + const { T::CONFIG.statistics_offset() } + const { T::CONFIG.statistics_bytes() } * stage
+        self.base + T::CONFIG.statistics_offset() + T::CONFIG.statistics_bytes() * stage
     }
 }
 
@@ -248,11 +175,5 @@ impl Maps {
     #[inline(always)]
     fn queries(self) -> [u64; 2] {
         [self.first, self.first + 3 * tma::TensorMap::BYTES]
-    }
-
-    /// Of dS.
-    #[inline(always)]
-    fn ds(self) -> u64 {
-        self.first + 4 * tma::TensorMap::BYTES
     }
 }

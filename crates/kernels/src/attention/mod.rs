@@ -2,6 +2,8 @@
 
 pub mod alignment;
 pub mod backward_delta;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod backward_dq_sm90;
 pub mod backward_simt;
 pub mod backward_sinks;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

@@ -1,8 +1,8 @@
 //! Copying rows that start anywhere into rows that tensor maps can describe.
 //!
-//! Hopper's tensor copies want addresses and strides at multiples of 16 bytes. Where rows of Q, K or V lie
-//! otherwise, as those of a contiguous [B, H, S, 129] do, one launch copies them to rows of whole 32-byte
-//! sectors, with zeros behind the last column.
+//! Hopper's tensor copies want addresses and strides at multiples of 16 bytes. Where rows of what is
+//! read lie otherwise, as those of a contiguous [B, H, S, 129] do, one launch copies them to rows of whole
+//! 32-byte sectors, with zeros behind the last column.
 //!
 //! Each thread writes 16 bytes of a row at a time. It reads the one or two aligned 16 bytes that hold them,
 //! and shifts: its neighbour reads the second of them too, out of L1, which has a multiple of the bandwidth
@@ -34,7 +34,7 @@ pub const fn block_rows(chunks: u32) -> u32 {
     ROWS as u32 * (THREADS / chunks)
 }
 
-/// Copies the rows of up to three tensors.
+/// Copies the rows of up to four tensors.
 ///
 /// Launch: the last of `params.ends` blocks of [`THREADS`] threads, without shared memory.
 ///
@@ -43,16 +43,18 @@ pub const fn block_rows(chunks: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn pack(params: &PackParams) {
     let block = index::block();
-    let [first_end, second_end, _] = params.ends;
-    let [first, second, third] = &params.tensors;
+    let [first_end, second_end, third_end, _] = params.ends;
+    let [first, second, third, fourth] = &params.tensors;
     // SAFETY: the tensors are valid device memory, and their targets overlap nothing.
     unsafe {
         if block < first_end {
             pack_block(first, block);
         } else if block < second_end {
             pack_block(second, block - first_end);
-        } else {
+        } else if block < third_end {
             pack_block(third, block - second_end);
+        } else {
+            pack_block(fourth, block - third_end);
         }
     }
 }

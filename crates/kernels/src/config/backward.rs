@@ -60,10 +60,11 @@ impl BackwardConfig {
     }
 }
 
-/// Tile of a backward kernel on tensor cores, otherwise as [`BackwardConfig`]: each warp owns 16 or 32 rows.
+/// Tile of a backward kernel on tensor cores, otherwise as [`BackwardConfig`]: each warp owns 16 or 32 rows,
+/// or shares 16 with another, where registers hold no whole rows of both gradients ([`Self::column_warps`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardMmaConfig {
-    /// Rows of a block: 16 or 32 for each warp.
+    /// Rows of a block: 16 or 32 for each warp, or 8 of wide rows.
     pub owned: u32,
     /// Rows of a step, a multiple of 16.
     pub step: u32,
@@ -74,6 +75,12 @@ pub struct BackwardMmaConfig {
 }
 
 impl BackwardMmaConfig {
+    /// The widest rows of which no two warps share the gradients.
+    const BOTH_GRADIENTS: u32 = 128;
+
+    /// Rows of a block, in words.
+    const ROWS: &str = "16 or 32 for each warp, or 8 above HEAD_DIM 128";
+
     /// Threads of a block.
     pub const fn threads(&self) -> u32 {
         32 * self.warps
@@ -91,11 +98,29 @@ impl BackwardMmaConfig {
         (2 * self.owned as u64 + 4 * self.step as u64).saturating_mul(2 * self.head_dim as u64 + 16)
     }
 
+    /// Warps that own the same rows: each computes P and dS of all columns of a step, and its share of the
+    /// gradients' columns.
+    #[inline]
+    pub const fn column_warps(&self) -> u32 {
+        if self.owned < 16 * self.warps { 2 } else { 1 }
+    }
+
+    /// Rows of a warp: 16 or 32.
+    #[inline]
+    pub const fn warp_rows(&self) -> u32 {
+        self.owned * self.column_warps() / self.warps
+    }
+
+    /// Columns of a gradient that a warp has.
+    #[inline]
+    pub const fn gradient_columns(&self) -> u32 {
+        self.head_dim / self.column_warps()
+    }
+
     /// Registers that a thread needs for its parts of P and dS, and of one gradient, at the least.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
-        let rows = (self.owned / self.warps) as u64;
-        rows.saturating_mul(2 * self.step as u64 + self.head_dim as u64) / 32
+        (self.warp_rows() as u64).saturating_mul(2 * self.step as u64 + self.gradient_columns() as u64) / 32
     }
 
     /// Whether the shape is one that the kernels can be instantiated with, whatever the device.
@@ -115,12 +140,14 @@ impl BackwardMmaConfig {
             return Err(Infeasible::Threads { needed: warps.saturating_mul(32), limit: MAX_THREADS });
         }
         let sizes = all([
-            check_multiple("the rows of a block", owned, 16 * warps),
+            check_multiple("the rows of a block", owned, 8 * warps),
             check_multiple("the rows of a step", step, 16),
-            check_multiple("HEAD_DIM", head_dim, 16),
+            check_multiple("HEAD_DIM", head_dim, 16 * self.column_warps()),
         ]);
-        if sizes.is_ok() && owned > 32 * warps {
-            return Err(Infeasible::Rows { block_m: owned, available: "16 or 32 for each warp" });
+        // A warp holds 16 narrower rows of both gradients by itself.
+        let are_shared = owned / warps == 8 && head_dim > Self::BOTH_GRADIENTS;
+        if sizes.is_ok() && !are_shared && !matches!(owned / warps, 16 | 32) {
+            return Err(Infeasible::Rows { block_m: owned, available: Self::ROWS });
         }
         sizes
     }
@@ -149,8 +176,17 @@ mod tests {
         let config = BackwardMmaConfig { owned: 128, step: 32, head_dim: 64, warps: 4 };
         assert_eq!(config.check(2, &limits), Ok(()));
         let rows = BackwardMmaConfig { owned: 256, ..config };
-        let available = "16 or 32 for each warp";
+        let available = "16 or 32 for each warp, or 8 above HEAD_DIM 128";
         assert_eq!(rows.check(1, &limits), Err(Infeasible::Rows { block_m: 256, available }));
+        let shared = BackwardMmaConfig { owned: 32, ..config };
+        assert_eq!(shared.check(1, &limits), Err(Infeasible::Rows { block_m: 32, available }));
+        let wide = BackwardMmaConfig { owned: 64, step: 16, head_dim: 256, warps: 8 };
+        assert_eq!((wide.column_warps(), wide.warp_rows(), wide.gradient_columns()), (2, 16, 128));
+        // All that a block has on the smallest devices since sm_80.
+        assert_eq!(
+            (wide.shared_bytes(), wide.accumulators(), wide.check(1, &limits)),
+            (99 << 10, 80, Ok(()))
+        );
         let step = BackwardMmaConfig { step: 24, ..config };
         let of = Infeasible::Multiple { what: "the rows of a step", value: 24, of: 16 };
         assert_eq!(step.check(1, &limits), Err(of));

@@ -10,8 +10,6 @@ use super::{LINE, SHARED};
 pub struct BackwardSm90Config {
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
     pub owns_keys: bool,
-    /// Whether a block stores dS, and goes on to tiles of queries, which compute dQ from it.
-    pub stores_ds: bool,
     /// Rows of a step, a multiple of 32.
     pub step: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
@@ -26,17 +24,11 @@ impl BackwardSm90Config {
     /// Warpgroups that multiply.
     pub const WARPGROUPS: u32 = 2;
 
-    /// Queries of a tile that computes dQ from stored dS.
-    pub const QUERIES: u32 = Self::WARPGROUPS * Self::WARPGROUP_ROWS;
-
     /// Threads of a block: a warpgroup more, which copies.
     pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
 
-    /// Registers of a thread that multiplies, and of one that copies or announces tiles: together what the
-    /// block starts with.
-    pub const fn registers(&self) -> (u32, u32) {
-        if self.stores_ds && self.splits_roles() { (232, 40) } else { (240, 24) }
-    }
+    /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
+    pub const REGISTERS: (u32, u32) = (240, 24);
 
     /// The widest rows of which a warpgroup holds dK and dV.
     const BOTH_GRADIENTS: u32 = 128;
@@ -51,11 +43,6 @@ impl BackwardSm90Config {
     #[inline]
     pub const fn owned(&self) -> u32 {
         if self.splits_roles() { Self::WARPGROUP_ROWS } else { Self::WARPGROUPS * Self::WARPGROUP_ROWS }
-    }
-
-    /// Rows of a box that a tensor map of what a block owns describes.
-    pub const fn box_rows(&self) -> u32 {
-        if self.stores_ds { self.step } else { self.owned() }
     }
 
     /// Bytes of P, fp32, on its way from one warpgroup to the other.
@@ -73,20 +60,9 @@ impl BackwardSm90Config {
         2 * self.row_bytes(self.owned() as u64) as u32
     }
 
-    /// Tiles of which shared memory holds what a block owns: the next one's too where that fits.
-    pub const fn owned_stages(&self) -> u32 {
-        if self.stores_ds && self.needed(2, 3) <= SHARED as u64 { 2 } else { 1 }
-    }
-
-    /// Bytes of a step of both others; where dS is read, of K and of dS if that is more.
+    /// Bytes of a step of both others.
     pub const fn step_bytes(&self) -> u32 {
-        self.step_needed() as u32
-    }
-
-    const fn step_needed(&self) -> u64 {
-        let (both, of_queries) = (self.row_bytes(2 * self.step as u64), self.row_bytes(self.step as u64));
-        let of_queries = of_queries.saturating_add(2 * self.step as u64 * Self::QUERIES as u64);
-        if self.stores_ds && of_queries > both { of_queries } else { both }
+        2 * self.row_bytes(self.step as u64) as u32
     }
 
     /// Bytes of a step's statistics of queries, two fp32 each.
@@ -96,12 +72,12 @@ impl BackwardSm90Config {
 
     /// Steps that shared memory holds at once: three where they fit.
     pub const fn stages(&self) -> u32 {
-        if self.needed(1, 3) <= SHARED as u64 { 3 } else { 2 }
+        if self.needed(3) <= SHARED as u64 { 3 } else { 2 }
     }
 
     /// Where the statistics begin: behind all tiles.
     pub const fn statistics_offset(&self) -> u32 {
-        self.owned_stages() * self.owned_bytes() + self.stages() * self.step_bytes()
+        self.owned_bytes() + self.stages() * self.step_bytes()
     }
 
     /// Where P lies.
@@ -109,23 +85,10 @@ impl BackwardSm90Config {
         self.statistics_offset() + self.stages() * self.statistics_bytes()
     }
 
-    /// Where tiles are announced.
-    pub const fn schedule_offset(&self) -> u32 {
-        self.weights_offset() + self.weights_bytes()
-    }
-
     /// Where the barriers begin.
     pub const fn barriers_offset(&self) -> u32 {
-        self.schedule_offset() + self.schedule_bytes()
+        self.weights_offset() + self.weights_bytes()
     }
-
-    /// Bytes of what is announced of tiles.
-    const fn schedule_bytes(&self) -> u32 {
-        if self.stores_ds { Self::SCHEDULE_BYTES } else { 0 }
-    }
-
-    /// Bytes of two slots in which tiles are announced, and of their barriers.
-    pub const SCHEDULE_BYTES: u32 = 160;
 
     /// Bytes from a full barrier to that where steps land that are fixed up before they fill the stage.
     pub const fn fix_up_distance(&self) -> u32 {
@@ -134,25 +97,24 @@ impl BackwardSm90Config {
 
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
-        self.shared_needed() as u32
+        self.needed(self.stages() as u64) as u32
     }
 
     /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        self.needed(self.owned_stages() as u64, self.stages() as u64)
+        self.needed(self.stages() as u64)
     }
 
-    /// Bytes of shared memory with so many stages of what is owned, and of steps.
-    const fn needed(&self, owned_stages: u64, stages: u64) -> u64 {
+    /// Bytes of shared memory with so many stages.
+    const fn needed(&self, stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
         // Two barriers of 8 bytes each: of the owned tensors, of a stage, and of where that lands.
-        let stage = self.step_needed().saturating_add(statistics + 32);
+        let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 32);
         let weights =
             if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
-        let owned = self.row_bytes(2 * self.owned() as u64).saturating_add(16).saturating_mul(owned_stages);
-        let beside = weights.saturating_add(self.schedule_bytes() as u64);
-        owned.saturating_add(beside).saturating_add(stages.saturating_mul(stage))
+        let owned = self.row_bytes(2 * self.owned() as u64).saturating_add(weights);
+        owned.saturating_add(stages.saturating_mul(stage)).saturating_add(16)
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P
@@ -203,10 +165,8 @@ impl BackwardSm90Config {
         if let Err(reason) = check_shared(self.shared_needed(), limits) {
             return Err(reason);
         }
-        let (accumulators, limit) = (self.accumulators(), self.registers().0);
-        // Where tiles are announced, what belongs to them is read again from their slots.
-        let others = if self.stores_ds { OTHER_REGISTERS - 8 } else { OTHER_REGISTERS };
-        let needed = accumulators.saturating_add(others);
+        let (accumulators, limit) = (self.accumulators(), Self::REGISTERS.0);
+        let needed = accumulators.saturating_add(OTHER_REGISTERS);
         if needed > limit as u64 {
             let threads = Self::THREADS;
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
@@ -221,17 +181,13 @@ mod tests {
 
     #[test]
     fn three_steps_are_held_where_they_fit() {
-        let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 128 };
+        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 128 };
         assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
         assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (208, Ok(())));
-        let queries = BackwardSm90Config { owns_keys: false, stores_ds: false, step: 128, head_dim: 128 };
+        let queries = BackwardSm90Config { owns_keys: false, step: 128, head_dim: 128 };
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
-        let whole = BackwardSm90Config { stores_ds: true, ..keys };
-        assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, 231_104));
-        let narrow = BackwardSm90Config { head_dim: 64, ..whole };
-        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (24 << 10, 2, 3));
-        let wide = BackwardSm90Config { owns_keys: true, stores_ds: true, step: 64, head_dim: 256 };
+        let wide = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 256 };
         assert_eq!((wide.owned(), wide.stages(), wide.accumulators()), (64, 2, 176));
         assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));
         let wide = BackwardSm90Config { head_dim: 192, ..wide };
@@ -241,7 +197,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_its_numbers() {
         let reason = |owns_keys, step, head_dim| {
-            BackwardSm90Config { owns_keys, stores_ds: false, step, head_dim }
+            BackwardSm90Config { owns_keys, step, head_dim }
                 .check(1, &Limits::of(90))
                 .expect_err("infeasible")
         };
@@ -250,7 +206,7 @@ mod tests {
         assert!(matches!(reason(true, 128, 64), Infeasible::Registers { needed: 256, limit: 240, .. }));
         assert!(matches!(reason(true, 96, 256), Infeasible::SharedMemory { .. }));
         assert!(matches!(reason(false, u32::MAX - 31, 256), Infeasible::SharedMemory { .. }));
-        let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 64 };
+        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 64 };
         assert_eq!(keys.check(2, &Limits::of(90)), Err(Infeasible::Blocks { blocks: 2, limit: 1 }));
     }
 }

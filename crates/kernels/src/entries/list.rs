@@ -3,7 +3,7 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
+    Line, backward_delta, backward_dq_sm90, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
     backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm90, backward_queries,
     backward_queries_dropout, backward_queries_sm80, backward_queries_sm90, backward_sinks, decode,
     decode_combine, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
@@ -131,11 +131,19 @@ pub(super) const LIST: &[Line] = &[
     decode_combine(),
     // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers
     // leave room for). Warps of 32 rows load each row of the others half as often as those of 16, where the
-    // accumulators leave registers for it.
+    // accumulators leave registers for it. Two warps share 16 rows where one does not hold dK and dV of them.
+    // Each HEAD_DIM has one that fits the 99 KiB of the smallest devices since sm_80.
     backward_keys_sm80(128, 32, 64, 4, 2),
     backward_keys_sm80(64, 32, 128, 4, 2),
+    backward_keys_sm80(64, 16, 160, 4, 2),
+    backward_keys_sm80(64, 16, 192, 8, 1),
+    backward_keys_sm80(64, 16, 256, 8, 1),
     backward_queries_sm80(128, 32, 64, 4, 2),
     backward_queries_sm80(128, 32, 128, 4, 2),
+    backward_queries_sm80(64, 32, 128, 4, 2),
+    backward_queries_sm80(64, 32, 160, 4, 2),
+    backward_queries_sm80(64, 16, 192, 4, 2),
+    backward_queries_sm80(64, 16, 256, 4, 2),
     // Of Hopper alone: copies by tensor maps, and wgmma.
     //
     // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full
@@ -190,6 +198,7 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90(64, 64),
     backward_keys_ds_sm90(64, 96),
     backward_keys_ds_sm90(64, 128),
+    backward_keys_ds_sm90(64, 144),
     backward_keys_ds_sm90(64, 160),
     backward_keys_ds_sm90(64, 192),
     backward_keys_ds_sm90(64, 256),
@@ -203,6 +212,17 @@ pub(super) const LIST: &[Line] = &[
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),
+    // (BLOCK_M, HEAD_DIM).
+    backward_dq_sm90(256, 64),
+    backward_dq_sm90(128, 64),
+    backward_dq_sm90(256, 96),
+    backward_dq_sm90(128, 96),
+    backward_dq_sm90(256, 128),
+    backward_dq_sm90(128, 128),
+    backward_dq_sm90(128, 144),
+    backward_dq_sm90(128, 160),
+    backward_dq_sm90(128, 192),
+    backward_dq_sm90(128, 256),
     // Copies what tensor maps cannot describe.
     pack(),
     // Copies V of 8 bits for the tensor cores.

@@ -38,43 +38,15 @@ pub struct BackwardParams {
     pub fix_up: u32,
     /// dS, where a launch stores it or reads it.
     pub ds: StoredDs,
+    /// The first head of the launch, of one sequence after the other: of key/value heads where blocks own
+    /// keys. Read by `attention::backward_sm90` and `attention::backward_dq_sm90` alone.
+    pub first_head: u32,
     /// Gradient of lse, fp32 in its order; 0 where there is none.
     pub dlse: u64,
     /// Gradient of the sinks, fp32 in their order; 0 where it is not wanted.
     pub dsinks: u64,
     /// Sequences that a sink is for: all, or 1 where each has its own.
     pub sequences_of_sink: u32,
-    /// The tiles of a launch that computes all gradients.
-    pub tickets: Tickets,
-}
-
-/// The order in which the blocks of a launch that computes all gradients take their tiles. A unit is a
-/// key/value head of a sequence with its query heads: tiles of keys, which store dS, and tiles of queries.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tickets {
-    /// Counters, 0 before the launch: [`Self::bytes`] from a multiple of 32 on.
-    pub counters: u64,
-    /// How many units there are.
-    pub units: u32,
-    /// Units whose dS is stored at a time, at least 1.
-    pub ring: u32,
-    /// Units of keys that come before the queries of the first unit, below `ring`.
-    pub lag: u32,
-    /// Tiles of keys of a unit.
-    pub key_tiles: u32,
-    /// Tiles of queries of a query head.
-    pub query_tiles: u32,
-}
-
-impl Tickets {
-    /// Bytes of a counter, which has a sector of L2 for itself.
-    pub const COUNTER_BYTES: u64 = 32;
-
-    /// Bytes of the counters of so many units: of tickets, and of two for each unit.
-    pub const fn bytes(units: u64) -> u64 {
-        2 * Self::COUNTER_BYTES * (1 + units)
-    }
 }
 
 /// dS / softmax_scale of the query heads of a launch, in the storage type, as `attention::stored_ds` says.
@@ -83,8 +55,8 @@ impl Tickets {
 pub struct StoredDs {
     /// The first byte, a multiple of 16.
     pub address: u64,
-    /// Pieces of 16 bytes from one panel of 64 queries to the next; of all heads there are below 2^32.
-    pub panel_pieces: u32,
-    /// Pieces from one head to the next.
-    pub head_pieces: u32,
+    /// Bytes from one panel of 64 queries to the next.
+    pub panel_bytes: u64,
+    /// Bytes from one head to the next.
+    pub head_bytes: u64,
 }

@@ -7,9 +7,14 @@ use super::Strides;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackParams {
     /// What is copied; those behind the last have no blocks.
-    pub tensors: [PackTensor; 3],
-    /// Blocks of the first tensor, of the first two, and of all.
-    pub ends: [u32; 3],
+    pub tensors: [PackTensor; Self::MOST],
+    /// Blocks of the first tensor, of the first two, of three, and of all.
+    pub ends: [u32; Self::MOST],
+}
+
+impl PackParams {
+    /// The most tensors of a launch: Q, K, V and dO.
+    pub const MOST: usize = 4;
 }
 
 /// A [B, S, H, D] view of 16-bit elements, and where it is copied to: [B, H, S, 8·`chunks`], contiguous.

@@ -125,27 +125,6 @@ copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);
 
-/// Begins to bring the box at `coordinates` of a tensor of 4 dimensions to L2, from where a later load has it
-/// sooner (`cp.async.bulk.prefetch.tensor.4d.L2.global`).
-///
-/// # Safety
-/// As [`load_4d`], of its map and coordinates.
-#[inline(always)]
-#[track_caller]
-pub unsafe fn prefetch_4d(map: u64, coordinates: [i32; 4]) {
-    cfg_select! {
-        target_arch = "nvptx64" => {
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe {
-                asm!(concat!("cp.async.bulk.prefetch.tensor.4d.L2.global [{map}, {{", box_at!(0 1 2 3), "}}];"),
-                    in(reg32) coordinates[0], in(reg32) coordinates[1], in(reg32) coordinates[2],
-                    in(reg32) coordinates[3], map = in(reg64) map, options(nostack))
-            }
-        }
-        _ => { fa_sim::tma::prefetch_box(map, coordinates) }
-    }
-}
-
 /// Begins to store `bytes` consecutive bytes, as a box is stored
 /// (`cp.async.bulk.global.shared::cta.bulk_group`).
 ///

@@ -142,6 +142,12 @@ impl<W: Width> MmaTile<W> {
         Self::new(self.at(row, 0))
     }
 
+    /// The columns from `column`, a multiple of 8, on.
+    #[inline(always)]
+    pub fn from_column(self, column: u32) -> Self {
+        Self::new(self.at(0, column))
+    }
+
     /// Writes zeros into the columns from `first`, an even one, on, in `rows` rows. A barrier must follow
     /// before others read them.
     ///

@@ -115,18 +115,6 @@ impl<X: Extent> Panels<X> {
         }
     }
 
-    /// Begins to bring the rows from `row` on of a head of a sequence to L2, where it is one panel.
-    ///
-    /// # Safety
-    /// As [`Self::load`].
-    #[inline(always)]
-    #[track_caller]
-    pub unsafe fn prefetch(map: u64, row: u32, head: u32, batch: u32) {
-        const { assert!(Self::COUNT == 1) };
-        // SAFETY: the map is the view's.
-        unsafe { tma::prefetch_4d(map, [0, row as i32, head as i32, batch as i32]) };
-    }
-
     /// The panels of the tile, from row `row`, a multiple of eight, on: what [`Self::at`] and stores start
     /// from.
     #[inline(always)]

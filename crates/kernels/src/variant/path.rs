@@ -68,6 +68,7 @@ impl Variant {
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
+                Algorithm::BackwardDqSm90 => ("attention::backward_dq_sm90", "backward_dq_sm90"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
@@ -120,9 +121,9 @@ impl Variant {
                 format!("{module}::BackwardSimtTile<{element}, {owned}, {step}, {d}, {dropout}>")
             }
             Config::BackwardMma(c) => {
-                let rows = c.owned / c.warps / 8;
+                let (rows, columns) = (c.warp_rows() / 8, c.gradient_columns());
                 format!(
-                    "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}>",
+                    "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}, {columns}>",
                     c.warps, c.step, c.head_dim
                 )
             }
@@ -133,6 +134,9 @@ impl Variant {
                 format!(
                     "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
                 )
+            }
+            Config::BackwardDqSm90(c) => {
+                format!("{module}::BackwardDqSm90Tile<{element}, {}, {}>", c.block_m, c.head_dim)
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -162,6 +162,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "row < tile.rows && column < tile.columns",
                 "column < tile.columns",
             ),
+            defect(
+                "backward_sm80_columns",
+                "warps that share rows have the same columns of the gradients",
+                "index::reread_thread() / 32 % T::COLUMN_WARPS * T::GRADIENT_COLUMNS",
+                "index::reread_thread() / 32 * 0",
+            ),
         ],
     },
     Family {

@@ -145,6 +145,44 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
+        file: "crates/host/src/backward/packed.rs",
+        entries: "backward_",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_copies_dout",
+                "dO that no tensor map describes is read where it is",
+                "(dout, is_unmapped(\"dout\", dout))",
+                "(dout, false)",
+            ),
+            defect(
+                "backward_copies_place",
+                "copies lie where delta does",
+                "addresses.forward.workspace + stored::workspace_bytes(problem.forward(), 0)",
+                "addresses.forward.workspace",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/host/src/backward/launch.rs",
+        entries: "backward_",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_copies_ds",
+                "dS lies where the copies do",
+                "addresses.forward.workspace + copies.bytes",
+                "addresses.forward.workspace",
+            ),
+            defect(
+                "backward_copies_address",
+                "tensors that start anywhere are read by tensor maps",
+                "copy.is_some() || address.is_multiple_of(16)",
+                "copy.is_some() || address.is_multiple_of(2)",
+            ),
+        ],
+    },
+    Family {
         file: "crates/host/src/backward/stored.rs",
         entries: "backward",
         tests: &["backward"],

@@ -41,7 +41,8 @@ impl Target {
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90 => Some(BackwardKernel::BackwardSm90),
+            | Algorithm::BackwardQueriesSm90
+            | Algorithm::BackwardDqSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
         });
         BackwardRequest {
@@ -83,8 +84,7 @@ impl Takes for Target {
     }
 
     fn step(&self) -> usize {
-        // Contiguous rows of Hopper's kernel lie multiples of 16 bytes apart.
-        if self.request().kernel == Some(BackwardKernel::BackwardSm90) { 8 } else { 1 }
+        1
     }
 
     fn takes(&self, problem: &Problem) -> bool {
@@ -98,7 +98,8 @@ impl Takes for Target {
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
+            | Algorithm::BackwardQueriesSm90
+            | Algorithm::BackwardDqSm90 => self.is_planned(problem),
             _ => true,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::forward::Dropout;
+use crate::backward::BackwardAddresses;
 use crate::sim::Sim;
 use crate::{DType, Options, Problem, TensorLayout, Tensors};
 use fa_kernels::entries::entries;
@@ -134,13 +135,14 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
         ("backward_dq_sm90_f16_m128_n64_d64", 2 * 6),
     ];
     assert_eq!(names, expected);
-    let anywhere: Vec<_> = fast.unaligned().iter().map(|launch| launch.entry.name).collect();
+    // Copies of all take the place of dS.
     let expected = [
+        "pack",
         "backward_delta_f16",
-        "backward_keys_sm80_f16_m32_n128_d64_w4",
-        "backward_queries_sm80_f16_m128_n32_d64_w4",
+        "backward_keys_sm90_f16_m64_n128_d64",
+        "backward_queries_sm90_f16_m128_n128_d64",
     ];
-    assert_eq!(anywhere, expected);
+    assert_eq!(names_of(fast.unaligned()), expected);
     let turing = Device { compute_capability: 75, ..sim.clone() };
     let tensors = *problem(64).forward().tensors();
     let fp32 = BackwardProblem::like(Problem::new(tensors, DType::F32, Options::default()).unwrap()).unwrap();
@@ -157,8 +159,27 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
         );
     }
     assert_eq!(plan(&problem(136), &sim, None).unwrap().kernel(), BackwardKernel::BackwardSm90);
-    let error = plan(&problem(136), &sim, Some(BackwardKernel::BackwardSm80)).unwrap_err().to_string();
-    assert!(error.starts_with("kernel backward_sm80 cannot be run: its registers hold"), "{error}");
+    // Before Hopper each HEAD_DIM has a tile of both launches that fits the smallest devices since sm_80.
+    let ada = Device { compute_capability: 89, shared_per_block: 99 << 10, ..sim };
+    for head_dim in [8, 64, 65, 128, 129, 160, 161, 192, 193, 256] {
+        let plan = plan(&problem(head_dim), &ada, None).unwrap();
+        assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80, "{head_dim}");
+    }
+}
+
+/// A problem whose Q and dO, and whose K and V, are views of the same layout each.
+fn of_layouts([q, kv]: [TensorLayout; 2]) -> BackwardProblem {
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap()
+}
+
+fn planned(problem: &BackwardProblem, device: &Device, workspace_limit: Option<u64>) -> BackwardPlan {
+    let request = BackwardRequest { workspace_limit, ..BackwardRequest::default() };
+    Plan::new(problem, device, &request).unwrap()
+}
+
+fn names_of(launches: &[Launch<BackwardProblem>]) -> Vec<&str> {
+    launches.iter().map(|launch| launch.entry.name).collect()
 }
 
 #[test]
@@ -206,17 +227,102 @@ fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
 }
 
 #[test]
-fn what_tensor_maps_do_not_describe_is_left_to_the_kernel_before() {
-    let odd = TensorLayout::bshd(2, 100, 6, 60);
-    let kv = TensorLayout::bshd(2, 300, 2, 60);
-    let tensors = Tensors { q: odd, k: kv, v: kv, o: odd };
-    let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
-    let problem = BackwardProblem::like(problem).unwrap();
-    let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
-    assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80);
-    let why = "q's heads stride is 60 elements, and tensor maps take positive multiples of 8 below 2^39";
-    assert_eq!(plan.reasons()[0], format!("backward_sm80: on tensor cores; not backward_sm90: {why}"));
+fn what_tensor_maps_do_not_describe_is_copied_first() {
+    let layouts = [TensorLayout::bshd(2, 100, 6, 129), TensorLayout::bshd(2, 300, 2, 129)];
+    let problem = of_layouts(layouts);
+    let plan = planned(&problem, Sim::new(0).device(), None);
+    assert_eq!(plan.kernel(), BackwardKernel::BackwardSm90);
+    let launches: Vec<_> = plan.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
+    let expected = [
+        // 56 rows of 18 chunks each for a block, of Q, K, V and dO.
+        ("pack", 2 * (6 * 2 + 2 * 6 + 2 * 6 + 6 * 2)),
+        ("backward_delta_f16", 2 * 6 * 4),
+        ("backward_keys_ds_sm90_f16_m64_n64_d144", 2 * 2 * 5),
+        ("backward_dq_sm90_f16_m128_n64_d144", 2 * 6),
+    ];
+    assert_eq!(launches, expected);
+    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads.
+    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 12 * 2 * 384 * 128);
+    let delta = (4 * 2 * 6 * 100_u64).next_multiple_of(256);
+    assert_eq!(plan.workspace_bytes(), delta + copies + ds);
+    let why = "q's seqlen stride is 774 elements, and tensor maps take positive multiples of 8 below 2^39";
+    let expected = format!(
+        "before it, q, k, v, dout copied to rows of whole 32-byte sectors, since {why}: {copies} bytes of workspace, about "
+    );
+    assert!(plan.reasons()[3].starts_with(&expected), "{:?}", plan.reasons());
+    // All is copied: any address will do.
     assert!(plan.unaligned().is_empty());
+}
+
+#[test]
+fn what_tensor_maps_describe_stays_where_it_is() {
+    // Rows and heads of K and V lie multiples of 16 bytes apart.
+    let spread = TensorLayout::strided([2, 300, 2, 60], [300 * 128, 128, 64, 1]);
+    let problem = of_layouts([TensorLayout::bshd(2, 100, 6, 60), spread]);
+    let copied = |copies: &Copies| copies.copies.map(|copy| copy.is_some());
+    let plan = planned(&problem, Sim::new(0).device(), None);
+    assert!(plan.launches().iter().all(|it| copied(&it.details.copies) == [true, false, false, true]));
+    // A block copies 128 rows.
+    assert_eq!((plan.launches()[0].entry.name, plan.launches()[0].grid), ("pack", 2 * 2 * 6));
+    let (copies, delta) = (2 * 128 * 2 * 6 * 100, 4 * 2 * 6 * 100_u64);
+    let delta = delta.next_multiple_of(256);
+    assert_eq!(plan.workspace_bytes(), delta + copies + 12 * 2 * 384 * 128);
+    // The copies count beside the limit of dS.
+    let twice = planned(&problem, Sim::new(0).device(), Some(0));
+    assert_eq!(twice.workspace_bytes(), delta + copies);
+    assert_eq!(
+        names_of(twice.launches())[2..],
+        ["backward_keys_sm90_f16_m64_n128_d64", "backward_queries_sm90_f16_m128_n128_d64"]
+    );
+    // Where Q and dO start does not count.
+    let at = |q: u64, k: u64| {
+        let forward = crate::forward::Addresses { q, k, ..Default::default() };
+        BackwardAddresses { forward, dout: q, ..Default::default() }
+    };
+    assert_eq!(names_of(plan.launches_at(&at(2, 16))), names_of(plan.launches()));
+    assert_eq!(names_of(plan.launches_at(&at(2, 18))), names_of(plan.unaligned()));
+}
+
+#[test]
+fn copies_that_do_not_fit_beside_the_tensors_are_not_made() {
+    let problem = of_layouts([TensorLayout::bhsd(2, 100, 6, 60), TensorLayout::bhsd(2, 300, 2, 60)]);
+    let (q, kv) = (2 * 60 * 2 * 6 * 100, 2 * 60 * 2 * 2 * 300);
+    let (tensors, copies) = (4 * (q + kv), 2 * 128 * 2 * (6 * 100 + 2 * 300));
+    let device = |memory| Device { memory, ..Sim::new(0).device().clone() };
+    let plan = planned(&problem, &device(tensors + copies), None);
+    assert_eq!(plan.kernel(), BackwardKernel::BackwardSm90);
+    let plan = planned(&problem, &device(tensors + copies - 1), None);
+    let why = format!("{copies} bytes of copies for tensor maps do not fit beside the tensors' {tensors}");
+    assert_eq!(plan.reasons()[0], format!("backward_sm80: on tensor cores; not backward_sm90: {why}"));
+}
+
+#[test]
+fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
+    let of = |batch, seqlen, head_dim, limit| {
+        let layout = TensorLayout::bhsd(batch, seqlen, 4, head_dim);
+        planned(&of_layouts([layout; 2]), Sim::new(0).device(), limit)
+    };
+    let copies = |plan: &BackwardPlan| plan.unaligned()[0].details.copies.bytes;
+    // dS takes 256 MiB, which hold copies of 64 MiB and dS of fewer heads.
+    let plan = of(32, 1024, 64, None);
+    assert_eq!(names_of(plan.launches())[0], "backward_delta_f16");
+    let of_ds = ["backward_keys_ds_sm90_f16_m64_n128_d64", "backward_dq_sm90_f16_m256_n64_d64"];
+    assert_eq!(names_of(plan.unaligned())[..4], ["pack", "backward_delta_f16", of_ds[0], of_ds[1]]);
+    assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 64 * 2);
+    let heads = plan.unaligned().iter().filter(|it| it.entry.name == of_ds[0]);
+    let heads: Vec<_> = heads.map(|launch| launch.details.heads.count as u64).collect();
+    assert_eq!(heads.iter().sum::<u64>(), 128);
+    let largest = heads.into_iter().max().unwrap();
+    let needed = 4 * 32 * 4 * 1024 + copies(&plan) + largest * (2 << 20);
+    assert!(needed <= plan.workspace_bytes(), "{needed} of {}", plan.workspace_bytes());
+    // Nothing is stored that copies could lie in place of.
+    let plan = of(1, 1024, 64, Some(0));
+    assert_eq!(names_of(plan.unaligned())[1], "backward_keys_sm80_f16_m32_n128_d64_w4");
+    // Of wide heads dS must be stored beside the copies.
+    let plan = of(1, 1024, 256, None);
+    assert_eq!(names_of(plan.unaligned())[1], "backward_keys_sm80_f16_m16_n64_d256_w8");
+    let plan = of(1, 4096, 256, None);
+    assert_eq!(names_of(plan.unaligned())[..2], ["pack", "backward_delta_f16"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub trait Tile: Changes {
     /// A lane's part of the scores, and of dS: its rows are those that the block owns, its columns those of
     /// a step.
     type S: Matrix;
-    /// Its part of a gradient of what the block owns.
+    /// Its part of a gradient of what the block owns, or of the columns of it that its warp has.
     type Gradient: Matrix;
     /// Columns that all tensors are padded to in shared memory.
     type HeadDim: Width;
@@ -22,6 +22,10 @@ pub trait Tile: Changes {
     /// Warps of a block.
     const WARPS: u32;
 
+    /// Columns of a gradient that a warp has.
+    const GRADIENT_COLUMNS: u32 = QUAD * Self::Gradient::COLS as u32;
+    /// Warps that own the same rows, and a share of the gradients' columns each.
+    const COLUMN_WARPS: u32 = Self::HeadDim::COLUMNS / Self::GRADIENT_COLUMNS;
     /// Rows that a block owns: keys, or queries.
     const OWNED: u32 = Self::CONFIG.owned;
     /// Rows of a step: queries, or keys.
@@ -31,40 +35,47 @@ pub trait Tile: Changes {
     /// What follows from the sizes.
     const CONFIG: BackwardMmaConfig = {
         let config = BackwardMmaConfig {
-            owned: 8 * Self::S::ROWS as u32 * Self::WARPS,
+            owned: 8 * Self::S::ROWS as u32 * Self::WARPS / Self::COLUMN_WARPS,
             step: QUAD * Self::S::COLS as u32,
             head_dim: Self::HeadDim::COLUMNS,
             warps: Self::WARPS,
         };
         assert!(config.is_well_formed() && Self::Gradient::ROWS == Self::S::ROWS);
-        assert!(QUAD * Self::Gradient::COLS as u32 == config.head_dim);
+        assert!(config.gradient_columns() == Self::GRADIENT_COLUMNS);
         config
     };
 }
 
-/// A tile of the lists of entries: a lane has `ROWS` rows of each product, its warp eight times as many.
+/// A tile of the lists of entries: a lane has `ROWS` rows of each product, its warp eight times as many, and
+/// `COLUMNS` columns of a gradient.
 #[derive(Clone, Copy, Debug)]
-pub struct BackwardSm80Tile<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32>(
-    PhantomData<E>,
-);
+pub struct BackwardSm80Tile<
+    E,
+    const WARPS: u32,
+    const ROWS: usize,
+    const STEP: u32,
+    const HEAD_DIM: u32,
+    const COLUMNS: u32,
+>(PhantomData<E>);
 
-impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32> Changes
-    for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM>
+impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32, const COLUMNS: u32> Changes
+    for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM, COLUMNS>
 {
     const SCORE_MOD: bool = false;
     const DROPOUT: bool = false;
 }
 
-impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const D: u32> Tile
-    for BackwardSm80Tile<E, WARPS, ROWS, STEP, D>
+impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const D: u32, const COLUMNS: u32> Tile
+    for BackwardSm80Tile<E, WARPS, ROWS, STEP, D, COLUMNS>
 where
     E: MmaElement,
     Columns<STEP>: Width,
     Columns<D>: Width,
+    Columns<COLUMNS>: Width,
 {
     type Element = E;
     type S = [<Columns<STEP> as Width>::Quarter; ROWS];
-    type Gradient = [<Columns<D> as Width>::Quarter; ROWS];
+    type Gradient = [<Columns<COLUMNS> as Width>::Quarter; ROWS];
     type HeadDim = Columns<D>;
 
     const WARPS: u32 = WARPS;

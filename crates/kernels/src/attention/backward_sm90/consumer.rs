@@ -3,19 +3,16 @@
 use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
-use super::block::{Block, Source};
-use super::queries;
+use super::block::Block;
 use super::scores::{self, Place, QueryHead};
-use super::tickets::TileSlots;
-use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
+use super::tile::{OwnedRows, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::epilogue::{wait_all, wait_read};
-use crate::hopper::ring::Ring;
+use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
-use crate::params::{AttentionParams, BackwardParams};
+use crate::params::BackwardParams;
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{barrier, index, math, shared};
 use crate::registers::Registers as _;
@@ -51,10 +48,8 @@ pub(super) struct Consumer<T: Tile> {
     head: QueryHead,
     /// dK / softmax_scale and dV, or dQ / softmax_scale.
     pub(super) gradients: [T::Gradient; 2],
-    /// This thread's first piece of a step's dS.
-    ds_at: u32,
-    /// The mask from the first of this warpgroup's rows, and the first of the others, on.
-    corner: MaskCorner,
+    /// Where this thread's first piece of a step's dS is stored.
+    ds_at: u64,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -74,14 +69,15 @@ impl<T: Tile> Consumer<T> {
         // stage when its products are over.
         unsafe {
             let warpgroup = Warpgroup::new();
-            let owned = Self::owned(pipeline, warpgroup, 0);
+            let first_row = WARPGROUP_ROWS * warpgroup.index();
+            let owned = |which| pipeline.owned(which).from_row(first_row).descriptor();
             Self {
                 warpgroup,
                 pipeline,
                 turn: warpgroup.index(),
                 steps: Ring::consumer(pipeline.step_barriers()),
-                owned,
-                others: [pipeline.step(0, 0).descriptor(), pipeline.step(1, 0).descriptor()],
+                owned: [owned(0), owned(1)],
+                others: [pipeline.step(0).descriptor(), pipeline.step(1).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
                 shifts: T::Packed::ZERO,
@@ -91,22 +87,15 @@ impl<T: Tile> Consumer<T> {
                 head: QueryHead::default(),
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
-                corner: MaskCorner::default(),
             }
         }
     }
 
-    /// This warpgroup's rows of both owned tensors of a stage.
-    #[inline(always)]
-    fn owned(pipeline: Pipeline<T>, warpgroup: Warpgroup, stage: u32) -> [Descriptor; 2] {
-        let first_row = WARPGROUP_ROWS * warpgroup.index();
-        [0, 1].map(|which| pipeline.owned(which, stage).from_row(first_row).descriptor())
-    }
-
-    /// Computes and stores this warpgroup's rows of the gradients of a block that has one tile.
+    /// Computes and stores this warpgroup's rows of the gradients.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
-        if block.steps() > 0 {
+        let mut steps = block.steps();
+        if steps > 0 {
             if self.turn == 1 {
                 self.pass_turn();
             }
@@ -116,83 +105,28 @@ impl<T: Tile> Consumer<T> {
                 self.rows = unsafe { RowStats::load(params, &block.work, row, |i| 8 * i as u32) };
             }
             // SAFETY: the ring's barriers are made, and its stage is never released.
-            unsafe { Ring::<OwnedStages<T>>::consumer(self.pipeline.owned_barriers()) }.wait();
-            self.multiply(params, block);
+            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.begin();
+            self.head = QueryHead::before(block);
+            let mut row = block.first;
+            if T::STORES_DS {
+                let key = block.owned + Lane::current(2).row(0);
+                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
+            }
+            while steps > 1 {
+                self.step::<false>(params, block, row);
+                row = block.after(row);
+                if T::STORES_DS {
+                    self.ds_at += block.next_panel_distance(params, row);
+                }
+                steps -= 1;
+            }
+            self.step::<true>(params, block, row);
         }
         // Found anew: the loop has no registers to keep it in.
         // SAFETY: the launch is the kernel's.
         let block = unsafe { Block::new(params) };
-        self.store(params, &block, 0);
-        wait_all();
-    }
-
-    /// Computes and stores this warpgroup's rows of the gradients of all tiles that are announced.
-    #[inline(always)]
-    pub(super) fn run_tiles(&mut self, params: &BackwardParams, mut slots: TileSlots<T>) {
-        if self.turn == 1 {
-            self.pass_turn();
-        }
-        let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
-        while slots.wait() {
-            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
-            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
-            owned.wait();
-            if slots.is_of_keys() {
-                self.owned = Self::owned(pipeline, warpgroup, owned.stage());
-                self.gradients = [T::Gradient::ZERO; 2];
-                if slots.block().steps() > 0 {
-                    self.multiply(params, &slots);
-                }
-                self.store(params, &slots.block(), owned.stage());
-            } else {
-                let dq = (&mut self.gradients[0], owned.stage());
-                // SAFETY: the tile is one of queries, and its memory is the stage's.
-                unsafe { queries::run(params, (warpgroup, pipeline), &mut self.steps, &slots, dq) };
-            }
-            // The stage's memory is read by stores until then. All lanes have read the slot.
-            // SAFETY: all lanes of the warp are here.
-            unsafe { wait_read() };
-            let leads = index::reread_thread().is_multiple_of(32);
-            if leads {
-                // SAFETY: as above.
-                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
-            }
-            slots.leave(leads);
-        }
-        wait_all();
-    }
-
-    /// Sums the gradients over all steps, of which there are some; what the block owns is there.
-    #[inline(always)]
-    fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
-        self.begin();
-        self.head = QueryHead::before(&source.block());
-        let Block { work, owned, first, heads, .. } = source.block();
-        let owned = owned + WARPGROUP_ROWS * self.warpgroup.index();
-        let (query, key) = if T::OWNS_KEYS { (0, owned) } else { (owned, 0) };
-        self.corner = MaskCorner::new(&params.attention, &work, query, key);
-        if T::STORES_DS {
-            let key = source.block().owned + Lane::reread(2).row(0);
-            self.ds_at = source.block().first_piece(params, key);
-        }
-        let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
-        while left > 1 || heads > 1 {
-            self.step::<false>(params, source, row);
-            row += T::STEP;
-            left -= 1;
-            if T::STORES_DS {
-                self.ds_at += params.ds.panel_pieces;
-            }
-            if left == 0 {
-                heads -= 1;
-                row = source.block().first;
-                left = source.block().steps_of_head();
-                if T::STORES_DS {
-                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
-                }
-            }
-        }
-        self.step::<true>(params, source, row);
+        self.store(params, &block);
     }
 
     /// The scores of the first step.
@@ -211,8 +145,8 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.s.wait_group::<0>() };
     }
 
-    /// Reads lse of the stage at hand, where it is of columns, before products of the scores take all of
-    /// shared memory's time.
+    /// Reads lse of the stage at hand, where it is of columns: ahead of dP, whose products leave other reads of
+    /// shared memory no time.
     #[inline(always)]
     fn load_shifts(&mut self) {
         let at = self.statistics();
@@ -231,18 +165,18 @@ impl<T: Tile> Consumer<T> {
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
     #[inline(always)]
-    fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
         if !T::SCORE_MOD {
-            self.mask(&params.attention, row);
+            self.mask(params, block, row);
         }
         let (at_hand, mut next) = (self.steps, self.steps);
         next.advance();
         if !LAST {
-            // It has long landed. Waited for later, exponentials would be moved behind the wait, and behind dP.
+            // It has long landed. Behind a later wait for it the compiler would move the exponentials, and behind dP.
             next.wait();
         }
         self.begin_dp();
-        self.exponentiate(params, &source.block(), row);
+        self.exponentiate(params, block, row);
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.dp.wait_group::<0>() };
         self.differentiate(params);
@@ -254,7 +188,7 @@ impl<T: Tile> Consumer<T> {
         self.pass_turn();
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
+            unsafe { stored_ds::store(self.ds_at, &self.ds) };
         }
         if !LAST {
             self.load_shifts();
@@ -277,7 +211,7 @@ impl<T: Tile> Consumer<T> {
     /// Begins a sixteenth of K of the scores with the stage at hand, which is there.
     #[inline(always)]
     fn begin_scores(&mut self, depth: usize) {
-        let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
+        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
         let owned = if T::SCORE_MOD { self.owned[0].reread() } else { self.owned[0] };
         let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
@@ -288,7 +222,7 @@ impl<T: Tile> Consumer<T> {
     /// Begins dP with the stage at hand.
     #[inline(always)]
     fn begin_dp(&mut self) {
-        let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
+        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
         let owned = if T::SCORE_MOD { self.owned[1].reread() } else { self.owned[1] };
         self.warpgroup.fence_products();
         let mut depth = 0;
@@ -314,7 +248,7 @@ impl<T: Tile> Consumer<T> {
             let packed = if of_values { &self.p } else { &self.ds };
             let first = 4 * depth;
             let a = [packed[first], packed[first + 1], packed[first + 2], packed[first + 3]];
-            let others = self.others[which].behind(const { T::CONFIG.step_bytes() } * stage);
+            let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
             let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
             // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe { self.gradients[which].multiply_rs::<T::Element, true>(a, b, true) };
@@ -328,18 +262,20 @@ impl<T: Tile> Consumer<T> {
 
     /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
     #[inline(always)]
-    fn mask(&mut self, attention: &AttentionParams, row: u32) {
-        let behind = |owned_row, step_row| {
-            let (keys, queries) = if T::OWNS_KEYS { (owned_row, step_row) } else { (step_row, owned_row) };
-            self.corner.behind(keys, queries)
+    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        let attention = &params.attention;
+        let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
+        let corner = |owned_row, step_row| {
+            let (query, key) = if T::OWNS_KEYS { (step_row, owned_row) } else { (owned_row, step_row) };
+            MaskCorner::new(attention, &block.work, query, key)
         };
         let (keys, queries) =
             if T::OWNS_KEYS { (WARPGROUP_ROWS, T::STEP) } else { (T::STEP, WARPGROUP_ROWS) };
-        if behind(0, row).all_see(attention, keys, queries) {
+        if corner(owned, row).all_see(attention, keys, queries) {
             return;
         }
         let lane = Lane::reread(2);
-        let near = behind(lane.row(0) % WARPGROUP_ROWS, row + lane.column(0));
+        let near = corner(block.owned + lane.row(0), row + lane.column(0));
         let mut j = 0;
         while j < T::S::LEN {
             let (of_step, of_owned) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
@@ -358,7 +294,7 @@ impl<T: Tile> Consumer<T> {
         if T::SCORE_MOD {
             // Masked behind softcap, which makes a number of −∞.
             scores::bend::<T>(attention, &mut self.s);
-            self.mask(attention, row);
+            self.mask(params, block, row);
             let lane = Lane::reread(2);
             let (query, key) = (row + lane.column(0), block.owned + lane.row(0));
             let place = Place { row, query, key, statistics: at };

@@ -1,28 +1,18 @@
 //! The warps that copy.
 
-use super::block::{Block, Source};
-use super::tickets::TileSlots;
-use super::tile::{DsRows, OwnedRows, OwnedStages, StepRows, StepStages, Tile};
+use super::block::Block;
+use super::tile::{OwnedRows, StepRows, StepStages, Tile};
 use super::{Maps, Pipeline};
 use crate::attention::alignment::Alignment as _;
-use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::gradient::RowStats;
-use crate::attention::stored_ds::PANEL;
-use crate::config::BackwardSm90Config;
-use crate::hopper::ring::Ring;
+use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::leads_warp;
 use crate::params::BackwardParams;
 use crate::ptx::{fence, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::tile::panels::Panels;
 
-/// Panels of stored dS of a tile of queries.
-const PANELS: u32 = BackwardSm90Config::QUERIES / PANEL;
-
-/// Steps of stored dS that are brought to L2 before they are copied: it comes from device memory.
-const AHEAD: u32 = 8;
-
-/// Copies what the block owns, and all steps of the others, of a block that has one tile.
+/// Copies what the block owns, and all steps of the others.
 ///
 /// # Safety
 /// One thread of the block calls this, in a launch as [`backward_sm90`](super::backward_sm90) says; the
@@ -34,79 +24,32 @@ pub(super) unsafe fn copy<T: Tile>(
     pipeline: Pipeline<T>,
     block: &Block<T>,
 ) {
-    if block.steps() == 0 {
-        return;
-    }
-    // SAFETY: this thread is the producer of both rings.
-    unsafe {
-        let owned = Ring::producer(pipeline.owned_barriers());
-        let mut ring = Ring::producer(pipeline.step_barriers());
-        copy_tile(params, (maps, pipeline), block, &owned, &mut ring);
-    }
-}
-
-/// Copies what is multiplied of all tiles that are announced.
-///
-/// # Safety
-/// As [`copy`].
-#[inline(always)]
-pub(super) unsafe fn copy_tiles<T: Tile>(
-    params: &BackwardParams,
-    maps: Maps,
-    pipeline: Pipeline<T>,
-    mut slots: TileSlots<T>,
-) {
-    // SAFETY: this thread is the producer of both rings.
-    unsafe {
-        let mut owned = Ring::producer(pipeline.owned_barriers());
-        let mut ring = Ring::producer(pipeline.step_barriers());
-        while slots.wait() {
-            slots.wait_for_others(params);
-            if slots.is_of_keys() {
-                copy_tile(params, (maps, pipeline), &slots, &owned, &mut ring);
-            } else {
-                copy_queries_tile(params, (maps, pipeline), &slots, &owned, &mut ring);
-            }
-            owned.advance();
-            slots.leave(true);
-        }
-    }
-}
-
-/// Copies what a tile owns, and all steps of the others.
-///
-/// # Safety
-/// As [`copy`]; this thread is the producer of both rings.
-#[inline(always)]
-unsafe fn copy_tile<T: Tile>(
-    params: &BackwardParams,
-    (maps, pipeline): (Maps, Pipeline<T>),
-    source: impl Source<T>,
-    owned: &Ring<OwnedStages<T>>,
-    ring: &mut Ring<StepStages<T>>,
-) {
     let attention = &params.attention;
-    let block = source.block();
     let batch = block.work.batch_index(attention);
     let keys = (maps.keys(), [&attention.k_strides, &attention.v_strides], block.kv_head);
     let queries = (maps.queries(), [&attention.q_strides, &params.dout_strides], block.work.head);
-    let (of_owned, others) = if T::OWNS_KEYS { (keys, queries) } else { (queries, keys) };
-    let (owned_maps, owned_strides, owned_head) = of_owned;
+    let (owned, others) = if T::OWNS_KEYS { (keys, queries) } else { (queries, keys) };
+    let (owned_maps, owned_strides, owned_head) = owned;
     let (maps, strides, mut head) = others;
     let (step_rows, owned_rows) = block.rows();
     let mut steps = block.steps();
+    if steps == 0 {
+        return;
+    }
     // SAFETY: this thread is the producer of both rings, and a stage is its own from `acquire` on.
     unsafe {
-        // Its memory is what gradients leave through, also where they are 0.
-        let full = owned.acquire(if steps == 0 { 0 } else { 2 * Panels::<OwnedRows<T>>::BYTES });
-        if steps == 0 {
-            return;
-        }
+        let mut ring = Ring::<StepStages<T>>::producer(pipeline.step_barriers());
+        let full =
+            Ring::<Count<1>>::producer(pipeline.owned_barriers()).acquire(2 * Panels::<OwnedRows<T>>::BYTES);
         let copy_owned = |which: usize| {
             let head = T::Alignment::head(owned_strides[which], owned_head);
-            let tile = pipeline.owned(which as u32, owned.stage());
-            let (map, row) = (owned_maps[which], owned_rows.first + block.owned);
-            load_boxes::<T>(tile, map, full, row, head, batch);
+            pipeline.owned(which as u32).load(
+                owned_maps[which],
+                full,
+                owned_rows.first + block.owned,
+                head,
+                batch,
+            );
         };
         copy_owned(0);
         copy_owned(1);
@@ -115,118 +58,17 @@ unsafe fn copy_tile<T: Tile>(
             let landed = ring.acquire_behind(2 * Panels::<StepRows<T>>::BYTES, params.fix_up);
             let mut which = 0;
             while which < 2 {
-                let tile = pipeline.step(which as u32, ring.stage());
+                let tile = pipeline.step(which as u32).stage(2 * ring.stage());
                 let first = step_rows.first + row;
                 tile.load(maps[which], landed, first, T::Alignment::head(strides[which], head), batch);
                 which += 1;
             }
             ring.advance();
-            row = source.block().after(row);
-            if row == source.block().first {
+            row = block.after(row);
+            if row == block.first {
                 head += 1;
             }
             steps -= 1;
-        }
-    }
-}
-
-/// Begins to load owned rows, box by box.
-///
-/// # Safety
-/// As [`Panels::load`].
-#[inline(always)]
-unsafe fn load_boxes<T: Tile>(
-    tile: Panels<OwnedRows<T>>,
-    map: u64,
-    full: u32,
-    row: u32,
-    head: HeadOffset,
-    batch: u32,
-) {
-    let mut first = 0;
-    while first < T::CONFIG.owned() {
-        // SAFETY: the map is the tensor's, and the tile empty.
-        unsafe { tile.from_row(first).load(map, full, row + first, head, batch) };
-        first += const { T::CONFIG.box_rows() };
-    }
-}
-
-/// Copies all steps of K and dS of a tile of queries.
-///
-/// # Safety
-/// As [`copy_tile`]; the tiles that store the dS are done.
-#[inline(always)]
-unsafe fn copy_queries_tile<T: Tile>(
-    params: &BackwardParams,
-    (maps, pipeline): (Maps, Pipeline<T>),
-    source: impl Source<T>,
-    owned: &Ring<OwnedStages<T>>,
-    ring: &mut Ring<StepStages<T>>,
-) {
-    let attention = &params.attention;
-    let block = source.block();
-    let head = T::Alignment::head(&attention.k_strides, block.kv_head);
-    // The memory of what a tile of keys owns is what dQ leaves through.
-    owned.acquire(0);
-    let mut key = block.first;
-    while key < source.block().end {
-        let bytes = Panels::<StepRows<T>>::BYTES + PANELS * Panels::<DsRows>::BYTES;
-        let landed = ring.acquire_behind(bytes, params.fix_up);
-        // SAFETY: the maps are those of K and dS, and the stage is empty.
-        unsafe {
-            let row = block.work.keys.first + key;
-            let batch = block.work.batch_index(attention);
-            pipeline.step(0, ring.stage()).load(maps.keys()[0], landed, row, head, batch);
-            let mut panel = 0;
-            while panel < PANELS {
-                let ahead = key + AHEAD * T::STEP;
-                if ahead < source.block().end {
-                    Panels::<DsRows>::prefetch(maps.ds(), ahead, block.owned / PANEL + panel, block.ds_head);
-                }
-                let of = HeadOffset { class: 0, head: block.owned / PANEL + panel, shift: 0 };
-                pipeline.ds(ring.stage(), panel).load(maps.ds(), landed, key, of, block.ds_head);
-                panel += 1;
-            }
-        }
-        ring.advance();
-        key += T::STEP;
-    }
-}
-
-/// Clears what steps of a block that has one tile have landed of rows behind its sequence ([`clear_ends`]).
-///
-/// # Safety
-/// All lanes of one warp call this together, otherwise as [`copy`].
-#[inline(always)]
-pub(super) unsafe fn clear_block_ends<T: Tile>(
-    params: &BackwardParams,
-    pipeline: Pipeline<T>,
-    block: &Block<T>,
-) {
-    // SAFETY: the warp fills the ring in the producer's place.
-    unsafe {
-        let mut ring = Ring::consumer(pipeline.step_barriers());
-        clear_ends(params, pipeline, block, &mut ring);
-    }
-}
-
-/// As [`clear_block_ends`], of all tiles that are announced.
-///
-/// # Safety
-/// As [`clear_block_ends`].
-#[inline(always)]
-pub(super) unsafe fn clear_all_ends<T: Tile>(
-    params: &BackwardParams,
-    pipeline: Pipeline<T>,
-    mut slots: TileSlots<T>,
-) {
-    // SAFETY: the warp fills the ring in the producer's place.
-    unsafe {
-        let mut ring = Ring::consumer(pipeline.step_barriers());
-        while slots.wait() {
-            clear_ends(params, pipeline, &slots, &mut ring);
-            warp::sync();
-            slots.leave(leads_warp());
         }
     }
 }
@@ -235,33 +77,19 @@ pub(super) unsafe fn clear_all_ends<T: Tile>(
 /// multiplied with 0, but 0 · NaN is NaN.
 ///
 /// # Safety
-/// As [`clear_block_ends`].
+/// All lanes of one warp call this together, otherwise as [`copy`].
 #[inline(always)]
-unsafe fn clear_ends<T: Tile>(
-    params: &BackwardParams,
-    pipeline: Pipeline<T>,
-    source: impl Source<T>,
-    ring: &mut Ring<StepStages<T>>,
-) {
+pub(super) unsafe fn clear_ends<T: Tile>(params: &BackwardParams, pipeline: Pipeline<T>, block: &Block<T>) {
     // SAFETY: a stage is this warp's from the landing of its copies until it is filled.
     unsafe {
-        let of_queries = source.is_of_queries();
-        let (mut row, mut steps) = (source.block().first, source.block().steps());
+        let mut ring = Ring::<StepStages<T>>::consumer(pipeline.step_barriers());
+        let (mut row, mut steps) = (block.first, block.steps());
         while steps > 0 {
             ring.behind(params.fix_up).wait();
-            let block = source.block();
-            let rows = if of_queries { block.work.keys.len } else { block.rows().0.len } - row;
+            let rows = block.rows().0.len - row;
             if rows < T::STEP {
-                pipeline.step(0, ring.stage()).clear_from_row(rows);
-                if of_queries {
-                    let mut panel = 0;
-                    while panel < PANELS {
-                        pipeline.ds(ring.stage(), panel).clear_from_row(rows);
-                        panel += 1;
-                    }
-                } else {
-                    pipeline.step(1, ring.stage()).clear_from_row(rows);
-                }
+                pipeline.step(0).stage(2 * ring.stage()).clear_from_row(rows);
+                pipeline.step(1).stage(2 * ring.stage()).clear_from_row(rows);
                 fence::proxy_async();
             }
             warp::sync();
@@ -275,77 +103,27 @@ unsafe fn clear_ends<T: Tile>(
     }
 }
 
-/// Writes lse and delta of the queries of all steps of a block that has one tile ([`write_statistics`]).
-///
-/// # Safety
-/// All lanes of one warp call this together, otherwise as [`copy`]; `attention::backward_delta` has run.
-#[inline(always)]
-pub(super) unsafe fn write_block_statistics<T: Tile>(
-    params: &BackwardParams,
-    pipeline: Pipeline<T>,
-    block: &Block<T>,
-) {
-    // SAFETY: the warp is a producer of the ring.
-    unsafe {
-        let mut ring = Ring::producer(pipeline.step_barriers());
-        write_statistics(params, pipeline, block, &mut ring);
-    }
-}
-
-/// As [`write_block_statistics`], of all tiles that are announced; steps of tiles of queries have none.
-///
-/// # Safety
-/// As [`write_block_statistics`].
-#[inline(always)]
-pub(super) unsafe fn write_all_statistics<T: Tile>(
-    params: &BackwardParams,
-    pipeline: Pipeline<T>,
-    mut slots: TileSlots<T>,
-) {
-    // SAFETY: the warp is a producer of the ring.
-    unsafe {
-        let mut ring = Ring::<StepStages<T>>::producer(pipeline.step_barriers());
-        while slots.wait() {
-            if slots.is_of_keys() {
-                write_statistics(params, pipeline, &slots, &mut ring);
-            } else {
-                let mut steps = slots.block().steps();
-                while steps > 0 {
-                    ring.wait_empty();
-                    if leads_warp() {
-                        ring.fill();
-                    }
-                    ring.advance();
-                    steps -= 1;
-                }
-            }
-            warp::sync();
-            slots.leave(leads_warp());
-        }
-    }
-}
-
 /// Writes lse and delta of the queries of all steps, each in a shape that a thread of a product reads four at
 /// a time ([`read_place`]).
 ///
 /// # Safety
-/// As [`write_block_statistics`].
+/// All lanes of one warp call this together, otherwise as [`copy`]; `attention::backward_delta` has run.
 #[inline(always)]
-unsafe fn write_statistics<T: Tile>(
+pub(super) unsafe fn write_statistics<T: Tile>(
     params: &BackwardParams,
     pipeline: Pipeline<T>,
-    source: impl Source<T>,
-    ring: &mut Ring<StepStages<T>>,
+    block: &Block<T>,
 ) {
     let lane = index::thread() % 32;
     // SAFETY: these lanes fill stages that all consumers have released; lse and delta are readable.
     unsafe {
-        let (mut row, mut head) = (source.block().first, source.block().work.head);
-        let mut steps = source.block().steps();
+        let mut ring = Ring::<StepStages<T>>::producer(pipeline.step_barriers());
+        let (mut row, mut head) = (block.first, block.work.head);
+        let mut steps = block.steps();
         while steps > 0 {
             ring.wait_empty();
             let at = pipeline.statistics(ring.stage());
-            let work = WorkTile { head, ..source.block().work };
+            let work = WorkTile { head, ..block.work };
             let mut first = 0;
             while first < T::STEP {
                 let query = first + lane;
@@ -360,8 +138,8 @@ unsafe fn write_statistics<T: Tile>(
                 ring.fill();
             }
             ring.advance();
-            row = source.block().after(row);
-            if row == source.block().first {
+            row = block.after(row);
+            if row == block.first {
                 head += 1;
             }
             steps -= 1;

@@ -51,7 +51,7 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     kernels.retain(|&kernel| kernel != BackwardKernel::BackwardSm90);
     let run = if draw.once_in(3) { draw.pick(&kernels).name() } else { "" };
     let unfit = run == BackwardKernel::BackwardSm80.name()
-        && (dtype == DType::F32 || q.max(v) > 128 || forward.dropout > 0.0 || changes_scores(&forward));
+        && (dtype == DType::F32 || forward.dropout > 0.0 || changes_scores(&forward));
     let mut run = if unfit { String::new() } else { run.to_owned() };
     if run.is_empty() && backend != BackendKind::Cpu && draw.once_in(6) {
         run = backward_entry(draw, &forward).unwrap_or_default();
@@ -73,7 +73,7 @@ fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let algorithms = if case.dropout > 0.0 {
         [BackwardKeysDropout, BackwardQueriesDropout]
-    } else if case.dtype == DType::F32 || widest > 128 || changes_scores(case) {
+    } else if case.dtype == DType::F32 || changes_scores(case) {
         [BackwardKeys, BackwardQueries]
     } else {
         [BackwardKeysSm80, BackwardQueriesSm80]
