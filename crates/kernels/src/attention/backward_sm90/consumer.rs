@@ -36,8 +36,6 @@ pub(super) struct Consumer<T: Tile> {
     /// Scores, then P, or what [`scores`] says.
     s: T::S,
     dp: T::S,
-    /// lse·log2(e) of the columns of the scores; owning keys alone.
-    shifts: T::Packed,
     /// P, rounded, as A of its product with dO; owning keys alone.
     p: T::Packed,
     /// dS / softmax_scale, as A of its product with Q or K.
@@ -80,7 +78,6 @@ impl<T: Tile> Consumer<T> {
                 others: [pipeline.step(0).descriptor(), pipeline.step(1).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
-                shifts: T::Packed::ZERO,
                 p: T::Packed::ZERO,
                 ds: T::Packed::ZERO,
                 rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
@@ -140,27 +137,8 @@ impl<T: Tile> Consumer<T> {
             depth += 1;
         }
         self.warpgroup.commit_products();
-        self.load_shifts();
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.s.wait_group::<0>() };
-    }
-
-    /// Reads lse of the stage at hand, where it is of columns: ahead of dP, whose products leave other reads of
-    /// shared memory no time.
-    #[inline(always)]
-    fn load_shifts(&mut self) {
-        let at = self.statistics();
-        let mut block = 0;
-        while T::OWNS_KEYS && !T::SCORE_MOD && 8 * block < T::S::LEN {
-            // SAFETY: the stage is there, and with it the statistics of all of its queries.
-            let shifts: [f32; 4] = unsafe { shared::load4(at + 64 * block as u32) };
-            let mut i = 0;
-            while i < 4 {
-                self.shifts[4 * block + i] = shifts[i].to_bits();
-                i += 1;
-            }
-            block += 1;
-        }
     }
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
@@ -169,18 +147,16 @@ impl<T: Tile> Consumer<T> {
         if !T::SCORE_MOD {
             self.mask(params, block, row);
         }
-        let (at_hand, mut next) = (self.steps, self.steps);
-        next.advance();
-        if !LAST {
-            // It has long landed. Behind a later wait for it the compiler would move the exponentials, and behind dP.
-            next.wait();
-        }
         self.begin_dp();
         self.exponentiate(params, block, row);
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.dp.wait_group::<0>() };
         self.differentiate(params);
-        self.steps = next;
+        let at_hand = self.steps;
+        self.steps.advance();
+        if !LAST {
+            self.steps.wait();
+        }
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
@@ -189,9 +165,6 @@ impl<T: Tile> Consumer<T> {
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
             unsafe { stored_ds::store(self.ds_at, &self.ds) };
-        }
-        if !LAST {
-            self.load_shifts();
         }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
@@ -306,9 +279,7 @@ impl<T: Tile> Consumer<T> {
         let scale = attention.softmax_scale * LOG2_E;
         let mut block = 0;
         while 8 * block < T::S::LEN {
-            let of_columns = [0, 1, 2, 3].map(|i| f32::from_bits(self.shifts[4 * block + i]));
-            let of_rows = [self.rows[0].shift, self.rows[1].shift, 0.0, 0.0];
-            let shifts = if T::OWNS_KEYS { of_columns } else { of_rows };
+            let shifts = self.of_block(at, block, |row| row.shift);
             let mut j = 0;
             while j < 8 {
                 let score = self.s[8 * block + j];
