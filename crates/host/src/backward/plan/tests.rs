@@ -1,8 +1,8 @@
 //! Which launches a backward problem gets.
 
 use super::*;
-use crate::forward::Dropout;
 use crate::backward::BackwardAddresses;
+use crate::forward::Dropout;
 use crate::sim::Sim;
 use crate::{DType, Options, Problem, TensorLayout, Tensors};
 use fa_kernels::entries::entries;
