@@ -118,7 +118,7 @@ pub(crate) const TUNED: &[Tuned] = &[
         dtype: "f16",
         head_dim: 128,
         causal: false,
-        entries: &["backward_queries_sm80_f16_m128_n32_d128_w4"],
+        entries: &["backward_queries_sm80_f16_m128_n32_d128_w4", "backward_queries_sm80_f16_m64_n32_d128_w4"],
     },
     Tuned {
         device: "NVIDIA H200",
@@ -126,7 +126,7 @@ pub(crate) const TUNED: &[Tuned] = &[
         dtype: "f16",
         head_dim: 128,
         causal: true,
-        entries: &["backward_queries_sm80_f16_m128_n32_d128_w4"],
+        entries: &["backward_queries_sm80_f16_m128_n32_d128_w4", "backward_queries_sm80_f16_m64_n32_d128_w4"],
     },
     Tuned {
         device: "NVIDIA H200",
