@@ -157,7 +157,7 @@ impl TileMask {
 }
 
 /// The mask of the scores of one thread, seen from the first of them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct MaskCorner {
     /// How far its key lies to the right of the first in its row's window, modulo 2^32.
     from_left: u32,
@@ -173,6 +173,15 @@ impl MaskCorner {
         Self {
             from_left: (left + key).wrapping_sub(row + work.keys.len),
             keys: work.keys.len.saturating_sub(key),
+        }
+    }
+
+    /// The mask from so many keys and rows further on.
+    #[inline(always)]
+    pub fn behind(self, keys: u32, rows: u32) -> Self {
+        Self {
+            from_left: self.from_left.wrapping_add(keys).wrapping_sub(rows),
+            keys: self.keys.saturating_sub(keys),
         }
     }
 
@@ -286,6 +295,8 @@ mod tests {
                         assert_eq!(first <= row && row < end, seen, "{params:?} {work:?} {row} {key}");
                         let corner = MaskCorner::new(&params, &work, row, key);
                         assert!((0..3).all(|j| corner.hides(&params, j, 0) != sees(row, key + j)));
+                        let origin = MaskCorner::new(&params, &work, 0, 0).behind(key, row);
+                        assert!((0..3).all(|j| origin.hides(&params, j, 0) != sees(row, key + j)));
                         let all = (row..row + 2).all(|row| (key..key + 3).all(|key| sees(row, key)));
                         assert!(row + 2 > sq || corner.all_see(&params, 3, 2) == all);
                     }

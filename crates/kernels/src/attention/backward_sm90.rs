@@ -8,8 +8,9 @@
 //! dK, of the same 64 keys.
 //!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared
-//! memory in turn, and dP runs beside the exponentials. Warpgroups begin these products in turn: one that
-//! multiplies from registers alone leaves a third of the tensor cores' time unused.
+//! memory in turn. dP runs beside the exponentials, or is begun with those scores where registers hold both.
+//! Warpgroups begin these products in turn: one that multiplies from registers alone leaves a third of the
+//! tensor cores' time unused.
 
 mod block;
 mod consumer;

@@ -12,7 +12,7 @@ use crate::config::BackwardSm90Config;
 use crate::hopper::ring::{Count, Ring};
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
-use crate::params::BackwardParams;
+use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{barrier, index, math, shared};
 use crate::registers::Registers as _;
@@ -48,6 +48,8 @@ pub(super) struct Consumer<T: Tile> {
     pub(super) gradients: [T::Gradient; 2],
     /// Where this thread's first piece of a step's dS is stored.
     ds_at: u64,
+    /// The mask from the first of this warpgroup's rows, and the first of the others, on.
+    corner: MaskCorner,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -55,6 +57,9 @@ impl<T: Tile> Consumer<T> {
     const DEPTHS: usize = T::Packed::LEN / 4;
     /// Products of a step's scores.
     const SCORES: usize = T::HEAD_DIM as usize / 16;
+
+    /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
+    const DP_AHEAD: bool = T::HEAD_DIM <= 96;
 
     /// This thread's part of it.
     ///
@@ -84,6 +89,7 @@ impl<T: Tile> Consumer<T> {
                 head: QueryHead::default(),
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
+                corner: MaskCorner::default(),
             }
         }
     }
@@ -106,6 +112,9 @@ impl<T: Tile> Consumer<T> {
             self.begin();
             self.head = QueryHead::before(block);
             let mut row = block.first;
+            let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
+            let (query, key) = if T::OWNS_KEYS { (0, owned) } else { (owned, 0) };
+            self.corner = MaskCorner::new(&params.attention, &block.work, query, key);
             if T::STORES_DS {
                 let key = block.owned + Lane::current(2).row(0);
                 self.ds_at = stored_ds::piece(params, &block.work, (row, key));
@@ -126,7 +135,7 @@ impl<T: Tile> Consumer<T> {
         self.store(params, &block);
     }
 
-    /// The scores of the first step.
+    /// The scores of the first step, and dP where that is begun ahead.
     #[inline(always)]
     fn begin(&mut self) {
         self.steps.wait();
@@ -134,29 +143,42 @@ impl<T: Tile> Consumer<T> {
         let mut depth = 0;
         while depth < Self::SCORES {
             self.begin_scores(depth);
+            if Self::DP_AHEAD {
+                self.begin_dp(depth);
+            }
             depth += 1;
         }
         self.warpgroup.commit_products();
         // SAFETY: the warpgroup's threads are together.
-        unsafe { self.s.wait_group::<0>() };
+        unsafe {
+            self.s.wait_group::<0>();
+            if Self::DP_AHEAD {
+                self.dp.wait_group::<0>();
+            }
+        }
     }
 
-    /// A step whose scores are there, but for the `LAST` with the scores of the next.
+    /// A step whose scores are there, and dP where that is begun ahead; but for the `LAST` with those of the
+    /// next.
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+        self.begin_dp_behind();
+        // A branch here and a loop below: without them ptxas puts exponentials between products, or behind dP.
         if !T::SCORE_MOD {
-            self.mask(params, block, row);
+            self.mask(&params.attention, row);
         }
-        self.begin_dp();
         self.exponentiate(params, block, row);
-        // SAFETY: the warpgroup's threads are together.
-        unsafe { self.dp.wait_group::<0>() };
-        self.differentiate(params);
-        let at_hand = self.steps;
-        self.steps.advance();
+        let (at_hand, mut next) = (self.steps, self.steps);
+        next.advance();
         if !LAST {
-            self.steps.wait();
+            next.wait();
         }
+        if !Self::DP_AHEAD {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { self.dp.wait_group::<0>() };
+        }
+        self.differentiate(params);
+        self.steps = next;
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
@@ -170,6 +192,9 @@ impl<T: Tile> Consumer<T> {
         unsafe {
             if !LAST {
                 self.s.wait_group::<0>();
+                if Self::DP_AHEAD {
+                    self.dp.wait_group::<0>();
+                }
             }
             self.gradients[0].wait_group::<0>();
             if T::OWNS_KEYS {
@@ -185,32 +210,41 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn begin_scores(&mut self, depth: usize) {
         let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
-        let owned = if T::SCORE_MOD { self.owned[0].reread() } else { self.owned[0] };
+        let owned = self.owned[0].reread();
         let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
         unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
-    /// Begins dP with the stage at hand.
+    /// Begins dP with the stage at hand, unless it was begun with the scores.
     #[inline(always)]
-    fn begin_dp(&mut self) {
-        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
-        let owned = if T::SCORE_MOD { self.owned[1].reread() } else { self.owned[1] };
+    fn begin_dp_behind(&mut self) {
+        if Self::DP_AHEAD {
+            return;
+        }
         self.warpgroup.fence_products();
         let mut depth = 0;
-        while depth < T::HEAD_DIM / 16 {
-            let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth)).bits();
-            let b = others.behind(Panels::<StepRows<T>>::columns(depth)).bits();
-            // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
-            unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
+        while depth < Self::SCORES {
+            self.begin_dp(depth);
             depth += 1;
         }
         self.warpgroup.commit_products();
     }
 
-    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next step, which
-    /// is at hand: products with A in registers and in shared memory in turn.
+    /// Begins a sixteenth of V of dP with the stage at hand, which is there.
+    #[inline(always)]
+    fn begin_dp(&mut self, depth: usize) {
+        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let owned = self.owned[1].reread();
+        let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+        let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
+        // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
+        unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
+    }
+
+    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores (and dP) of the next step,
+    /// which is at hand: products with A in registers and in shared memory in turn.
     #[inline(always)]
     fn begin_gradients<const LAST: bool>(&mut self, stage: u32) {
         let products = if T::OWNS_KEYS { 2 * Self::DEPTHS } else { Self::DEPTHS };
@@ -228,6 +262,9 @@ impl<T: Tile> Consumer<T> {
             begun += 1;
             while !LAST && scores * products < Self::SCORES * begun {
                 self.begin_scores(scores);
+                if Self::DP_AHEAD {
+                    self.begin_dp(scores);
+                }
                 scores += 1;
             }
         }
@@ -235,20 +272,18 @@ impl<T: Tile> Consumer<T> {
 
     /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
     #[inline(always)]
-    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        let attention = &params.attention;
-        let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
-        let corner = |owned_row, step_row| {
-            let (query, key) = if T::OWNS_KEYS { (step_row, owned_row) } else { (owned_row, step_row) };
-            MaskCorner::new(attention, &block.work, query, key)
+    fn mask(&mut self, attention: &AttentionParams, row: u32) {
+        let behind = |owned_row, step_row| {
+            let (keys, queries) = if T::OWNS_KEYS { (owned_row, step_row) } else { (step_row, owned_row) };
+            self.corner.behind(keys, queries)
         };
         let (keys, queries) =
             if T::OWNS_KEYS { (WARPGROUP_ROWS, T::STEP) } else { (T::STEP, WARPGROUP_ROWS) };
-        if corner(owned, row).all_see(attention, keys, queries) {
+        if behind(0, row).all_see(attention, keys, queries) {
             return;
         }
         let lane = Lane::reread(2);
-        let near = corner(block.owned + lane.row(0), row + lane.column(0));
+        let near = behind(lane.row(0) % WARPGROUP_ROWS, row + lane.column(0));
         let mut j = 0;
         while j < T::S::LEN {
             let (of_step, of_owned) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
@@ -267,7 +302,7 @@ impl<T: Tile> Consumer<T> {
         if T::SCORE_MOD {
             // Masked behind softcap, which makes a number of −∞.
             scores::bend::<T>(attention, &mut self.s);
-            self.mask(params, block, row);
+            self.mask(attention, row);
             let lane = Lane::reread(2);
             let (query, key) = (row + lane.column(0), block.owned + lane.row(0));
             let place = Place { row, query, key, statistics: at };
