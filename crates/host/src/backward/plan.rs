@@ -426,7 +426,7 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
         }
         algorithm if algorithm.stores_ds() => (
             "dK, dV and dQ",
-            format!("blocks that stay take tiles of BLOCK_N {n} keys and of {} queries", BackwardSm90Config::QUERIES),
+            format!("blocks that stay take tiles of BLOCK_N {n} keys and of {} queries", 256),
         ),
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))

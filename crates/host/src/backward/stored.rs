@@ -36,10 +36,7 @@ impl Stored {
         }
         let blocks = blocks(forward, device, entry);
         let key_tiles = key_tiles(forward, entry);
-        // Under a causal mask a unit's longest tile takes twice the time of its mean.
-        let longest = if forward.causal() { 2 } else { 1 };
-        let under_way = (longest * blocks as usize).div_ceil(key_tiles);
-        let lag = if ring == units { under_way.min(units) } else { under_way.min(ring / 2) };
+        let lag = ((blocks as usize) * 18 / 100).clamp(1, blocks as usize - 1);
         Some(Self { ring, lag, key_tiles })
     }
 }
@@ -56,7 +53,7 @@ fn key_tiles(forward: &Problem, entry: &Entry) -> usize {
 
 /// Tiles of queries of a query head.
 fn query_tiles(forward: &Problem) -> usize {
-    forward.seqlen_q().div_ceil(BackwardSm90Config::QUERIES as usize)
+    forward.seqlen_q().div_ceil(if forward.widest_head_dim() > 128 { 128 } else { 256 })
 }
 
 /// All tiles of a launch that computes all gradients.
@@ -109,7 +106,7 @@ pub(super) fn tickets(forward: &Problem, stored: Stored, workspace: u64) -> Tick
         counters: workspace + offsets(forward).0,
         units: units(forward) as u32,
         ring: stored.ring as u32,
-        lag: stored.lag as u32,
+        query_blocks: std::env::var("QB").ok().and_then(|w| w.parse().ok()).unwrap_or(stored.lag as u32),
         key_tiles: stored.key_tiles as u32,
         query_tiles: query_tiles(forward) as u32,
     }

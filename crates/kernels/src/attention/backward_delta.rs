@@ -32,8 +32,8 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
     let attention = &params.attention;
     let tickets = &params.tickets;
     let unit = index::block() * THREADS + index::thread();
-    if tickets.counters != 0 && unit <= tickets.units {
-        let at = tickets.counters + Tickets::bytes(0) * unit as u64;
+    if tickets.counters != 0 && unit <= tickets.units + 1 {
+        let at = tickets.counters + 2 * Tickets::COUNTER_BYTES * unit as u64;
         // SAFETY: the two counters are this thread's: there are more rows than units, and a block has more threads.
         unsafe {
             global::store_b32(at, 0);

@@ -73,7 +73,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
             return;
         }
         if index::thread() == 0 {
-            pipeline.init(params);
+            pipeline.init(params, true);
         }
         barrier::sync(0, BackwardSm90Config::THREADS);
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
@@ -106,9 +106,13 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
 unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: Pipeline<T>) {
     // SAFETY: as in `backward_sm90`; each of the warps that read slots leaves each tile once.
     unsafe {
+        let n = index::blocks();
+        core::hint::assert_unchecked(n > 0);
+        let before = |block: u32| block * params.tickets.query_blocks / n;
+        let of_keys = before(index::block()) == before(index::block() + 1);
         if index::thread() == 0 {
-            pipeline.init(params);
-            TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
+            pipeline.init(params, of_keys);
+            TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params) - !of_keys as u32);
         }
         barrier::sync(0, BackwardSm90Config::THREADS);
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
@@ -116,6 +120,26 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
         if warpgroup == BackwardSm90Config::WARPGROUPS {
             give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                3 => {
+                    if !leads_warp() {
+                        // Its other lanes are done.
+                    } else if of_keys {
+                        tickets::announce::<T, true>(params, TileSlots::producer(slots));
+                    } else {
+                        tickets::announce::<T, false>(params, TileSlots::producer(slots));
+                    }
+                }
+                0 if !of_keys => {
+                    if leads_warp() {
+                        queries::copy_tiles(params, maps, pipeline, TileSlots::consumer(slots));
+                    }
+                }
+                2 if !of_keys => {
+                    if params.fix_up != 0 {
+                        queries::clear_ends(params, pipeline, TileSlots::consumer(slots));
+                    }
+                }
+                1 if !of_keys => {}
                 0 if leads_warp() => {
                     producer::copy_tiles(params, maps, pipeline, TileSlots::consumer(slots));
                 }
@@ -123,13 +147,16 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
                 2 if params.fix_up != 0 => {
                     producer::clear_all_ends(params, pipeline, TileSlots::consumer(slots));
                 }
-                3 if leads_warp() => tickets::announce::<T>(params, TileSlots::producer(slots)),
                 _ => {}
             }
         } else {
             take_registers(T::CONFIG.registers().0);
             let slots = TileSlots::consumer(slots);
-            if !T::CONFIG.splits_roles() {
+            if !of_keys {
+                // What follows from these would otherwise be computed before roles part, and kept in registers.
+                let pipeline = Pipeline { base: index::unknown(pipeline.base), ..pipeline };
+                queries::multiply_tiles(params, pipeline, TileSlots::consumer(pipeline.schedule()));
+            } else if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run_tiles(params, slots);
             } else if warpgroup == 0 {
                 SplitConsumer::<T, false>::new(pipeline).run_tiles(params, slots);
@@ -158,7 +185,7 @@ impl<T: Tile> Pipeline<T> {
     /// # Safety
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
-    unsafe fn init(self, params: &BackwardParams) {
+    unsafe fn init(self, params: &BackwardParams, of_keys: bool) {
         let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
         let mut stage = 0;
         while params.fix_up != 0 && stage < StepStages::<T>::COUNT {
@@ -171,7 +198,7 @@ impl<T: Tile> Pipeline<T> {
             Ring::<OwnedStages<T>>::init(self.owned_barriers(), consumers);
             Ring::<StepStages<T>>::init_filled_by(
                 self.step_barriers(),
-                if T::OWNS_KEYS { 2 } else { 1 },
+                if T::OWNS_KEYS && of_keys { 2 } else { 1 },
                 consumers,
             );
         }
@@ -200,10 +227,18 @@ impl<T: Tile> Pipeline<T> {
         Panels::new(self.base + first + Panels::<StepRows<T>>::BYTES * which)
     }
 
-    /// The `panel`-th of a stage's panels of dS, behind its keys.
+    /// K of a stage of a tile of queries.
     #[inline(always)]
-    fn ds(self, stage: u32, panel: u32) -> Panels<DsRows> {
-        Panels::<DsRows>::new(self.step(1, stage).address).stage(panel)
+    fn keys_of_stage(self, stage: u32) -> Panels<StepRows<T>> {
+        let first = const { T::CONFIG.out_bytes() } + const { T::CONFIG.queries_step_bytes() } * stage;
+        Panels::new(self.base + first)
+    }
+
+    /// The `panel`-th of its panels of dS.
+    #[inline(always)]
+    fn ds_of_stage(self, stage: u32, panel: u32) -> Panels<DsRows> {
+        let keys = self.keys_of_stage(stage).address;
+        Panels::<DsRows>::new(keys + Panels::<StepRows<T>>::BYTES).stage(panel)
     }
 
     /// Where tiles are announced.

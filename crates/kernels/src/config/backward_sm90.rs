@@ -27,7 +27,24 @@ impl BackwardSm90Config {
     pub const WARPGROUPS: u32 = 2;
 
     /// Queries of a tile that computes dQ from stored dS.
-    pub const QUERIES: u32 = Self::WARPGROUPS * Self::WARPGROUP_ROWS;
+    pub const fn queries(&self) -> u32 {
+        Self::WARPGROUPS * Self::WARPGROUP_ROWS * self.panels()
+    }
+
+    /// Panels of queries of a warpgroup.
+    pub const fn panels(&self) -> u32 {
+        if self.splits_roles() { 1 } else { 2 }
+    }
+
+    /// Bytes of a step of K and dS of a tile of queries.
+    pub const fn queries_step_bytes(&self) -> u32 {
+        self.row_bytes(self.step as u64) as u32 + 2 * self.step * self.queries()
+    }
+
+    /// Bytes of dQ on its way out.
+    pub const fn out_bytes(&self) -> u32 {
+        self.row_bytes(self.queries() as u64) as u32
+    }
 
     /// Threads of a block: a warpgroup more, which copies.
     pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
@@ -35,7 +52,7 @@ impl BackwardSm90Config {
     /// Registers of a thread that multiplies, and of one that copies or announces tiles: together what the
     /// block starts with.
     pub const fn registers(&self) -> (u32, u32) {
-        if self.stores_ds && self.splits_roles() { (232, 40) } else { (240, 24) }
+        if self.stores_ds { (232, 40) } else { (240, 24) }
     }
 
     /// The widest rows of which a warpgroup holds dK and dV.
@@ -84,9 +101,7 @@ impl BackwardSm90Config {
     }
 
     const fn step_needed(&self) -> u64 {
-        let (both, of_queries) = (self.row_bytes(2 * self.step as u64), self.row_bytes(self.step as u64));
-        let of_queries = of_queries.saturating_add(2 * self.step as u64 * Self::QUERIES as u64);
-        if self.stores_ds && of_queries > both { of_queries } else { both }
+        self.row_bytes(2 * self.step as u64)
     }
 
     /// Bytes of a step's statistics of queries, two fp32 each.
@@ -101,7 +116,16 @@ impl BackwardSm90Config {
 
     /// Where the statistics begin: behind all tiles.
     pub const fn statistics_offset(&self) -> u32 {
-        self.owned_stages() * self.owned_bytes() + self.stages() * self.step_bytes()
+        self.tiles(self.owned_stages() as u64, self.stages() as u64) as u32
+    }
+
+    /// Bytes of tiles with so many stages of what is owned, and of steps.
+    const fn tiles(&self, owned_stages: u64, stages: u64) -> u64 {
+        let owned = self.row_bytes(2 * self.owned() as u64).saturating_mul(owned_stages);
+        let of_keys = owned.saturating_add(stages.saturating_mul(self.step_needed()));
+        let step = self.row_bytes(self.step as u64).saturating_add(2 * self.step as u64 * self.queries() as u64);
+        let of_queries = self.row_bytes(self.queries() as u64).saturating_add(stages.saturating_mul(step));
+        if self.stores_ds && of_queries > of_keys { of_queries } else { of_keys }
     }
 
     /// Where P lies.
@@ -147,12 +171,11 @@ impl BackwardSm90Config {
     const fn needed(&self, owned_stages: u64, stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
         // Two barriers of 8 bytes each: of the owned tensors, of a stage, and of where that lands.
-        let stage = self.step_needed().saturating_add(statistics + 32);
+        let stage = statistics + 32;
         let weights =
             if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
-        let owned = self.row_bytes(2 * self.owned() as u64).saturating_add(16).saturating_mul(owned_stages);
-        let beside = weights.saturating_add(self.schedule_bytes() as u64);
-        owned.saturating_add(beside).saturating_add(stages.saturating_mul(stage))
+        let beside = weights.saturating_add(self.schedule_bytes() as u64).saturating_add(16 * owned_stages);
+        self.tiles(owned_stages, stages).saturating_add(beside).saturating_add(stages.saturating_mul(stage))
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P

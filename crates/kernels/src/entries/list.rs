@@ -196,7 +196,6 @@ pub(super) const LIST: &[Line] = &[
     // Whatever is done to scores, and weights that are dropped.
     backward_keys_ds_sm90_score_mod(64, 64),
     backward_keys_ds_sm90_score_mod(64, 96),
-    backward_keys_ds_sm90_score_mod(64, 128),
     backward_keys_ds_sm90_score_mod(64, 160),
     backward_keys_ds_sm90_score_mod(64, 192),
     backward_keys_ds_sm90_score_mod(64, 256),

@@ -59,8 +59,8 @@ pub struct Tickets {
     pub units: u32,
     /// Units whose dS is stored at a time, at least 1.
     pub ring: u32,
-    /// Units of keys that come before the queries of the first unit, below `ring`.
-    pub lag: u32,
+    /// Blocks that compute dQ.
+    pub query_blocks: u32,
     /// Tiles of keys of a unit.
     pub key_tiles: u32,
     /// Tiles of queries of a query head.
@@ -73,7 +73,7 @@ impl Tickets {
 
     /// Bytes of the counters of so many units: of tickets, and of two for each unit.
     pub const fn bytes(units: u64) -> u64 {
-        2 * Self::COUNTER_BYTES * (1 + units)
+        2 * Self::COUNTER_BYTES * (2 + units)
     }
 }
 

@@ -4,7 +4,6 @@ use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
 use super::block::{Block, Source};
-use super::queries;
 use super::scores::{self, Place, QueryHead};
 use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
@@ -39,8 +38,6 @@ pub(super) struct Consumer<T: Tile> {
     /// Scores, then P, or what [`scores`] says.
     s: T::S,
     dp: T::S,
-    /// lse·log2(e) of the columns of the scores; owning keys alone.
-    shifts: T::Packed,
     /// P, rounded, as A of its product with dO; owning keys alone.
     p: T::Packed,
     /// dS / softmax_scale, as A of its product with Q or K.
@@ -84,7 +81,6 @@ impl<T: Tile> Consumer<T> {
                 others: [pipeline.step(0, 0).descriptor(), pipeline.step(1, 0).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
-                shifts: T::Packed::ZERO,
                 p: T::Packed::ZERO,
                 ds: T::Packed::ZERO,
                 rows: [RowStats { shift: 0.0, delta: 0.0 }; 2],
@@ -137,18 +133,12 @@ impl<T: Tile> Consumer<T> {
             // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
             let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
             owned.wait();
-            if slots.is_of_keys() {
-                self.owned = Self::owned(pipeline, warpgroup, owned.stage());
-                self.gradients = [T::Gradient::ZERO; 2];
-                if slots.block().steps() > 0 {
-                    self.multiply(params, &slots);
-                }
-                self.store(params, &slots.block(), owned.stage());
-            } else {
-                let dq = (&mut self.gradients[0], owned.stage());
-                // SAFETY: the tile is one of queries, and its memory is the stage's.
-                unsafe { queries::run(params, (warpgroup, pipeline), &mut self.steps, &slots, dq) };
+            self.owned = Self::owned(pipeline, warpgroup, owned.stage());
+            self.gradients = [T::Gradient::ZERO; 2];
+            if slots.block().steps() > 0 {
+                self.multiply(params, &slots);
             }
+            self.store(params, &slots.block(), owned.stage());
             // The stage's memory is read by stores until then. All lanes have read the slot.
             // SAFETY: all lanes of the warp are here.
             unsafe { wait_read() };
@@ -206,27 +196,8 @@ impl<T: Tile> Consumer<T> {
             depth += 1;
         }
         self.warpgroup.commit_products();
-        self.load_shifts();
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.s.wait_group::<0>() };
-    }
-
-    /// Reads lse of the stage at hand, where it is of columns, before products of the scores take all of
-    /// shared memory's time.
-    #[inline(always)]
-    fn load_shifts(&mut self) {
-        let at = self.statistics();
-        let mut block = 0;
-        while T::OWNS_KEYS && !T::SCORE_MOD && 8 * block < T::S::LEN {
-            // SAFETY: the stage is there, and with it the statistics of all of its queries.
-            let shifts: [f32; 4] = unsafe { shared::load4(at + 64 * block as u32) };
-            let mut i = 0;
-            while i < 4 {
-                self.shifts[4 * block + i] = shifts[i].to_bits();
-                i += 1;
-            }
-            block += 1;
-        }
     }
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
@@ -235,18 +206,16 @@ impl<T: Tile> Consumer<T> {
         if !T::SCORE_MOD {
             self.mask(&params.attention, row);
         }
-        let (at_hand, mut next) = (self.steps, self.steps);
-        next.advance();
-        if !LAST {
-            // It has long landed. Waited for later, exponentials would be moved behind the wait, and behind dP.
-            next.wait();
-        }
         self.begin_dp();
         self.exponentiate(params, &source.block(), row);
         // SAFETY: the warpgroup's threads are together.
         unsafe { self.dp.wait_group::<0>() };
         self.differentiate(params);
-        self.steps = next;
+        let at_hand = self.steps;
+        self.steps.advance();
+        if !LAST {
+            self.steps.wait();
+        }
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
@@ -255,9 +224,6 @@ impl<T: Tile> Consumer<T> {
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
             unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
-        }
-        if !LAST {
-            self.load_shifts();
         }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
@@ -370,9 +336,7 @@ impl<T: Tile> Consumer<T> {
         let scale = attention.softmax_scale * LOG2_E;
         let mut block = 0;
         while 8 * block < T::S::LEN {
-            let of_columns = [0, 1, 2, 3].map(|i| f32::from_bits(self.shifts[4 * block + i]));
-            let of_rows = [self.rows[0].shift, self.rows[1].shift, 0.0, 0.0];
-            let shifts = if T::OWNS_KEYS { of_columns } else { of_rows };
+            let shifts = self.of_block(at, block, |row| row.shift);
             let mut j = 0;
             while j < 8 {
                 let score = self.s[8 * block + j];

@@ -16,12 +16,6 @@ use crate::ptx::{fence, index, shared, warp};
 use crate::scheduler::WorkTile;
 use crate::tile::panels::Panels;
 
-/// Panels of stored dS of a tile of queries.
-const PANELS: u32 = BackwardSm90Config::QUERIES / PANEL;
-
-/// Steps of stored dS that are brought to L2 before they are copied: it comes from device memory.
-const AHEAD: u32 = 8;
-
 /// Copies what the block owns, and all steps of the others, of a block that has one tile.
 ///
 /// # Safety
@@ -62,11 +56,7 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
         let mut ring = Ring::producer(pipeline.step_barriers());
         while slots.wait() {
             slots.wait_for_others(params);
-            if slots.is_of_keys() {
-                copy_tile(params, (maps, pipeline), &slots, &owned, &mut ring);
-            } else {
-                copy_queries_tile(params, (maps, pipeline), &slots, &owned, &mut ring);
-            }
+            copy_tile(params, (maps, pipeline), &slots, &owned, &mut ring);
             owned.advance();
             slots.leave(true);
         }
@@ -151,48 +141,6 @@ unsafe fn load_boxes<T: Tile>(
     }
 }
 
-/// Copies all steps of K and dS of a tile of queries.
-///
-/// # Safety
-/// As [`copy_tile`]; the tiles that store the dS are done.
-#[inline(always)]
-unsafe fn copy_queries_tile<T: Tile>(
-    params: &BackwardParams,
-    (maps, pipeline): (Maps, Pipeline<T>),
-    source: impl Source<T>,
-    owned: &Ring<OwnedStages<T>>,
-    ring: &mut Ring<StepStages<T>>,
-) {
-    let attention = &params.attention;
-    let block = source.block();
-    let head = T::Alignment::head(&attention.k_strides, block.kv_head);
-    // The memory of what a tile of keys owns is what dQ leaves through.
-    owned.acquire(0);
-    let mut key = block.first;
-    while key < source.block().end {
-        let bytes = Panels::<StepRows<T>>::BYTES + PANELS * Panels::<DsRows>::BYTES;
-        let landed = ring.acquire_behind(bytes, params.fix_up);
-        // SAFETY: the maps are those of K and dS, and the stage is empty.
-        unsafe {
-            let row = block.work.keys.first + key;
-            let batch = block.work.batch_index(attention);
-            pipeline.step(0, ring.stage()).load(maps.keys()[0], landed, row, head, batch);
-            let mut panel = 0;
-            while panel < PANELS {
-                let ahead = key + AHEAD * T::STEP;
-                if ahead < source.block().end {
-                    Panels::<DsRows>::prefetch(maps.ds(), ahead, block.owned / PANEL + panel, block.ds_head);
-                }
-                let of = HeadOffset { class: 0, head: block.owned / PANEL + panel, shift: 0 };
-                pipeline.ds(ring.stage(), panel).load(maps.ds(), landed, key, of, block.ds_head);
-                panel += 1;
-            }
-        }
-        ring.advance();
-        key += T::STEP;
-    }
-}
-
 /// Clears what steps of a block that has one tile have landed of rows behind its sequence ([`clear_ends`]).
 ///
 /// # Safety
@@ -253,15 +201,7 @@ unsafe fn clear_ends<T: Tile>(
             let rows = if of_queries { block.work.keys.len } else { block.rows().0.len } - row;
             if rows < T::STEP {
                 pipeline.step(0, ring.stage()).clear_from_row(rows);
-                if of_queries {
-                    let mut panel = 0;
-                    while panel < PANELS {
-                        pipeline.ds(ring.stage(), panel).clear_from_row(rows);
-                        panel += 1;
-                    }
-                } else {
-                    pipeline.step(1, ring.stage()).clear_from_row(rows);
-                }
+                pipeline.step(1, ring.stage()).clear_from_row(rows);
                 fence::proxy_async();
             }
             warp::sync();
@@ -306,19 +246,7 @@ pub(super) unsafe fn write_all_statistics<T: Tile>(
     unsafe {
         let mut ring = Ring::<StepStages<T>>::producer(pipeline.step_barriers());
         while slots.wait() {
-            if slots.is_of_keys() {
-                write_statistics(params, pipeline, &slots, &mut ring);
-            } else {
-                let mut steps = slots.block().steps();
-                while steps > 0 {
-                    ring.wait_empty();
-                    if leads_warp() {
-                        ring.fill();
-                    }
-                    ring.advance();
-                    steps -= 1;
-                }
-            }
+            write_statistics(params, pipeline, &slots, &mut ring);
             warp::sync();
             slots.leave(leads_warp());
         }

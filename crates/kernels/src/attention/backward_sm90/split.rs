@@ -9,7 +9,6 @@ use core::f32::consts::LOG2_E;
 use super::Pipeline;
 use super::block::{Block, Source};
 use super::epilogue::{FIRST_BARRIER, store_warp};
-use super::queries;
 use super::scores::{self, Place, QueryHead, gradient_of_score};
 use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
@@ -111,18 +110,12 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
             let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
             owned.wait();
-            if slots.is_of_keys() {
-                self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
-                self.gradient = T::Gradient::ZERO;
-                if slots.block().steps() > 0 {
-                    self.multiply(params, &slots);
-                }
-                self.store(params, &slots.block(), owned.stage());
-            } else {
-                let dq = (&mut self.gradient, owned.stage());
-                // SAFETY: the tile is one of queries, and its memory is the stage's.
-                unsafe { queries::run(params, (warpgroup, pipeline), &mut self.steps, &slots, dq) };
+            self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
+            self.gradient = T::Gradient::ZERO;
+            if slots.block().steps() > 0 {
+                self.multiply(params, &slots);
             }
+            self.store(params, &slots.block(), owned.stage());
             // The stage's memory is read by stores until then. All lanes have read the slot.
             // SAFETY: all lanes of the warp are here.
             unsafe { wait_read() };

@@ -27,45 +27,22 @@ struct Place {
 }
 
 impl Place {
-    /// What a ticket is for: keys of the first units, then keys of one and queries of one in turn, then
-    /// queries of the last.
+    /// What a ticket is for.
     ///
     /// # Safety
-    /// There are units with tiles of both kinds, and all of them are below 2^31.
+    /// There are tiles of that kind, and all of them are below 2^31.
     #[inline(always)]
-    unsafe fn of_ticket(tickets: &Tickets, query_tiles: u32, ticket: u32) -> Option<Self> {
-        let &Tickets { units, lag, key_tiles, .. } = tickets;
-        let lag = lag.min(units);
-        let ahead = lag * key_tiles;
-        if ticket < ahead {
-            // SAFETY: units have tiles of keys.
-            unsafe { assert_unchecked(key_tiles > 0) };
-            return Some(Self { unit: ticket / key_tiles, index: ticket % key_tiles, of_keys: true });
-        }
-        let (ticket, both) = (ticket - ahead, key_tiles + query_tiles);
-        // SAFETY: all tiles together are below 2^31.
-        unsafe { assert_unchecked(both > 0) };
-        let pair = ticket / both;
-        if pair < units - lag {
-            let index = ticket % both;
-            return Some(if index < key_tiles {
-                Self { unit: lag + pair, index, of_keys: true }
-            } else {
-                Self { unit: pair, index: index - key_tiles, of_keys: false }
-            });
-        }
-        let ticket = ticket - (units - lag) * both;
-        // SAFETY: units have tiles of queries.
-        unsafe { assert_unchecked(query_tiles > 0) };
-        let unit = units - lag + ticket / query_tiles;
-        let place = Self { unit, index: ticket % query_tiles, of_keys: false };
-        if unit < units { Some(place) } else { None }
+    unsafe fn of_ticket(tickets: &Tickets, tiles: u32, (ticket, of_keys): (u32, bool)) -> Option<Self> {
+        // SAFETY: units have tiles.
+        unsafe { assert_unchecked(tiles > 0) };
+        let unit = ticket / tiles;
+        if unit < tickets.units { Some(Self { unit, index: ticket % tiles, of_keys }) } else { None }
     }
 
     /// The counter of this unit's tiles of keys, or of queries, that are done.
     #[inline(always)]
     const fn counter(unit: u32, of_keys: bool) -> u32 {
-        2 * (1 + unit) + !of_keys as u32
+        2 * (2 + unit) + !of_keys as u32
     }
 
     /// The counter that this tile waits for, and how many it waits for there; 0 for none.
@@ -150,7 +127,7 @@ impl<T: Tile> Source<T> for &TileSlots<T> {
 
     #[inline(always)]
     fn is_of_queries(self) -> bool {
-        !self.is_of_keys()
+        false
     }
 }
 
@@ -160,7 +137,7 @@ impl<T: Tile> Source<T> for &TileSlots<T> {
 /// One thread of the block calls this, in a launch as [`backward_sm90`](super::backward_sm90) says; the slots'
 /// barriers are made.
 #[inline(always)]
-pub(super) unsafe fn announce<T: Tile>(params: &BackwardParams, mut slots: TileSlots<T>) {
+pub(super) unsafe fn announce<T: Tile, const OF_KEYS: bool>(params: &BackwardParams, mut slots: TileSlots<T>) {
     const { assert!(TileSlots::<T>::BYTES == BackwardSm90Config::SCHEDULE_BYTES) };
     // SAFETY: a slot is this thread's from `acquire` to `fill`, and all warps have left the tile that it holds.
     unsafe {
@@ -168,7 +145,7 @@ pub(super) unsafe fn announce<T: Tile>(params: &BackwardParams, mut slots: TileS
         loop {
             let slot = slots.acquire();
             count_done(params, shared::load_b32(slot + 4 * DONE));
-            let exists = write_next::<T>(params, slot);
+            let exists = write_next::<T>(params, slot, OF_KEYS);
             slots.fill();
             if !exists {
                 break;
@@ -195,7 +172,7 @@ unsafe fn count_done(params: &BackwardParams, counter: u32) {
 /// # Safety
 /// The slot is this thread's; `params` is valid.
 #[inline(always)]
-unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32) -> bool {
+unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32, of_keys: bool) -> bool {
     loop {
         let (attention, tickets) = (&params.attention, &params.tickets);
         // What follows from these would otherwise be computed once, and kept in registers.
@@ -203,8 +180,9 @@ unsafe fn write_next<T: Tile>(params: &BackwardParams, slot: u32) -> bool {
         let query_tiles = query_tiles * attention.group;
         // SAFETY: blocks access counters by atomics alone, units have tiles, and the slot is this thread's.
         unsafe {
-            let ticket = global::fetch_add(address_of(tickets, 0), 1);
-            let Some(place) = Place::of_ticket(tickets, query_tiles, ticket) else {
+            let ticket = global::fetch_add(address_of(tickets, if of_keys { 0 } else { 2 }), 1);
+            let tiles = if of_keys { tickets.key_tiles } else { query_tiles };
+            let Some(place) = Place::of_ticket(tickets, tiles, (ticket, of_keys)) else {
                 shared::store_b32(slot + 4 * TileWords::<T>::EXISTS, 0);
                 return false;
             };
@@ -236,68 +214,29 @@ unsafe fn write_block<T: Tile>(
     let attention = &params.attention;
     // SAFETY: the slot is this thread's, heads have tiles, and groups have heads.
     unsafe {
-        let (queries, keys) = (work.queries, work.keys);
-        shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
+        let (of_queries_rows, keys) = (work.queries, work.keys);
+        shared::store4(slot + 16, [of_queries_rows.first, of_queries_rows.len, keys.first, keys.len]);
         let kv_head = work.kv_head(attention);
-        let (head, owned, first, end, heads);
         if of_keys {
-            owned = index * T::CONFIG.owned();
+            let owned = index * T::CONFIG.owned();
             if owned >= keys.len {
                 return false;
             }
             let seen = stored_ds::queries(attention, &work, owned);
-            (head, first, end, heads) = (work.head, seen.first, seen.end, attention.group);
+            shared::store4(slot, [work.head, work.batch, kv_head, 1]);
+            shared::store4(slot + 32, [owned, seen.first, seen.end, attention.group]);
         } else {
-            let tile;
-            (head, tile) = work.of_query_tile(attention, params.tickets.query_tiles, index);
-            owned = tile * BackwardSm90Config::QUERIES;
-            if owned >= queries.len {
+            let (head, tile) = work.of_query_tile(attention, params.tickets.query_tiles, index);
+            let owned = tile * const { T::CONFIG.queries() };
+            if owned >= of_queries_rows.len {
                 return false;
             }
-            (first, end) = stored_ds::keys(attention, &work, owned);
-            heads = 1;
             let stored = slot + 48;
             shared::store_b32(stored, shared::load_b32(stored) + head - work.head);
+            shared::store4(slot, [head, work.batch, kv_head, 2]);
+            shared::store4(slot + 32, [owned, 0, 0, 1]);
         }
-        shared::store4(slot, [head, work.batch, kv_head, if of_keys { 1 } else { 2 }]);
-        shared::store4(slot + 32, [owned, first, end, heads]);
         true
     }
 }
 
-#[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use super::*;
-    use std::collections::HashMap;
-    use std::vec::Vec;
-
-    fn places(tickets: &Tickets, query_tiles: u32) -> Vec<Place> {
-        // SAFETY: there are tiles of both kinds.
-        let place = |ticket| unsafe { Place::of_ticket(tickets, query_tiles, ticket) };
-        (0..).map_while(place).collect()
-    }
-
-    #[test]
-    fn every_tile_has_one_ticket_and_waits_for_lower_ones() {
-        for (units, ring, lag) in [(1, 1, 0), (7, 7, 3), (7, 3, 2), (7, 1, 0), (5, 5, 4), (3, 3, 2)] {
-            for (key_tiles, query_tiles) in [(1, 1), (3, 4), (5, 2)] {
-                let tickets = Tickets { units, ring, lag, key_tiles, ..Tickets::default() };
-                let places = places(&tickets, query_tiles);
-                assert_eq!(places.len() as u32, units * (key_tiles + query_tiles));
-                let mut done: HashMap<u32, u32> = HashMap::new();
-                for place in &places {
-                    let (counter, tiles) = place.awaited(&tickets, query_tiles);
-                    assert!(tiles == 0 || done.get(&counter) == Some(&tiles), "{tickets:?} {place:?}");
-                    *done.entry(Place::counter(place.unit, place.of_keys)).or_default() += 1;
-                }
-                let all = (0..units).flat_map(|unit| [(unit, true, key_tiles), (unit, false, query_tiles)]);
-                for (unit, of_keys, tiles) in all {
-                    assert_eq!(done[&Place::counter(unit, of_keys)], tiles);
-                }
-                assert!(!done.contains_key(&0));
-            }
-        }
-    }
-}

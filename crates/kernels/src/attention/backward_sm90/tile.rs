@@ -124,7 +124,7 @@ impl<T: Tile> Extent for StepRows<T> {
 pub(super) struct QueryRows<T>(PhantomData<T>);
 
 impl<T: Tile> Extent for QueryRows<T> {
-    const ROWS: u32 = BackwardSm90Config::QUERIES;
+    const ROWS: u32 = T::CONFIG.queries();
     const COLUMNS: u32 = T::HEAD_DIM;
     const ELEMENT_BYTES: u32 = 2;
 }

@@ -164,20 +164,6 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, true>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d128_score_mod");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, true>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, true>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d160_score_mod")]
     unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d160_score_mod");
@@ -293,8 +279,6 @@ pub(in crate::entries) mod native {
         ("backward_keys_ds_sm90_bf16_m64_n128_d64_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n128_d96_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 96, true>>)),
         ("backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, true>>)),
-        ("backward_keys_ds_sm90_f16_m64_n128_d128_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, true>>)),
-        ("backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, true>>)),
         ("backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d192_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 192, true>>)),
