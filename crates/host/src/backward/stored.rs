@@ -106,7 +106,7 @@ pub(super) fn tickets(forward: &Problem, stored: Stored, workspace: u64) -> Tick
         counters: workspace + offsets(forward).0,
         units: units(forward) as u32,
         ring: stored.ring as u32,
-        query_blocks: std::env::var("QB").ok().and_then(|w| w.parse().ok()).unwrap_or(stored.lag as u32),
+        query_blocks: stored.lag as u32,
         key_tiles: stored.key_tiles as u32,
         query_tiles: query_tiles(forward) as u32,
     }

@@ -60,6 +60,9 @@ impl<T: Tile> Consumer<T> {
     /// Products of a step's scores.
     const SCORES: usize = T::HEAD_DIM as usize / 16;
 
+    /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
+    const DP_AHEAD: bool = T::HEAD_DIM <= 96;
+
     /// This thread's part of it.
     ///
     /// # Safety
@@ -193,29 +196,48 @@ impl<T: Tile> Consumer<T> {
         let mut depth = 0;
         while depth < Self::SCORES {
             self.begin_scores(depth);
+            if Self::DP_AHEAD {
+                self.begin_dp(depth);
+            }
             depth += 1;
         }
         self.warpgroup.commit_products();
         // SAFETY: the warpgroup's threads are together.
-        unsafe { self.s.wait_group::<0>() };
+        unsafe {
+            self.s.wait_group::<0>();
+            if Self::DP_AHEAD {
+                self.dp.wait_group::<0>();
+            }
+        }
     }
 
     /// A step whose scores are there, but for the `LAST` with the scores of the next.
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
+        if !Self::DP_AHEAD {
+            self.warpgroup.fence_products();
+            let mut depth = 0;
+            while depth < Self::SCORES {
+                self.begin_dp(depth);
+                depth += 1;
+            }
+            self.warpgroup.commit_products();
+        }
         if !T::SCORE_MOD {
             self.mask(&params.attention, row);
         }
-        self.begin_dp();
         self.exponentiate(params, &source.block(), row);
-        // SAFETY: the warpgroup's threads are together.
-        unsafe { self.dp.wait_group::<0>() };
-        self.differentiate(params);
-        let at_hand = self.steps;
-        self.steps.advance();
+        let (at_hand, mut next) = (self.steps, self.steps);
+        next.advance();
         if !LAST {
-            self.steps.wait();
+            next.wait();
         }
+        if !Self::DP_AHEAD {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { self.dp.wait_group::<0>() };
+        }
+        self.differentiate(params);
+        self.steps = next;
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
@@ -229,6 +251,9 @@ impl<T: Tile> Consumer<T> {
         unsafe {
             if !LAST {
                 self.s.wait_group::<0>();
+                if Self::DP_AHEAD {
+                    self.dp.wait_group::<0>();
+                }
             }
             self.gradients[0].wait_group::<0>();
             if T::OWNS_KEYS {
@@ -244,28 +269,21 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn begin_scores(&mut self, depth: usize) {
         let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
-        let owned = if T::SCORE_MOD { self.owned[0].reread() } else { self.owned[0] };
+        let owned = self.owned[0].reread();
         let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
         unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
-    /// Begins dP with the stage at hand.
+    /// Begins a sixteenth of V of dP with the stage at hand.
     #[inline(always)]
-    fn begin_dp(&mut self) {
+    fn begin_dp(&mut self, depth: usize) {
         let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
-        let owned = if T::SCORE_MOD { self.owned[1].reread() } else { self.owned[1] };
-        self.warpgroup.fence_products();
-        let mut depth = 0;
-        while depth < T::HEAD_DIM / 16 {
-            let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth)).bits();
-            let b = others.behind(Panels::<StepRows<T>>::columns(depth)).bits();
-            // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
-            unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
-            depth += 1;
-        }
-        self.warpgroup.commit_products();
+        let a = self.owned[1].reread().behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+        let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
+        // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
+        unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
     /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next step, which
@@ -287,6 +305,9 @@ impl<T: Tile> Consumer<T> {
             begun += 1;
             while !LAST && scores * products < Self::SCORES * begun {
                 self.begin_scores(scores);
+                if Self::DP_AHEAD {
+                    self.begin_dp(scores);
+                }
                 scores += 1;
             }
         }
