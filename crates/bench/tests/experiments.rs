@@ -155,11 +155,23 @@ fn backward_times_both_passes_and_measures_what_p_would_take() {
 }
 
 #[test]
+fn the_backward_pass_alone_has_one_row() {
+    let document = json("backward --backend cpu --alone --only causal --heads 2 --seq 96 --dim 24 --json");
+    all_right(&document, &[]);
+    assert_eq!(rows(&document).len(), 1);
+    let backward = row(&document, "D=24 causal backward", "backward_cpu");
+    assert!(figure(backward, "dK max error") <= figure(backward, "dK bound"));
+}
+
+#[test]
 fn generations_run_on_the_gpu_kernels_alone() {
     let document = json("generations --backend sim --seq 64 --json");
     all_right(&document, &[]);
     let series: Vec<_> = rows(&document).iter().map(|row| &row["series"]).collect();
-    assert_eq!(series, ["standard", "forward_simt", "forward_sm80", "forward_sm90"]);
+    let kernels = ["standard", "forward_simt", "forward_sm80", "forward_sm90"];
+    assert_eq!(series[..4], kernels);
+    assert_eq!(series[4..], ["backward_simt", "backward_sm80", "backward_sm90"]);
+    row(&document, "S=64 backward", "backward_sm90");
     let notes = json("generations --backend cpu --seq 64 --iterations 1 --json")["notes"].to_string();
     assert!(notes.contains("GPU kernels"), "{notes}");
 }

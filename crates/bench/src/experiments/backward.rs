@@ -1,6 +1,7 @@
 //! The backward pass by recomputation: its speed, its gradients' error, and its memory beside what P would
 //! take.
 
+mod kernels;
 mod passes;
 
 use std::cell::RefCell;
@@ -11,6 +12,7 @@ use flash_attention::backward::BackwardRequest;
 use flash_attention::forward::Dropout;
 use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
+pub(crate) use self::kernels::race_of_kernels;
 use self::passes::{BothPasses, Passes, put};
 use super::memory::{extra_bytes, note_of_extra_memory};
 use super::published::{Attention, RIVALS};
@@ -67,6 +69,9 @@ pub(crate) struct Args {
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
     only: Option<Training>,
+    /// The backward pass alone, as over the published grid: without the forward pass's time, and without memory
+    #[arg(long)]
+    alone: bool,
     /// The entry of a launch of the backward pass
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
@@ -89,7 +94,7 @@ impl Args {
 /// Runs the experiment; false if a result is wrong.
 pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     lab::run(&RECIPE, &args.lab, shared, |lab| {
-        if args.grid.is_some() { grid(lab, args) } else { both_passes(lab, args) }
+        if args.grid.is_some() { grid(lab, args) } else { trainings(lab, args) }
     })
 }
 
@@ -106,8 +111,8 @@ fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Both passes of a problem without a mask, with one, and with dropout.
-fn both_passes(lab: &mut Lab, args: &Args) -> Result<()> {
+/// Both passes, or the backward one alone, of a problem without a mask, with one, and with dropout.
+fn trainings(lab: &mut Lab, args: &Args) -> Result<()> {
     let flash4 = [Implementation::Flash4, Implementation::Flash4Deterministic];
     lab.compare_with(&[lab.implementations(), &flash4].concat());
     let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
@@ -124,10 +129,18 @@ fn both_passes(lab: &mut Lab, args: &Args) -> Result<()> {
         let tensors = *shape.problem(Layout::Bhsd)?.tensors();
         let problem = Problem::new(tensors, shape.dtype, options)?;
         check(lab, args, &problem)?;
-        let case = format!("D={head_dim} {}", training.name());
-        with_output_element!(problem.dtype(), measure(lab, &case, &problem, args.request()))?;
+        let name = format!("D={head_dim} {}", training.name());
+        let case = Case { name, x: None, problem };
+        if args.alone {
+            with_output_element!(case.problem.dtype(), backward_alone(lab, &case, args.request()))?;
+        } else {
+            with_output_element!(case.problem.dtype(), measure(lab, &case, args.request()))?;
+        }
     }
     note_of_flops(lab);
+    if args.alone {
+        return Ok(());
+    }
     lab.note("the forward and backward row is the time of both on cold caches, the second after the first");
     note_of_extra_memory(lab);
     Ok(())
@@ -179,8 +192,7 @@ fn backward_alone<T: Element<Output = T>>(
 /// Both passes of a problem: three rows, and the peer's.
 fn measure<T: Element<Output = T>>(
     lab: &mut Lab,
-    name: &str,
-    problem: &Problem,
+    Case { name, problem, .. }: &Case<Problem>,
     request: BackwardRequest,
 ) -> Result<()> {
     let session = Rc::clone(&lab.session);

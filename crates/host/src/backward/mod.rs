@@ -10,14 +10,16 @@ mod plan;
 mod problem;
 #[cfg(feature = "testing")]
 mod reference;
+mod request;
 mod stored;
 
 #[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};
 pub use launch::BackwardAddresses;
 pub(crate) use launch::params;
-pub use plan::{BackwardKernel, BackwardPlan, BackwardRequest};
+pub use plan::BackwardPlan;
 pub use problem::{BackwardInputs, BackwardOutputs, BackwardProblem, BackwardResults, GradientLayouts};
 #[cfg(feature = "testing")]
 pub use reference::{GradientInputs, Gradients, KvHead};
+pub use request::{BackwardKernel, BackwardRequest};
 pub use stored::DEFAULT_WORKSPACE_LIMIT;

@@ -1,115 +1,26 @@
 //! Backward problem → launches: a pure function, with its reasons written beside each choice.
 
-use std::fmt;
+mod kernel;
 
-use fa_kernels::entries::{Algorithm, Entry, Target};
+use fa_kernels::entries::{Algorithm, Entry};
 
-use super::BackwardProblem;
+use self::kernel::{Chosen, choose_kernel, computes_scores_twice, needs_score_mod, refusal, too_large};
 use super::launch::LaunchDetails;
-use super::packed::{self, Copies};
-use super::stored::{self, DEFAULT_WORKSPACE_LIMIT, Heads};
+use super::packed;
+use super::stored::{self, Heads};
+use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
     checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
 };
-use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result};
-
-/// A kernel that computes gradients; what a person can ask for by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BackwardKernel {
-    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit
-    /// types, and the simulator. What no tensor map describes is copied first.
-    BackwardSm90,
-    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
-    /// types, and the simulator.
-    BackwardSm80,
-    /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
-    BackwardSimt,
-    /// The same on all cores with SIMD.
-    BackwardCpu,
-}
-
-impl BackwardKernel {
-    /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt, Self::BackwardCpu];
-
-    /// The name that the command line uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::BackwardSm90 => "backward_sm90",
-            Self::BackwardSm80 => "backward_sm80",
-            Self::BackwardSimt => "backward_simt",
-            Self::BackwardCpu => "backward_cpu",
-        }
-    }
-
-    /// What it multiplies with.
-    const fn units(self) -> &'static str {
-        match self {
-            Self::BackwardSm90 => "on Hopper's tensor cores, fed by tensor maps",
-            Self::BackwardSm80 => "on tensor cores",
-            Self::BackwardSimt => "on fp32 FMA",
-            Self::BackwardCpu => "on all cores",
-        }
-    }
-
-    /// The kernels of a backend, the fastest first.
-    pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
-        match backend {
-            BackendKind::Cuda | BackendKind::Sim => {
-                &[Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt]
-            }
-            BackendKind::Cpu => &[Self::BackwardCpu],
-        }
-    }
-}
-
-impl fmt::Display for BackwardKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// What the caller leaves open, the planner chooses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BackwardRequest {
-    /// The kernel.
-    pub kernel: Option<BackwardKernel>,
-    /// The entry of the launch that it is for, by its name.
-    pub entry: Option<String>,
-    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and beside copies of what tensor
-    /// maps do not describe; `None` for [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time,
-    /// and computed twice where that of one key/value head does not fit.
-    pub workspace_limit: Option<u64>,
-}
-
-impl BackwardRequest {
-    fn workspace_limit(&self) -> u64 {
-        self.workspace_limit.unwrap_or(DEFAULT_WORKSPACE_LIMIT)
-    }
-}
+use crate::{BackendKind, DType, Device, Error, Plan, Result};
 
 /// How a backward problem will be computed; its workspace is delta, fp32 for each row, behind it copies of
 /// what no tensor map describes, and behind these dS of some heads, where that is stored.
 pub type BackwardPlan = Plan<BackwardProblem>;
 
 type Choice = operation::Choice<BackwardProblem>;
-
-/// A kernel, why it was chosen, and the copies that it reads.
-struct Chosen {
-    kernel: BackwardKernel,
-    why: String,
-    copies: Copies,
-}
-
-impl Chosen {
-    /// Of a kernel that reads tensors where they are.
-    fn plain(kernel: BackwardKernel, why: String) -> Self {
-        Self { kernel, why, copies: Copies::default() }
-    }
-}
 
 /// Chooses the launches for `problem` on `device`.
 ///
@@ -165,84 +76,6 @@ pub(super) fn plan_entry(
         return Err(unfit("it does not do with weights what the problem does"));
     }
     of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
-}
-
-/// The kernel asked for, or the fastest that takes the problem.
-fn choose_kernel(problem: &BackwardProblem, device: &Device, request: &BackwardRequest) -> Result<Chosen> {
-    let chosen = |kernel, why| match kernel {
-        BackwardKernel::BackwardSm90 => Chosen { kernel, why, copies: packed::of(problem) },
-        _ => Chosen::plain(kernel, why),
-    };
-    if let Some(kernel) = request.kernel {
-        return match refusal(problem, device, kernel, request.workspace_limit()) {
-            Some(reason) => Err(Error::UnfitKernel { kernel: kernel.name(), reason }),
-            None => Ok(chosen(kernel, format!("{kernel} was asked for"))),
-        };
-    }
-    let mut others = String::new();
-    for &kernel in BackwardKernel::of_backend(device.backend) {
-        let Some(reason) = refusal(problem, device, kernel, request.workspace_limit()) else {
-            return Ok(chosen(kernel, format!("{kernel}: {}{others}", kernel.units())));
-        };
-        others.push_str(&format!("; not {kernel}: {reason}"));
-    }
-    let reason = others.trim_start_matches("; ").to_owned();
-    Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardSimt.name(), reason })
-}
-
-/// Why a kernel does not take the problem, if it does not.
-fn refusal(problem: &BackwardProblem, device: &Device, kernel: BackwardKernel, limit: u64) -> Option<String> {
-    let (algorithm, target) = match kernel {
-        BackwardKernel::BackwardSm90 => (Algorithm::BackwardKeysDsSm90, Target::Sm90a),
-        BackwardKernel::BackwardSm80 => (Algorithm::BackwardKeysSm80, Target::Sm80),
-        BackwardKernel::BackwardSimt | BackwardKernel::BackwardCpu => return None,
-    };
-    let forward = problem.forward();
-    let built = built_for(algorithm, forward.dtype());
-    let Some(widest) = built.map(|entry| entry.tile.head_dim).max() else {
-        return Some("tensor cores take 16-bit types only".to_owned());
-    };
-    if !target.runs_on(device.compute_capability) {
-        let (given, needed) = (device.compute_capability, target.compute_capability());
-        return Some(format!("{} is sm_{given}, and it needs sm_{needed}", device.name));
-    }
-    let head_dim = forward.widest_head_dim();
-    if head_dim > widest as usize {
-        return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
-    }
-    if kernel != BackwardKernel::BackwardSm90 {
-        return if changes_scores(forward) {
-            Some("nothing but a positive factor may lie between products and scores".to_owned())
-        } else {
-            forward.dropout().map(|_| "it drops no weights".to_owned())
-        };
-    }
-    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
-    packed::refusal(problem, device).or_else(|| {
-        must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
-    })
-}
-
-/// Whether anything but a positive factor lies between products and scores.
-fn changes_scores(forward: &Problem) -> bool {
-    forward.changes_scores() || forward.softmax_scale() <= 0.0
-}
-
-/// Whether `backward_sm90` needs the entries for what is done to scores and weights.
-fn needs_score_mod(forward: &Problem) -> bool {
-    changes_scores(forward) || forward.dropout().is_some()
-}
-
-/// Whether there are tiles that compute scores twice.
-fn computes_scores_twice(forward: &Problem) -> bool {
-    let built = that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim());
-    !needs_score_mod(forward) && !built.is_empty()
-}
-
-/// That no dS fits the workspace.
-fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::kv_head_bytes(forward);
-    format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
 }
 
 /// Whether a launch's blocks own keys, and not queries.

@@ -175,11 +175,17 @@ pub(super) const FAMILIES: &[Family] = &[
         entries: "backward_",
         tests: &["backward"],
         defects: &[
-            nth(
+            defect(
                 "backward_sm90_wait",
                 "the next step's scores are begun before it has landed",
+                "next.wait();",
+                "",
+            ),
+            nth(
+                "backward_sm90_ahead",
+                "dP that was begun with the scores is read before it is there",
                 2,
-                "self.steps.wait();",
+                "self.dp.wait_group::<0>();",
                 "",
             ),
             defect(

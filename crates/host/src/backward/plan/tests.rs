@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backward::BackwardAddresses;
+use crate::backward::packed::Copies;
 use crate::forward::Dropout;
 use crate::sim::Sim;
 use crate::{DType, Options, Problem, TensorLayout, Tensors};

@@ -1,0 +1,109 @@
+//! Which kernel takes a problem, and why the others do not.
+
+use fa_kernels::entries::{Algorithm, Target};
+
+use crate::backward::packed::{self, Copies};
+use crate::backward::{BackwardKernel, BackwardProblem, BackwardRequest, stored};
+use crate::plan::{built_for, that_hold};
+use crate::{Device, Error, Problem, Result};
+
+/// A kernel, why it was chosen, and the copies that it reads.
+pub(super) struct Chosen {
+    pub(super) kernel: BackwardKernel,
+    pub(super) why: String,
+    pub(super) copies: Copies,
+}
+
+impl Chosen {
+    /// Of a kernel that reads tensors where they are.
+    pub(super) fn plain(kernel: BackwardKernel, why: String) -> Self {
+        Self { kernel, why, copies: Copies::default() }
+    }
+}
+
+/// The kernel asked for, or the fastest that takes the problem.
+pub(super) fn choose_kernel(
+    problem: &BackwardProblem,
+    device: &Device,
+    request: &BackwardRequest,
+) -> Result<Chosen> {
+    let chosen = |kernel, why| match kernel {
+        BackwardKernel::BackwardSm90 => Chosen { kernel, why, copies: packed::of(problem) },
+        _ => Chosen::plain(kernel, why),
+    };
+    if let Some(kernel) = request.kernel {
+        return match refusal(problem, device, kernel, request.workspace_limit()) {
+            Some(reason) => Err(Error::UnfitKernel { kernel: kernel.name(), reason }),
+            None => Ok(chosen(kernel, format!("{kernel} was asked for"))),
+        };
+    }
+    let mut others = String::new();
+    for &kernel in BackwardKernel::of_backend(device.backend) {
+        let Some(reason) = refusal(problem, device, kernel, request.workspace_limit()) else {
+            return Ok(chosen(kernel, format!("{kernel}: {}{others}", kernel.units())));
+        };
+        others.push_str(&format!("; not {kernel}: {reason}"));
+    }
+    let reason = others.trim_start_matches("; ").to_owned();
+    Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardSimt.name(), reason })
+}
+
+/// Why a kernel does not take the problem, if it does not.
+pub(super) fn refusal(
+    problem: &BackwardProblem,
+    device: &Device,
+    kernel: BackwardKernel,
+    limit: u64,
+) -> Option<String> {
+    let (algorithm, target) = match kernel {
+        BackwardKernel::BackwardSm90 => (Algorithm::BackwardKeysDsSm90, Target::Sm90a),
+        BackwardKernel::BackwardSm80 => (Algorithm::BackwardKeysSm80, Target::Sm80),
+        BackwardKernel::BackwardSimt | BackwardKernel::BackwardCpu => return None,
+    };
+    let forward = problem.forward();
+    let built = built_for(algorithm, forward.dtype());
+    let Some(widest) = built.map(|entry| entry.tile.head_dim).max() else {
+        return Some("tensor cores take 16-bit types only".to_owned());
+    };
+    if !target.runs_on(device.compute_capability) {
+        let (given, needed) = (device.compute_capability, target.compute_capability());
+        return Some(format!("{} is sm_{given}, and it needs sm_{needed}", device.name));
+    }
+    let head_dim = forward.widest_head_dim();
+    if head_dim > widest as usize {
+        return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
+    }
+    if kernel != BackwardKernel::BackwardSm90 {
+        return if changes_scores(forward) {
+            Some("nothing but a positive factor may lie between products and scores".to_owned())
+        } else {
+            forward.dropout().map(|_| "it drops no weights".to_owned())
+        };
+    }
+    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
+    packed::refusal(problem, device).or_else(|| {
+        must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
+    })
+}
+
+/// Whether anything but a positive factor lies between products and scores.
+pub(super) fn changes_scores(forward: &Problem) -> bool {
+    forward.changes_scores() || forward.softmax_scale() <= 0.0
+}
+
+/// Whether `backward_sm90` needs the entries for what is done to scores and weights.
+pub(super) fn needs_score_mod(forward: &Problem) -> bool {
+    changes_scores(forward) || forward.dropout().is_some()
+}
+
+/// Whether there are tiles that compute scores twice.
+pub(super) fn computes_scores_twice(forward: &Problem) -> bool {
+    let built = that_hold(Algorithm::BackwardQueriesSm90, forward.dtype(), forward.widest_head_dim());
+    !needs_score_mod(forward) && !built.is_empty()
+}
+
+/// That no dS fits the workspace.
+pub(super) fn too_large(forward: &Problem, limit: u64) -> String {
+    let bytes = stored::kv_head_bytes(forward);
+    format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
+}

@@ -1,0 +1,82 @@
+//! What a backward plan is asked for.
+
+use std::fmt;
+
+use super::stored::DEFAULT_WORKSPACE_LIMIT;
+use crate::BackendKind;
+
+/// A kernel that computes gradients; what a person can ask for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackwardKernel {
+    /// FlashAttention v2's backward pass on Hopper's tensor cores (`wgmma`), fed by tensor maps: 16-bit
+    /// types, and the simulator. What no tensor map describes is copied first.
+    BackwardSm90,
+    /// FlashAttention v2's backward pass on tensor cores (`mma.sync`): NVIDIA GPUs since sm_80 in 16-bit
+    /// types, and the simulator.
+    BackwardSm80,
+    /// FlashAttention v2's backward pass on fp32 FMA: any NVIDIA GPU, and the simulator.
+    BackwardSimt,
+    /// The same on all cores with SIMD.
+    BackwardCpu,
+}
+
+impl BackwardKernel {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt, Self::BackwardCpu];
+
+    /// The name that the command line uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BackwardSm90 => "backward_sm90",
+            Self::BackwardSm80 => "backward_sm80",
+            Self::BackwardSimt => "backward_simt",
+            Self::BackwardCpu => "backward_cpu",
+        }
+    }
+
+    /// What it multiplies with.
+    pub(super) const fn units(self) -> &'static str {
+        match self {
+            Self::BackwardSm90 => "on Hopper's tensor cores, fed by tensor maps",
+            Self::BackwardSm80 => "on tensor cores",
+            Self::BackwardSimt => "on fp32 FMA",
+            Self::BackwardCpu => "on all cores",
+        }
+    }
+
+    /// The kernels of a backend, the fastest first.
+    pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
+        match backend {
+            BackendKind::Cuda | BackendKind::Sim => {
+                &[Self::BackwardSm90, Self::BackwardSm80, Self::BackwardSimt]
+            }
+            BackendKind::Cpu => &[Self::BackwardCpu],
+        }
+    }
+}
+
+impl fmt::Display for BackwardKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What the caller leaves open, the planner chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackwardRequest {
+    /// The kernel.
+    pub kernel: Option<BackwardKernel>,
+    /// The entry of the launch that it is for, by its name.
+    pub entry: Option<String>,
+    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and beside copies of what tensor
+    /// maps do not describe; `None` for [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time,
+    /// and computed twice where that of one key/value head does not fit.
+    pub workspace_limit: Option<u64>,
+}
+
+impl BackwardRequest {
+    pub(super) fn workspace_limit(&self) -> u64 {
+        self.workspace_limit.unwrap_or(DEFAULT_WORKSPACE_LIMIT)
+    }
+}
