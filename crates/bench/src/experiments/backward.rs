@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
     only: Option<Training>,
-    /// The backward pass alone, as over the published grid: without the forward pass's time, and without memory
+    /// The backward pass alone, as over the published grid: no time of the forward pass, and no memory
     #[arg(long)]
     alone: bool,
     /// The entry of a launch of the backward pass

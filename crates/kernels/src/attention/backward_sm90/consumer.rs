@@ -163,7 +163,7 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
         self.begin_dp_behind();
-        // A branch here and a loop below: without them ptxas puts exponentials between products, or behind dP.
+        // A branch here, a loop below: without them ptxas puts exponentials between products, or behind dP.
         if !T::SCORE_MOD {
             self.mask(&params.attention, row);
         }
@@ -243,8 +243,8 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
-    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores (and dP) of the next step,
-    /// which is at hand: products with A in registers and in shared memory in turn.
+    /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next step, which
+    /// is at hand, with dP where that is begun ahead: products with A in registers and from memory in turn.
     #[inline(always)]
     fn begin_gradients<const LAST: bool>(&mut self, stage: u32) {
         let products = if T::OWNS_KEYS { 2 * Self::DEPTHS } else { Self::DEPTHS };
