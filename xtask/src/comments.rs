@@ -8,15 +8,15 @@ use anyhow::{Context as _, Result, bail};
 /// Columns of a line of comment at most, as `max_width` in rustfmt.toml has it for code.
 const COLUMNS: usize = 110;
 
-/// Refuses comments of the workspace's Rust sources that are wider than [`COLUMNS`], and prints a line for
-/// each.
+/// Refuses comments of the workspace's Rust sources and manifests that are wider than [`COLUMNS`], and prints
+/// a line for each.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut wide = Vec::new();
-    for folder in ["crates", "xtask"] {
-        visit(&root.join(folder), &mut |path, text| {
+    for place in ["Cargo.toml", "crates", "xtask"] {
+        visit(&root.join(place), &mut |path, mark, text| {
             let shown = path.strip_prefix(root).unwrap_or(path).display();
             wide.extend(
-                too_wide(text)
+                too_wide(mark, text)
                     .map(|(line, columns)| format!("{shown}:{line}: a comment of {columns} columns")),
             );
         })?;
@@ -25,25 +25,27 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     if wide.is_empty() { Ok(()) } else { bail!("{} comments are wider than {COLUMNS} columns", wide.len()) }
 }
 
-/// Line numbers and widths of comments that are too wide.
-fn too_wide(text: &str) -> impl Iterator<Item = (usize, usize)> {
-    let lines = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+/// Line numbers and widths of comments that are too wide, whose lines begin with `mark`.
+fn too_wide(mark: &str, text: &str) -> impl Iterator<Item = (usize, usize)> {
+    let lines = text.lines().enumerate().filter(move |(_, line)| line.trim_start().starts_with(mark));
     lines.map(|(index, line)| (index + 1, line.chars().count())).filter(|&(_, columns)| columns > COLUMNS)
 }
 
-/// Calls `file` with every Rust source below a folder.
-fn visit(folder: &Path, file: &mut impl FnMut(&Path, &str)) -> Result<()> {
-    let shown = || format!("cannot read {}", folder.display());
-    for entry in fs::read_dir(folder).with_context(shown)? {
-        let path = entry.with_context(shown)?.path();
-        if path.is_dir() {
-            visit(&path, file)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            file(&path, &text);
+/// Calls `file` with every Rust source and manifest of a place, and what begins a comment there.
+fn visit(place: &Path, file: &mut impl FnMut(&Path, &str, &str)) -> Result<()> {
+    let shown = || format!("cannot read {}", place.display());
+    if place.is_dir() {
+        for entry in fs::read_dir(place).with_context(shown)? {
+            visit(&entry.with_context(shown)?.path(), file)?;
         }
+        return Ok(());
     }
+    let mark = match place.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => "//",
+        Some("toml") => "#",
+        _ => return Ok(()),
+    };
+    file(place, mark, &fs::read_to_string(place).with_context(shown)?);
     Ok(())
 }
 
@@ -55,6 +57,8 @@ mod tests {
     fn comments_count_and_code_does_not() {
         let comment = |columns: usize| format!("    // {}", "ü".repeat(columns - 7));
         let text = [comment(110), comment(111), format!("let a = \"{}\";", "a".repeat(200))].join("\n");
-        assert_eq!(too_wide(&text).collect::<Vec<_>>(), [(2, 111)]);
+        assert_eq!(too_wide("//", &text).collect::<Vec<_>>(), [(2, 111)]);
+        let manifest = format!("# {}\nname = \"{}\"", "ü".repeat(109), "a".repeat(200));
+        assert_eq!(too_wide("#", &manifest).collect::<Vec<_>>(), [(1, 111)]);
     }
 }

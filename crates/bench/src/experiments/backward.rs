@@ -13,7 +13,7 @@ use flash_attention::forward::Dropout;
 use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
 pub(crate) use self::kernels::race_of_kernels;
-use self::passes::{BothPasses, Passes, put};
+use self::passes::{BothPasses, Passes, put, row_of};
 use super::memory::{extra_bytes, note_of_extra_memory};
 use super::published::{Attention, RIVALS};
 use crate::args::{Grid, LabArgs, at_least_one, named};
@@ -166,21 +166,14 @@ fn backward_alone<T: Element<Output = T>>(
     request: BackwardRequest,
 ) -> Result<()> {
     let session = Rc::clone(&lab.session);
-    let Case { name, x, problem } = case;
+    let problem = &case.problem;
     let subject = Subject::<T>::new(problem, lab.seed);
     let BothPasses { forward, backward, .. } =
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     drop(forward);
     let (prepared, report, verdict) = backward.judged(&session.backend)?;
-    let template = Row {
-        case: format!("{name} backward"),
-        x: *x,
-        problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
-        ..Row::default()
-    };
-    let mut row = Row { series: backward.plan.kernel().name().to_owned(), ..template.clone() };
-    row.plan = Some(PlanRecord::of_backward(&backward.plan));
-    put(&mut row, &report, &verdict);
+    let row = row_of(case, &backward.plan, (&report, &verdict));
+    let template = Row { series: String::new(), plan: None, check: None, figures: Vec::new(), ..row.clone() };
     let (flops, launches) = (backward.gradients.problem.flops(), prepared.launches());
     let passes = Passes { forward: None, backward: Some(&RefCell::new(prepared)) };
     let mut entrants = vec![Entrant::new(row, Box::new(passes), flops).launching(launches)];

@@ -181,10 +181,9 @@ pub(super) const FAMILIES: &[Family] = &[
                 "next.wait();",
                 "",
             ),
-            nth(
+            defect(
                 "backward_sm90_ahead",
                 "dP that was begun with the scores is read before it is there",
-                2,
                 "self.dp.wait_group::<0>();",
                 "",
             ),

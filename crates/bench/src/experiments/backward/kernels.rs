@@ -8,11 +8,9 @@ use anyhow::Result;
 use flash_attention::backward::{BackwardKernel, BackwardPlan, BackwardRequest};
 use flash_attention::{Element, Problem};
 
-use super::passes::{BothPasses, Passes, put};
-use crate::lab::{Case, Entrant, Lab, Row};
+use super::passes::{BothPasses, Passes, row_of};
+use crate::lab::{Case, Entrant, Lab};
 use crate::measure::Subject;
-use crate::problem::Layout;
-use crate::record::{PlanRecord, ProblemRecord};
 
 /// The backward pass of a case by each of these kernels that takes it, in turns: a row each.
 ///
@@ -20,14 +18,14 @@ use crate::record::{PlanRecord, ProblemRecord};
 /// When a pass cannot be run, or as a race.
 pub(crate) fn race_of_kernels<T: Element<Output = T>>(
     lab: &mut Lab,
-    Case { name, x, problem }: &Case<Problem>,
+    case: &Case<Problem>,
     kernels: &[BackwardKernel],
 ) -> Result<Range<usize>> {
     let session = Rc::clone(&lab.session);
-    let subject = Subject::<T>::new(problem, lab.seed);
+    let subject = Subject::<T>::new(&case.problem, lab.seed);
     let default = BackwardRequest::default();
     let BothPasses { forward, backward, .. } =
-        BothPasses::new(&session, &subject, (problem, &default), lab.seed)?;
+        BothPasses::new(&session, &subject, (&case.problem, &default), lab.seed)?;
     drop(forward);
     let (gradients, inputs) = (&backward.gradients, &subject.inputs);
     let expected = gradients.expected(inputs);
@@ -43,16 +41,7 @@ pub(crate) fn race_of_kernels<T: Element<Output = T>>(
     let mut prepared = Vec::new();
     for plan in &plans {
         let (pass, report, verdict) = gradients.judged(inputs, &expected, &session.backend, plan)?;
-        let mut row = Row {
-            case: format!("{name} backward"),
-            x: *x,
-            series: plan.kernel().name().to_owned(),
-            problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
-            plan: Some(PlanRecord::of_backward(plan)),
-            ..Row::default()
-        };
-        put(&mut row, &report, &verdict);
-        rows.push(row);
+        rows.push(row_of(case, plan, (&report, &verdict)));
         prepared.push((pass.launches(), RefCell::new(pass)));
     }
     let flops = gradients.problem.flops();

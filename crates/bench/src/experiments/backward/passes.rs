@@ -13,8 +13,10 @@ use crate::experiments::memory::allocated;
 use crate::gradients::Gradients;
 use crate::heap;
 use crate::inputs::Inputs;
-use crate::lab::{CheckRecord, Many, Row, Timed, Unit};
+use crate::lab::{Case, CheckRecord, Many, Row, Timed, Unit};
 use crate::measure::Subject;
+use crate::problem::Layout;
+use crate::record::{PlanRecord, ProblemRecord};
 use crate::session::Session;
 use crate::timer::Pace;
 
@@ -94,6 +96,24 @@ impl<T: Element> BackwardSubject<'_, T> {
         let tensors = allocated(cuda, || Ok(cuda.tensor_memory(&self.plan, inputs)?))?;
         Ok(allocated(cuda, ran)?.saturating_sub(tensors))
     }
+}
+
+/// The row of the backward pass of a case by a plan, without what is measured.
+pub(super) fn row_of(
+    Case { name, x, problem }: &Case<Problem>,
+    plan: &BackwardPlan,
+    (report, verdict): (&GradientReport, &Verdict),
+) -> Row {
+    let mut row = Row {
+        case: format!("{name} backward"),
+        x: *x,
+        series: plan.kernel().name().to_owned(),
+        problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
+        plan: Some(PlanRecord::of_backward(plan)),
+        ..Row::default()
+    };
+    put(&mut row, report, verdict);
+    row
 }
 
 /// Says in a row how near the gradients are to the reference.

@@ -20,6 +20,12 @@ use crate::tile::mma::{Lane, MmaElement as _};
 use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
+/// The products of a step that have both operands in shared memory: of the first of what is owned and of the
+/// others, and of the second.
+const SCORES: usize = 0;
+/// As [`SCORES`].
+const DP: usize = 1;
+
 /// One of the warpgroups that multiply, and its 64 rows of what the block owns.
 ///
 /// A thread holds of products what [`wgmma`](crate::ptx::wgmma) says: two owned rows, pairs of columns of the
@@ -55,8 +61,8 @@ pub(super) struct Consumer<T: Tile> {
 impl<T: Tile> Consumer<T> {
     /// Products of a step with A in registers, for each gradient.
     const DEPTHS: usize = T::Packed::LEN / 4;
-    /// Products of a step's scores.
-    const SCORES: usize = T::HEAD_DIM as usize / 16;
+    /// Products of a step's scores, and of its dP.
+    const DEPTHS_AHEAD: usize = T::HEAD_DIM as usize / 16;
 
     /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
     const DP_AHEAD: bool = T::HEAD_DIM <= 96;
@@ -141,14 +147,26 @@ impl<T: Tile> Consumer<T> {
         self.steps.wait();
         self.warpgroup.fence_products();
         let mut depth = 0;
-        while depth < Self::SCORES {
-            self.begin_scores(depth);
-            if Self::DP_AHEAD {
-                self.begin_dp(depth);
-            }
+        while depth < Self::DEPTHS_AHEAD {
+            self.begin_ahead(depth);
             depth += 1;
         }
         self.warpgroup.commit_products();
+        self.wait_ahead();
+    }
+
+    /// Begins a sixteenth of K of what is begun a step ahead: scores, and dP where registers hold both.
+    #[inline(always)]
+    fn begin_ahead(&mut self, depth: usize) {
+        self.begin_product(SCORES, depth);
+        if Self::DP_AHEAD {
+            self.begin_product(DP, depth);
+        }
+    }
+
+    /// Waits for what [`Self::begin_ahead`] began.
+    #[inline(always)]
+    fn wait_ahead(&mut self) {
         // SAFETY: the warpgroup's threads are together.
         unsafe {
             self.s.wait_group::<0>();
@@ -162,7 +180,7 @@ impl<T: Tile> Consumer<T> {
     /// next.
     #[inline(always)]
     fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        self.begin_dp_behind();
+        self.begin_dp();
         // A branch here, a loop below: without them ptxas puts exponentials between products, or behind dP.
         if !T::SCORE_MOD {
             self.mask(&params.attention, row);
@@ -188,14 +206,11 @@ impl<T: Tile> Consumer<T> {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
             unsafe { stored_ds::store(self.ds_at, &self.ds) };
         }
+        if !LAST {
+            self.wait_ahead();
+        }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
-            if !LAST {
-                self.s.wait_group::<0>();
-                if Self::DP_AHEAD {
-                    self.dp.wait_group::<0>();
-                }
-            }
             self.gradients[0].wait_group::<0>();
             if T::OWNS_KEYS {
                 self.gradients[1].wait_group::<0>();
@@ -206,41 +221,30 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Begins a sixteenth of K of the scores with the stage at hand, which is there.
+    /// Begins a sixteenth of K of [`SCORES`], or of V of [`DP`], with the stage at hand, which is there.
     #[inline(always)]
-    fn begin_scores(&mut self, depth: usize) {
-        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
-        let owned = self.owned[0].reread();
-        let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
+    fn begin_product(&mut self, which: usize, depth: usize) {
+        let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let a = self.owned[which].reread().behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
+        let product = if which == SCORES { &mut self.s } else { &mut self.dp };
         // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
-        unsafe { self.s.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
+        unsafe { product.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
     /// Begins dP with the stage at hand, unless it was begun with the scores.
     #[inline(always)]
-    fn begin_dp_behind(&mut self) {
+    fn begin_dp(&mut self) {
         if Self::DP_AHEAD {
             return;
         }
         self.warpgroup.fence_products();
         let mut depth = 0;
-        while depth < Self::SCORES {
-            self.begin_dp(depth);
+        while depth < Self::DEPTHS_AHEAD {
+            self.begin_product(DP, depth);
             depth += 1;
         }
         self.warpgroup.commit_products();
-    }
-
-    /// Begins a sixteenth of V of dP with the stage at hand, which is there.
-    #[inline(always)]
-    fn begin_dp(&mut self, depth: usize) {
-        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
-        let owned = self.owned[1].reread();
-        let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
-        let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
-        // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
-        unsafe { self.dp.multiply_ss::<T::Element, false, false>(a, b, depth > 0) };
     }
 
     /// Begins what a step adds to the gradients, and, but for the `LAST`, the scores of the next step, which
@@ -260,11 +264,8 @@ impl<T: Tile> Consumer<T> {
             // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe { self.gradients[which].multiply_rs::<T::Element, true>(a, b, true) };
             begun += 1;
-            while !LAST && scores * products < Self::SCORES * begun {
-                self.begin_scores(scores);
-                if Self::DP_AHEAD {
-                    self.begin_dp(scores);
-                }
+            while !LAST && scores * products < Self::DEPTHS_AHEAD * begun {
+                self.begin_ahead(scores);
                 scores += 1;
             }
         }
