@@ -8,7 +8,7 @@
 use core::marker::PhantomData;
 
 use crate::attention::alignment::head_offset::HeadOffset;
-use crate::attention::alignment::row_store::store_rows;
+use crate::attention::alignment::row_store::store_rows_by_chunks;
 use crate::attention::alignment::{Aligned, Alignment as _};
 use crate::attention::stored_ds::{self, GRANULE, PANEL};
 use crate::config::BackwardDqSm90Config;
@@ -364,7 +364,7 @@ unsafe fn store<T: Tile>(params: &BackwardParams, dq: &mut [T::Gradient; 2], fir
         scale_rows(dq, [attention.softmax_scale; 2]);
         let row = |row: u32| block.first + first + stored_ds::query(warp_row + row);
         // SAFETY: all lanes of the warp are here, and the lines are its own.
-        unsafe { store_rows::<T::Element, _, _>(lines, dq, (&target, 0), row) };
+        unsafe { store_rows_by_chunks::<T::Element, _, _>(lines, dq, &target, row) };
         panel += 1;
     }
     wait_all();

@@ -1,12 +1,14 @@
 //! Rows of O to device memory where no tensor map describes or clips them.
 
 use crate::element::Element;
+use crate::hopper::epilogue::write_panel;
+use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{fence, global, index, shared, tma, warp};
 use crate::registers::Registers;
 use crate::tile::mma::{Lane, MmaElement};
 use crate::tile::panels::{Extent, Panels};
 use crate::tile::simt::GlobalTile;
-use crate::tile::wgmma::LINE;
+use crate::tile::wgmma::{LINE, chunk};
 
 /// Columns of a chunk of 16 bytes.
 const CHUNK: u32 = 8;
@@ -75,6 +77,45 @@ impl Place {
     #[inline(always)]
     fn at(self, element: u32) -> u64 {
         self.address + 2 * (element - self.start) as u64
+    }
+}
+
+/// As [`store_rows`] from column 0 of the tile on, by 16 bytes a lane where all rows start at a multiple of
+/// them and have whole chunks: some five times as quick as rows that start anywhere.
+///
+/// # Safety
+/// As [`store_rows`].
+#[inline(always)]
+pub unsafe fn store_rows_by_chunks<E: MmaElement, X: Extent, A: Accumulator>(
+    lines: Panels<X>,
+    rows: &A,
+    target: &GlobalTile,
+    place: impl Fn(u32) -> u32,
+) {
+    let bytes = target.address | E::BYTES * target.stride | E::BYTES * target.columns as u64;
+    // SAFETY: the caller says so; all lanes take one branch, and a chunk stands at a multiple of its bytes.
+    unsafe {
+        if !bytes.is_multiple_of(16) {
+            return store_rows::<E, X, A>(lines, rows, (target, 0), place);
+        }
+        let lane = index::reread_thread() % 32;
+        let mut panel = 0;
+        while panel < Panels::<X>::COUNT {
+            write_panel::<E, A>(lane, lines.panel(panel), rows, panel);
+            panel += 1;
+        }
+        warp::sync();
+        let of_row = const { X::COLUMNS / CHUNK };
+        let mut at = lane;
+        while at < WARP_ROWS * of_row {
+            let (row, column) = (at / of_row, at % of_row);
+            let target_row = place(row);
+            if target_row < target.rows && CHUNK * column < target.columns {
+                let words: [f32; 4] = shared::load4(chunk(lines.panel(column / 8), row, column % 8));
+                global::store4(target.at::<E>(target_row, CHUNK * column), words.map(f32::to_bits));
+            }
+            at += 32;
+        }
     }
 }
 

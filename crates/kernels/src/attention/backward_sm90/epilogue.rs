@@ -3,7 +3,7 @@
 use super::block::Block;
 use super::tile::Tile;
 use super::{Consumer, OwnedRows, scores};
-use crate::attention::alignment::row_store::store_rows;
+use crate::attention::alignment::row_store::store_rows_by_chunks;
 use crate::hopper::epilogue::{scale_rows, wait_all};
 use crate::hopper::roles::WARP_ROWS;
 use crate::params::{BackwardParams, Strides};
@@ -48,7 +48,7 @@ impl<T: Tile> Consumer<T> {
 /// from `warp_row` of what the block owns on.
 ///
 /// # Safety
-/// As [`store_rows`].
+/// As [`store_rows_by_chunks`].
 #[inline(always)]
 pub(super) unsafe fn store_warp<T: Tile>(
     lines: Panels<OwnedRows<T>>,
@@ -62,5 +62,5 @@ pub(super) unsafe fn store_warp<T: Tile>(
     let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
     let first = block.owned + warp_row;
     // SAFETY: the lines are this warp's, whose lanes are here.
-    unsafe { store_rows::<T::Element, _, _>(lines, gradient, (&target, 0), |row| first + row) };
+    unsafe { store_rows_by_chunks::<T::Element, _, _>(lines, gradient, &target, |row| first + row) };
 }
