@@ -32,6 +32,13 @@ pub enum Operation {
         /// Parity of the phase.
         parity: u32,
     },
+    /// [`global::wait_at_least`](crate::global::wait_at_least).
+    GlobalWait {
+        /// Address of the word.
+        address: u64,
+        /// What it must be at least.
+        value: u32,
+    },
     /// [`warp::sync`](crate::warp::sync).
     WarpSync,
     /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
@@ -124,6 +131,9 @@ impl fmt::Display for Operation {
             }
             Self::MbarrierWait { address, parity } => {
                 write!(f, "the mbarrier at {address} for parity {parity}")
+            }
+            Self::GlobalWait { address, value } => {
+                write!(f, "the word at global address {address:#x} for a value of at least {value}")
             }
             Self::WarpSync => f.write_str("warp::sync"),
             Self::ShuffleXor => f.write_str("warp::shuffle_xor"),

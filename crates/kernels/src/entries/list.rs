@@ -3,7 +3,7 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_dq_sm90, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
+    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
     backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm90, backward_queries,
     backward_queries_dropout, backward_queries_sm80, backward_queries_sm90, backward_sinks, decode,
     decode_combine, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
@@ -212,17 +212,6 @@ pub(super) const LIST: &[Line] = &[
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),
-    // (BLOCK_M, HEAD_DIM).
-    backward_dq_sm90(256, 64),
-    backward_dq_sm90(128, 64),
-    backward_dq_sm90(256, 96),
-    backward_dq_sm90(128, 96),
-    backward_dq_sm90(256, 128),
-    backward_dq_sm90(128, 128),
-    backward_dq_sm90(128, 144),
-    backward_dq_sm90(128, 160),
-    backward_dq_sm90(128, 192),
-    backward_dq_sm90(128, 256),
     // Copies what tensor maps cannot describe.
     pack(),
     // Copies V of 8 bits for the tensor cores.

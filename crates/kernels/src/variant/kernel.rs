@@ -77,7 +77,6 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
             Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
-            Self::Attention(Algorithm::BackwardDqSm90) => "backward_dq_sm90",
             _ => self.family(),
         }
     }
@@ -124,7 +123,6 @@ impl Kernel {
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
-                | Algorithm::BackwardDqSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose,
             )

@@ -68,7 +68,6 @@ impl Variant {
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
-                Algorithm::BackwardDqSm90 => ("attention::backward_dq_sm90", "backward_dq_sm90"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
@@ -134,9 +133,6 @@ impl Variant {
                 format!(
                     "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
                 )
-            }
-            Config::BackwardDqSm90(c) => {
-                format!("{module}::BackwardDqSm90Tile<{element}, {}, {}>", c.block_m, c.head_dim)
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -107,10 +107,9 @@ impl Variant {
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
-                | Algorithm::BackwardQueriesSm90
-                | Algorithm::BackwardDqSm90 => Signature {
+                | Algorithm::BackwardQueriesSm90 => Signature {
                     params: "BackwardParams",
-                    maps: Some(("[TensorMap; 4]", "ptx::tma::TensorMap")),
+                    maps: Some(("[TensorMap; 5]", "ptx::tma::TensorMap")),
                     run: "MappedBackward",
                 },
                 _ => signature("AttentionParams", "Attention"),

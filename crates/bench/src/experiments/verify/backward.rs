@@ -41,8 +41,7 @@ impl Target {
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90
-            | Algorithm::BackwardDqSm90 => Some(BackwardKernel::BackwardSm90),
+            | Algorithm::BackwardQueriesSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
         });
         BackwardRequest {
@@ -98,8 +97,7 @@ impl Takes for Target {
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90
-            | Algorithm::BackwardDqSm90 => self.is_planned(problem),
+            | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
             _ => true,
         })
     }

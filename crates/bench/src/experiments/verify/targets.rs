@@ -167,8 +167,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardKeysSm90
         | Algorithm::BackwardKeysDsSm90
         | Algorithm::BackwardKeysDsSm90ScoreMod
-        | Algorithm::BackwardQueriesSm90
-        | Algorithm::BackwardDqSm90 => None,
+        | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),
             dtype,

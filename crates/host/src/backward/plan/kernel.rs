@@ -104,6 +104,6 @@ pub(super) fn computes_scores_twice(forward: &Problem) -> bool {
 
 /// That no dS fits the workspace.
 pub(super) fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::kv_head_bytes(forward);
+    let bytes = stored::unit_bytes(forward);
     format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
 }

@@ -81,7 +81,8 @@ impl Place {
 }
 
 /// As [`store_rows`] from column 0 of the tile on, by 16 bytes a lane where all rows start at a multiple of
-/// them and have whole chunks: some five times as quick as rows that start anywhere.
+/// them and have whole chunks: some five times as quick as rows that start anywhere. Copies may write the
+/// lines behind it, once all lanes are through.
 ///
 /// # Safety
 /// As [`store_rows`].
@@ -116,6 +117,7 @@ pub unsafe fn store_rows_by_chunks<E: MmaElement, X: Extent, A: Accumulator>(
             }
             at += 32;
         }
+        fence::proxy_async();
     }
 }
 
