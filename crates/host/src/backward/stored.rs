@@ -93,7 +93,6 @@ impl Stored {
         if self.launches == 1 {
             let part = Part::new(device, 0, keys(&(0..units)), queries(&(0..units)));
             let share = Estimate::new(forward, device).share_of_queries(self.tiles);
-            let share = std::env::var("FA_QB").map_or(share, |x| x.parse::<f64>().unwrap() * share);
             let query_blocks = (f64::from(part.blocks) * share).round() as u32;
             return vec![Part { query_blocks: query_blocks.clamp(1, part.blocks.max(2) - 1), ..part }];
         }
@@ -159,10 +158,10 @@ pub(super) fn units(forward: &Problem) -> usize {
     forward.kv_heads() * forward.batch()
 }
 
-/// Whether there is room for units whose tiles blocks are at, and for one more whose queries follow.
+/// Whether there is room for units whose tiles blocks are at, and for two more whose queries follow.
 fn streams(forward: &Problem, device: &Device, ring: usize) -> bool {
     let key_tiles = forward.seqlen_k().div_ceil(GRANULE as usize);
-    ring == units(forward) || ring > (device.multiprocessors.max(1) as usize).div_ceil(key_tiles)
+    ring == units(forward) || ring > (device.multiprocessors.max(1) as usize).div_ceil(key_tiles) + 1
 }
 
 /// Bytes of the workspace's first part: delta.
@@ -285,15 +284,15 @@ impl<'a> Estimate<'a> {
     }
 
     /// A launch of so many blocks, that each go over so many rows of the other side, at so many cycles for a
-    /// granule of these.
-    fn launch(&self, blocks: usize, others: usize, cycles: f64) -> f64 {
+    /// granule of these and so many at their end.
+    fn launch(&self, blocks: usize, others: usize, (cycles, end): (f64, f64)) -> f64 {
         let longest = others.div_ceil(GRANULE as usize) as f64 * cycles;
         let rounds = blocks as f64 / self.multiprocessors;
         let blocks_cycles = if self.forward.causal() {
             // Long blocks go first, and short ones fill up.
-            (rounds * longest / 2.0).max(longest)
+            (rounds * (longest / 2.0 + end)).max(longest + end)
         } else {
-            rounds.ceil() * longest
+            rounds.ceil() * (longest + end)
         };
         Self::LAUNCH + blocks_cycles
     }
@@ -303,7 +302,7 @@ impl<'a> Estimate<'a> {
     fn owning_keys(&self, kv_heads: usize, beside: f64) -> f64 {
         let blocks = self.forward.seqlen_k().div_ceil(GRANULE as usize) * kv_heads;
         let queries = self.forward.seqlen_q() * self.forward.group();
-        self.launch(blocks, queries, 4.0 * self.product + beside)
+        self.launch(blocks, queries, (4.0 * self.product + beside, Self::END_OF_KEYS))
     }
 
     /// The product of dS and K, of so many query heads, in a launch of its own.
@@ -312,7 +311,7 @@ impl<'a> Estimate<'a> {
         // Few blocks have memory for themselves.
         let read = Self::READ * (blocks as f64 / self.multiprocessors).min(1.0);
         let cycles = (self.product / Self::OF_DS).max(read);
-        self.launch(blocks, self.forward.seqlen_k(), 2.0 * cycles)
+        self.launch(blocks, self.forward.seqlen_k(), (2.0 * cycles, Self::END_OF_QUERIES))
     }
 
     /// Both launches of so many units where dS is stored.
@@ -351,7 +350,8 @@ impl<'a> Estimate<'a> {
     fn recomputed(&self, kv_heads: usize) -> f64 {
         let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * kv_heads * self.forward.group();
         let cycles = 3.0 * self.product + StepCycles::QUERIES;
-        self.owning_keys(kv_heads, StepCycles::KEYS) + self.launch(blocks, self.forward.seqlen_k(), cycles)
+        self.owning_keys(kv_heads, StepCycles::KEYS)
+            + self.launch(blocks, self.forward.seqlen_k(), (cycles, Self::END_OF_QUERIES))
     }
 }
 

@@ -43,8 +43,7 @@ use tile::{DsRows, OwnedRows, OwnedStages, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
-    let of_tiles = if config.splits_roles() { 13 } else { 7 };
-    of_tiles + config.stores_ds as u32
+    if config.splits_roles() { 13 } else { 7 }
 }
 
 /// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries; all of
@@ -142,9 +141,6 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
             } else {
                 SplitConsumer::<T, true>::new(pipeline).run_tiles(params, &mut slots);
             }
-            // A tile of queries that sees no keys waits for nobody, and leaves through what keys leave
-            // through.
-            barrier::sync(epilogue::FIRST_BARRIER + 2, BackwardSm90Config::WARPGROUPS * WARPGROUP);
             // What follows from it would otherwise be computed before the loop of keys, and kept in
             // registers.
             let pipeline = Pipeline { base: index::unknown(pipeline.base), ..pipeline };

@@ -84,8 +84,14 @@ impl<A: Announced> Slots<A> {
     /// Announces what `write` stores to the slot at the address that it is given.
     #[inline(always)]
     pub fn announce(&mut self, write: impl FnOnce(u32)) {
-        write(self.acquire());
-        self.fill();
+        // What follows from the address would otherwise be computed once, and kept in registers.
+        let slots = index::unknown(self.address);
+        // SAFETY: the ring's barriers count from the slots.
+        let ring = unsafe { self.ring.behind(slots) };
+        ring.wait_empty();
+        write(slots + A::BYTES * ring.stage());
+        ring.fill();
+        self.ring.advance();
     }
 
     /// Waits until all have left the slot at hand, and gives its address, for [`Self::fill`] after it is

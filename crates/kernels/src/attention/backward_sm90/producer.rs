@@ -7,7 +7,7 @@ use super::{Maps, Pipeline};
 use crate::attention::alignment::Alignment as _;
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::gradient::RowStats;
-use crate::hopper::ring::{Ring, Stages as _};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::BackwardParams;
 use crate::ptx::{fence, index, shared, warp};
@@ -37,7 +37,7 @@ pub(super) unsafe fn copy<T: Tile>(
     }
 }
 
-/// Copies what is multiplied of all tiles of keys that are announced, and waits until that is over.
+/// Copies what is multiplied of all tiles of keys that are announced.
 ///
 /// # Safety
 /// As [`copy`].
@@ -57,13 +57,6 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
             copy_tile(params, (maps, pipeline), &*slots, &owned, &mut ring);
             owned.advance();
             slots.leave(true);
-        }
-        // What keys have used, tiles of queries use again.
-        let mut stage = 0;
-        while stage < OwnedStages::<T>::COUNT {
-            owned.wait_empty();
-            owned.advance();
-            stage += 1;
         }
     }
 }

@@ -51,7 +51,7 @@ fn both([a, b]: [(u32, u32); 2]) -> (u32, u32) {
 ///
 /// # Safety
 /// One thread of the block calls this, in a launch as [`backward_sm90`](super::backward_sm90) says; the
-/// barriers are made.
+/// barriers are made, and the end of keys is at hand.
 #[inline(always)]
 pub(super) unsafe fn copy_tiles<T: Tile>(
     params: &BackwardParams,
@@ -63,7 +63,8 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
     // SAFETY: this thread is the producer of the ring.
     unsafe {
         let mut ring = Ring::<StepStages<T>>::producer(pipeline.query_barriers());
-        while slots.wait() {
+        slots.leave(true);
+        while slots.wait_for_queries() {
             slots.wait_for_others(params);
             let source = &*slots;
             let seen = seen::<T>(attention, source);
@@ -119,7 +120,9 @@ pub(super) unsafe fn clear_ends<T: Tile>(
     // SAFETY: a stage is this warp's from the landing of its copies until it is filled.
     unsafe {
         let mut ring = Ring::<StepStages<T>>::consumer(pipeline.query_barriers());
-        while slots.wait() {
+        warp::sync();
+        slots.leave(leads_warp());
+        while slots.wait_for_queries() {
             let (mut key, end) = both(seen::<T>(&params.attention, slots));
             while key < end {
                 ring.behind(params.fix_up).wait();
@@ -163,7 +166,9 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
         let warpgroup = Warpgroup::new();
         let first_panel = warpgroup.index() * const { T::CONFIG.panels() };
         let mut ring = Ring::<StepStages<T>>::consumer(pipeline.query_barriers());
-        while slots.wait() {
+        warp::sync();
+        slots.leave(leads_warp());
+        while slots.wait_for_queries() {
             let mut dq = [T::Gradient::ZERO; 2];
             let seen = seen::<T>(&params.attention, slots);
             let (first_seen, end_seen) = if warpgroup.index() == 0 { seen[0] } else { seen[1] };

@@ -28,6 +28,9 @@ impl<T: Tile> Announced for TileWords<T> {
 /// In place of a counter: no tile has been in the slot.
 const NO_TILE: u32 = u32::MAX;
 
+/// What stands in a slot between the tiles of keys of a block and those of queries.
+const END_OF_KEYS: u32 = OF_QUERIES + 1;
+
 /// The slots that tiles are announced in.
 pub(super) type TileSlots<T> = Slots<TileWords<T>>;
 
@@ -36,6 +39,12 @@ impl<T: Tile> TileSlots<T> {
     #[inline(always)]
     pub(super) fn wait_for_keys(&self) -> bool {
         self.wait() && self.word(KIND) == OF_KEYS
+    }
+
+    /// Waits for the next tile of queries, and says whether there is one.
+    #[inline(always)]
+    pub(super) fn wait_for_queries(&self) -> bool {
+        self.wait() && self.word(KIND) == OF_QUERIES
     }
 
     /// Waits until the tiles that the tile at hand depends on are done; what they stored is there for copies
@@ -89,34 +98,68 @@ pub(super) unsafe fn announce<T: Tile>(params: &BackwardParams, mut slots: TileS
     unsafe {
         slots.set_all(tiles::DONE, NO_TILE);
         let arrived = global::fetch_add(tickets.counter(tickets.arrivals()), 1);
-        let mut kind = if tickets.takes_keys(arrived, index::blocks()) { OF_KEYS } else { OF_QUERIES };
-        while kind <= OF_QUERIES {
-            let slot = slots.acquire();
-            count_done(tickets, shared::load_b32(slot + 4 * tiles::DONE));
-            while kind <= OF_QUERIES && !take(tickets, kind, slot) {
-                kind += 1;
-            }
-            if kind <= OF_QUERIES {
-                slots.fill();
-            }
+        if tickets.takes_keys(arrived, index::blocks()) {
+            announce_all(tickets, OF_KEYS, &mut slots);
         }
-        // The slot is still this thread's, and the last tile in the other.
-        shared::store_b32(slots.acquire() + 4 * KIND, EMPTY);
-        slots.fill();
-        count_done(tickets, shared::load_b32(slots.acquire() + 4 * tiles::DONE));
+        // Queries that the last keys wait for may be the next ones: who has such keys must not take them.
+        announce_end(&mut slots, END_OF_KEYS);
+        announce_all(tickets, OF_QUERIES, &mut slots);
+        announce_end(&mut slots, EMPTY);
+        count_left(tickets, &slots);
     }
 }
 
-/// Adds a tile that is done to its counter.
+/// Announces tiles of a kind, as long as there are tickets for them.
 ///
 /// # Safety
-/// The counter is one of the launch's, and what the tile stored and read has been.
+/// As [`announce`].
 #[inline(always)]
-unsafe fn count_done(tickets: &Tickets, counter: u32) {
-    if counter != NO_TILE {
-        fence::proxy_async_global();
-        // SAFETY: blocks access counters by atomics alone.
-        unsafe { global::add_release(tickets.counter(counter), 1) };
+unsafe fn announce_all<T: Tile>(tickets: &Tickets, kind: u32, slots: &mut TileSlots<T>) {
+    // SAFETY: a slot is this thread's from `acquire` to `fill`.
+    unsafe {
+        while take(tickets, kind, count_left(tickets, slots)) {
+            slots.fill();
+        }
+    }
+}
+
+/// Waits until all have left the slot at hand, counts the tile that was there, and gives the slot's address.
+///
+/// # Safety
+/// As [`announce`].
+#[inline(always)]
+unsafe fn count_left<T: Tile>(tickets: &Tickets, slots: &TileSlots<T>) -> u32 {
+    let slot = slots.acquire();
+    // SAFETY: the slot is this thread's, and all warps have left the tile that it holds.
+    unsafe { count_in(tickets, slot) };
+    slot
+}
+
+/// Announces in the slot at hand, which all have left, that there are no more tiles of some kind.
+///
+/// # Safety
+/// As [`announce`].
+#[inline(always)]
+unsafe fn announce_end<T: Tile>(slots: &mut TileSlots<T>, kind: u32) {
+    // SAFETY: the slot is this thread's.
+    unsafe { shared::store_b32(slots.acquire() + 4 * KIND, kind) };
+    slots.fill();
+}
+
+/// Adds the tile in a slot, if there is one, to its counter: it is done.
+///
+/// # Safety
+/// The slot is this thread's, and what the tile stored and read has been.
+#[inline(always)]
+unsafe fn count_in(tickets: &Tickets, slot: u32) {
+    // SAFETY: the slot is this thread's, and blocks access counters by atomics alone.
+    unsafe {
+        let counter = shared::load_b32(slot + 4 * tiles::DONE);
+        if counter != NO_TILE {
+            fence::proxy_async_global();
+            global::add_release(tickets.counter(counter), 1);
+            shared::store_b32(slot + 4 * tiles::DONE, NO_TILE);
+        }
     }
 }
 
@@ -143,7 +186,7 @@ unsafe fn take(tickets: &Tickets, kind: u32, slot: u32) -> bool {
             if shared::load_b32(slot + 4 * KIND) != EMPTY {
                 return true;
             }
-            count_done(tickets, shared::load_b32(slot + 4 * tiles::DONE));
+            count_in(tickets, slot);
         }
     }
 }
