@@ -162,6 +162,13 @@ const HOPPER_AWKWARD: [(usize, usize); 7] =
 
 const AWKWARD: [(usize, usize); 6] = [(1, 1), (70, 1), (1, 70), (65, 3), (33, 64), (64, 33)];
 
+/// Every second time none.
+fn dropout() -> impl Strategy<Value = Option<Dropout>> {
+    let probability = prop::sample::select(vec![0.1, 0.5, 0.9]);
+    let dropout = (probability, any::<u64>(), any::<u32>());
+    prop::option::of(dropout.prop_map(|(probability, seed, offset)| Dropout { probability, seed, offset }))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -186,6 +193,22 @@ proptest! {
             shape: [b, sq, sk, h, group, head_dims.0],
             head_dim_v: head_dims.1,
             options: Options { causal, window, sinks, ..Options::default() },
+            ..case
+        };
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
+    }
+
+    /// What their other entries do to scores and weights beside that.
+    #[test]
+    fn tensor_cores_match_the_reference_where_scores_are_changed(
+        case in case(&AWKWARD, 150),
+        half in any::<bool>(),
+        dropout in dropout(),
+        schedule in any::<u64>(),
+    ) {
+        let case = Case {
+            dtype: if half { DType::F16 } else { DType::Bf16 },
+            options: Options { dropout, ..case.options },
             ..case
         };
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
@@ -228,14 +251,12 @@ proptest! {
         case in case(&HOPPER_AWKWARD, 300),
         half in any::<bool>(),
         head_dims in (0..32_usize, 0..32_usize),
-        dropout in prop::option::of((prop::sample::select(vec![0.1, 0.5, 0.9]), any::<u64>(), any::<u32>())),
+        dropout in dropout(),
         of_one_head in any::<bool>(),
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
         let order = Order::Spread(7);
-        let dropout =
-            dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
         let case = Case {
             dtype: if half { DType::F16 } else { DType::Bf16 },
             shape: [b, sq, sk, h, group, 8 * head_dims.0 + 1],
@@ -461,15 +482,17 @@ fn each_schedule_gives_changed_scores_the_same_bits() {
     let options = Options { causal: true, softcap: 2.0, dropout, ..Options::default() };
     let alibi_slopes = Some(vec![0.3, 0.2, 0.1, 0.05]);
     let made = packed::<f16>(Options { alibi_slopes, ..options }, (40, 24));
-    let bits = |seed| {
-        let workspace_limit = [None, Some(200_000)][seed as usize % 2];
-        let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
-        let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
-        ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
-    };
-    let first = bits(0);
-    for seed in 1..6 {
-        assert_eq!(bits(seed), first, "schedule {seed}");
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80] {
+        let bits = |seed| {
+            let workspace_limit = [None, Some(200_000)][seed as usize % 2];
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+        };
+        let first = bits(0);
+        for seed in 1..6 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
     }
 }
 

@@ -136,6 +136,7 @@ impl Variant {
                 Algorithm::BackwardKeys
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardKeysSm80
+                | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod,

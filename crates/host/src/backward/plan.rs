@@ -80,9 +80,14 @@ pub(super) fn plan_entry(
 
 /// Whether a launch's blocks own keys, and not queries.
 pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
-    algorithm.stores_ds()
-        || matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
+    use Algorithm::{
+        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
+    };
+    let of_two_launches = matches!(
+        algorithm,
+        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm80ScoreMod | BackwardKeysSm90
+    );
+    of_two_launches || algorithm.stores_ds()
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -104,13 +109,17 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
         BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
-        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm90,
+        BackwardKeysSm80ScoreMod, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout,
+        BackwardQueriesSm80, BackwardQueriesSm80ScoreMod, BackwardQueriesSm90,
     };
     match kernel {
         BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
             &[&[BackwardKeysDsSm90ScoreMod]]
         }
         BackwardKernel::BackwardSm90 => &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDsSm90]],
+        BackwardKernel::BackwardSm80 if needs_score_mod(problem.forward()) => {
+            &[&[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod]]
+        }
         BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
         _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
         _ => &[&[BackwardKeys, BackwardQueries]],
@@ -228,6 +237,9 @@ fn launches(
     if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
         plan.reasons
             .push("by the entries that change scores and drop weights; they store dS alone".to_owned());
+    }
+    if way.contains(&Algorithm::BackwardKeysSm80ScoreMod) {
+        plan.reasons.push("by the entries that change scores and drop weights".to_owned());
     }
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());

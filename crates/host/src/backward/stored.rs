@@ -256,6 +256,8 @@ impl StepCycles {
     const KEYS: f64 = 1_350.0;
     /// Owning keys, where dS is stored.
     const KEYS_DS: f64 = 1_650.0;
+    /// As [`Self::KEYS_DS`], where two warpgroups split roles, in products.
+    const SPLIT_ROLES: f64 = 3.5;
     /// Owning queries.
     const QUERIES: f64 = 650.0;
 }
@@ -266,7 +268,7 @@ impl<'a> Estimate<'a> {
     /// Cycles in which a granule of dS is read, with its share of K, while all multiprocessors read.
     const READ: f64 = 1_700.0;
     /// The same while most do not.
-    const READ_ALONE: f64 = 750.0;
+    const READ_ALONE: f64 = 1_000.0;
     /// What a tile takes beside its steps.
     const END_OF_KEYS: f64 = 6_000.0;
     /// As [`Self::END_OF_KEYS`].
@@ -327,15 +329,21 @@ impl<'a> Estimate<'a> {
         let pairs = granules(forward.seqlen_q()) * granules(forward.seqlen_k()) * forward.group() as f64;
         let pairs = if forward.causal() { pairs / 2.0 } else { pairs };
         let (of_keys, of_queries) = tiles.of_unit(forward);
-        let keys = pairs * (4.0 * self.product + StepCycles::KEYS_DS) + of_keys as f64 * Self::END_OF_KEYS;
+        let beside = if tiles.keys < GRANULE as usize {
+            StepCycles::SPLIT_ROLES * self.product
+        } else {
+            StepCycles::KEYS_DS
+        };
+        let keys = pairs * (4.0 * self.product + beside) + of_keys as f64 * Self::END_OF_KEYS;
         let product = (self.product / Self::OF_DS).max(Self::READ_ALONE);
         (keys, pairs * product + of_queries as f64 * Self::END_OF_QUERIES)
     }
 
-    /// Which share of the blocks of one launch take tiles of queries.
+    /// Which share of the blocks of one launch take tiles of queries alone; blocks that are done with keys
+    /// take what is left of them.
     fn share_of_queries(&self, tiles: Tiles) -> f64 {
         let (keys, queries) = self.of_unit(tiles);
-        queries / (keys + queries)
+        0.9 * queries / (keys + queries)
     }
 
     /// One launch of all units.

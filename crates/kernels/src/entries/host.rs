@@ -104,6 +104,10 @@ pub enum Algorithm {
     BackwardKeysSm80,
     /// `attention::backward_sm80::backward_queries`.
     BackwardQueriesSm80,
+    /// [`Self::BackwardKeysSm80`] with a `score::ScoreMod` or dropout, or both.
+    BackwardKeysSm80ScoreMod,
+    /// [`Self::BackwardQueriesSm80`] with the same.
+    BackwardQueriesSm80ScoreMod,
     /// `attention::backward_sm90` owning keys.
     BackwardKeysSm90,
     /// `attention::backward_sm90` storing dS: all gradients.
@@ -149,7 +153,10 @@ impl Algorithm {
             | Self::BackwardQueries
             | Self::BackwardKeysDropout
             | Self::BackwardQueriesDropout => "backward_simt",
-            Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
+            Self::BackwardKeysSm80
+            | Self::BackwardQueriesSm80
+            | Self::BackwardKeysSm80ScoreMod
+            | Self::BackwardQueriesSm80ScoreMod => "backward_sm80",
             Self::BackwardKeysSm90
             | Self::BackwardKeysDsSm90
             | Self::BackwardKeysDsSm90ScoreMod

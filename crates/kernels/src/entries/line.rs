@@ -217,6 +217,30 @@ pub(super) const fn backward_queries_sm80(
     Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
 }
 
+/// As [`backward_keys_sm80`].
+pub(super) const fn backward_keys_sm80_score_mod(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardKeysSm80ScoreMod);
+    Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
+/// As [`backward_keys_sm80`].
+pub(super) const fn backward_queries_sm80_score_mod(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardQueriesSm80ScoreMod);
+    Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
 /// Rows of a step, HEAD_DIM.
 pub(super) const fn backward_keys_sm90(step: u32, head_dim: u32) -> Line {
     let config =

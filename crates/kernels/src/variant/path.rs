@@ -62,8 +62,12 @@ impl Variant {
                 Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout => {
                     ("attention::backward_simt", "backward_queries")
                 }
-                Algorithm::BackwardKeysSm80 => ("attention::backward_sm80", "backward_keys"),
-                Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
+                Algorithm::BackwardKeysSm80 | Algorithm::BackwardKeysSm80ScoreMod => {
+                    ("attention::backward_sm80", "backward_keys")
+                }
+                Algorithm::BackwardQueriesSm80 | Algorithm::BackwardQueriesSm80ScoreMod => {
+                    ("attention::backward_sm80", "backward_queries")
+                }
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
@@ -120,10 +124,12 @@ impl Variant {
                 format!("{module}::BackwardSimtTile<{element}, {owned}, {step}, {d}, {dropout}>")
             }
             Config::BackwardMma(c) => {
+                let score_mod =
+                    has(Algorithm::BackwardKeysSm80ScoreMod) || has(Algorithm::BackwardQueriesSm80ScoreMod);
                 let (rows, columns) = (c.warp_rows() / 8, c.gradient_columns());
+                let (warps, step, d) = (c.warps, c.step, c.head_dim);
                 format!(
-                    "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}, {columns}>",
-                    c.warps, c.step, c.head_dim
+                    "{module}::BackwardSm80Tile<{element}, {warps}, {rows}, {step}, {d}, {columns}, {score_mod}>"
                 )
             }
             Config::BackwardSm90(c) => {

@@ -103,7 +103,9 @@ impl Variant {
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardQueriesDropout
                 | Algorithm::BackwardKeysSm80
-                | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
+                | Algorithm::BackwardQueriesSm80
+                | Algorithm::BackwardKeysSm80ScoreMod
+                | Algorithm::BackwardQueriesSm80ScoreMod => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod

@@ -171,6 +171,50 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/backward_sm80/scores.rs",
+        entries: "sm80_",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_sm80_first_query",
+                "steps of queries begin within a draw",
+                "seen.first % QUERY_MULTIPLE",
+                "0",
+            ),
+            defect(
+                "backward_sm80_first_key",
+                "steps of keys begin within a draw",
+                "seen.first % KEY_MULTIPLE",
+                "0",
+            ),
+            defect(
+                "backward_sm80_slope",
+                "ALiBi's bias is forgotten",
+                "unsafe { ScoreMod::of_head(params, work) }",
+                "ScoreMod::default()",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/dropout/fragment.rs",
+        entries: "score_mod",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "kept_halves",
+                "lanes of neighbouring keys take each other's draws",
+                "if is_odd == 0 { 0x5410 } else { 0x3276 }",
+                "if is_odd == 0 { 0x7632 } else { 0x1054 }",
+            ),
+            defect(
+                "kept_words",
+                "the second 16 of 32 keys have the draws of the first",
+                "words[i as usize / 2 % 2 + 2]",
+                "words[i as usize / 2 % 2]",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/backward_sm90/consumer.rs",
         entries: "backward_",
         tests: &["backward"],
@@ -218,12 +262,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "dS does not learn which weights were dropped",
                 "if is_kept { weight } else { -weight }",
                 "weight",
-            ),
-            defect(
-                "backward_sm90_halves",
-                "lanes of neighbouring keys take each other's draws",
-                "if is_odd == 0 { 0x5410 } else { 0x3276 }",
-                "if is_odd == 0 { 0x7632 } else { 0x1054 }",
             ),
             defect(
                 "backward_sm90_follow",

@@ -163,8 +163,13 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     // Before Hopper each HEAD_DIM has a tile of both launches that fits the smallest devices since sm_80.
     let ada = Device { compute_capability: 89, shared_per_block: 99 << 10, ..sim };
     for head_dim in [8, 64, 65, 128, 129, 160, 161, 192, 193, 256] {
-        let plan = plan(&problem(head_dim), &ada, None).unwrap();
-        assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80, "{head_dim}");
+        let plain = problem(head_dim);
+        let options = Options { softcap: 3.0, ..Options::default() };
+        let changed = Problem::new(*plain.forward().tensors(), DType::F16, options).unwrap();
+        for problem in [plain, BackwardProblem::like(changed).unwrap()] {
+            let plan = plan(&problem, &ada, None).unwrap();
+            assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80, "{head_dim}");
+        }
     }
 }
 
@@ -184,14 +189,13 @@ fn names_of(launches: &[Launch<BackwardProblem>]) -> Vec<&str> {
 }
 
 #[test]
-fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
+fn scores_that_are_changed_are_computed_on_tensor_cores() {
     let dropout = Some(Dropout { probability: 0.1, seed: 1, offset: 2 });
-    let unfit = "nothing but a positive factor may lie between products and scores";
-    for (options, unfit) in [
-        (Options { softcap: 3.0, ..Options::default() }, unfit),
-        (Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() }, unfit),
-        (Options { softmax_scale: Some(-0.1), ..Options::default() }, unfit),
-        (Options { dropout, ..Options::default() }, "it drops no weights"),
+    for options in [
+        Options { softcap: 3.0, ..Options::default() },
+        Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() },
+        Options { softmax_scale: Some(-0.1), ..Options::default() },
+        Options { dropout, ..Options::default() },
     ] {
         let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
         let problem = BackwardProblem::like(forward).unwrap();
@@ -208,17 +212,26 @@ fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
         assert_eq!(names_of(stored.unaligned()), ["pack", delta, keys, dq, keys, dq, keys, dq, keys, dq]);
         let why = "by the entries that change scores and drop weights; they store dS alone";
         assert!(stored.reasons().iter().any(|reason| reason == why));
-        // With no room for dS the kernel before takes it, since no launch computes changed scores again.
+        // With no room for dS the kernel before takes it, since no launch of Hopper's computes changed scores
+        // again.
         let elsewhere = plan(Some(0), None).unwrap();
-        assert_eq!(elsewhere.kernel(), BackwardKernel::BackwardSimt);
+        assert_eq!(elsewhere.kernel(), BackwardKernel::BackwardSm80);
+        let of_gradients = [
+            "backward_keys_sm80_f16_m16_n128_d64_w4_score_mod",
+            "backward_queries_sm80_f16_m128_n32_d64_w4_score_mod",
+        ];
+        assert_eq!(names_of(elsewhere.launches()), [delta, of_gradients[0], of_gradients[1]]);
         let bytes = 3 * 2 * 384 * 128;
         let twice = format!(
             "its scores are not computed twice, and dS of one key/value head takes {bytes} bytes, and \
              workspace_limit is 0"
         );
-        let expected =
-            format!("backward_simt: on fp32 FMA; not backward_sm90: {twice}; not backward_sm80: {unfit}");
-        assert_eq!(elsewhere.reasons()[0], expected);
+        assert_eq!(
+            elsewhere.reasons()[0],
+            format!("backward_sm80: on tensor cores; not backward_sm90: {twice}")
+        );
+        let why = "by the entries that change scores and drop weights";
+        assert!(elsewhere.reasons().iter().any(|reason| reason == why));
         for plain in ["backward_keys_ds_sm90_f16_m64_n128_d64", "backward_queries_sm90_f16_m128_n128_d64"] {
             assert!(plan(None, Some(plain)).unwrap_err().to_string().contains("is not built"), "{plain}");
         }
