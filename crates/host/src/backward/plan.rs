@@ -187,7 +187,8 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let left = workspace_bytes.checked_sub(packed::workspace_bytes(forward, &copies, None));
+    let needed = packed::workspace_bytes(forward, &copies, None) + stored::most_bytes_before_ds(forward);
+    let left = workspace_bytes.checked_sub(needed);
     let suffices = |left: &u64| computes_scores_twice(forward) || stored::fitting(forward, *left) > 0;
     if let Some(left) = left.filter(suffices) {
         return (Chosen { kernel: BackwardKernel::BackwardSm90, why, copies }, left);

@@ -153,6 +153,12 @@ impl Stored {
     }
 }
 
+/// Bytes of counters and tiles at most, however many units there is room for.
+pub(super) fn most_bytes_before_ds(forward: &Problem) -> u64 {
+    let tiles = Tiles { keys: PANEL as usize, queries: GRANULE as usize };
+    Stored { ring: 1, tiles, launches: 2 * units(forward) }.bytes_before_ds(forward)
+}
+
 /// Key/value heads of all sequences.
 pub(super) fn units(forward: &Problem) -> usize {
     forward.kv_heads() * forward.batch()

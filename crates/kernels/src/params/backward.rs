@@ -118,13 +118,11 @@ impl Tickets {
     /// Whether the block that arrives as the `arrived`-th of `blocks` takes tiles of keys: the first does,
     /// and the second takes those of queries, if any block does.
     #[inline(always)]
-    pub const fn takes_keys(&self, arrived: u32, blocks: u32) -> bool {
+    pub fn takes_keys(&self, arrived: u32, blocks: u32) -> bool {
+        let blocks = blocks.max(1);
         let others = (blocks - 1).saturating_sub(self.query_blocks);
-        let Some(before) = (arrived * self.query_blocks + others).checked_div(blocks) else { return true };
-        let Some(after) = ((arrived + 1) * self.query_blocks + others).checked_div(blocks) else {
-            return true;
-        };
-        before == after
+        let before = |arrived: u32| (arrived * self.query_blocks + others) / blocks;
+        before(arrived) == before(arrived + 1)
     }
 }
 
@@ -138,4 +136,29 @@ pub struct StoredDs {
     pub panel_pieces: u32,
     /// Pieces from one head to the next.
     pub head_pieces: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_two_blocks_take_tiles_of_both_kinds() {
+        for blocks in 2..140 {
+            for query_blocks in 1..blocks {
+                let tickets = Tickets { query_blocks, ..Tickets::default() };
+                let of_queries = (0..blocks).filter(|&arrived| !tickets.takes_keys(arrived, blocks)).count();
+                assert_eq!(of_queries as u32, query_blocks, "of {blocks}");
+                assert!(
+                    tickets.takes_keys(0, blocks) && !tickets.takes_keys(1, blocks),
+                    "{query_blocks} of {blocks}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn without_blocks_for_queries_all_take_keys() {
+        assert!((0..132).all(|arrived| Tickets::default().takes_keys(arrived, 132)));
+    }
 }
