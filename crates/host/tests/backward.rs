@@ -13,8 +13,8 @@ use flash_attention::backward::{
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::operation::Launch;
 use flash_attention::{
-    Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
-    reference,
+    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
+    Tensors, cpu, reference,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -94,7 +94,10 @@ impl<T: Element<Output = T>> Made<T> {
     }
 
     fn run_with(&self, backend: &Backend, request: &BackwardRequest) -> flash_attention::Result<Ran<T>> {
-        let plan = backend.plan(&self.problem, request)?;
+        self.run_plan(backend, backend.plan(&self.problem, request)?)
+    }
+
+    fn run_plan(&self, backend: &Backend, plan: BackwardPlan) -> flash_attention::Result<Ran<T>> {
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let sinks = self.problem.forward().per_head().sinks;
@@ -495,6 +498,36 @@ fn each_schedule_gives_changed_scores_the_same_bits() {
     }
 }
 
+/// On few multiprocessors heads take turns in the memory of dS within a launch: keys wait for queries.
+#[test]
+fn heads_take_turns_in_memory_within_a_launch() {
+    let case = Case {
+        dtype: DType::F16,
+        shape: [4, 100, 130, 4, 2, 40],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options { causal: true, ..Options::default() },
+        seed: 3,
+    };
+    let made = Made::<f16>::of_case(&case);
+    let workers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let run = |seed, limit| {
+        let backend = Backend::simulator(seed);
+        let device = Device { multiprocessors: 3, ..backend.device().clone() };
+        let request = BackwardRequest { workspace_limit: Some(limit), ..BackwardRequest::default() };
+        let plan = Plan::new(&made.problem, &device, &request).unwrap();
+        assert_eq!((plan.kernel(), plan.launches().len()), (BackwardKernel::BackwardSm90, 2));
+        let ran = workers.install(|| made.run_plan(&backend, plan)).unwrap();
+        assert!(ran.report(&made).passed(), "{}", ran.report(&made));
+        ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+    };
+    // dS of all eight key/value heads, and of four at a time.
+    let bits = run(0, 8 << 17);
+    for seed in 1..4 {
+        assert_eq!(run(seed, 4 << 17), bits, "schedule {seed}");
+    }
+}
+
 /// Three of five queries see no key: what their dlse is reaches the sink alone.
 #[test]
 fn rows_that_see_no_key_give_their_dlse_to_the_sink() {
@@ -570,7 +603,9 @@ fn memory_does_not_grow_with_the_square_of_the_sequence() {
         BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
     let backend = Backend::simulator(0);
     let delta = 4 * 2 * 1024;
-    for (limit, workspace) in [(None, delta + (4 << 20)), (Some(2 << 20), delta)] {
+    // Counters, and 24 tiles of 64 bytes.
+    let tickets = 256 + 24 * 64;
+    for (limit, workspace) in [(None, delta + tickets + (4 << 20)), (Some(2 << 20), delta)] {
         let request = BackwardRequest { workspace_limit: limit, ..BackwardRequest::default() };
         assert_eq!(backend.plan(&problem, &request).unwrap().workspace_bytes(), workspace);
     }
