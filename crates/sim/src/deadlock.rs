@@ -67,7 +67,7 @@ fn waiters(block: &Block) -> Vec<Waiters> {
             &mut groups,
             Waiters {
                 threads: Threads(vec![wait.thread as u32]),
-                operation: Operation::GlobalWait { address: wait.address, value: wait.value },
+                operation: Operation::GlobalWait { value: wait.value },
                 arrived: 0,
                 phase: None,
                 warp_incomplete: false,

@@ -101,7 +101,7 @@ pub unsafe fn wait_at_least(address: u64, value: u32) {
     // SAFETY: the word is readable, and blocks access it by atomics alone.
     while unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire) < value {
         let current = context::current();
-        current.with(|block| block.wait_for_global(address, value, location));
+        current.with(|block| block.wait_for_global(value, location));
         current.suspend();
     }
 }

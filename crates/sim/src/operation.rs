@@ -34,9 +34,7 @@ pub enum Operation {
     },
     /// [`global::wait_at_least`](crate::global::wait_at_least).
     GlobalWait {
-        /// Address of the word.
-        address: u64,
-        /// What it must be at least.
+        /// What the word must be at least.
         value: u32,
     },
     /// [`warp::sync`](crate::warp::sync).
@@ -132,8 +130,8 @@ impl fmt::Display for Operation {
             Self::MbarrierWait { address, parity } => {
                 write!(f, "the mbarrier at {address} for parity {parity}")
             }
-            Self::GlobalWait { address, value } => {
-                write!(f, "the word at global address {address:#x} for a value of at least {value}")
+            Self::GlobalWait { value } => {
+                write!(f, "a word of global memory for a value of at least {value}")
             }
             Self::WarpSync => f.write_str("warp::sync"),
             Self::ShuffleXor => f.write_str("warp::shuffle_xor"),

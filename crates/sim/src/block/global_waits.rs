@@ -14,9 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(20);
 
 impl Block {
-    /// The running thread is about to be suspended until the word at `address` may have risen to `value`.
-    pub(crate) fn wait_for_global(&mut self, address: u64, value: u32, location: &'static Location<'static>) {
-        let wait = GlobalWait { thread: self.current, address, value, site: location.into() };
+    /// The running thread is about to be suspended until a word may have risen to `value`.
+    pub(crate) fn wait_for_global(&mut self, value: u32, location: &'static Location<'static>) {
+        let wait = GlobalWait { thread: self.current, value, site: location.into() };
         self.global_waits.waiting.push(wait);
     }
 

@@ -19,7 +19,6 @@ pub(crate) struct Global {
 /// A thread that waits for what another block adds to a word.
 pub(crate) struct GlobalWait {
     pub(crate) thread: usize,
-    pub(crate) address: u64,
     /// What the word must be at least.
     pub(crate) value: u32,
     pub(crate) site: Site,

@@ -93,7 +93,7 @@ pub unsafe fn store_rows_by_chunks<E: MmaElement, X: Extent, A: Accumulator>(
     target: &GlobalTile,
     place: impl Fn(u32) -> u32,
 ) {
-    let bytes = target.address | E::BYTES * target.stride | E::BYTES * target.columns as u64;
+    let bytes = target.address | (E::BYTES * target.stride) | (E::BYTES * target.columns as u64);
     // SAFETY: the caller says so; all lanes take one branch, and a chunk stands at a multiple of its bytes.
     unsafe {
         if !bytes.is_multiple_of(16) {
