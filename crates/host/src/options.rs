@@ -41,7 +41,7 @@ pub struct Options {
     /// when absent.
     pub descale: Option<Descale>,
     /// Drops weights of the softmax at random: the fused kernels of the forward pass do in types of 16 bits
-    /// and more, `backward_simt` and those of the CPU.
+    /// and more, and all kernels of the backward pass.
     pub dropout: Option<Dropout>,
 }
 

@@ -13,8 +13,8 @@ use flash_attention::backward::{
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::operation::Launch;
 use flash_attention::{
-    Backend, BackendKind, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors, cpu,
-    reference,
+    Backend, BackendKind, DType, Device, Element, Kernel, Options, Plan, Problem, Request, TensorLayout,
+    Tensors, cpu, reference,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -94,7 +94,10 @@ impl<T: Element<Output = T>> Made<T> {
     }
 
     fn run_with(&self, backend: &Backend, request: &BackwardRequest) -> flash_attention::Result<Ran<T>> {
-        let plan = backend.plan(&self.problem, request)?;
+        self.run_plan(backend, backend.plan(&self.problem, request)?)
+    }
+
+    fn run_plan(&self, backend: &Backend, plan: BackwardPlan) -> flash_attention::Result<Ran<T>> {
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let sinks = self.problem.forward().per_head().sinks;
@@ -162,6 +165,13 @@ const HOPPER_AWKWARD: [(usize, usize); 7] =
 
 const AWKWARD: [(usize, usize); 6] = [(1, 1), (70, 1), (1, 70), (65, 3), (33, 64), (64, 33)];
 
+/// Every second time none.
+fn dropout() -> impl Strategy<Value = Option<Dropout>> {
+    let probability = prop::sample::select(vec![0.1, 0.5, 0.9]);
+    let dropout = (probability, any::<u64>(), any::<u32>());
+    prop::option::of(dropout.prop_map(|(probability, seed, offset)| Dropout { probability, seed, offset }))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -186,6 +196,22 @@ proptest! {
             shape: [b, sq, sk, h, group, head_dims.0],
             head_dim_v: head_dims.1,
             options: Options { causal, window, sinks, ..Options::default() },
+            ..case
+        };
+        check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
+    }
+
+    /// What their other entries do to scores and weights beside that.
+    #[test]
+    fn tensor_cores_match_the_reference_where_scores_are_changed(
+        case in case(&AWKWARD, 150),
+        half in any::<bool>(),
+        dropout in dropout(),
+        schedule in any::<u64>(),
+    ) {
+        let case = Case {
+            dtype: if half { DType::F16 } else { DType::Bf16 },
+            options: Options { dropout, ..case.options },
             ..case
         };
         check_any(&case, &Backend::simulator(schedule), Some(BackwardKernel::BackwardSm80))?;
@@ -228,14 +254,12 @@ proptest! {
         case in case(&HOPPER_AWKWARD, 300),
         half in any::<bool>(),
         head_dims in (0..32_usize, 0..32_usize),
-        dropout in prop::option::of((prop::sample::select(vec![0.1, 0.5, 0.9]), any::<u64>(), any::<u32>())),
+        dropout in dropout(),
         of_one_head in any::<bool>(),
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
         let order = Order::Spread(7);
-        let dropout =
-            dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
         let case = Case {
             dtype: if half { DType::F16 } else { DType::Bf16 },
             shape: [b, sq, sk, h, group, 8 * head_dims.0 + 1],
@@ -338,8 +362,7 @@ fn head_dim_129_runs_on_hopper_in_both_layouts() {
         let made = Made::<f16>::of_case(&case);
         let plan = Backend::simulator(4).plan(&made.problem, &BackwardRequest::default()).unwrap();
         let names: Vec<_> = plan.launches().iter().map(|launch| launch.entry.name).collect();
-        let of_gradients = ["backward_keys_ds_sm90_f16_m64_n64_d144", "backward_dq_sm90_f16_m128_n64_d144"];
-        assert_eq!(names, ["pack", "backward_delta_f16", of_gradients[0], of_gradients[1]]);
+        assert_eq!(names, ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m64_n64_d144"]);
         made.check(&Backend::simulator(4), &BackwardRequest::default()).unwrap();
     }
 }
@@ -461,15 +484,47 @@ fn each_schedule_gives_changed_scores_the_same_bits() {
     let options = Options { causal: true, softcap: 2.0, dropout, ..Options::default() };
     let alibi_slopes = Some(vec![0.3, 0.2, 0.1, 0.05]);
     let made = packed::<f16>(Options { alibi_slopes, ..options }, (40, 24));
-    let bits = |seed| {
-        let workspace_limit = [None, Some(200_000)][seed as usize % 2];
-        let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
-        let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80] {
+        let bits = |seed| {
+            let workspace_limit = [None, Some(200_000)][seed as usize % 2];
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+        };
+        let first = bits(0);
+        for seed in 1..6 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
+    }
+}
+
+/// On few multiprocessors heads take turns in the memory of dS within a launch: keys wait for queries.
+#[test]
+fn heads_take_turns_in_memory_within_a_launch() {
+    let case = Case {
+        dtype: DType::F16,
+        shape: [4, 100, 130, 4, 2, 40],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options { causal: true, ..Options::default() },
+        seed: 3,
+    };
+    let made = Made::<f16>::of_case(&case);
+    let workers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let run = |seed, limit| {
+        let backend = Backend::simulator(seed);
+        let device = Device { multiprocessors: 3, ..backend.device().clone() };
+        let request = BackwardRequest { workspace_limit: Some(limit), ..BackwardRequest::default() };
+        let plan = Plan::new(&made.problem, &device, &request).unwrap();
+        assert_eq!((plan.kernel(), plan.launches().len()), (BackwardKernel::BackwardSm90, 2));
+        let ran = workers.install(|| made.run_plan(&backend, plan)).unwrap();
+        assert!(ran.report(&made).passed(), "{}", ran.report(&made));
         ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
     };
-    let first = bits(0);
-    for seed in 1..6 {
-        assert_eq!(bits(seed), first, "schedule {seed}");
+    // dS of all eight key/value heads, and of four at a time.
+    let bits = run(0, 8 << 17);
+    for seed in 1..4 {
+        assert_eq!(run(seed, 4 << 17), bits, "schedule {seed}");
     }
 }
 
@@ -548,7 +603,9 @@ fn memory_does_not_grow_with_the_square_of_the_sequence() {
         BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
     let backend = Backend::simulator(0);
     let delta = 4 * 2 * 1024;
-    for (limit, workspace) in [(None, delta + (4 << 20)), (Some(2 << 20), delta)] {
+    // Counters, and 24 tiles of 64 bytes.
+    let tickets = 256 + 24 * 64;
+    for (limit, workspace) in [(None, delta + tickets + (4 << 20)), (Some(2 << 20), delta)] {
         let request = BackwardRequest { workspace_limit: limit, ..BackwardRequest::default() };
         assert_eq!(backend.plan(&problem, &request).unwrap().workspace_bytes(), workspace);
     }

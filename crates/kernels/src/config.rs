@@ -4,7 +4,6 @@
 //! What only the host calls is `#[inline]`: a device build then leaves nothing of it in the PTX.
 
 mod backward;
-mod backward_dq_sm90;
 mod backward_sm90;
 mod decode;
 mod feasibility;
@@ -12,7 +11,6 @@ mod forward_sm90;
 mod gemm;
 
 pub use backward::{BackwardConfig, BackwardMmaConfig};
-pub use backward_dq_sm90::BackwardDqSm90Config;
 pub use backward_sm90::BackwardSm90Config;
 pub use decode::{DecodeConfig, WARP_KEYS};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};

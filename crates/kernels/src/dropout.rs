@@ -3,9 +3,11 @@
 //! Which weights are kept is a function of seed, offset, sequence, head, query and key alone: every kernel,
 //! the CPU and the reference draw the same bits, whatever their tiles.
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod fragment;
+
 use crate::params::Dropout;
-use crate::ptx::{bytes, index};
-use crate::registers::Registers;
+use crate::ptx::index;
 
 /// Multipliers of a round (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, table 2:
 /// Philox4x32).
@@ -39,6 +41,9 @@ pub const fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// Where blocks of keys begin, so that no draw is of two blocks.
 pub const KEY_MULTIPLE: u32 = 32;
 
+/// The same of queries.
+pub const QUERY_MULTIPLE: u32 = 16;
+
 impl Dropout {
     /// Whether the weight of a query and a key is kept. `head` counts the query heads of all sequences, [B,
     /// H].
@@ -62,69 +67,6 @@ impl Dropout {
         Self { seed: (high as u64) << 32 | low as u64, ..self }
     }
 
-    /// The words of a thread's weights in a product of tensor cores, one for each four of them, in the order
-    /// of the product's registers: of each 32 columns from `key` on, row `query` and row `query` + 8.
-    ///
-    /// Modulo 16 `query` is below 8, and modulo 32 `key` is even and below 8.
-    #[inline(always)]
-    pub fn draw_of_fragment<W: Registers<Value = u32>>(&self, head: u32, query: u32, key: u32) -> W {
-        let mut drawn = W::ZERO;
-        let mut at = 0;
-        while at < W::LEN {
-            let words = self.draw(head, query, key + 8 * at as u32);
-            let mut word = 0;
-            while word < words.len() {
-                drawn[at + word] = words[word];
-                word += 1;
-            }
-            at += words.len();
-        }
-        drawn
-    }
-
-    /// All ones in place of each weight that is kept, as 16-bit halves of eight registers: the weights of the
-    /// words of a draw, in order.
-    #[inline(always)]
-    pub fn masks(&self, words: [u32; 4]) -> [u32; 8] {
-        // Bytes as mantissas of fp16 numbers from 1024 on.
-        let least = ONES * (EXPONENT + self.least(words));
-        let mut masks = [0; 8];
-        let mut i = 0;
-        while i < masks.len() {
-            masks[i] = mask(words[i / 2], i % 2, least);
-            i += 1;
-        }
-        masks
-    }
-
-    /// Which weights of eight queries and two pairs of neighbouring keys are kept, a bit for each. Bit 4m +
-    /// 2h + k is that of query `query` + 16m + 8h and the even key of a pair: of `key`'s for k = 0, and of
-    /// the pair eight behind for k = 1. That of the odd key is 16 bits above it.
-    ///
-    /// Modulo 16 `query` and `key` are below 8.
-    #[inline(always)]
-    pub fn kept_of_two_keys(&self, head: u32, query: u32, key: u32) -> u32 {
-        // Two draws at a time: the kernel has no registers for four, and one would wait for itself.
-        let (mut kept, mut pair) = (0, index::unknown(2));
-        while pair > 0 {
-            pair -= 1;
-            let mut m = 2;
-            while m > 0 {
-                m -= 1;
-                let words = self.reread().draw(head, query + 32 * pair + 16 * m, key & !25);
-                let least = ONES * (EXPONENT + self.least(words));
-                let of_keys = if key & 16 == 0 { [words[0], words[1]] } else { [words[2], words[3]] };
-                kept <<= 4;
-                let mut i = 0;
-                while i < 4 {
-                    kept |= mask(of_keys[i % 2], i / 2, least) & ONES << i;
-                    i += 1;
-                }
-            }
-        }
-        kept
-    }
-
     /// The least byte that keeps its weight: the threshold's first, or one more as often as its other bits
     /// ask for. All words decide about these, so that no three weights of a draw depend on each other by
     /// more than 2^−16.
@@ -142,20 +84,6 @@ impl Dropout {
         philox([key, query, head, self.offset], [self.seed as u32, (self.seed >> 32) as u32])
     }
 }
-
-/// All ones in each half whose byte is at least `least`, an fp16 number: of the bytes of a word's first or
-/// second row.
-#[inline(always)]
-fn mask(word: u32, row: usize, least: u32) -> u32 {
-    let pair = bytes::permute(word, (ONES * EXPONENT) >> 8, [0x4140, 0x4342][row]);
-    bytes::halves_at_least(pair, least)
-}
-
-/// 1 in both halves of a word.
-const ONES: u32 = 0x0001_0001;
-
-/// The fp16 number 1024, from which on neighbours are 1 apart.
-const EXPONENT: u32 = 0x6400;
 
 #[cfg(test)]
 mod tests {
@@ -223,37 +151,6 @@ mod tests {
             let found = f64::from(counts[i][j]) / f64::from(DRAWS);
             let deviation = (expected * (1.0 - expected) / f64::from(DRAWS)).sqrt();
             assert!((found - expected).abs() < 5.0 * deviation, "{i} {j}: {found}, {expected}");
-        }
-    }
-
-    #[test]
-    fn a_fragment_has_the_weights_that_the_definition_gives() {
-        let dropout = Dropout { seed: 9, offset: 4, threshold: 0x8123_4567, scale: 1.0 };
-        let (head, query, key) = (5, 16 + 3, 64 + 6);
-        let words: [u32; 8] = dropout.draw_of_fragment(head, query, key);
-        for (draw, words) in words.as_chunks::<4>().0.iter().enumerate() {
-            for (register, mask) in dropout.masks(*words).into_iter().enumerate() {
-                for half in 0..2 {
-                    let key = key + 32 * draw as u32 + 8 * (register as u32 / 2) + half;
-                    let keeps = dropout.keeps(head, query + 8 * (register as u32 % 2), key);
-                    assert_eq!(mask >> (16 * half) & 0xffff == 0xffff, keeps, "{draw} {register} {half}");
-                    assert!([0, 0xffff].contains(&(mask >> (16 * half) & 0xffff)));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn bits_of_two_keys_are_the_weights_that_the_definition_gives() {
-        let dropout = Dropout { seed: 9, offset: 4, threshold: 0x8123_4567, scale: 1.0 };
-        for key in [96, 101, 112 + 2, 112 + 7] {
-            let (head, query) = (5, 64 + 5);
-            let kept = dropout.kept_of_two_keys(head, query, key);
-            for bit in 0..32 {
-                let (m, h, k) = (bit % 16 / 4, bit / 2 % 2, bit % 2);
-                let of = (query + 16 * m + 8 * h, (key & !1) + 8 * k + bit / 16);
-                assert_eq!(kept >> bit & 1 != 0, dropout.keeps(head, of.0, of.1), "{key} {bit}");
-            }
         }
     }
 

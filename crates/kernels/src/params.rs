@@ -9,7 +9,7 @@ mod backward;
 mod decode;
 mod pack;
 
-pub use backward::{BackwardParams, StoredDs};
+pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 

@@ -191,16 +191,15 @@ impl WorkTile {
     }
 
     /// As [`Self::of_block`], swizzle after swizzle of heads, in each the tiles of all heads that come first,
-    /// then those that come second. The `order` is how many heads a swizzle has, and the grid's first head,
-    /// of one sequence after the other.
+    /// then those that come second.
     ///
     /// # Safety
-    /// As [`Self::of_block`], of the heads that the grid has tiles for, and a swizzle has at least one.
+    /// As [`Self::of_block`], and a swizzle has at least one head.
     #[inline(always)]
-    pub unsafe fn of_swizzle(params: &AttentionParams, tiles: u32, order: (u32, u32)) -> Self {
+    pub unsafe fn of_swizzle(params: &AttentionParams, tiles: u32, swizzle: u32) -> Self {
         // SAFETY: there are tiles and heads, and the offsets are readable.
         unsafe {
-            let (head, place) = Self::place_in_swizzle(tiles, order);
+            let (head, place) = Self::place_in_swizzle(tiles, swizzle);
             assert_unchecked(params.heads > 0);
             Self::of_place(params, tiles, place, head % params.heads, head / params.heads)
         }
@@ -211,10 +210,10 @@ impl WorkTile {
     /// # Safety
     /// As [`Self::of_key_block`] and [`Self::of_swizzle`].
     #[inline(always)]
-    pub unsafe fn of_key_swizzle(params: &AttentionParams, tiles: u32, order: (u32, u32)) -> Self {
+    pub unsafe fn of_key_swizzle(params: &AttentionParams, tiles: u32, swizzle: u32) -> Self {
         // SAFETY: there are tiles and heads, the group divides them, and the offsets are readable.
         unsafe {
-            let (head, tile) = Self::place_in_swizzle(tiles, order);
+            let (head, tile) = Self::place_in_swizzle(tiles, swizzle);
             assert_unchecked(params.group > 0);
             let kv_heads = params.heads / params.group;
             assert_unchecked(kv_heads > 0);
@@ -224,17 +223,46 @@ impl WorkTile {
         }
     }
 
+    /// All rows of the `unit`-th key/value head, of one sequence after the other: the head is the first of
+    /// those that share it.
+    ///
+    /// # Safety
+    /// As [`Self::of_key_block`].
+    #[inline(always)]
+    pub unsafe fn of_unit(params: &AttentionParams, unit: u32) -> Self {
+        // SAFETY: the group divides the heads, of which there are some, and the offsets are readable.
+        unsafe {
+            assert_unchecked(params.group > 0);
+            let kv_heads = params.heads / params.group;
+            assert_unchecked(kv_heads > 0);
+            let (kv_head, batch) = (unit % kv_heads, unit / kv_heads);
+            let (queries, keys) = Self::rows(params, batch);
+            Self { tile: 0, head: kv_head * params.group, batch, queries, keys }
+        }
+    }
+
+    /// Of this unit's tiles of queries, so many for each head, the `index`-th: its head, and which tile of
+    /// the head's it is.
+    ///
+    /// # Safety
+    /// `tiles` is at least 1.
+    #[inline(always)]
+    pub unsafe fn of_query_tile(&self, params: &AttentionParams, tiles: u32, index: u32) -> (u32, u32) {
+        // SAFETY: there are tiles.
+        unsafe { assert_unchecked(tiles > 0) };
+        (self.head + index / tiles, in_order(params, tiles, index % tiles))
+    }
+
     /// Head, of one sequence after the other, and place among its tiles of this block.
     ///
     /// # Safety
     /// The grid has `tiles` blocks, at least 1, for each head, and a swizzle has at least one head.
     #[inline(always)]
-    unsafe fn place_in_swizzle(tiles: u32, (swizzle, first): (u32, u32)) -> (u32, u32) {
+    unsafe fn place_in_swizzle(tiles: u32, swizzle: u32) -> (u32, u32) {
         // SAFETY: `tiles` is at least 1, and the block's index below the number of all heads' tiles.
         unsafe {
             assert_unchecked(tiles > 0);
-            let (head, place) = in_swizzle(swizzle, index::blocks() / tiles, tiles, index::block());
-            (first + head, place)
+            in_swizzle(swizzle, index::blocks() / tiles, tiles, index::block())
         }
     }
 

@@ -13,8 +13,8 @@ mod source;
 use alloc::{format, string::String};
 
 use crate::attention::{
-    backward_dq_sm90, backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, forward_simt,
-    forward_sm80, forward_sm90, standard,
+    backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, forward_simt, forward_sm80,
+    forward_sm90, standard,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
@@ -66,11 +66,7 @@ impl Variant {
         let Tile { block_m, block_n, head_dim } = self.tile();
         match self.config {
             Config::Fixed(_) => String::new(),
-            Config::Simt(_)
-            | Config::Sm90(_)
-            | Config::Backward(_)
-            | Config::BackwardSm90(_)
-            | Config::BackwardDqSm90(_) => {
+            Config::Simt(_) | Config::Sm90(_) | Config::Backward(_) | Config::BackwardSm90(_) => {
                 format!("_m{block_m}_n{block_n}_d{head_dim}")
             }
             Config::Mma(MmaConfig { warps, .. }) | Config::BackwardMma(BackwardMmaConfig { warps, .. }) => {
@@ -111,7 +107,6 @@ impl Variant {
                 format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)
             }
             Config::BackwardSm90(c) => format!("{}, {}", c.step, c.head_dim),
-            Config::BackwardDqSm90(c) => format!("{}, {}", c.block_m, c.head_dim),
             Config::GemmSimt(c) => format!("{}, {}, {blocks}", c.block_m, c.block_n),
             Config::GemmSm80 { config: c, aligned, .. } => {
                 let (m, n, k, warps_m, warps_n) = (c.block_m, c.block_n, c.block_k, c.warps_m, c.warps_n);
@@ -141,6 +136,7 @@ impl Variant {
                 Algorithm::BackwardKeys
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardKeysSm80
+                | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod,
@@ -166,7 +162,6 @@ impl Variant {
             (_, Config::Backward(_)) => backward_simt::BARRIERS,
             (_, Config::BackwardMma(_)) => backward_sm80::BARRIERS,
             (_, Config::BackwardSm90(config)) => backward_sm90::barriers(config),
-            (_, Config::BackwardDqSm90(_)) => backward_dq_sm90::BARRIERS,
             (_, Config::GemmSimt(_)) => gemm::simt::BARRIERS,
             (_, Config::GemmSm80 { .. }) => gemm::sm80::BARRIERS,
             (_, Config::GemmSm90 { .. }) => gemm::sm90::BARRIERS,

@@ -4,6 +4,7 @@ mod accumulators;
 mod barriers;
 mod copies;
 mod faults;
+mod global_waits;
 mod groups;
 mod matrices;
 mod mbarriers;
@@ -26,7 +27,7 @@ use crate::schedule::{Picker, Runnable};
 use crate::site::SiteId;
 use crate::state::barriers::Barriers;
 use crate::state::copies::Copies;
-use crate::state::global::Global;
+use crate::state::global::{Global, GlobalWaits};
 use crate::state::mbarriers::Mbarriers;
 use crate::state::registers::RegisterLimits;
 use crate::state::shared::Shared;
@@ -92,6 +93,7 @@ pub(crate) struct Block {
     /// `None` where the schedule leaves races unreported.
     pub(crate) races: Option<Races>,
     pub(crate) global: Global,
+    pub(crate) global_waits: GlobalWaits,
     pub(crate) sites: Sites,
     pub(crate) barrier_sites: HashSet<SiteId>,
     pub(crate) failure: Option<Error>,
@@ -121,6 +123,7 @@ impl Block {
             roles: Vec::new(),
             races: launch.schedule.detect_races.then(|| Races::new(threads, launch.shared_bytes as usize)),
             global: Global::new(launch.buffers),
+            global_waits: GlobalWaits::default(),
             sites: Sites::new(),
             barrier_sites: HashSet::new(),
             failure: None,
@@ -147,6 +150,7 @@ impl Block {
         self.shared.begin_block();
         self.copies.begin_block(threads);
         self.mbarriers.begin_block();
+        self.global_waits = GlobalWaits::default();
         self.transfers.begin_block();
         self.warpgroups.clear();
         self.warpgroups.resize_with(warps / WARPGROUP_WARPS, Warpgroup::default);

@@ -62,6 +62,19 @@ fn waiters(block: &Block) -> Vec<Waiters> {
             },
         );
     }
+    for wait in &block.global_waits.waiting {
+        add(
+            &mut groups,
+            Waiters {
+                threads: Threads(vec![wait.thread as u32]),
+                operation: Operation::GlobalWait { value: wait.value },
+                arrived: 0,
+                phase: None,
+                warp_incomplete: false,
+                site: wait.site,
+            },
+        );
+    }
     groups.iter_mut().for_each(|group| group.threads.0.sort_unstable());
     groups
 }

@@ -17,3 +17,7 @@ pub fn proxy_async() {
         block.mbarriers.fence(block.current, epoch);
     });
 }
+
+/// Orders accesses of this thread to global memory by the one proxy before those by the other
+/// (`fence.proxy.async.global`). Global memory has no proxies here: this does nothing.
+pub fn proxy_async_global() {}

@@ -2,6 +2,7 @@
 //! (PTX ISA, `ld.global`, `st.global`).
 
 use std::panic::Location;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytemuck::Pod;
 
@@ -48,4 +49,70 @@ pub unsafe fn store<T: Pod>(address: u64, value: T) {
     }));
     // SAFETY: the address is aligned to the size and inside a writable buffer, which the caller vouches for.
     unsafe { write(address, bytemuck::bytes_of(&value)) };
+}
+
+/// Adds to the word at `address`, and gives what it was before (`atom.global.add.u32`).
+///
+/// # Safety
+/// As [`store`], but for other blocks of the launch, which access the word by atomics alone.
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub unsafe fn fetch_add(address: u64, value: u32) -> u32 {
+    // SAFETY: blocks access the word by atomics alone.
+    unsafe { add(address, value, Location::caller()) }
+}
+
+/// Adds to the word at `address` what other blocks wait for with [`wait_at_least`]: this thread's accesses
+/// before it, and those ordered before them, come before theirs behind the wait
+/// (`red.release.gpu.global.add.u32`).
+///
+/// # Safety
+/// As [`fetch_add`].
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub unsafe fn add_release(address: u64, value: u32) {
+    // SAFETY: blocks access the word by atomics alone.
+    unsafe { add(address, value, Location::caller()) };
+    // Threads of this block may wait for it too.
+    context::with(|block| block.wake_global_waiters());
+}
+
+/// Waits until the word at `address` is at least `value` (`ld.acquire.gpu.global.u32`, again and again).
+///
+/// Another block may be the one that adds to it: while no other thread of this block can run, the wait goes
+/// on, and it is a deadlock where that takes too long.
+///
+/// # Safety
+/// As [`fetch_add`].
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub unsafe fn wait_at_least(address: u64, value: u32) {
+    let location = Location::caller();
+    context::unwrap_or_fail(context::with(|block| {
+        block.check_global(address, 4, 4, AccessKind::Read, location)
+    }));
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
+    // SAFETY: the word is readable, and blocks access it by atomics alone.
+    while unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire) < value {
+        let current = context::current();
+        current.with(|block| block.wait_for_global(value, location));
+        current.suspend();
+    }
+}
+
+/// # Safety
+/// As [`fetch_add`].
+unsafe fn add(address: u64, value: u32, location: &'static Location<'static>) -> u32 {
+    context::unwrap_or_fail(context::with(|block| {
+        block.check_global(address, 4, 4, AccessKind::Write, location)
+    }));
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
+    // SAFETY: the word is writable, and blocks access it by atomics alone.
+    unsafe { AtomicU32::from_ptr(word) }.fetch_add(value, Ordering::AcqRel)
 }

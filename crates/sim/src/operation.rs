@@ -32,6 +32,11 @@ pub enum Operation {
         /// Parity of the phase.
         parity: u32,
     },
+    /// [`global::wait_at_least`](crate::global::wait_at_least).
+    GlobalWait {
+        /// What the word must be at least.
+        value: u32,
+    },
     /// [`warp::sync`](crate::warp::sync).
     WarpSync,
     /// [`warp::shuffle_xor`](crate::warp::shuffle_xor).
@@ -124,6 +129,9 @@ impl fmt::Display for Operation {
             }
             Self::MbarrierWait { address, parity } => {
                 write!(f, "the mbarrier at {address} for parity {parity}")
+            }
+            Self::GlobalWait { value } => {
+                write!(f, "a word of global memory for a value of at least {value}")
             }
             Self::WarpSync => f.write_str("warp::sync"),
             Self::ShuffleXor => f.write_str("warp::shuffle_xor"),

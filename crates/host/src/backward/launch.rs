@@ -1,14 +1,14 @@
 //! From a problem and addresses to the backward kernels' parameters.
 
 use fa_kernels::attention::stored_ds;
-use fa_kernels::config::{BackwardDqSm90Config, BackwardSm90Config};
+use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
-use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides};
+use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides, Tickets};
 use fa_kernels::ptx::tma;
 
 use super::packed::{self, Copies};
 use super::plan::owns_keys;
-use super::stored::{self, Heads};
+use super::stored::{self, Part, Stored};
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
@@ -49,10 +49,19 @@ impl BackwardAddresses {
 /// What the parameters of a launch need beside its entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchDetails {
-    /// The heads that it computes.
-    pub(super) heads: Heads,
     /// Which tensors it copies, or reads copies of.
     pub(super) copies: Copies,
+    /// How dS is stored, if it is.
+    pub(super) stored: Option<Stored>,
+    /// Which tiles it computes then.
+    pub(super) part: Part,
+}
+
+impl LaunchDetails {
+    /// Where counters, tiles and dS begin in the workspace.
+    fn stored_at(&self, forward: &Problem, workspace: u64) -> u64 {
+        workspace + stored::behind_delta(forward) + self.copies.bytes
+    }
 }
 
 /// The parameters that an entry takes; its tensor maps, where it has some, in the form that `encode` gives
@@ -62,68 +71,74 @@ pub struct LaunchDetails {
 /// When lse, or another address that the problem needs, was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &BackwardProblem,
-    (entry, LaunchDetails { heads, copies }): (&Entry, LaunchDetails),
+    (entry, details): (&Entry, LaunchDetails),
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
+    let LaunchDetails { copies, stored, part } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
-        return Ok(Params::Pack(pack_params(sources, &copies, target)));
+        return Ok(Params::Pack(pack_params(sources, copies, target)));
     }
-    let params = plain_params(problem, addresses)?;
+    let forward = problem.forward();
+    let mut params = plain_params(problem, addresses)?;
+    if let Some(stored) = stored {
+        let counters = details.stored_at(forward, addresses.forward.workspace);
+        params.tickets = stored.tickets(forward, part, counters);
+        params.ds = stored::layout(forward, counters + stored.bytes_before_ds(forward));
+    }
     if entry.algorithm.family() != BackwardKernel::BackwardSm90.name() {
         return Ok(Params::Backward(params));
     }
+    let config = config(entry);
     let params = BackwardParams {
-        heads_per_swizzle: heads_per_swizzle(problem, entry, heads),
-        // The plan checked that all heads' tiles are below 2^31, and so are heads.
-        first_head: heads.first as u32,
-        ds: stored::layout(problem.forward(), addresses.forward.workspace + copies.bytes),
+        heads_per_swizzle: heads_per_swizzle(problem, entry),
         // A map clips at the end of its tensor, and not at that of a packed sequence.
-        fix_up: if problem.forward().cu_seqlens().is_some() { fix_up_distance(entry) } else { 0 },
+        fix_up: if forward.cu_seqlens().is_some() { config.fix_up_distance() } else { 0 },
         ..params
     };
-    let [q, k, v, dout] = packed::reads(problem, &copies, addresses);
+    let [q, k, v, dout] = packed::reads(problem, copies, addresses);
     let map =
         |(address, layout): (u64, TensorLayout), rows| encode(&class_map((address, 2), &layout, rows, 0));
-    let (queries, keys) = (entry.tile.block_m, entry.tile.block_n);
-    if entry.algorithm == Algorithm::BackwardDqSm90 {
-        let layout = ds_layout(problem.forward(), heads);
-        let ds = encode(&class_map((params.ds.address, 2), &layout, keys, 0))?;
-        let unread = tma::TensorMap::default();
-        return Ok(Params::MappedBackward(Mapped { maps: [ds, map(k, keys)?, unread, unread], params }));
-    }
-    let maps = [map(q, queries)?, map(k, keys)?, map(v, keys)?, map(dout, queries)?];
+    let (owned, step) = (config.box_rows(), config.step);
+    let (queries, keys) = if config.owns_keys { (step, owned) } else { (owned, step) };
+    let ds = match stored {
+        Some(stored) => map((params.ds.address, ds_layout(forward, *stored)), keys)?,
+        None => tma::TensorMap::default(),
+    };
+    let maps = [map(q, queries)?, map(k, keys)?, map(v, keys)?, map(dout, queries)?, ds];
     Ok(Params::MappedBackward(Mapped { maps, params }))
 }
 
-/// dS of these query heads as a view: panels are its heads.
-fn ds_layout(forward: &Problem, heads: Heads) -> TensorLayout {
+/// dS of all query heads that there is room for, as a view: panels are its heads.
+fn ds_layout(forward: &Problem, stored: Stored) -> TensorLayout {
     let (rows, panels) = (stored::key_rows(forward), stored::panels(forward));
-    TensorLayout::bhsd(heads.count, rows, panels, stored_ds::PANEL as usize)
+    TensorLayout::bhsd(stored.ring * forward.group(), rows, panels, stored_ds::PANEL as usize)
 }
 
-/// Where steps land that are fixed up.
-const fn fix_up_distance(entry: &Entry) -> u32 {
+/// The tile of an entry of `backward_sm90`.
+fn config(entry: &Entry) -> BackwardSm90Config {
     let Tile { block_m, block_n, head_dim } = entry.tile;
-    if matches!(entry.algorithm, Algorithm::BackwardDqSm90) {
-        return BackwardDqSm90Config { block_m, head_dim }.fix_up_distance();
-    }
     let owns_keys = owns_keys(entry.algorithm);
-    BackwardSm90Config { owns_keys, step: if owns_keys { block_m } else { block_n }, head_dim }
-        .fix_up_distance()
+    let stores_ds = entry.algorithm.stores_ds();
+    BackwardSm90Config { owns_keys, stores_ds, step: if owns_keys { block_m } else { block_n }, head_dim }
 }
 
 /// Heads whose tiles are computed at about the same time. Under a causal mask the longest tiles of them go
 /// first, so that a grid does not end with a long one; as many as L2 holds the other rows of.
-fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry, heads: Heads) -> u32 {
+fn heads_per_swizzle(problem: &BackwardProblem, entry: &Entry) -> u32 {
     let forward = problem.forward();
     if !forward.causal() || forward.window().0.is_some() {
         return 1;
     }
-    let cached = if owns_keys(entry.algorithm) { cached_kv_heads(forward) } else { cached_heads(forward) };
+    let heads = forward.batch() * forward.heads();
+    let (cached, heads) = if owns_keys(entry.algorithm) {
+        (cached_kv_heads(forward), heads / forward.group())
+    } else {
+        (cached_heads(forward), heads)
+    };
     // The plan checked that all heads' tiles are below 2^31, and so are heads.
-    cached.min(heads.count) as u32
+    cached.min(heads) as u32
 }
 
 /// The parameters that every entry takes.
@@ -155,10 +170,10 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
         heads_per_swizzle: 1,
         fix_up: 0,
         ds: StoredDs::default(),
-        first_head: 0,
         dlse: addresses.dlse.unwrap_or(0),
         dsinks: addresses.dsinks.unwrap_or(0),
         sequences_of_sink,
+        tickets: Tickets::default(),
     })
 }
 
@@ -176,11 +191,9 @@ mod tests {
         let options = Options { causal, ..Options::default() };
         let problem = Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, options).unwrap();
         let problem = BackwardProblem::like(problem).unwrap();
-        let plan = Plan::new(&problem, Sim::new(0).device(), &BackwardRequest::default()).unwrap();
-        plan.launches()[1..]
-            .iter()
-            .map(|launch| heads_per_swizzle(&problem, launch.entry, launch.details.heads))
-            .collect()
+        let request = BackwardRequest { workspace_limit: Some(0), ..BackwardRequest::default() };
+        let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
+        plan.launches()[1..].iter().map(|launch| heads_per_swizzle(&problem, launch.entry)).collect()
     }
 
     #[test]

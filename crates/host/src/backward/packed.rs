@@ -4,7 +4,8 @@
 //! addresses, and delta reads O and dO where they are.
 
 use super::launch::{BackwardAddresses, LaunchDetails};
-use super::{BackwardKernel, BackwardProblem, stored};
+use super::stored::{self, Stored};
+use super::{BackwardKernel, BackwardProblem};
 use crate::operation::Launch;
 use crate::plan::{Packed, PackedCopy, checked_grid, pack_entry, unmapped};
 use crate::{Device, Problem, Result, TensorLayout, Tensors};
@@ -37,12 +38,13 @@ pub(super) fn of_all(problem: &BackwardProblem) -> Copies {
     Copies::copying(tensors(problem).map(|tensor| (tensor, true)))
 }
 
-/// Bytes of a workspace that holds copies, and dS of so many key/value heads where it is stored.
-pub(super) fn workspace_bytes(forward: &Problem, copies: &Copies, kv_heads: Option<usize>) -> u64 {
-    if copies.is_empty() && kv_heads.is_none() {
+/// Bytes of a workspace that holds copies, and dS where it is stored.
+pub(super) fn workspace_bytes(forward: &Problem, copies: &Copies, stored: Option<Stored>) -> u64 {
+    if copies.is_empty() && stored.is_none() {
         return stored::delta_bytes(forward);
     }
-    stored::workspace_bytes(forward, kv_heads.unwrap_or(0)).saturating_add(copies.bytes)
+    let of_ds = stored.map_or(0, |stored| stored.bytes(forward));
+    stored::behind_delta(forward).saturating_add(copies.bytes).saturating_add(of_ds)
 }
 
 /// Why there is no room for the copies that are needed, if so.
@@ -79,7 +81,7 @@ pub(super) fn sources<'p>(
 
 /// Where the copies begin in the workspace.
 pub(super) fn target(problem: &BackwardProblem, addresses: &BackwardAddresses) -> u64 {
-    addresses.forward.workspace + stored::workspace_bytes(problem.forward(), 0)
+    addresses.forward.workspace + stored::behind_delta(problem.forward())
 }
 
 /// Where that lies which is read for each of the tensors, itself or its copy, and how.

@@ -7,7 +7,7 @@ use fa_kernels::entries::{Algorithm, Entry};
 use self::kernel::{Chosen, choose_kernel, computes_scores_twice, needs_score_mod, refusal, too_large};
 use super::launch::LaunchDetails;
 use super::packed;
-use super::stored::{self, Heads};
+use super::stored::{self, Part, Stored, Tiles};
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -45,7 +45,7 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
             && entry.tile.head_dim as usize >= problem.forward().widest_head_dim()
     };
     let of_launches =
-        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().flatten().copied());
+        first_launches(problem).into_iter().chain(ways(problem, kernel).iter().copied().flatten().copied());
     let mut built = of_launches.flat_map(|it| built_for(it, dtype_of(it, problem)));
     let asked = match &request.entry {
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
@@ -72,7 +72,7 @@ pub(super) fn plan_entry(
     check_entry(entry, problem.forward())?;
     check_target(entry, device, kernel.name())?;
     let chosen = choose_kernel(problem, device, &request)?;
-    if !ways(problem, kernel).iter().flatten().any(|&algorithm| algorithm == entry.algorithm) {
+    if !ways(problem, kernel).iter().copied().flatten().any(|&algorithm| algorithm == entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
     of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
@@ -80,9 +80,14 @@ pub(super) fn plan_entry(
 
 /// Whether a launch's blocks own keys, and not queries.
 pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
-    use Algorithm::{BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm90};
-    algorithm.stores_ds()
-        || matches!(algorithm, BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm90)
+    use Algorithm::{
+        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
+    };
+    let of_two_launches = matches!(
+        algorithm,
+        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm80ScoreMod | BackwardKeysSm90
+    );
+    of_two_launches || algorithm.stores_ds()
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -101,22 +106,23 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 }
 
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
-fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [[Algorithm; 2]] {
+fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardDqSm90, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod,
-        BackwardKeysSm80, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
-        BackwardQueriesSm90,
+        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
+        BackwardKeysSm80ScoreMod, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout,
+        BackwardQueriesSm80, BackwardQueriesSm80ScoreMod, BackwardQueriesSm90,
     };
     match kernel {
         BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
-            &[[BackwardKeysDsSm90ScoreMod, BackwardDqSm90]]
+            &[&[BackwardKeysDsSm90ScoreMod]]
         }
-        BackwardKernel::BackwardSm90 => {
-            &[[BackwardKeysSm90, BackwardQueriesSm90], [BackwardKeysDsSm90, BackwardDqSm90]]
+        BackwardKernel::BackwardSm90 => &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDsSm90]],
+        BackwardKernel::BackwardSm80 if needs_score_mod(problem.forward()) => {
+            &[&[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod]]
         }
-        BackwardKernel::BackwardSm80 => &[[BackwardKeysSm80, BackwardQueriesSm80]],
-        _ if problem.forward().dropout().is_some() => &[[BackwardKeysDropout, BackwardQueriesDropout]],
-        _ => &[[BackwardKeys, BackwardQueries]],
+        BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
+        _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
+        _ => &[&[BackwardKeys, BackwardQueries]],
     }
 }
 
@@ -133,9 +139,7 @@ fn stored_heads(
         Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
             return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
         }
-        Some(Entry { algorithm, name, .. })
-            if algorithm.stores_ds() || *algorithm == Algorithm::BackwardDqSm90 =>
-        {
+        Some(Entry { algorithm, name, .. }) if algorithm.stores_ds() => {
             if most == 0 {
                 return Err(Error::UnfitEntry { entry: name, reason: too_large(forward, limit) });
             }
@@ -148,8 +152,7 @@ fn stored_heads(
     };
     Ok(match heads {
         Some(heads) => {
-            let (all, bytes) =
-                (forward.kv_heads() * forward.batch(), stored::workspace_bytes(forward, heads));
+            let (all, bytes) = (stored::units(forward), stored::unit_bytes(forward) * heads as u64);
             let why = format!(
                 "dS of {heads} of {all} key/value heads at a time is stored, {bytes} bytes of at most {limit}, so that no score is \
                  computed twice"
@@ -184,7 +187,8 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let left = workspace_bytes.checked_sub(packed::workspace_bytes(forward, &copies, None));
+    let needed = packed::workspace_bytes(forward, &copies, None) + stored::most_bytes_before_ds(forward);
+    let left = workspace_bytes.checked_sub(needed);
     let suffices = |left: &u64| computes_scores_twice(forward) || stored::fitting(forward, *left) > 0;
     if let Some(left) = left.filter(suffices) {
         return (Chosen { kernel: BackwardKernel::BackwardSm90, why, copies }, left);
@@ -217,101 +221,94 @@ fn launches(
                 .to_owned(),
         ],
     };
-    let (mut chunk, mut way) = (None, ways(problem, kernel)[0]);
+    let (mut heads, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        let (heads, why) = stored_heads(problem, device, asked, limit)?;
+        let why;
+        (heads, why) = stored_heads(problem, device, asked, limit)?;
         plan.reasons.push(why);
         if !copies.is_empty() {
             let cycles = stored::cycles(problem, device, heads);
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
             plan.launches.push(packed::launch(copies)?);
         }
-        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, heads);
         if heads.is_some() {
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
-        chunk = heads;
     }
     if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
         plan.reasons
             .push("by the entries that change scores and drop weights; they store dS alone".to_owned());
     }
+    if way.contains(&Algorithm::BackwardKeysSm80ScoreMod) {
+        plan.reasons.push("by the entries that change scores and drop weights".to_owned());
+    }
     if way.contains(&Algorithm::BackwardKeysDropout) {
         plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
     }
-    let all = forward.kv_heads() * forward.batch();
-    let (chunk, heads) = (chunk.unwrap_or(all), chunk.unwrap_or(all) * forward.group());
     let mut entries = Vec::new();
-    let first = first_launches(problem);
-    let of_all = first.len();
-    for algorithm in first.into_iter().chain(way) {
+    for algorithm in first_launches(problem).into_iter().chain(way.iter().copied()) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
             Some(entry) => {
                 check_fits(entry, forward, device)?;
                 (entry, "asked for,".to_owned())
             }
-            None => choose_entry(problem, device, (kernel, algorithm), (table, heads))?,
+            None => choose_entry(problem, device, (kernel, algorithm), table)?,
         };
         plan.reasons.push(reason(problem, device, entry, &order));
         entries.push(entry);
     }
-    let (of_all, of_chunks) = entries.split_at(of_all);
-    let of_heads = |heads| LaunchDetails { heads, copies };
-    for entry in of_all {
-        plan.launches.push(launch(problem, entry, of_heads(Heads { first: 0, count: all }))?);
+    let storing = entries.iter().find(|entry| entry.algorithm.stores_ds());
+    let stored = storing.zip(heads).map(|(entry, heads)| {
+        let tiles = Tiles::of(entry);
+        Stored::new(forward, device, tiles, heads)
+    });
+    if kernel == BackwardKernel::BackwardSm90 {
+        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, stored);
     }
-    for first in (0..all).step_by(chunk) {
-        for entry in of_chunks {
-            let heads = Heads { first, count: chunk.min(all - first) };
-            plan.launches.push(launch(problem, entry, of_heads(heads))?);
+    let details = LaunchDetails { copies, stored, part: Part::default() };
+    for entry in entries {
+        match stored {
+            Some(stored) if entry.algorithm.stores_ds() => {
+                checked_grid(stored.tiles(forward))?;
+                for part in stored.parts(forward, device) {
+                    let details = LaunchDetails { part, ..details };
+                    plan.launches.push(Launch { details, ..Launch::new(entry, part.blocks) });
+                }
+            }
+            _ => plan.launches.push(Launch { details, ..Launch::new(entry, grid(problem, entry)?) }),
         }
     }
     Ok(plan)
 }
 
-/// The launch of an entry over these key/value heads.
-fn launch(
-    problem: &BackwardProblem,
-    entry: &'static Entry,
-    LaunchDetails { heads: kv_heads, copies }: LaunchDetails,
-) -> Result<Launch<BackwardProblem>> {
+/// Blocks of a launch whose blocks have one tile each.
+fn grid(problem: &BackwardProblem, entry: &Entry) -> Result<u32> {
     let forward = problem.forward();
-    let per_head = if owns_keys(entry.algorithm) { 1 } else { forward.group() };
-    let heads = Heads { first: kv_heads.first * per_head, count: kv_heads.count * per_head };
+    let heads = forward.batch() as u128
+        * if owns_keys(entry.algorithm) { forward.kv_heads() } else { forward.heads() } as u128;
     let blocks = if entry.algorithm == Algorithm::BackwardSinks {
         problem.sinks()? as u128
+    } else if owns_keys(entry.algorithm) {
+        forward.seqlen_k().div_ceil(entry.tile.block_n as usize) as u128 * heads
     } else {
-        let rows = if owns_keys(entry.algorithm) {
-            forward.seqlen_k().div_ceil(entry.tile.block_n as usize)
-        } else {
-            forward.seqlen_q().div_ceil(entry.tile.block_m as usize)
-        };
-        rows as u128 * heads.count as u128
+        forward.seqlen_q().div_ceil(entry.tile.block_m as usize) as u128 * heads
     };
-    let details = LaunchDetails { heads, copies };
-    Ok(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
+    checked_grid(blocks)
 }
 
-/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, of so many query heads at a
-/// time, and what it is.
+/// Of the smallest HEAD_DIM that is enough the first entry by `table` that fits, and what it is.
 fn choose_entry(
     problem: &BackwardProblem,
     device: &Device,
     (kernel, algorithm): (BackwardKernel, Algorithm),
-    (table, heads): (&[Tuned], usize),
+    table: &[Tuned],
 ) -> Result<(&'static Entry, String)> {
     let forward = problem.forward();
     let mut built = that_hold(algorithm, dtype_of(algorithm, problem), forward.widest_head_dim());
     let Some(&first) = built.first() else {
         return Err(unsupported_dtype(kernel.name(), algorithm, forward.dtype()));
     };
-    let mut order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
-    if algorithm == Algorithm::BackwardDqSm90 {
-        let tiles = built.iter().map(|entry| entry.tile.block_m as usize);
-        let fastest = stored::fastest_block_m(forward, device, heads, tiles);
-        built.sort_by_key(|entry| fastest != Some(entry.tile.block_m as usize));
-        order = "estimated to be the fastest,".to_owned();
-    }
+    let order = fastest_first(&mut built, &Key::of(first, forward.causal(), &device.name), table);
     let fitting = built.iter().copied().find(|entry| check_fits(entry, forward, device).is_ok());
     let smallest = built.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&first);
     let too_large = || tile_too_large(forward, device, &smallest.tile, smallest.shared_bytes.into());
@@ -334,6 +331,10 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             return "dsinks behind it: a block sums the rows of a sink, in the same order in each run"
                 .to_owned();
         }
+        algorithm if algorithm.stores_ds() => (
+            "all gradients",
+            format!("BLOCK_N {n} keys, or {} queries, of a tile x BLOCK_M {m}", Tiles::of(entry).queries),
+        ),
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

@@ -1,8 +1,12 @@
-//! Whether dS is stored between the launch that computes it and the one that multiplies it with K, and of how
-//! many heads at a time.
+//! Whether dS is stored between the tiles of keys that compute it and those of queries that multiply it with
+//! K, and of how many heads at a time.
 
-use fa_kernels::attention::stored_ds::{GRANULE, PANEL, ROW_BYTES};
-use fa_kernels::params::StoredDs;
+use std::ops::Range;
+
+use fa_kernels::attention::stored_ds::{GRANULE, PANEL, PIECE, ROW_BYTES};
+use fa_kernels::config::BackwardSm90Config;
+use fa_kernels::entries::{Entry, Tile};
+use fa_kernels::params::{StoredDs, Tickets};
 
 use super::BackwardProblem;
 use crate::{Device, Problem};
@@ -13,26 +17,174 @@ pub const DEFAULT_WORKSPACE_LIMIT: u64 = 512 << 20;
 /// What the workspace's parts are multiples of, so that rows of dS are whole lines of L2.
 const ALIGNMENT: u64 = 256;
 
-/// The heads of a launch, of one sequence after the other: key/value heads where its blocks own keys.
+/// Tiles of a kernel that stores dS and computes all gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heads {
-    pub(super) first: usize,
-    pub(super) count: usize,
+pub(super) struct Tiles {
+    /// Rows of a tile of keys.
+    keys: usize,
+    /// Rows of a tile of queries.
+    pub(super) queries: usize,
 }
 
-/// Bytes of the workspace before dS: delta.
+impl Tiles {
+    /// Of an entry that stores dS.
+    pub(super) fn of(entry: &Entry) -> Self {
+        let Tile { block_m, block_n, head_dim } = entry.tile;
+        let config = BackwardSm90Config { owns_keys: true, stores_ds: true, step: block_m, head_dim };
+        Self { keys: block_n as usize, queries: config.queries() as usize }
+    }
+
+    /// Those of keys, and of queries, of a unit: a key/value head of a sequence with its query heads.
+    fn of_unit(&self, forward: &Problem) -> (usize, usize) {
+        let queries = forward.seqlen_q().div_ceil(self.queries) * forward.group();
+        (forward.seqlen_k().div_ceil(self.keys), queries)
+    }
+}
+
+/// Of how many units at a time dS is stored, and in how many launches all gradients are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) ring: usize,
+    tiles: Tiles,
+    launches: usize,
+}
+
+/// The tiles of keys and of queries of a launch that computes gradients, and how many blocks it has for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    launch: u32,
+    /// The first and one past the last tile of keys.
+    keys: [u32; 2],
+    /// Those of queries.
+    queries: [u32; 2],
+    /// Blocks.
+    pub(super) blocks: u32,
+    /// Those of them that take tiles of queries alone.
+    query_blocks: u32,
+}
+
+impl Part {
+    /// Tiles of a launch on a device, all below 2^31.
+    fn new(device: &Device, launch: usize, keys: Range<usize>, queries: Range<usize>) -> Self {
+        let tiles = keys.len() + queries.len();
+        let of = |range: Range<usize>| [range.start as u32, range.end as u32];
+        let blocks = tiles.min(device.multiprocessors.max(1) as usize) as u32;
+        Self { launch: launch as u32, keys: of(keys), queries: of(queries), blocks, query_blocks: 0 }
+    }
+}
+
+impl Stored {
+    /// dS of so many units at a time, on a device.
+    pub(super) fn new(forward: &Problem, device: &Device, tiles: Tiles, ring: usize) -> Self {
+        let units = units(forward);
+        let launches = if streams(forward, device, ring) { 1 } else { 2 * units.div_ceil(ring) };
+        Self { ring, tiles, launches }
+    }
+
+    /// Its launches: one, or, where there is no room for units that are begun while queries of others wait,
+    /// two for as many units as there is room for. All tiles are below 2^31.
+    pub(super) fn parts(&self, forward: &Problem, device: &Device) -> Vec<Part> {
+        let units = units(forward);
+        let (of_keys, of_queries) = self.tiles.of_unit(forward);
+        let keys = |units: &Range<usize>| units.start * of_keys..units.end * of_keys;
+        let queries = |of: &Range<usize>| {
+            units * of_keys + of.start * of_queries..units * of_keys + of.end * of_queries
+        };
+        if self.launches == 1 {
+            let part = Part::new(device, 0, keys(&(0..units)), queries(&(0..units)));
+            let share = Estimate::new(forward, device).share_of_queries(self.tiles);
+            let query_blocks = (f64::from(part.blocks) * share).round() as u32;
+            return vec![Part { query_blocks: query_blocks.clamp(1, part.blocks.max(2) - 1), ..part }];
+        }
+        let chunks = (0..units).step_by(self.ring).map(|first| first..units.min(first + self.ring));
+        let of_chunk = |(chunk, of): (usize, Range<usize>)| {
+            [
+                Part::new(device, 2 * chunk, keys(&of), 0..0),
+                Part::new(device, 2 * chunk + 1, 0..0, queries(&of)),
+            ]
+        };
+        chunks.enumerate().flat_map(of_chunk).collect()
+    }
+
+    /// All tiles of all launches.
+    pub(super) fn tiles(&self, forward: &Problem) -> u128 {
+        let (of_keys, of_queries) = self.tiles.of_unit(forward);
+        units(forward) as u128 * (of_keys as u128 + of_queries as u128)
+    }
+
+    /// The tickets of a launch in a workspace whose counters begin at this address; of none for the first
+    /// launch, which writes tiles down.
+    pub(super) fn tickets(&self, forward: &Problem, part: &Part, counters: u64) -> Tickets {
+        let (of_keys, of_queries) = self.tiles.of_unit(forward);
+        // The plan checked that all tiles are below 2^31, and so are units and launches.
+        Tickets {
+            counters,
+            tiles: counters + self.counter_bytes(forward),
+            units: units(forward) as u32,
+            ring: self.ring as u32,
+            key_tiles: of_keys as u32,
+            query_tiles: (of_queries / forward.group()) as u32,
+            key_rows: self.tiles.keys as u32,
+            query_rows: self.tiles.queries as u32,
+            launches: self.launches as u32,
+            launch: part.launch,
+            of_keys: part.keys,
+            of_queries: part.queries,
+            query_blocks: part.query_blocks,
+        }
+    }
+
+    fn counter_bytes(&self, forward: &Problem) -> u64 {
+        let tickets =
+            Tickets { units: units(forward) as u32, launches: self.launches as u32, ..Tickets::default() };
+        (Tickets::COUNTER_BYTES * u64::from(tickets.counter_count())).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Bytes of counters and tiles, in front of dS.
+    pub(super) fn bytes_before_ds(&self, forward: &Problem) -> u64 {
+        let tiles = u64::try_from(self.tiles(forward)).unwrap_or(u64::MAX);
+        let tiles = tiles.saturating_mul(Tickets::TILE_BYTES).checked_next_multiple_of(ALIGNMENT);
+        self.counter_bytes(forward).saturating_add(tiles.unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of all that is stored.
+    pub(super) fn bytes(&self, forward: &Problem) -> u64 {
+        self.bytes_before_ds(forward).saturating_add(unit_bytes(forward).saturating_mul(self.ring as u64))
+    }
+}
+
+/// Bytes of counters and tiles at most, however many units there is room for.
+pub(super) fn most_bytes_before_ds(forward: &Problem) -> u64 {
+    let tiles = Tiles { keys: PANEL as usize, queries: GRANULE as usize };
+    Stored { ring: 1, tiles, launches: 2 * units(forward) }.bytes_before_ds(forward)
+}
+
+/// Key/value heads of all sequences.
+pub(super) fn units(forward: &Problem) -> usize {
+    forward.kv_heads() * forward.batch()
+}
+
+/// Whether there is room for units whose tiles blocks are at, and for two more whose queries follow.
+fn streams(forward: &Problem, device: &Device, ring: usize) -> bool {
+    let key_tiles = forward.seqlen_k().div_ceil(GRANULE as usize);
+    ring == units(forward) || ring > (device.multiprocessors.max(1) as usize).div_ceil(key_tiles) + 1
+}
+
+/// Bytes of the workspace's first part: delta.
 pub(super) fn delta_bytes(forward: &Problem) -> u64 {
     4 * forward.lse_len() as u64
 }
 
-/// Where dS lies in a workspace at this address, and how.
-pub(super) fn layout(forward: &Problem, workspace: u64) -> StoredDs {
-    let panel_bytes = key_rows(forward) as u64 * u64::from(ROW_BYTES);
-    StoredDs {
-        address: workspace + delta_bytes(forward).next_multiple_of(ALIGNMENT),
-        panel_bytes,
-        head_bytes: panel_bytes.saturating_mul(panels(forward) as u64),
-    }
+/// Where what is behind delta begins.
+pub(super) fn behind_delta(forward: &Problem) -> u64 {
+    delta_bytes(forward).next_multiple_of(ALIGNMENT)
+}
+
+/// How dS lies at this address.
+pub(super) fn layout(forward: &Problem, address: u64) -> StoredDs {
+    // `fitting` has fewer pieces than 2^32.
+    let of_head = head_bytes(forward) / u64::from(PIECE);
+    StoredDs { address, panel_pieces: (of_head / panels(forward) as u64) as u32, head_pieces: of_head as u32 }
 }
 
 /// Panels of a head of the longest sequence.
@@ -45,57 +197,52 @@ pub(super) fn key_rows(forward: &Problem) -> usize {
     forward.seqlen_k().next_multiple_of(GRANULE as usize)
 }
 
-/// Bytes of dS of the query heads that share a key/value head.
-pub(super) fn kv_head_bytes(forward: &Problem) -> u64 {
-    layout(forward, 0).head_bytes.saturating_mul(forward.group() as u64)
+/// Bytes of dS of a query head.
+fn head_bytes(forward: &Problem) -> u64 {
+    (key_rows(forward) as u64 * u64::from(ROW_BYTES)).saturating_mul(panels(forward) as u64)
 }
 
-/// Bytes of a workspace that holds dS of so many key/value heads.
-pub(super) fn workspace_bytes(forward: &Problem, kv_heads: usize) -> u64 {
-    let before = delta_bytes(forward).next_multiple_of(ALIGNMENT);
-    before.saturating_add(kv_head_bytes(forward).saturating_mul(kv_heads as u64))
+/// Bytes of dS of a unit.
+pub(super) fn unit_bytes(forward: &Problem) -> u64 {
+    head_bytes(forward).saturating_mul(forward.group() as u64)
 }
 
-/// Key/value heads whose dS fits the limit, up to all.
+/// Units whose dS fits the limit, up to all.
 pub(super) fn fitting(forward: &Problem, limit: u64) -> usize {
-    let all = forward.kv_heads() * forward.batch();
-    usize::try_from(limit / kv_head_bytes(forward)).map_or(all, |heads| heads.min(all))
+    let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
+    let all = units(forward);
+    usize::try_from(limit / unit_bytes(forward)).map_or(all, |ring| ring.min(all))
 }
 
-/// Of at most `most` key/value heads at a time, how many are estimated to be the fastest; `None` where there
-/// are none, or scores may be computed `twice` and that is faster.
+/// Of at most `most` units at a time, how many are estimated to be the fastest; `None` where there are none,
+/// or scores may be computed `twice` and that is faster.
 pub(super) fn fastest(
     problem: &BackwardProblem,
     device: &Device,
     (most, twice): (usize, bool),
 ) -> Option<usize> {
-    let cycles = |heads: usize| cycles(problem, device, Some(heads));
-    let heads = (1..=most).min_by(|&a, &b| cycles(a).total_cmp(&cycles(b)))?;
-    (!twice || cycles(heads) < self::cycles(problem, device, None)).then_some(heads)
+    if most == 0 {
+        return None;
+    }
+    let cycles = |ring: usize| cycles(problem, device, Some(ring));
+    let of_chunks = || (1..=most).min_by(|&a, &b| cycles(a).total_cmp(&cycles(b)));
+    let ring = if streams(problem.forward(), device, most) { most } else { of_chunks()? };
+    (!twice || cycles(ring) < self::cycles(problem, device, None)).then_some(ring)
 }
 
-/// About how many cycles the launches take that compute gradients, where dS of so many key/value heads at a
-/// time is stored, or none is.
-pub(super) fn cycles(problem: &BackwardProblem, device: &Device, kv_heads: Option<usize>) -> f64 {
+/// About how many cycles the launches take that compute gradients, where dS of so many units at a time is
+/// stored, or none is.
+pub(super) fn cycles(problem: &BackwardProblem, device: &Device, ring: Option<usize>) -> f64 {
     let forward = problem.forward();
-    let all = forward.kv_heads() * forward.batch();
+    let all = units(forward);
     let estimate = Estimate::new(forward, device);
-    let Some(heads) = kv_heads else { return estimate.recomputed(all) };
-    let (whole, rest) = (all / heads, all % heads);
+    let Some(ring) = ring else { return estimate.recomputed(all) };
+    if streams(forward, device, ring) {
+        return estimate.streamed(all);
+    }
+    let (whole, rest) = (all / ring, all % ring);
     let rest = if rest > 0 { estimate.stored(rest) } else { 0.0 };
-    whole as f64 * estimate.stored(heads) + rest
-}
-
-/// The fastest number of queries of a block that computes dQ (BLOCK_M) of those that there are, of so many
-/// query heads.
-pub(super) fn fastest_block_m(
-    forward: &Problem,
-    device: &Device,
-    heads: usize,
-    tiles: impl Iterator<Item = usize>,
-) -> Option<usize> {
-    let estimate = Estimate::new(forward, device);
-    tiles.min_by(|&a, &b| estimate.of_ds(heads, a).total_cmp(&estimate.of_ds(heads, b)))
+    whole as f64 * estimate.stored(ring) + rest
 }
 
 /// Cycles of launches, as estimated. Fitted to an H200 at 1.7 GHz, head_dim 64 and 128, sequences of 4,096
@@ -115,6 +262,8 @@ impl StepCycles {
     const KEYS: f64 = 1_350.0;
     /// Owning keys, where dS is stored.
     const KEYS_DS: f64 = 1_650.0;
+    /// As [`Self::KEYS_DS`], where two warpgroups split roles, in products.
+    const SPLIT_ROLES: f64 = 3.5;
     /// Owning queries.
     const QUERIES: f64 = 650.0;
 }
@@ -122,8 +271,14 @@ impl StepCycles {
 impl<'a> Estimate<'a> {
     /// Cycles that a launch takes beside its blocks.
     const LAUNCH: f64 = 6_000.0;
-    /// Cycles in which a granule of dS is read, with its share of K, by blocks of 256 and of 128 queries.
-    const READ: [f64; 2] = [1_700.0, 2_200.0];
+    /// Cycles in which a granule of dS is read, with its share of K, while all multiprocessors read.
+    const READ: f64 = 1_700.0;
+    /// The same while most do not.
+    const READ_ALONE: f64 = 1_000.0;
+    /// What a tile takes beside its steps.
+    const END_OF_KEYS: f64 = 6_000.0;
+    /// As [`Self::END_OF_KEYS`].
+    const END_OF_QUERIES: f64 = 5_000.0;
     /// Share of the tensor cores' time that a product of dS takes where memory is quick enough.
     const OF_DS: f64 = 0.75;
 
@@ -137,15 +292,15 @@ impl<'a> Estimate<'a> {
     }
 
     /// A launch of so many blocks, that each go over so many rows of the other side, at so many cycles for a
-    /// granule of these.
-    fn launch(&self, blocks: usize, others: usize, cycles: f64) -> f64 {
+    /// granule of these and so many at their end.
+    fn launch(&self, blocks: usize, others: usize, (cycles, end): (f64, f64)) -> f64 {
         let longest = others.div_ceil(GRANULE as usize) as f64 * cycles;
         let rounds = blocks as f64 / self.multiprocessors;
         let blocks_cycles = if self.forward.causal() {
             // Long blocks go first, and short ones fill up.
-            (rounds * longest / 2.0).max(longest)
+            (rounds * (longest / 2.0 + end)).max(longest + end)
         } else {
-            rounds.ceil() * longest
+            rounds.ceil() * (longest + end)
         };
         Self::LAUNCH + blocks_cycles
     }
@@ -155,30 +310,62 @@ impl<'a> Estimate<'a> {
     fn owning_keys(&self, kv_heads: usize, beside: f64) -> f64 {
         let blocks = self.forward.seqlen_k().div_ceil(GRANULE as usize) * kv_heads;
         let queries = self.forward.seqlen_q() * self.forward.group();
-        self.launch(blocks, queries, 4.0 * self.product + beside)
+        self.launch(blocks, queries, (4.0 * self.product + beside, Self::END_OF_KEYS))
     }
 
-    /// The product of dS and K, of so many query heads, in blocks of so many queries.
-    fn of_ds(&self, heads: usize, block_m: usize) -> f64 {
-        let granules = (block_m / GRANULE as usize).max(1);
-        let blocks = self.forward.seqlen_q().div_ceil(block_m) * heads;
+    /// The product of dS and K, of so many query heads, in a launch of its own.
+    fn of_ds(&self, heads: usize) -> f64 {
+        let blocks = self.forward.seqlen_q().div_ceil(2 * GRANULE as usize) * heads;
         // Few blocks have memory for themselves.
-        let read = Self::READ[usize::from(granules == 1)] * (blocks as f64 / self.multiprocessors).min(1.0);
+        let read = Self::READ * (blocks as f64 / self.multiprocessors).min(1.0);
         let cycles = (self.product / Self::OF_DS).max(read);
-        self.launch(blocks, self.forward.seqlen_k(), cycles * granules as f64)
+        self.launch(blocks, self.forward.seqlen_k(), (2.0 * cycles, Self::END_OF_QUERIES))
     }
 
-    /// Both launches of so many key/value heads where dS is stored.
-    fn stored(&self, kv_heads: usize) -> f64 {
-        let heads = kv_heads * self.forward.group();
-        self.owning_keys(kv_heads, StepCycles::KEYS_DS) + self.of_ds(heads, 256).min(self.of_ds(heads, 128))
+    /// Both launches of so many units where dS is stored.
+    fn stored(&self, units: usize) -> f64 {
+        self.owning_keys(units, StepCycles::KEYS_DS) + self.of_ds(units * self.forward.group())
+    }
+
+    /// Cycles of a unit's tiles of keys, and of its tiles of queries, beside each other on one
+    /// multiprocessor.
+    fn of_unit(&self, tiles: Tiles) -> (f64, f64) {
+        let granules = |rows: usize| rows.div_ceil(GRANULE as usize) as f64;
+        let forward = self.forward;
+        let pairs = granules(forward.seqlen_q()) * granules(forward.seqlen_k()) * forward.group() as f64;
+        let pairs = if forward.causal() { pairs / 2.0 } else { pairs };
+        let (of_keys, of_queries) = tiles.of_unit(forward);
+        let beside = if tiles.keys < GRANULE as usize {
+            StepCycles::SPLIT_ROLES * self.product
+        } else {
+            StepCycles::KEYS_DS
+        };
+        let keys = pairs * (4.0 * self.product + beside) + of_keys as f64 * Self::END_OF_KEYS;
+        let product = (self.product / Self::OF_DS).max(Self::READ_ALONE);
+        (keys, pairs * product + of_queries as f64 * Self::END_OF_QUERIES)
+    }
+
+    /// Which share of the blocks of one launch take tiles of queries alone; blocks that are done with keys
+    /// take what is left of them.
+    fn share_of_queries(&self, tiles: Tiles) -> f64 {
+        let (keys, queries) = self.of_unit(tiles);
+        0.9 * queries / (keys + queries)
+    }
+
+    /// One launch of all units.
+    fn streamed(&self, units: usize) -> f64 {
+        let tiles = Tiles { keys: GRANULE as usize, queries: 2 * GRANULE as usize };
+        let (keys, queries) = self.of_unit(tiles);
+        let longest = keys / tiles.of_unit(self.forward).0 as f64;
+        Self::LAUNCH + longest + units as f64 * (keys + queries) / self.multiprocessors
     }
 
     /// Both launches where each computes its own scores.
     fn recomputed(&self, kv_heads: usize) -> f64 {
         let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * kv_heads * self.forward.group();
         let cycles = 3.0 * self.product + StepCycles::QUERIES;
-        self.owning_keys(kv_heads, StepCycles::KEYS) + self.launch(blocks, self.forward.seqlen_k(), cycles)
+        self.owning_keys(kv_heads, StepCycles::KEYS)
+            + self.launch(blocks, self.forward.seqlen_k(), (cycles, Self::END_OF_QUERIES))
     }
 }
 
@@ -202,7 +389,7 @@ mod tests {
     fn chosen(shape: (usize, usize, usize, usize), causal: bool, limit: u64) -> (u64, Option<usize>) {
         let problem = problem(shape, causal);
         let most = fitting(problem.forward(), limit);
-        (kv_head_bytes(problem.forward()), fastest(&problem, Sim::new(0).device(), (most, true)))
+        (unit_bytes(problem.forward()), fastest(&problem, Sim::new(0).device(), (most, true)))
     }
 
     #[test]
@@ -227,8 +414,7 @@ mod tests {
         for (shape, limit) in [((3, 100, 6, 2), 1 << 20), ((1, 4096, 4, 4), 100 << 20), ((1, 1, 1, 1), 0)] {
             let problem = problem(shape, false);
             let heads = fitting(problem.forward(), limit);
-            let bytes =
-                |heads| workspace_bytes(problem.forward(), heads) - workspace_bytes(problem.forward(), 0);
+            let bytes = |units: usize| unit_bytes(problem.forward()) * units as u64;
             assert!(bytes(heads) <= limit, "{shape:?} {heads}");
             assert!(heads == shape.0 * shape.3 || bytes(heads + 1) > limit, "{shape:?}");
         }

@@ -1,6 +1,7 @@
 //! delta = rowsum(dO ∘ O) − dlse, which every element of a row of dS needs (Dao 2023, arXiv:2307.08691,
 //! Algorithm 2, line 4): dS = P ∘ (dP − rowsum(dO ∘ O) + dlse), since the slope of lse is P.
 
+use crate::attention::backward_tiles;
 use crate::element::Element;
 use crate::mask::KeyRange;
 use crate::params::BackwardParams;
@@ -20,7 +21,8 @@ const CHUNK: u32 = 16;
 /// Lanes that take a row, a chunk of 16 bytes each.
 const ROW_LANES: u32 = 16;
 
-/// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another.
+/// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another. If the backward
+/// pass stores dS, [`backward_tiles`] is written too.
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`THREADS`] threads, without shared memory.
 ///
@@ -29,6 +31,8 @@ const ROW_LANES: u32 = 16;
 #[inline(always)]
 pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
     let attention = &params.attention;
+    // SAFETY: all blocks call this.
+    unsafe { backward_tiles::write(params, THREADS) };
     // SAFETY: valid parameters have no empty axis.
     let work = unsafe { WorkTile::of_block(attention, attention.seqlen_q.div_ceil(BLOCK_M)) };
     let shape = (work.queries, attention.head_dim_v);

@@ -120,6 +120,7 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
                     &stats,
                     query,
                     key,
+                    keeps(params, place, query, key),
                 );
                 // Those behind see no key of the tile.
                 let rows = T::STEP.min(seen.end - first_row);
@@ -225,6 +226,7 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
                 &stats,
                 query,
                 key,
+                keeps(params, place, query, key),
             );
             simt::store_product(shared.product, lane, &ds);
             warp::sync();
@@ -244,6 +246,19 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
             GlobalTile::of_head::<T::Element>(params.dq, &params.dq_strides, &work, work.head, q_shape);
         store::<T>(&dq_tile.from::<T::Element>(first_row, 0), lane, &dq, attention.softmax_scale);
     }
+}
+
+/// Whether dropout keeps the weight of an element of a query head, which lies behind `place` as `query` and
+/// `key` say. Drawn by each call, from a seed read anew: the loops have no registers to keep it in.
+#[inline(always)]
+fn keeps(
+    params: &BackwardParams,
+    place: Place,
+    query: impl Fn(usize, usize) -> (u32, usize),
+    key: impl Fn(usize, usize) -> u32,
+) -> impl Fn(u32, usize, usize) -> bool {
+    let dropout = params.attention.dropout;
+    move |head, i, j| dropout.reread().keeps(head, place.row + query(i, j).0, place.key + key(i, j))
 }
 
 /// The tiles of a block: what it owns (K and V, or Q and dO), what it goes over (the others), and P and dS in

@@ -7,16 +7,17 @@
 //! dV of the widest heads: two warps compute the same P and dS there, and half of the gradients' columns
 //! each.
 
+mod scores;
 mod tile;
 
 use super::gradient::{Place, RowStats, differentiate};
+use crate::dropout::fragment::kept_bit;
 use crate::element::Element as _;
-use crate::mask::{MaskCorner, QueryRange, TileMask};
+use crate::mask::MaskCorner;
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, cp_async, index, shared};
 use crate::registers::{Matrix, Registers, Width as _};
 use crate::scheduler::{Rows, WorkTile};
-use crate::score::ScoreMod;
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 use crate::tile::simt::GlobalTile;
@@ -37,8 +38,9 @@ pub const BARRIERS: u32 = 2;
 /// [`Tile::CONFIG`].
 ///
 /// # Safety
-/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, scores
-/// are changed by nothing but a positive factor, and the launch is as above.
+/// `params` describes valid device memory, `attention::backward_delta` has run before with the same, and the
+/// launch is as above. One that changes scores by more than a positive factor, or drops weights, has a tile
+/// for it ([`BackwardSm80Tile`]).
 #[inline(always)]
 pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
     let shared = SharedTiles::<T>::new();
@@ -54,7 +56,7 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
     let lane = lane::<T>(index::thread());
-    let seen = QueryRange::of_keys(attention, &work, first_key, T::OWNED);
+    let seen = scores::queries::<T>(attention, &work, first_key);
     // Found anew where it is needed: the loop has no registers to spare.
     // SAFETY: as above.
     let anew = |member| unsafe {
@@ -128,24 +130,22 @@ pub unsafe fn backward_keys<T: Tile>(params: &BackwardParams) {
             let work =
                 if T::S::ROWS > 2 { anew(member) } else { WorkTile { head: work.head + member, ..work } };
             let first_key = work.tile * T::OWNED;
-            let row = first_row + lane.column(0);
+            let (row, key) = (first_row + lane.column(0), first_key + lane.row(0));
+            let kept = scores::kept_of_keys::<T>(attention, &work, (row, key));
             let stats =
                 RowStats::load::<OfColumns<T>>(params, &work, row, |j| lane.column(j) - lane.column(0));
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
-            let place = Place {
-                row,
-                key: first_key + lane.row(0),
-                whole: tile.all_see(attention, T::OWNED, T::STEP),
-            };
+            let place = Place { row, key, whole: tile.all_see(attention, T::OWNED, T::STEP) };
             differentiate::<T, _, _>(
                 attention,
                 &work,
-                ScoreMod::default(),
+                scores::score_mod::<T>(attention, &work),
                 (&mut p, &mut ds),
                 place,
                 &stats,
                 |_, j| (8 * (j / 2) as u32 + (j % 2) as u32, j),
                 |i, _| 8 * i as u32,
+                |_, i, j| kept >> kept_bit(i, j) & 1 != 0,
             );
             let first_column = first_column::<T>();
             let (dout_tile, q_tile) = (dout_tile.from_column(first_column), q_tile.from_column(first_column));
@@ -184,7 +184,7 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
     }
     let (head_dim, head_dim_v) = (attention.head_dim, attention.head_dim_v);
     let lane = lane::<T>(index::thread());
-    let seen = TileMask::new(attention, &work, first_row, T::OWNED, T::STEP).seen;
+    let seen = scores::keys::<T>(attention, &work, first_row);
     // `work` is found anew where it is needed, as in `backward_keys`.
     let fetch = |first_key: u32, stage: u32| {
         let work = anew();
@@ -240,23 +240,21 @@ pub unsafe fn backward_queries<T: Tile>(params: &BackwardParams) {
             mma::multiply_transposed::<T::Element, _, _>(&mut ds, shared.owned[1], lane.warp_row, v_tile, !0);
             let work = anew();
             let first_row = work.tile * T::OWNED;
-            let row = first_row + lane.row(0);
+            let (row, key) = (first_row + lane.row(0), first_key + lane.column(0));
+            let kept = scores::kept_of_queries::<T>(attention, &work, (row, key));
             let stats = RowStats::load::<OfRows<T>>(params, &work, row, |i| 8 * i as u32);
             let tile = MaskCorner::new(attention, &work, first_row, first_key);
-            let place = Place {
-                row,
-                key: first_key + lane.column(0),
-                whole: tile.all_see(attention, T::STEP, T::OWNED),
-            };
+            let place = Place { row, key, whole: tile.all_see(attention, T::STEP, T::OWNED) };
             differentiate::<T, _, _>(
                 attention,
                 &work,
-                ScoreMod::default(),
+                scores::score_mod::<T>(attention, &work),
                 (&mut p, &mut ds),
                 place,
                 &stats,
                 |i, _| (8 * i as u32, i),
                 |_, j| 8 * (j / 2) as u32 + (j % 2) as u32,
+                |_, i, j| kept >> kept_bit(i, j) & 1 != 0,
             );
             let k_tile = k_tile.from_column(first_column::<T>());
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut dq, &ds, k_tile);

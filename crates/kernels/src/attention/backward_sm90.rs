@@ -7,6 +7,10 @@
 //! registers of the products behind. Wide heads split roles: one warpgroup has P and dV, and the other dS and
 //! dK, of the same 64 keys.
 //!
+//! A launch that stores dS computes dQ too, without computing scores twice. Its blocks stay on their
+//! multiprocessors and take tiles, most of them of keys and some of queries ([`tickets`]); a tile is copied
+//! while the one before is multiplied.
+//!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared
 //! memory in turn. dP runs beside the exponentials, or is begun with those scores where registers hold both.
 //! Warpgroups begin these products in turn: one that multiplies from registers alone leaves a third of the
@@ -16,14 +20,16 @@ mod block;
 mod consumer;
 mod epilogue;
 mod producer;
+mod queries;
 mod scores;
 mod split;
+mod tickets;
 mod tile;
 
 use core::marker::PhantomData;
 
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Count, Ring, Stages as _};
+use crate::hopper::ring::{Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
@@ -31,20 +37,23 @@ use crate::tile::panels::Panels;
 use block::Block;
 use consumer::Consumer;
 use split::SplitConsumer;
+use tickets::TileSlots;
 pub use tile::{BackwardSm90Tile, Tile};
-use tile::{OwnedRows, StepRows, StepStages};
+use tile::{DsRows, OwnedRows, OwnedStages, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
     if config.splits_roles() { 13 } else { 7 }
 }
 
-/// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries.
+/// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries; all of
+/// them where dS is stored.
 ///
-/// `maps` is the address of the tensor maps of Q, K, V and dO, as [`Panels::load`] wants them, with boxes of
-/// [`BackwardSm90Config::owned`] rows of what the block owns, and of a step of the others. Launch: a block of
+/// `maps` is the address of the tensor maps of Q, K, V, dO and dS, [heads, panels of 64 queries, keys, 64],
+/// as [`Panels::load`] wants them, with boxes of 64 rows, or of a step where that has more. Launch:
 /// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
-/// for each tile: ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries.
+/// in a block for each tile, ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries; where dS
+/// is stored, two blocks or more for all tiles, of which at least two run at a time.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
@@ -57,6 +66,9 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     unsafe {
         let pipeline = Pipeline::<T>::new();
         let maps = Maps { first: maps };
+        if T::STORES_DS {
+            return all_gradients(params, maps, pipeline);
+        }
         let block = Block::<T>::new(params);
         if block.is_empty() {
             return;
@@ -70,8 +82,8 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
             give_registers(BackwardSm90Config::REGISTERS.1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
-                1 if T::OWNS_KEYS => producer::write_statistics(params, pipeline, &block),
-                2 if params.fix_up != 0 => producer::clear_ends(params, pipeline, &block),
+                1 if T::OWNS_KEYS => producer::write_block_statistics(params, pipeline, &block),
+                2 if params.fix_up != 0 => producer::clear_block_ends(params, pipeline, &block),
                 _ => {}
             }
         } else {
@@ -83,6 +95,56 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
             } else {
                 SplitConsumer::<T, true>::new(pipeline).run(params, &block);
             }
+        }
+    }
+}
+
+/// [`backward_sm90`] where dS is stored.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: Pipeline<T>) {
+    // SAFETY: as in `backward_sm90`; each of the warps that read slots leaves each tile once.
+    unsafe {
+        if index::thread() == 0 {
+            pipeline.init(params);
+            pipeline.init_ring(params, pipeline.query_barriers(), 1);
+            TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
+        }
+        barrier::sync(0, BackwardSm90Config::THREADS);
+        let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
+        let mut slots = TileSlots::consumer(pipeline.schedule());
+        if warpgroup == BackwardSm90Config::WARPGROUPS {
+            give_registers(BackwardSm90Config::REGISTERS.1);
+            match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                0 if leads_warp() => {
+                    producer::copy_tiles(params, maps, pipeline, &mut slots);
+                    queries::copy_tiles(params, maps, pipeline, &mut slots);
+                }
+                1 => producer::write_all_statistics(params, pipeline, slots),
+                2 if params.fix_up != 0 => {
+                    producer::clear_all_ends(params, pipeline, &mut slots);
+                    queries::clear_ends(params, pipeline, &mut slots);
+                }
+                3 if leads_warp() => {
+                    tickets::announce::<T>(params, TileSlots::producer(pipeline.schedule()));
+                }
+                _ => {}
+            }
+        } else {
+            take_registers(BackwardSm90Config::REGISTERS.0);
+            if !T::CONFIG.splits_roles() {
+                Consumer::new(pipeline).run_tiles(params, &mut slots);
+            } else if warpgroup == 0 {
+                SplitConsumer::<T, false>::new(pipeline).run_tiles(params, &mut slots);
+            } else {
+                SplitConsumer::<T, true>::new(pipeline).run_tiles(params, &mut slots);
+            }
+            // What follows from it would otherwise be computed before the loop of keys, and kept in
+            // registers.
+            let pipeline = Pipeline { base: index::unknown(pipeline.base), ..pipeline };
+            queries::multiply_tiles(params, pipeline, &mut slots);
         }
     }
 }
@@ -100,62 +162,105 @@ impl<T: Tile> Pipeline<T> {
         Self { base: shared::base(), tile: PhantomData }
     }
 
-    /// Makes the barriers.
+    /// Makes the barriers of what is owned, and of steps.
     ///
     /// # Safety
     /// One thread calls this, and a block barrier follows.
     #[inline(always)]
     unsafe fn init(self, params: &BackwardParams) {
+        // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
+        unsafe {
+            let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
+            Ring::<OwnedStages<T>>::init(self.owned_barriers(), consumers);
+            self.init_ring(params, self.step_barriers(), if T::OWNS_KEYS { 2 } else { 1 });
+        }
+    }
+
+    /// Makes the barriers of a ring of steps that so many producers fill, and those where its copies land.
+    ///
+    /// # Safety
+    /// As [`Self::init`].
+    #[inline(always)]
+    unsafe fn init_ring(self, params: &BackwardParams, barriers: u32, producers: u32) {
         let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
         let mut stage = 0;
         while params.fix_up != 0 && stage < StepStages::<T>::COUNT {
             // SAFETY: as below.
-            unsafe { mbarrier::init(self.step_barriers() + params.fix_up + 8 * stage, 1) };
+            unsafe { mbarrier::init(barriers + params.fix_up + 8 * stage, 1) };
             stage += 1;
         }
         // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
-        unsafe {
-            Ring::<Count<1>>::init(self.owned_barriers(), consumers);
-            Ring::<StepStages<T>>::init_filled_by(
-                self.step_barriers(),
-                if T::OWNS_KEYS { 2 } else { 1 },
-                consumers,
-            );
-        }
+        unsafe { Ring::<StepStages<T>>::init_filled_by(barriers, producers, consumers) };
     }
 
     #[inline(always)]
     fn owned_barriers(self) -> u32 {
-        self.base + T::CONFIG.barriers_offset()
+        self.base + const { T::CONFIG.barriers_offset() }
     }
 
     #[inline(always)]
     fn step_barriers(self) -> u32 {
-        self.owned_barriers() + Ring::<Count<1>>::BYTES
+        self.owned_barriers() + Ring::<OwnedStages<T>>::BYTES
+    }
+
+    /// Those of steps of tiles of queries.
+    #[inline(always)]
+    fn query_barriers(self) -> u32 {
+        self.step_barriers() + const { BackwardSm90Config::RING_BYTES * T::CONFIG.stages() }
     }
 
     /// The owned rows of K and V, or of Q and dO.
     #[inline(always)]
-    fn owned(self, which: u32) -> Panels<OwnedRows<T>> {
-        Panels::new(self.base + Panels::<OwnedRows<T>>::BYTES * which)
+    fn owned(self, which: u32, stage: u32) -> Panels<OwnedRows<T>> {
+        Panels::new(
+            self.base + const { T::CONFIG.owned_bytes() } * stage + Panels::<OwnedRows<T>>::BYTES * which,
+        )
     }
 
-    /// The first stage of the others: of Q and dO, or of K and V.
+    /// A stage of the others: of Q and dO, or of K and V.
     #[inline(always)]
-    fn step(self, which: u32) -> Panels<StepRows<T>> {
-        Panels::new(self.base + T::CONFIG.owned_bytes() + Panels::<StepRows<T>>::BYTES * which)
+    fn step(self, which: u32, stage: u32) -> Panels<StepRows<T>> {
+        let first = const { T::CONFIG.owned_stages() } * const { T::CONFIG.owned_bytes() }
+            + const { T::CONFIG.step_bytes() } * stage;
+        Panels::new(self.base + first + Panels::<StepRows<T>>::BYTES * which)
+    }
+
+    /// K of a stage of a tile of queries.
+    #[inline(always)]
+    fn keys_of_stage(self, stage: u32) -> Panels<StepRows<T>> {
+        let first = const { T::CONFIG.out_bytes() } + const { T::CONFIG.queries_step_bytes() } * stage;
+        Panels::new(self.base + first)
+    }
+
+    /// The `panel`-th of its panels of dS.
+    #[inline(always)]
+    fn ds_of_stage(self, stage: u32, panel: u32) -> Panels<DsRows> {
+        let keys = self.keys_of_stage(stage).address;
+        Panels::<DsRows>::new(keys + Panels::<StepRows<T>>::BYTES).stage(panel)
+    }
+
+    /// Where tiles are announced.
+    #[inline(always)]
+    fn schedule(self) -> u32 {
+        self.base + const { T::CONFIG.schedule_offset() }
+    }
+
+    /// Warps that read what is announced: those that multiply, copy, write statistics, and clear ends.
+    #[inline(always)]
+    fn readers(self, params: &BackwardParams) -> u32 {
+        BackwardSm90Config::WARPGROUPS * WARPS + 2 + (params.fix_up != 0) as u32
     }
 
     /// Where P is handed on.
     #[inline(always)]
     fn weights(self) -> u32 {
-        self.base + T::CONFIG.weights_offset()
+        self.base + const { T::CONFIG.weights_offset() }
     }
 
     /// The statistics of a stage's queries.
     #[inline(always)]
     fn statistics(self, stage: u32) -> u32 {
-        self.base + T::CONFIG.statistics_offset() + T::CONFIG.statistics_bytes() * stage
+        self.base + const { T::CONFIG.statistics_offset() } + const { T::CONFIG.statistics_bytes() } * stage
     }
 }
 
@@ -176,5 +281,11 @@ impl Maps {
     #[inline(always)]
     fn queries(self) -> [u64; 2] {
         [self.first, self.first + 3 * tma::TensorMap::BYTES]
+    }
+
+    /// Of dS.
+    #[inline(always)]
+    fn ds(self) -> u64 {
+        self.first + 4 * tma::TensorMap::BYTES
     }
 }

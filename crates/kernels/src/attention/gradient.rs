@@ -71,8 +71,9 @@ pub(super) struct Place {
 }
 
 /// Turns a thread's elements of Q·Kᵀ and dO·Vᵀ into P and dS / softmax_scale. `query` says how many rows
-/// behind `place` an element lies and which of `stats` is its row's, `key` how many keys behind it. With
-/// dropout, P is as V sees it.
+/// behind `place` an element lies and which of `stats` is its row's, `key` how many keys behind it. `keeps`
+/// says whether dropout keeps its weight, of a query head counted over all sequences. With dropout, P is as V
+/// sees it.
 #[inline(always)]
 #[allow(
     clippy::too_many_arguments,
@@ -87,12 +88,12 @@ pub(super) fn differentiate<C: Changes, S: Matrix, R: Registers<Value = RowStats
     stats: &R,
     query: impl Fn(usize, usize) -> (u32, usize),
     key: impl Fn(usize, usize) -> u32,
+    keeps: impl Fn(u32, usize, usize) -> bool,
 ) {
     let changes_scores = C::SCORE_MOD && ScoreMod::is_needed(params);
-    // Drawn twice, from head and seed read anew, rather than kept: the loops have no registers to spare.
+    // Asked twice, of a head that is read anew: loops that draw have no registers to keep the answer in.
     let drop = |head: u32, i: usize, j: usize| {
-        let (row, key) = (place.row + query(i, j).0, place.key + key(i, j));
-        let keeps = params.dropout.reread().keeps(head, row, key);
+        let keeps = keeps(head, i, j);
         if keeps { params.dropout.scale } else { 0.0 }
     };
     let head = work.batch * params.heads + work.head;

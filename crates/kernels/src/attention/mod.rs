@@ -2,15 +2,13 @@
 
 pub mod alignment;
 pub mod backward_delta;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-pub mod backward_dq_sm90;
 pub mod backward_simt;
 pub mod backward_sinks;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod backward_sm80;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod backward_sm90;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod backward_tiles;
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod decode;
@@ -22,7 +20,6 @@ pub mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod pack;
 pub mod standard;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod stored_ds;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod transpose;

@@ -1,4 +1,5 @@
-//! dS in device memory, between the launch that computes it and the one that multiplies it with K.
+//! dS in device memory, between the tiles of keys that compute it and those of queries that multiply it with
+//! K.
 //!
 //! Each query head has a panel for every 64 queries: a row of 128 bytes for each key, in the order of the
 //! keys up to a multiple of [`GRANULE`]. A thread stores its part of a product, in which keys are rows, as it
@@ -9,7 +10,7 @@
 //! of the other; nothing is written elsewhere, but past the end of the queries.
 
 use crate::mask::{QueryRange, TileMask};
-use crate::params::{AttentionParams, BackwardParams};
+use crate::params::{AttentionParams, StoredDs};
 use crate::ptx::{global, index};
 use crate::registers::Registers;
 use crate::scheduler::WorkTile;
@@ -24,7 +25,7 @@ pub const ROW_BYTES: u32 = 2 * PANEL;
 pub const GRANULE: u32 = 128;
 
 /// Bytes of a thread's piece.
-const PIECE: u32 = 16;
+pub const PIECE: u32 = 16;
 
 /// Which query of its panel stands at `place` in a row.
 #[inline(always)]
@@ -57,24 +58,22 @@ pub fn keys(params: &AttentionParams, work: &WorkTile, first_row: u32) -> (u32, 
     }
 }
 
-/// Address of the first piece that a thread stores of a block of keys: of the panel that begins with query
-/// `row`, and of its key `key`, the first of two eight rows apart.
+/// The first piece that a thread stores of a block of keys, of all pieces that are stored: of the panel of
+/// the `head`-th head that begins with query `row`, and of its key `key`, the first of two eight rows apart.
 #[inline(always)]
-pub fn piece(params: &BackwardParams, work: &WorkTile, (row, key): (u32, u32)) -> u64 {
-    let attention = &params.attention;
-    let head = work.batch * attention.heads + work.head - params.first_head * attention.group;
-    let panel = u64::from(head) * params.ds.head_bytes + u64::from(row / PANEL) * params.ds.panel_bytes;
+pub fn piece(ds: &StoredDs, head: u32, (row, key): (u32, u32)) -> u32 {
     let lane = index::reread_thread() % 4;
-    params.ds.address + panel + (key * ROW_BYTES + lane * PIECE) as u64
+    head * ds.head_pieces + row / PANEL * ds.panel_pieces + key * (ROW_BYTES / PIECE) + lane
 }
 
-/// Stores a thread's part of a panel, rounded and packed as A, from the piece at `address` on.
+/// Stores a thread's part of a panel, rounded and packed as A, from the `first` piece on.
 ///
 /// # Safety
 /// The panel's rows are writable, and nobody else accesses this thread's pieces.
 #[inline(always)]
 #[track_caller]
-pub unsafe fn store<P: Registers<Value = u32>>(address: u64, packed: &P) {
+pub unsafe fn store<P: Registers<Value = u32>>(ds: &StoredDs, first: u32, packed: &P) {
+    let address = ds.address + PIECE as u64 * first as u64;
     let mut piece = 0;
     while piece < P::LEN / 4 {
         let (row, half) = (piece % 2, piece / 2);

@@ -10,6 +10,8 @@ use super::{LINE, SHARED};
 pub struct BackwardSm90Config {
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
     pub owns_keys: bool,
+    /// Whether a block stores dS, and goes on to tiles of queries, which compute dQ from it.
+    pub stores_ds: bool,
     /// Rows of a step, a multiple of 32.
     pub step: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
@@ -24,11 +26,34 @@ impl BackwardSm90Config {
     /// Warpgroups that multiply.
     pub const WARPGROUPS: u32 = 2;
 
+    /// Queries of a tile that computes dQ from stored dS.
+    pub const fn queries(&self) -> u32 {
+        Self::WARPGROUPS * Self::WARPGROUP_ROWS * self.panels()
+    }
+
+    /// Panels of queries of a warpgroup.
+    pub const fn panels(&self) -> u32 {
+        if self.splits_roles() { 1 } else { 2 }
+    }
+
+    /// Bytes of a step of K and dS of a tile of queries.
+    pub const fn queries_step_bytes(&self) -> u32 {
+        self.row_bytes(self.step as u64) as u32 + 2 * self.step * self.queries()
+    }
+
+    /// Bytes of dQ on its way out.
+    pub const fn out_bytes(&self) -> u32 {
+        self.row_bytes(self.queries() as u64) as u32
+    }
+
     /// Threads of a block: a warpgroup more, which copies.
     pub const THREADS: u32 = 128 * (Self::WARPGROUPS + 1);
 
     /// Registers of a thread that multiplies, and of one that copies: together what the block starts with.
     pub const REGISTERS: (u32, u32) = (240, 24);
+
+    /// Bytes of the barriers of a stage of a ring: two barriers, that where it lands, and 8 bytes of none.
+    pub const RING_BYTES: u32 = 32;
 
     /// The widest rows of which a warpgroup holds dK and dV.
     const BOTH_GRADIENTS: u32 = 128;
@@ -43,6 +68,11 @@ impl BackwardSm90Config {
     #[inline]
     pub const fn owned(&self) -> u32 {
         if self.splits_roles() { Self::WARPGROUP_ROWS } else { Self::WARPGROUPS * Self::WARPGROUP_ROWS }
+    }
+
+    /// Rows of a box that a tensor map of what a block owns describes.
+    pub const fn box_rows(&self) -> u32 {
+        if self.stores_ds { self.step } else { self.owned() }
     }
 
     /// Bytes of P, fp32, on its way from one warpgroup to the other.
@@ -60,9 +90,18 @@ impl BackwardSm90Config {
         2 * self.row_bytes(self.owned() as u64) as u32
     }
 
-    /// Bytes of a step of both others.
+    /// Tiles of which shared memory holds what a block owns: the next one's too where that fits.
+    pub const fn owned_stages(&self) -> u32 {
+        if self.stores_ds && self.needed(2, 3) <= SHARED as u64 { 2 } else { 1 }
+    }
+
+    /// Bytes of a step of both others; where dS is read, of K and of dS if that is more.
     pub const fn step_bytes(&self) -> u32 {
-        2 * self.row_bytes(self.step as u64) as u32
+        self.step_needed() as u32
+    }
+
+    const fn step_needed(&self) -> u64 {
+        self.row_bytes(2 * self.step as u64)
     }
 
     /// Bytes of a step's statistics of queries, two fp32 each.
@@ -72,12 +111,22 @@ impl BackwardSm90Config {
 
     /// Steps that shared memory holds at once: three where they fit.
     pub const fn stages(&self) -> u32 {
-        if self.needed(3) <= SHARED as u64 { 3 } else { 2 }
+        if self.needed(1, 3) <= SHARED as u64 { 3 } else { 2 }
     }
 
     /// Where the statistics begin: behind all tiles.
     pub const fn statistics_offset(&self) -> u32 {
-        self.owned_bytes() + self.stages() * self.step_bytes()
+        self.tiles(self.owned_stages() as u64, self.stages() as u64) as u32
+    }
+
+    /// Bytes of tiles with so many stages of what is owned, and of steps.
+    const fn tiles(&self, owned_stages: u64, stages: u64) -> u64 {
+        let owned = self.row_bytes(2 * self.owned() as u64).saturating_mul(owned_stages);
+        let of_keys = owned.saturating_add(stages.saturating_mul(self.step_needed()));
+        let step =
+            self.row_bytes(self.step as u64).saturating_add(2 * self.step as u64 * self.queries() as u64);
+        let of_queries = self.row_bytes(self.queries() as u64).saturating_add(stages.saturating_mul(step));
+        if self.stores_ds && of_queries > of_keys { of_queries } else { of_keys }
     }
 
     /// Where P lies.
@@ -85,10 +134,23 @@ impl BackwardSm90Config {
         self.statistics_offset() + self.stages() * self.statistics_bytes()
     }
 
-    /// Where the barriers begin.
-    pub const fn barriers_offset(&self) -> u32 {
+    /// Where tiles are announced.
+    pub const fn schedule_offset(&self) -> u32 {
         self.weights_offset() + self.weights_bytes()
     }
+
+    /// Where the barriers begin.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.schedule_offset() + self.schedule_bytes()
+    }
+
+    /// Bytes of what is announced of tiles.
+    const fn schedule_bytes(&self) -> u32 {
+        if self.stores_ds { Self::SCHEDULE_BYTES } else { 0 }
+    }
+
+    /// Bytes of two slots in which tiles are announced, and of their barriers.
+    pub const SCHEDULE_BYTES: u32 = 160;
 
     /// Bytes from a full barrier to that where steps land that are fixed up before they fill the stage.
     pub const fn fix_up_distance(&self) -> u32 {
@@ -97,24 +159,25 @@ impl BackwardSm90Config {
 
     /// Bytes of shared memory.
     pub const fn shared_bytes(&self) -> u32 {
-        self.needed(self.stages() as u64) as u32
+        self.shared_needed() as u32
     }
 
     /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        self.needed(self.stages() as u64)
+        self.needed(self.owned_stages() as u64, self.stages() as u64)
     }
 
-    /// Bytes of shared memory with so many stages.
-    const fn needed(&self, stages: u64) -> u64 {
+    /// Bytes of shared memory with so many stages of what is owned, and of steps.
+    const fn needed(&self, owned_stages: u64, stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
-        // Two barriers of 8 bytes each: of the owned tensors, of a stage, and of where that lands.
-        let stage = self.row_bytes(2 * self.step as u64).saturating_add(statistics + 32);
+        // Tiles of queries have a ring of their own.
+        let rings = if self.stores_ds { 2 } else { 1 };
+        let stage = statistics + rings * Self::RING_BYTES as u64;
         let weights =
             if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
-        let owned = self.row_bytes(2 * self.owned() as u64).saturating_add(weights);
-        owned.saturating_add(stages.saturating_mul(stage)).saturating_add(16)
+        let beside = weights.saturating_add(self.schedule_bytes() as u64).saturating_add(16 * owned_stages);
+        self.tiles(owned_stages, stages).saturating_add(beside).saturating_add(stages.saturating_mul(stage))
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P
@@ -166,7 +229,9 @@ impl BackwardSm90Config {
             return Err(reason);
         }
         let (accumulators, limit) = (self.accumulators(), Self::REGISTERS.0);
-        let needed = accumulators.saturating_add(OTHER_REGISTERS);
+        // Where tiles are announced, what belongs to them is read again from their slots.
+        let others = if self.stores_ds { OTHER_REGISTERS - 8 } else { OTHER_REGISTERS };
+        let needed = accumulators.saturating_add(others);
         if needed > limit as u64 {
             let threads = Self::THREADS;
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });
@@ -181,13 +246,17 @@ mod tests {
 
     #[test]
     fn three_steps_are_held_where_they_fit() {
-        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 128 };
+        let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 128 };
         assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
         assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (208, Ok(())));
-        let queries = BackwardSm90Config { owns_keys: false, step: 128, head_dim: 128 };
+        let queries = BackwardSm90Config { owns_keys: false, stores_ds: false, step: 128, head_dim: 128 };
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
-        let wide = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 256 };
+        let whole = BackwardSm90Config { stores_ds: true, ..keys };
+        assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, 231_104));
+        let narrow = BackwardSm90Config { head_dim: 64, ..whole };
+        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (24 << 10, 2, 3));
+        let wide = BackwardSm90Config { owns_keys: true, stores_ds: true, step: 64, head_dim: 256 };
         assert_eq!((wide.owned(), wide.stages(), wide.accumulators()), (64, 2, 176));
         assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));
         let wide = BackwardSm90Config { head_dim: 192, ..wide };
@@ -197,7 +266,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_its_numbers() {
         let reason = |owns_keys, step, head_dim| {
-            BackwardSm90Config { owns_keys, step, head_dim }
+            BackwardSm90Config { owns_keys, stores_ds: false, step, head_dim }
                 .check(1, &Limits::of(90))
                 .expect_err("infeasible")
         };
@@ -206,7 +275,7 @@ mod tests {
         assert!(matches!(reason(true, 128, 64), Infeasible::Registers { needed: 256, limit: 240, .. }));
         assert!(matches!(reason(true, 96, 256), Infeasible::SharedMemory { .. }));
         assert!(matches!(reason(false, u32::MAX - 31, 256), Infeasible::SharedMemory { .. }));
-        let keys = BackwardSm90Config { owns_keys: true, step: 64, head_dim: 64 };
+        let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 64 };
         assert_eq!(keys.check(2, &Limits::of(90)), Err(Infeasible::Blocks { blocks: 2, limit: 1 }));
     }
 }

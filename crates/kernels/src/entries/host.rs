@@ -104,16 +104,18 @@ pub enum Algorithm {
     BackwardKeysSm80,
     /// `attention::backward_sm80::backward_queries`.
     BackwardQueriesSm80,
+    /// [`Self::BackwardKeysSm80`] with a `score::ScoreMod` or dropout, or both.
+    BackwardKeysSm80ScoreMod,
+    /// [`Self::BackwardQueriesSm80`] with the same.
+    BackwardQueriesSm80ScoreMod,
     /// `attention::backward_sm90` owning keys.
     BackwardKeysSm90,
-    /// As [`Self::BackwardKeysSm90`], and dS is stored.
+    /// `attention::backward_sm90` storing dS: all gradients.
     BackwardKeysDsSm90,
     /// [`Self::BackwardKeysDsSm90`] with a `score::ScoreMod` or dropout, or both.
     BackwardKeysDsSm90ScoreMod,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
-    /// `attention::backward_dq_sm90`, which reads the dS that [`Self::BackwardKeysDsSm90`] stores.
-    BackwardDqSm90,
 }
 
 impl Algorithm {
@@ -151,12 +153,14 @@ impl Algorithm {
             | Self::BackwardQueries
             | Self::BackwardKeysDropout
             | Self::BackwardQueriesDropout => "backward_simt",
-            Self::BackwardKeysSm80 | Self::BackwardQueriesSm80 => "backward_sm80",
+            Self::BackwardKeysSm80
+            | Self::BackwardQueriesSm80
+            | Self::BackwardKeysSm80ScoreMod
+            | Self::BackwardQueriesSm80ScoreMod => "backward_sm80",
             Self::BackwardKeysSm90
             | Self::BackwardKeysDsSm90
             | Self::BackwardKeysDsSm90ScoreMod
-            | Self::BackwardQueriesSm90
-            | Self::BackwardDqSm90 => "backward_sm90",
+            | Self::BackwardQueriesSm90 => "backward_sm90",
         }
     }
 }
@@ -207,7 +211,7 @@ pub enum Run {
     Persistent(unsafe fn(&PersistentParams, u64)),
     /// [`BackwardParams`].
     Backward(unsafe fn(&BackwardParams)),
-    /// [`BackwardParams`] behind the tensor maps of Q, K, V and dO, by the address of the first.
+    /// [`BackwardParams`] behind the tensor maps of Q, K, V, dO and dS, by the address of the first.
     MappedBackward(unsafe fn(&BackwardParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
@@ -230,7 +234,7 @@ pub enum Params {
     /// For [`Run::Backward`].
     Backward(BackwardParams),
     /// For [`Run::MappedBackward`].
-    MappedBackward(Mapped<[TensorMap; 4], BackwardParams>),
+    MappedBackward(Mapped<[TensorMap; 5], BackwardParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
     /// For [`Run::Pack`].

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_sinks as sinks, pack, transpose as transposition};
 use crate::config::{
-    BackwardConfig, BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig,
-    GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig, GemmSimtConfig,
+    GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 use crate::gemm::simt::BLOCK_K;
@@ -217,32 +217,54 @@ pub(super) const fn backward_queries_sm80(
     Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
 }
 
+/// As [`backward_keys_sm80`].
+pub(super) const fn backward_keys_sm80_score_mod(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardKeysSm80ScoreMod);
+    Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
+/// As [`backward_keys_sm80`].
+pub(super) const fn backward_queries_sm80_score_mod(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::BackwardQueriesSm80ScoreMod);
+    Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
 /// Rows of a step, HEAD_DIM.
 pub(super) const fn backward_keys_sm90(step: u32, head_dim: u32) -> Line {
-    let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: true, step, head_dim });
+    let config =
+        Config::BackwardSm90(BackwardSm90Config { owns_keys: true, stores_ds: false, step, head_dim });
     of(Algorithm::BackwardKeysSm90, config, HALF, 1)
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
-    Line { kernel: Kernel::Attention(Algorithm::BackwardKeysDsSm90), ..backward_keys_sm90(step, head_dim) }
+    let config =
+        Config::BackwardSm90(BackwardSm90Config { owns_keys: true, stores_ds: true, step, head_dim });
+    of(Algorithm::BackwardKeysDsSm90, config, HALF, 1)
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_keys_ds_sm90_score_mod(step: u32, head_dim: u32) -> Line {
     let kernel = Kernel::Attention(Algorithm::BackwardKeysDsSm90ScoreMod);
-    Line { kernel, ..backward_keys_sm90(step, head_dim) }
-}
-
-/// BLOCK_M, HEAD_DIM.
-pub(super) const fn backward_dq_sm90(block_m: u32, head_dim: u32) -> Line {
-    let config = Config::BackwardDqSm90(BackwardDqSm90Config { block_m, head_dim });
-    of(Algorithm::BackwardDqSm90, config, HALF, 1)
+    Line { kernel, ..backward_keys_ds_sm90(step, head_dim) }
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_queries_sm90(step: u32, head_dim: u32) -> Line {
-    let config = Config::BackwardSm90(BackwardSm90Config { owns_keys: false, step, head_dim });
+    let config =
+        Config::BackwardSm90(BackwardSm90Config { owns_keys: false, stores_ds: false, step, head_dim });
     of(Algorithm::BackwardQueriesSm90, config, HALF, 1)
 }
 

@@ -3,13 +3,13 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_dq_sm90, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
-    backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm90, backward_queries,
-    backward_queries_dropout, backward_queries_sm80, backward_queries_sm90, backward_sinks, decode,
-    decode_combine, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
-    forward_sm80_score_mod, forward_sm90, forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues,
-    forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores,
-    standard_softmax, standard_values, transpose,
+    Line, backward_delta, backward_keys, backward_keys_dropout, backward_keys_ds_sm90,
+    backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod, backward_keys_sm90,
+    backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
+    backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt, forward_simt_dropout,
+    forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90, forward_sm90_dropout,
+    forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90,
+    mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -144,6 +144,17 @@ pub(super) const LIST: &[Line] = &[
     backward_queries_sm80(64, 32, 160, 4, 2),
     backward_queries_sm80(64, 16, 192, 4, 2),
     backward_queries_sm80(64, 16, 256, 4, 2),
+    // Whatever is done to scores, and weights that are dropped.
+    backward_keys_sm80_score_mod(128, 16, 64, 4, 2),
+    backward_keys_sm80_score_mod(64, 32, 128, 4, 2),
+    backward_keys_sm80_score_mod(64, 16, 160, 4, 2),
+    backward_keys_sm80_score_mod(64, 16, 192, 8, 1),
+    backward_keys_sm80_score_mod(64, 16, 256, 8, 1),
+    backward_queries_sm80_score_mod(128, 32, 64, 4, 2),
+    backward_queries_sm80_score_mod(64, 32, 128, 4, 2),
+    backward_queries_sm80_score_mod(64, 32, 160, 4, 2),
+    backward_queries_sm80_score_mod(64, 16, 192, 4, 2),
+    backward_queries_sm80_score_mod(64, 16, 256, 4, 2),
     // Of Hopper alone: copies by tensor maps, and wgmma.
     //
     // (BLOCK_M, BLOCK_N, HEAD_DIM): the fastest of those that were swept on an H200, of 64 and 128 for full
@@ -212,17 +223,6 @@ pub(super) const LIST: &[Line] = &[
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),
-    // (BLOCK_M, HEAD_DIM).
-    backward_dq_sm90(256, 64),
-    backward_dq_sm90(128, 64),
-    backward_dq_sm90(256, 96),
-    backward_dq_sm90(128, 96),
-    backward_dq_sm90(256, 128),
-    backward_dq_sm90(128, 128),
-    backward_dq_sm90(128, 144),
-    backward_dq_sm90(128, 160),
-    backward_dq_sm90(128, 192),
-    backward_dq_sm90(128, 256),
     // Copies what tensor maps cannot describe.
     pack(),
     // Copies V of 8 bits for the tensor cores.

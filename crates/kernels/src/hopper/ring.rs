@@ -97,6 +97,18 @@ impl<S: Stages> Ring<S> {
         Self { barriers, stage: 0, parity, stages: PhantomData }
     }
 
+    /// A consumer's place in the ring at `barriers`, of one or two stages, which it goes around as far as in
+    /// this one of two.
+    ///
+    /// # Safety
+    /// As [`Self::consumer`].
+    #[inline(always)]
+    pub unsafe fn beside<T: Stages>(&self, barriers: u32) -> Ring<T> {
+        const { assert!(S::COUNT == 2 && T::COUNT <= 2) };
+        let (stage, parity) = if T::COUNT == 2 { (self.stage, self.parity) } else { (0, self.stage) };
+        Ring { barriers, stage, parity, stages: PhantomData }
+    }
+
     /// The same place in the ring whose barriers lie `bytes` bytes behind, where all go around both alike.
     ///
     /// # Safety

@@ -6,7 +6,7 @@
 
 use core::marker::PhantomData;
 
-use super::ring::{Count, Ring};
+use super::ring::{Count, Ring, Stages};
 use crate::ptx::{index, shared};
 
 /// Slots: one for the tile that is multiplied, one for that which is copied.
@@ -71,6 +71,16 @@ impl<A: Announced> Slots<A> {
         self.ring.stage()
     }
 
+    /// A reader's place in a ring of one or two stages of which each tile takes one.
+    ///
+    /// # Safety
+    /// As [`Ring::consumer`].
+    #[inline(always)]
+    pub unsafe fn ring<S: Stages>(&self, barriers: u32) -> Ring<S> {
+        // SAFETY: readers go around both rings tile by tile.
+        unsafe { self.ring.beside(barriers) }
+    }
+
     /// Announces what `write` stores to the slot at the address that it is given.
     #[inline(always)]
     pub fn announce(&mut self, write: impl FnOnce(u32)) {
@@ -81,6 +91,40 @@ impl<A: Announced> Slots<A> {
         ring.wait_empty();
         write(slots + A::BYTES * ring.stage());
         ring.fill();
+        self.ring.advance();
+    }
+
+    /// Waits until all have left the slot at hand, and gives its address, for [`Self::fill`] after it is
+    /// written.
+    #[inline(always)]
+    pub fn acquire(&self) -> u32 {
+        // What follows from the address would otherwise be computed once, and kept in registers.
+        let slots = index::unknown(self.address);
+        // SAFETY: the ring's barriers count from the slots.
+        let ring = unsafe { self.ring.behind(slots) };
+        ring.wait_empty();
+        slots + A::BYTES * ring.stage()
+    }
+
+    /// Writes a word of all slots.
+    ///
+    /// # Safety
+    /// One thread announces, and has announced nothing yet.
+    #[inline(always)]
+    pub unsafe fn set_all(&self, index: u32, value: u32) {
+        let mut slot = 0;
+        while slot < SLOTS {
+            // SAFETY: the slots are this thread's until it announces.
+            unsafe { shared::store_b32(self.address + A::BYTES * slot + 4 * index, value) };
+            slot += 1;
+        }
+    }
+
+    /// Announces what was written to the slot at hand.
+    #[inline(always)]
+    pub fn fill(&mut self) {
+        // SAFETY: the ring's barriers count from the slots.
+        unsafe { self.ring.behind(index::unknown(self.address)) }.fill();
         self.ring.advance();
     }
 

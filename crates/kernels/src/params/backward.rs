@@ -38,15 +38,92 @@ pub struct BackwardParams {
     pub fix_up: u32,
     /// dS, where a launch stores it or reads it.
     pub ds: StoredDs,
-    /// The first head of the launch, of one sequence after the other: of key/value heads where blocks own
-    /// keys. Read by `attention::backward_sm90` and `attention::backward_dq_sm90` alone.
-    pub first_head: u32,
     /// Gradient of lse, fp32 in its order; 0 where there is none.
     pub dlse: u64,
     /// Gradient of the sinks, fp32 in their order; 0 where it is not wanted.
     pub dsinks: u64,
     /// Sequences that a sink is for: all, or 1 where each has its own.
     pub sequences_of_sink: u32,
+    /// The tiles of a launch that computes all gradients.
+    pub tickets: Tickets,
+}
+
+/// The tiles of launches that compute all gradients, as `attention::backward_tiles` says, and in which order
+/// blocks take them. A unit is a key/value head of a sequence with its query heads: tiles of keys, which
+/// store dS, and tiles of queries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tickets {
+    /// [`Self::counter_count`] counters of [`Self::COUNTER_BYTES`] each; 0 where no dS is stored.
+    pub counters: u64,
+    /// Tiles of [`Self::TILE_BYTES`] each, those of keys first, from a multiple of 16 on.
+    pub tiles: u64,
+    /// How many units there are.
+    pub units: u32,
+    /// Units whose dS is stored at a time, at least 1.
+    pub ring: u32,
+    /// Tiles of keys of a unit.
+    pub key_tiles: u32,
+    /// Tiles of queries of a query head.
+    pub query_tiles: u32,
+    /// Rows of a tile of keys.
+    pub key_rows: u32,
+    /// Rows of a tile of queries.
+    pub query_rows: u32,
+    /// Launches that take tickets.
+    pub launches: u32,
+    /// Which of them this is.
+    pub launch: u32,
+    /// The first and one past the last tile of keys of this launch.
+    pub of_keys: [u32; 2],
+    /// Those of queries.
+    pub of_queries: [u32; 2],
+    /// Blocks of this launch that take tiles of queries alone.
+    pub query_blocks: u32,
+}
+
+impl Tickets {
+    /// Bytes of a counter, which has a sector of L2 for itself.
+    pub const COUNTER_BYTES: u64 = 32;
+
+    /// Bytes of a tile.
+    pub const TILE_BYTES: u64 = 64;
+
+    /// Counters of a launch: of blocks that have arrived, and of tickets of both kinds.
+    const OF_LAUNCH: u32 = 3;
+
+    /// Counters: two for each unit, of its tiles of either kind that are done, and those of launches.
+    pub const fn counter_count(&self) -> u32 {
+        2 * self.units + Self::OF_LAUNCH * self.launches
+    }
+
+    /// Address of a counter.
+    #[inline(always)]
+    pub const fn counter(&self, counter: u32) -> u64 {
+        self.counters + Self::COUNTER_BYTES * counter as u64
+    }
+
+    /// Address of a tile.
+    #[inline(always)]
+    pub const fn tile(&self, tile: u32) -> u64 {
+        self.tiles + Self::TILE_BYTES * tile as u64
+    }
+
+    /// This launch's counter of blocks that have arrived.
+    #[inline(always)]
+    pub const fn arrivals(&self) -> u32 {
+        2 * self.units + Self::OF_LAUNCH * self.launch
+    }
+
+    /// Whether the block that arrives as the `arrived`-th of `blocks` takes tiles of keys: the first does,
+    /// and the second takes those of queries, if any block does.
+    #[inline(always)]
+    pub fn takes_keys(&self, arrived: u32, blocks: u32) -> bool {
+        let blocks = blocks.max(1);
+        let others = (blocks - 1).saturating_sub(self.query_blocks);
+        let before = |arrived: u32| (arrived * self.query_blocks + others) / blocks;
+        before(arrived) == before(arrived + 1)
+    }
 }
 
 /// dS / softmax_scale of the query heads of a launch, in the storage type, as `attention::stored_ds` says.
@@ -55,8 +132,33 @@ pub struct BackwardParams {
 pub struct StoredDs {
     /// The first byte, a multiple of 16.
     pub address: u64,
-    /// Bytes from one panel of 64 queries to the next.
-    pub panel_bytes: u64,
-    /// Bytes from one head to the next.
-    pub head_bytes: u64,
+    /// Pieces of 16 bytes from one panel of 64 queries to the next; of all heads there are below 2^32.
+    pub panel_pieces: u32,
+    /// Pieces from one head to the next.
+    pub head_pieces: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_two_blocks_take_tiles_of_both_kinds() {
+        for blocks in 2..140 {
+            for query_blocks in 1..blocks {
+                let tickets = Tickets { query_blocks, ..Tickets::default() };
+                let of_queries = (0..blocks).filter(|&arrived| !tickets.takes_keys(arrived, blocks)).count();
+                assert_eq!(of_queries as u32, query_blocks, "of {blocks}");
+                assert!(
+                    tickets.takes_keys(0, blocks) && !tickets.takes_keys(1, blocks),
+                    "{query_blocks} of {blocks}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn without_blocks_for_queries_all_take_keys() {
+        assert!((0..132).all(|arrived| Tickets::default().takes_keys(arrived, 132)));
+    }
 }

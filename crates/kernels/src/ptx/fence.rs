@@ -16,3 +16,17 @@ pub fn proxy_async() {
         _ => { fa_sim::fence::proxy_async() }
     }
 }
+
+/// Orders this thread's accesses to device memory by ordinary loads and stores, and those that an acquire has
+/// made visible to it, before its later accesses by [`tma`](super::tma), and the other way round
+/// (`fence.proxy.async.global`).
+#[inline(always)]
+pub fn proxy_async_global() {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: orders memory accesses.
+            unsafe { core::arch::asm!("fence.proxy.async.global;", options(nostack)) }
+        }
+        _ => { fa_sim::fence::proxy_async_global() }
+    }
+}

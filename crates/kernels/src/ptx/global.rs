@@ -129,3 +129,69 @@ pub unsafe fn store4(address: u64, words: [u32; 4]) {
         _ => { unsafe { fa_sim::global::store::<[u32; 4]>(address, words) } }
     }
 }
+
+/// Adds to a word, and gives what it was before (`atom.global.add.u32`).
+///
+/// # Safety
+/// `address` is 4-byte aligned device memory that the kernel's threads access by this and what follows alone.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn fetch_add(address: u64, value: u32) -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let before: u32;
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("atom.global.add.u32 {0}, [{1}], {2};",
+                    out(reg32) before, in(reg64) address, in(reg32) value, options(nostack))
+            }
+            before
+        }
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
+        _ => { unsafe { fa_sim::global::fetch_add(address, value) } }
+    }
+}
+
+/// Adds to a word that threads of other blocks wait for by [`wait_at_least`]: what this thread did, and what
+/// it knows to be done, is done for them (`red.release.gpu.global.add.u32`).
+///
+/// # Safety
+/// As [`fetch_add`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn add_release(address: u64, value: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("red.release.gpu.global.add.u32 [{0}], {1};",
+                    in(reg64) address, in(reg32) value, options(nostack))
+            }
+        }
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
+        _ => { unsafe { fa_sim::global::add_release(address, value) } }
+    }
+}
+
+/// Waits until a word is at least `value` (`ld.acquire.gpu.global.u32`, again and again, with a pause).
+///
+/// # Safety
+/// As [`fetch_add`]; who adds to the word waits for nothing that comes behind this in the launch.
+#[inline(always)]
+#[track_caller]
+#[allow(named_asm_labels, reason = "labels of PTX belong to the braces that they stand in")]
+pub unsafe fn wait_at_least(address: u64, value: u32) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                asm!("{{", ".reg .pred there;", ".reg .b32 word;", "AGAIN:",
+                    "ld.acquire.gpu.global.u32 word, [{0}];", "setp.ge.u32 there, word, {1};", "@there bra THERE;",
+                    "nanosleep.u32 100;", "bra AGAIN;", "THERE:", "}}",
+                    in(reg64) address, in(reg32) value, options(nostack))
+            }
+        }
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
+        _ => { unsafe { fa_sim::global::wait_at_least(address, value) } }
+    }
+}

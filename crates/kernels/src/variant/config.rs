@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, transpose};
 use crate::config::{
-    BackwardConfig, BackwardDqSm90Config, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand,
-    GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand, GemmConfig, GemmSimtConfig,
+    GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{GemmTile, Tile};
 use crate::gemm::peak;
@@ -114,8 +114,6 @@ pub enum Config {
     BackwardMma(BackwardMmaConfig),
     /// Of `backward_sm90`.
     BackwardSm90(BackwardSm90Config),
-    /// Of `backward_dq_sm90`.
-    BackwardDqSm90(BackwardDqSm90Config),
     /// Of `gemm::simt`.
     GemmSimt(GemmSimtConfig),
     /// Of `gemm::sm80`.
@@ -163,7 +161,6 @@ impl Config {
             }
             Self::Decode(config) => (config.block_m, config.block_n(), config.head_dim),
             Self::BackwardSm90(config) => (config.owned(), config.step, config.head_dim),
-            Self::BackwardDqSm90(config) => (config.block_m, BackwardDqSm90Config::STEP, config.head_dim),
             Self::GemmSimt(GemmSimtConfig { block_m, block_n, .. })
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }
             | Self::GemmSm90 { config: GemmSm90Config { block_m, block_n, .. }, .. } => (block_m, block_n, 0),
@@ -221,7 +218,6 @@ impl Config {
             Self::Backward(config) => config.threads(),
             Self::BackwardMma(config) => config.threads(),
             Self::BackwardSm90(_) => BackwardSm90Config::THREADS,
-            Self::BackwardDqSm90(_) => BackwardDqSm90Config::THREADS,
             Self::GemmSimt(config) => config.threads(),
             Self::GemmSm80 { config, .. } => config.threads(),
             Self::GemmSm90 { config, .. } => config.threads(),
@@ -239,7 +235,6 @@ impl Config {
             Self::Backward(config) => config.shared_needed(),
             Self::BackwardMma(config) => config.shared_needed(),
             Self::BackwardSm90(config) => config.shared_needed(),
-            Self::BackwardDqSm90(config) => config.shared_needed(),
             Self::GemmSimt(config) => config.shared_bytes() as u64,
             Self::GemmSm80 { config, .. } => config.shared_needed(),
             Self::GemmSm90 { config, .. } => config.shared_needed(),
@@ -259,7 +254,6 @@ impl Config {
             Self::Backward(config) => config.check(min_blocks, limits),
             Self::BackwardMma(config) => config.check(min_blocks, limits),
             Self::BackwardSm90(config) => config.check(min_blocks, limits),
-            Self::BackwardDqSm90(config) => config.check(min_blocks, limits),
             Self::GemmSm80 { config, .. } => config.check(min_blocks, limits),
             Self::GemmSm90 { config, .. } => config.check(min_blocks, limits),
             Self::Fixed(_) | Self::GemmSimt(_) => {

@@ -72,12 +72,15 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout) => {
                 "backward_queries"
             }
-            Self::Attention(Algorithm::BackwardKeysSm80) => "backward_keys_sm80",
-            Self::Attention(Algorithm::BackwardQueriesSm80) => "backward_queries_sm80",
+            Self::Attention(Algorithm::BackwardKeysSm80 | Algorithm::BackwardKeysSm80ScoreMod) => {
+                "backward_keys_sm80"
+            }
+            Self::Attention(Algorithm::BackwardQueriesSm80 | Algorithm::BackwardQueriesSm80ScoreMod) => {
+                "backward_queries_sm80"
+            }
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
             Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
-            Self::Attention(Algorithm::BackwardDqSm90) => "backward_dq_sm90",
             _ => self.family(),
         }
     }
@@ -88,6 +91,8 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm80ScoreMod
                 | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::BackwardKeysSm80ScoreMod
+                | Algorithm::BackwardQueriesSm80ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod,
             ) => "_score_mod",
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
@@ -112,7 +117,9 @@ impl Kernel {
                 | Algorithm::Decode
                 | Algorithm::DecodeCombine
                 | Algorithm::BackwardKeysSm80
-                | Algorithm::BackwardQueriesSm80,
+                | Algorithm::BackwardQueriesSm80
+                | Algorithm::BackwardKeysSm80ScoreMod
+                | Algorithm::BackwardQueriesSm80ScoreMod,
             )
             | Self::Gemm(GemmAlgorithm::GemmSm80 | GemmAlgorithm::MmaPeak) => Target::Sm80,
             Self::Attention(
@@ -124,7 +131,6 @@ impl Kernel {
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
-                | Algorithm::BackwardDqSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose,
             )

@@ -62,13 +62,16 @@ impl Variant {
                 Algorithm::BackwardQueries | Algorithm::BackwardQueriesDropout => {
                     ("attention::backward_simt", "backward_queries")
                 }
-                Algorithm::BackwardKeysSm80 => ("attention::backward_sm80", "backward_keys"),
-                Algorithm::BackwardQueriesSm80 => ("attention::backward_sm80", "backward_queries"),
+                Algorithm::BackwardKeysSm80 | Algorithm::BackwardKeysSm80ScoreMod => {
+                    ("attention::backward_sm80", "backward_keys")
+                }
+                Algorithm::BackwardQueriesSm80 | Algorithm::BackwardQueriesSm80ScoreMod => {
+                    ("attention::backward_sm80", "backward_queries")
+                }
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
-                Algorithm::BackwardDqSm90 => ("attention::backward_dq_sm90", "backward_dq_sm90"),
             },
             Kernel::Gemm(GemmAlgorithm::GemmSimt) => ("gemm::simt", "gemm_simt"),
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
@@ -121,10 +124,12 @@ impl Variant {
                 format!("{module}::BackwardSimtTile<{element}, {owned}, {step}, {d}, {dropout}>")
             }
             Config::BackwardMma(c) => {
+                let score_mod =
+                    has(Algorithm::BackwardKeysSm80ScoreMod) || has(Algorithm::BackwardQueriesSm80ScoreMod);
                 let (rows, columns) = (c.warp_rows() / 8, c.gradient_columns());
+                let (warps, step, d) = (c.warps, c.step, c.head_dim);
                 format!(
-                    "{module}::BackwardSm80Tile<{element}, {}, {rows}, {}, {}, {columns}>",
-                    c.warps, c.step, c.head_dim
+                    "{module}::BackwardSm80Tile<{element}, {warps}, {rows}, {step}, {d}, {columns}, {score_mod}>"
                 )
             }
             Config::BackwardSm90(c) => {
@@ -134,9 +139,6 @@ impl Variant {
                 format!(
                     "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
                 )
-            }
-            Config::BackwardDqSm90(c) => {
-                format!("{module}::BackwardDqSm90Tile<{element}, {}, {}>", c.block_m, c.head_dim)
             }
             Config::GemmSimt(c) => {
                 let (m, n, k) = (c.block_m, c.block_n, c.block_k);

@@ -103,14 +103,15 @@ impl Variant {
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardQueriesDropout
                 | Algorithm::BackwardKeysSm80
-                | Algorithm::BackwardQueriesSm80 => signature("BackwardParams", "Backward"),
+                | Algorithm::BackwardQueriesSm80
+                | Algorithm::BackwardKeysSm80ScoreMod
+                | Algorithm::BackwardQueriesSm80ScoreMod => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
-                | Algorithm::BackwardQueriesSm90
-                | Algorithm::BackwardDqSm90 => Signature {
+                | Algorithm::BackwardQueriesSm90 => Signature {
                     params: "BackwardParams",
-                    maps: Some(("[TensorMap; 4]", "ptx::tma::TensorMap")),
+                    maps: Some(("[TensorMap; 5]", "ptx::tma::TensorMap")),
                     run: "MappedBackward",
                 },
                 _ => signature("AttentionParams", "Attention"),

@@ -94,7 +94,7 @@ impl Block {
                 NOTHING
             }
             // A thread waits for an mbarrier by itself.
-            Operation::MbarrierWait { .. } => NOTHING,
+            Operation::MbarrierWait { .. } | Operation::GlobalWait { .. } => NOTHING,
             Operation::WarpSync => {
                 if let Some(races) = &mut self.races {
                     races.synchronize(lanes(index));

@@ -1,9 +1,11 @@
 //! Global memory: the buffers of a launch, and accesses to host memory.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use crate::buffer::Buffer;
 use crate::error::AccessKind;
+use crate::site::Site;
 
 /// The buffers of a launch, and the bytes that went in and out of them.
 pub(crate) struct Global {
@@ -12,6 +14,22 @@ pub(crate) struct Global {
     last: usize,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+}
+
+/// A thread that waits for what another block adds to a word.
+pub(crate) struct GlobalWait {
+    pub(crate) thread: usize,
+    /// What the word must be at least.
+    pub(crate) value: u32,
+    pub(crate) site: Site,
+}
+
+/// Threads that wait for words of global memory.
+#[derive(Default)]
+pub(crate) struct GlobalWaits {
+    pub(crate) waiting: Vec<GlobalWait>,
+    /// Since when no thread of the block can run but these.
+    pub(crate) since: Option<Instant>,
 }
 
 impl Global {

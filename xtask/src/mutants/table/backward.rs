@@ -171,6 +171,50 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/backward_sm80/scores.rs",
+        entries: "sm80_",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_sm80_first_query",
+                "steps of queries begin within a draw",
+                "seen.first % QUERY_MULTIPLE",
+                "0",
+            ),
+            defect(
+                "backward_sm80_first_key",
+                "steps of keys begin within a draw",
+                "seen.first % KEY_MULTIPLE",
+                "0",
+            ),
+            defect(
+                "backward_sm80_slope",
+                "ALiBi's bias is forgotten",
+                "unsafe { ScoreMod::of_head(params, work) }",
+                "ScoreMod::default()",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/dropout/fragment.rs",
+        entries: "score_mod",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "kept_halves",
+                "lanes of neighbouring keys take each other's draws",
+                "if is_odd == 0 { 0x5410 } else { 0x3276 }",
+                "if is_odd == 0 { 0x7632 } else { 0x1054 }",
+            ),
+            defect(
+                "kept_words",
+                "the second 16 of 32 keys have the draws of the first",
+                "words[i as usize / 2 % 2 + 2]",
+                "words[i as usize / 2 % 2]",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/backward_sm90/consumer.rs",
         entries: "backward_",
         tests: &["backward"],
@@ -220,12 +264,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "weight",
             ),
             defect(
-                "backward_sm90_halves",
-                "lanes of neighbouring keys take each other's draws",
-                "if is_odd == 0 { 0x5410 } else { 0x3276 }",
-                "if is_odd == 0 { 0x7632 } else { 0x1054 }",
-            ),
-            defect(
                 "backward_sm90_follow",
                 "all query heads of a group have the first one's slope and draws",
                 "row == block.first",
@@ -253,8 +291,63 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm90_head",
                 "all query heads of a group have the first one's lse",
-                "WorkTile { head, ..block.work }",
-                "block.work",
+                "WorkTile { head, ..source.block().work }",
+                "source.block().work",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_sm90/queries.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[defect(
+            "backward_queries_order",
+            "rows of dQ stand where their queries stand in stored dS",
+            "stored_ds::query(warp_row + row)",
+            "(warp_row + row)",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_tiles.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_tiles_keys",
+                "tiles of queries wait for one tile of keys too few",
+                "(Self::counter(self.unit, true), tickets.key_tiles)",
+                "(Self::counter(self.unit, true), tickets.key_tiles - 1)",
+            ),
+            defect(
+                "backward_tiles_ring",
+                "dS is overwritten before its queries are done",
+                "self.unit >= tickets.ring",
+                "self.unit > tickets.ring",
+            ),
+            defect(
+                "backward_tiles_slot",
+                "a unit's dS does not take the place of an earlier one's",
+                "unit % tickets.ring * attention.group",
+                "unit * attention.group",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/alignment/row_store.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "store_chunks_aligned",
+                "rows that start anywhere leave by whole chunks",
+                "!bytes.is_multiple_of(16)",
+                "!bytes.is_multiple_of(2)",
+            ),
+            defect(
+                "store_chunks_columns",
+                "chunks behind the last column are stored",
+                "target_row < target.rows && CHUNK * column < target.columns",
+                "target_row < target.rows",
             ),
         ],
     },

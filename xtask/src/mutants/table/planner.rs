@@ -158,7 +158,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_copies_place",
                 "copies lie where delta does",
-                "addresses.forward.workspace + stored::workspace_bytes(problem.forward(), 0)",
+                "addresses.forward.workspace + stored::behind_delta(problem.forward())",
                 "addresses.forward.workspace",
             ),
         ],
@@ -171,8 +171,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_copies_ds",
                 "dS lies where the copies do",
-                "addresses.forward.workspace + copies.bytes",
-                "addresses.forward.workspace",
+                "stored::behind_delta(forward) + self.copies.bytes",
+                "stored::behind_delta(forward)",
             ),
             defect(
                 "backward_copies_address",

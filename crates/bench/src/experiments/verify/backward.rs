@@ -35,14 +35,14 @@ impl Target {
     fn request(&self) -> BackwardRequest {
         let kernel = self.entry.and_then(|entry| match entry.algorithm {
             Algorithm::BackwardDelta | Algorithm::BackwardSinks => None,
-            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
-                Some(BackwardKernel::BackwardSm80)
-            }
+            Algorithm::BackwardKeysSm80
+            | Algorithm::BackwardQueriesSm80
+            | Algorithm::BackwardKeysSm80ScoreMod
+            | Algorithm::BackwardQueriesSm80ScoreMod => Some(BackwardKernel::BackwardSm80),
             Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90
-            | Algorithm::BackwardDqSm90 => Some(BackwardKernel::BackwardSm90),
+            | Algorithm::BackwardQueriesSm90 => Some(BackwardKernel::BackwardSm90),
             _ => Some(BackwardKernel::BackwardSimt),
         });
         BackwardRequest {
@@ -92,14 +92,14 @@ impl Takes for Target {
             Algorithm::BackwardSinks => problem.per_head().sinks.is_some(),
             Algorithm::BackwardKeys | Algorithm::BackwardQueries => problem.dropout().is_none(),
             Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
-            Algorithm::BackwardKeysSm80 | Algorithm::BackwardQueriesSm80 => {
-                !problem.changes_scores() && problem.dropout().is_none()
-            }
-            Algorithm::BackwardKeysSm90
+            Algorithm::BackwardKeysSm80
+            | Algorithm::BackwardQueriesSm80
+            | Algorithm::BackwardKeysSm80ScoreMod
+            | Algorithm::BackwardQueriesSm80ScoreMod
+            | Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90
-            | Algorithm::BackwardDqSm90 => self.is_planned(problem),
+            | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
             _ => true,
         })
     }

@@ -164,11 +164,12 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesDropout
         | Algorithm::BackwardKeysSm80
         | Algorithm::BackwardQueriesSm80
+        | Algorithm::BackwardKeysSm80ScoreMod
+        | Algorithm::BackwardQueriesSm80ScoreMod
         | Algorithm::BackwardKeysSm90
         | Algorithm::BackwardKeysDsSm90
         | Algorithm::BackwardKeysDsSm90ScoreMod
-        | Algorithm::BackwardQueriesSm90
-        | Algorithm::BackwardDqSm90 => None,
+        | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
             names: names(&[entry]),
             dtype,

@@ -74,11 +74,7 @@ pub(super) fn refusal(
         return Some(format!("its registers hold head_dim {widest} at most, and this is {head_dim}"));
     }
     if kernel != BackwardKernel::BackwardSm90 {
-        return if changes_scores(forward) {
-            Some("nothing but a positive factor may lie between products and scores".to_owned())
-        } else {
-            forward.dropout().map(|_| "it drops no weights".to_owned())
-        };
+        return None;
     }
     let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
     packed::refusal(problem, device).or_else(|| {
@@ -86,14 +82,10 @@ pub(super) fn refusal(
     })
 }
 
-/// Whether anything but a positive factor lies between products and scores.
-pub(super) fn changes_scores(forward: &Problem) -> bool {
-    forward.changes_scores() || forward.softmax_scale() <= 0.0
-}
-
-/// Whether `backward_sm90` needs the entries for what is done to scores and weights.
+/// Whether tensor cores need the entries for what is done to scores and weights. Something other than a
+/// positive factor lies between products and scores, or weights are dropped.
 pub(super) fn needs_score_mod(forward: &Problem) -> bool {
-    changes_scores(forward) || forward.dropout().is_some()
+    forward.changes_scores() || forward.softmax_scale() <= 0.0 || forward.dropout().is_some()
 }
 
 /// Whether there are tiles that compute scores twice.
@@ -104,6 +96,6 @@ pub(super) fn computes_scores_twice(forward: &Problem) -> bool {
 
 /// That no dS fits the workspace.
 pub(super) fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::kv_head_bytes(forward);
+    let bytes = stored::unit_bytes(forward);
     format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
 }

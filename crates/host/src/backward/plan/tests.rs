@@ -113,7 +113,7 @@ fn tiles_are_tried_as_they_were_measured() {
     let chosen = |algorithm, causal| {
         let kernel = BackwardKernel::BackwardSimt;
         let (entry, why) =
-            choose_entry(&problem(64), &device, (kernel, algorithm), (&[measured(causal)], 12)).unwrap();
+            choose_entry(&problem(64), &device, (kernel, algorithm), &[measured(causal)]).unwrap();
         (entry.name, why)
     };
     let why = "the fastest tile measured on NVIDIA Test".to_owned();
@@ -132,8 +132,8 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     let names: Vec<_> = fast.launches().iter().map(|launch| (launch.entry.name, launch.grid)).collect();
     let expected = [
         ("backward_delta_f16", 2 * 6 * 4),
-        ("backward_keys_ds_sm90_f16_m64_n128_d64", 2 * 2 * 3),
-        ("backward_dq_sm90_f16_m128_n64_d64", 2 * 6),
+        // Three tiles of keys for each key/value head, and one of queries for each query head.
+        ("backward_keys_ds_sm90_f16_m64_n128_d64", 2 * 2 * 3 + 2 * 6),
     ];
     assert_eq!(names, expected);
     // Copies of all take the place of dS.
@@ -163,8 +163,13 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     // Before Hopper each HEAD_DIM has a tile of both launches that fits the smallest devices since sm_80.
     let ada = Device { compute_capability: 89, shared_per_block: 99 << 10, ..sim };
     for head_dim in [8, 64, 65, 128, 129, 160, 161, 192, 193, 256] {
-        let plan = plan(&problem(head_dim), &ada, None).unwrap();
-        assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80, "{head_dim}");
+        let plain = problem(head_dim);
+        let options = Options { softcap: 3.0, ..Options::default() };
+        let changed = Problem::new(*plain.forward().tensors(), DType::F16, options).unwrap();
+        for problem in [plain, BackwardProblem::like(changed).unwrap()] {
+            let plan = plan(&problem, &ada, None).unwrap();
+            assert_eq!(plan.kernel(), BackwardKernel::BackwardSm80, "{head_dim}");
+        }
     }
 }
 
@@ -184,14 +189,13 @@ fn names_of(launches: &[Launch<BackwardProblem>]) -> Vec<&str> {
 }
 
 #[test]
-fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
+fn scores_that_are_changed_are_computed_on_tensor_cores() {
     let dropout = Some(Dropout { probability: 0.1, seed: 1, offset: 2 });
-    let unfit = "nothing but a positive factor may lie between products and scores";
-    for (options, unfit) in [
-        (Options { softcap: 3.0, ..Options::default() }, unfit),
-        (Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() }, unfit),
-        (Options { softmax_scale: Some(-0.1), ..Options::default() }, unfit),
-        (Options { dropout, ..Options::default() }, "it drops no weights"),
+    for options in [
+        Options { softcap: 3.0, ..Options::default() },
+        Options { alibi_slopes: Some(vec![0.5; 6]), ..Options::default() },
+        Options { softmax_scale: Some(-0.1), ..Options::default() },
+        Options { dropout, ..Options::default() },
     ] {
         let forward = Problem::new(*problem(64).forward().tensors(), DType::F16, options).unwrap();
         let problem = BackwardProblem::like(forward).unwrap();
@@ -202,23 +206,32 @@ fn scores_that_are_changed_are_computed_once_on_tensor_cores() {
         };
         let stored = plan(None, None).unwrap();
         let keys = "backward_keys_ds_sm90_f16_m64_n128_d64_score_mod";
-        let [delta, dq] = ["backward_delta_f16", "backward_dq_sm90_f16_m128_n64_d64"];
-        assert_eq!(names_of(stored.launches()), [delta, keys, dq]);
+        let delta = "backward_delta_f16";
+        assert_eq!(names_of(stored.launches()), [delta, keys]);
         // Copies of all take the place of some dS, which is stored of a head at a time.
-        assert_eq!(names_of(stored.unaligned()), ["pack", delta, keys, dq, keys, dq, keys, dq, keys, dq]);
+        assert_eq!(names_of(stored.unaligned())[..3], ["pack", delta, keys]);
         let why = "by the entries that change scores and drop weights; they store dS alone";
         assert!(stored.reasons().iter().any(|reason| reason == why));
-        // With no room for dS the kernel before takes it, since no launch computes changed scores again.
+        // With no room for dS the kernel before takes it, since no launch of Hopper's computes changed scores
+        // again.
         let elsewhere = plan(Some(0), None).unwrap();
-        assert_eq!(elsewhere.kernel(), BackwardKernel::BackwardSimt);
+        assert_eq!(elsewhere.kernel(), BackwardKernel::BackwardSm80);
+        let of_gradients = [
+            "backward_keys_sm80_f16_m16_n128_d64_w4_score_mod",
+            "backward_queries_sm80_f16_m128_n32_d64_w4_score_mod",
+        ];
+        assert_eq!(names_of(elsewhere.launches()), [delta, of_gradients[0], of_gradients[1]]);
         let bytes = 3 * 2 * 384 * 128;
         let twice = format!(
             "its scores are not computed twice, and dS of one key/value head takes {bytes} bytes, and \
              workspace_limit is 0"
         );
-        let expected =
-            format!("backward_simt: on fp32 FMA; not backward_sm90: {twice}; not backward_sm80: {unfit}");
-        assert_eq!(elsewhere.reasons()[0], expected);
+        assert_eq!(
+            elsewhere.reasons()[0],
+            format!("backward_sm80: on tensor cores; not backward_sm90: {twice}")
+        );
+        let why = "by the entries that change scores and drop weights";
+        assert!(elsewhere.reasons().iter().any(|reason| reason == why));
         for plain in ["backward_keys_ds_sm90_f16_m64_n128_d64", "backward_queries_sm90_f16_m128_n128_d64"] {
             assert!(plan(None, Some(plain)).unwrap_err().to_string().contains("is not built"), "{plain}");
         }
@@ -236,12 +249,11 @@ fn what_tensor_maps_do_not_describe_is_copied_first() {
         // 56 rows of 18 chunks each for a block, of Q, K, V and dO.
         ("pack", 2 * (6 * 2 + 2 * 6 + 2 * 6 + 6 * 2)),
         ("backward_delta_f16", 2 * 6 * 4),
-        ("backward_keys_ds_sm90_f16_m64_n64_d144", 2 * 2 * 5),
-        ("backward_dq_sm90_f16_m128_n64_d144", 2 * 6),
+        ("backward_keys_ds_sm90_f16_m64_n64_d144", 2 * 2 * 5 + 2 * 6),
     ];
     assert_eq!(launches, expected);
-    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads.
-    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 12 * 2 * 384 * 128);
+    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads, behind 11 counters and 32 tiles.
+    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 512 + 32 * 64 + 12 * 2 * 384 * 128);
     let delta = (4 * 2 * 6 * 100_u64).next_multiple_of(256);
     assert_eq!(plan.workspace_bytes(), delta + copies + ds);
     let why = "q's seqlen stride is 774 elements, and tensor maps take positive multiples of 8 below 2^39";
@@ -265,7 +277,7 @@ fn what_tensor_maps_describe_stays_where_it_is() {
     assert_eq!((plan.launches()[0].entry.name, plan.launches()[0].grid), ("pack", 2 * 2 * 6));
     let (copies, delta) = (2 * 128 * 2 * 6 * 100, 4 * 2 * 6 * 100_u64);
     let delta = delta.next_multiple_of(256);
-    assert_eq!(plan.workspace_bytes(), delta + copies + 12 * 2 * 384 * 128);
+    assert_eq!(plan.workspace_bytes(), delta + copies + 512 + 24 * 64 + 12 * 2 * 384 * 128);
     // The copies count beside the limit of dS.
     let twice = planned(&problem, Sim::new(0).device(), Some(0));
     assert_eq!(twice.workspace_bytes(), delta + copies);
@@ -305,14 +317,12 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     // dS takes 256 MiB, which hold copies of 64 MiB and dS of fewer heads.
     let plan = of(32, 1024, 64, None);
     assert_eq!(names_of(plan.launches())[0], "backward_delta_f16");
-    let of_ds = ["backward_keys_ds_sm90_f16_m64_n128_d64", "backward_dq_sm90_f16_m256_n64_d64"];
-    assert_eq!(names_of(plan.unaligned())[..4], ["pack", "backward_delta_f16", of_ds[0], of_ds[1]]);
+    let of_ds = "backward_keys_ds_sm90_f16_m64_n128_d64";
+    assert_eq!(names_of(plan.unaligned()), ["pack", "backward_delta_f16", of_ds]);
     assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 64 * 2);
-    let heads = plan.unaligned().iter().filter(|it| it.entry.name == of_ds[0]);
-    let heads: Vec<_> = heads.map(|launch| launch.details.heads.count as u64).collect();
-    assert_eq!(heads.iter().sum::<u64>(), 128);
-    let largest = heads.into_iter().max().unwrap();
-    let needed = 4 * 32 * 4 * 1024 + copies(&plan) + largest * (2 << 20);
+    let ring = plan.unaligned()[2].details.stored.unwrap().ring as u64;
+    assert!((32..96).contains(&ring), "{ring}");
+    let needed = 4 * 32 * 4 * 1024 + copies(&plan) + ring * (2 << 20);
     assert!(needed <= plan.workspace_bytes(), "{needed} of {}", plan.workspace_bytes());
     // Nothing is stored that copies could lie in place of.
     let plan = of(1, 1024, 64, Some(0));

@@ -81,7 +81,8 @@ impl Place {
 }
 
 /// As [`store_rows`] from column 0 of the tile on, by 16 bytes a lane where all rows start at a multiple of
-/// them and have whole chunks: some five times as quick as rows that start anywhere.
+/// them and have whole chunks: some five times as quick as rows that start anywhere. Copies may write the
+/// lines behind it, once all lanes are through.
 ///
 /// # Safety
 /// As [`store_rows`].
@@ -92,7 +93,7 @@ pub unsafe fn store_rows_by_chunks<E: MmaElement, X: Extent, A: Accumulator>(
     target: &GlobalTile,
     place: impl Fn(u32) -> u32,
 ) {
-    let bytes = target.address | E::BYTES * target.stride | E::BYTES * target.columns as u64;
+    let bytes = target.address | (E::BYTES * target.stride) | (E::BYTES * target.columns as u64);
     // SAFETY: the caller says so; all lanes take one branch, and a chunk stands at a multiple of its bytes.
     unsafe {
         if !bytes.is_multiple_of(16) {
@@ -116,6 +117,7 @@ pub unsafe fn store_rows_by_chunks<E: MmaElement, X: Extent, A: Accumulator>(
             }
             at += 32;
         }
+        fence::proxy_async();
     }
 }
 

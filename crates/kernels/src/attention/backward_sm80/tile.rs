@@ -26,6 +26,8 @@ pub trait Tile: Changes {
     const GRADIENT_COLUMNS: u32 = QUAD * Self::Gradient::COLS as u32;
     /// Warps that own the same rows, and a share of the gradients' columns each.
     const COLUMN_WARPS: u32 = Self::HeadDim::COLUMNS / Self::GRADIENT_COLUMNS;
+    /// Rows of a warp.
+    const WARP_ROWS: u32 = 8 * Self::S::ROWS as u32;
     /// Rows that a block owns: keys, or queries.
     const OWNED: u32 = Self::CONFIG.owned;
     /// Rows of a step: queries, or keys.
@@ -35,19 +37,21 @@ pub trait Tile: Changes {
     /// What follows from the sizes.
     const CONFIG: BackwardMmaConfig = {
         let config = BackwardMmaConfig {
-            owned: 8 * Self::S::ROWS as u32 * Self::WARPS / Self::COLUMN_WARPS,
+            owned: Self::WARP_ROWS * Self::WARPS / Self::COLUMN_WARPS,
             step: QUAD * Self::S::COLS as u32,
             head_dim: Self::HeadDim::COLUMNS,
             warps: Self::WARPS,
         };
         assert!(config.is_well_formed() && Self::Gradient::ROWS == Self::S::ROWS);
         assert!(config.gradient_columns() == Self::GRADIENT_COLUMNS);
+        assert!(!Self::DROPOUT || matches!(config.step, 16 | 32));
         config
     };
 }
 
 /// A tile of the lists of entries: a lane has `ROWS` rows of each product, its warp eight times as many, and
-/// `COLUMNS` columns of a gradient.
+/// `COLUMNS` columns of a gradient. With `SCORE_MOD` a launch may change scores by more than a positive
+/// factor, or drop weights.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardSm80Tile<
     E,
@@ -56,17 +60,32 @@ pub struct BackwardSm80Tile<
     const STEP: u32,
     const HEAD_DIM: u32,
     const COLUMNS: u32,
+    const SCORE_MOD: bool,
 >(PhantomData<E>);
 
-impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const HEAD_DIM: u32, const COLUMNS: u32> Changes
-    for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM, COLUMNS>
+impl<
+    E,
+    const WARPS: u32,
+    const ROWS: usize,
+    const STEP: u32,
+    const HEAD_DIM: u32,
+    const COLUMNS: u32,
+    const SCORE_MOD: bool,
+> Changes for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM, COLUMNS, SCORE_MOD>
 {
-    const SCORE_MOD: bool = false;
-    const DROPOUT: bool = false;
+    const SCORE_MOD: bool = SCORE_MOD;
+    const DROPOUT: bool = SCORE_MOD;
 }
 
-impl<E, const WARPS: u32, const ROWS: usize, const STEP: u32, const D: u32, const COLUMNS: u32> Tile
-    for BackwardSm80Tile<E, WARPS, ROWS, STEP, D, COLUMNS>
+impl<
+    E,
+    const WARPS: u32,
+    const ROWS: usize,
+    const STEP: u32,
+    const D: u32,
+    const COLUMNS: u32,
+    const SCORE_MOD: bool,
+> Tile for BackwardSm80Tile<E, WARPS, ROWS, STEP, D, COLUMNS, SCORE_MOD>
 where
     E: MmaElement,
     Columns<STEP>: Width,

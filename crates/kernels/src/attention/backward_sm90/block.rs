@@ -5,10 +5,12 @@ use core::marker::PhantomData;
 use super::tile::Tile;
 use crate::attention::stored_ds;
 use crate::mask::{QueryRange, TileMask};
-use crate::params::{BackwardParams, StoredDs};
+use crate::params::BackwardParams;
 use crate::scheduler::{Rows, WorkTile};
 
 /// A block's rows, and the rows of the others that it goes over: once for each query head that shares them.
+///
+/// Of a launch that stores dS it is one tile of a block: of keys, or of queries, whose others are keys.
 #[derive(Clone, Copy)]
 pub(super) struct Block<T> {
     /// Sequence and heads; owning keys, the first of the query heads.
@@ -23,36 +25,47 @@ pub(super) struct Block<T> {
     pub(super) end: u32,
     /// How often it goes over them.
     pub(super) heads: u32,
-    tile: PhantomData<T>,
+    /// Where dS of `work.head` is stored, among the heads whose dS is.
+    pub(super) ds_head: u32,
+    pub(super) tile: PhantomData<T>,
+}
+
+/// Reads the block at hand: from registers, or again from where it was announced.
+pub(super) trait Source<T>: Copy {
+    fn block(self) -> Block<T>;
+}
+
+impl<T: Tile> Source<T> for &Block<T> {
+    #[inline(always)]
+    fn block(self) -> Block<T> {
+        *self
+    }
 }
 
 impl<T: Tile> Block<T> {
-    /// This block's.
+    /// This block's, of a launch in which each has one.
     ///
     /// # Safety
     /// `params` is valid, in a launch as [`backward_sm90`](super::backward_sm90) says.
     #[inline(always)]
     pub(super) unsafe fn new(params: &BackwardParams) -> Self {
         let attention = &params.attention;
-        let (rows, order) = (T::CONFIG.owned(), (params.heads_per_swizzle, params.first_head));
+        let (rows, order) = (T::CONFIG.owned(), params.heads_per_swizzle);
         // SAFETY: valid parameters have no empty axis.
         unsafe {
             if T::OWNS_KEYS {
                 let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), order);
                 let owned = work.tile * rows;
-                let QueryRange { first, end } = if T::STORES_DS {
-                    stored_ds::queries(attention, &work, owned)
-                } else {
-                    QueryRange::of_keys(attention, &work, owned, rows)
-                };
+                let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
-                Self { work, owned, kv_head, first, end, heads, tile: PhantomData }
+                Self { work, owned, kv_head, first, end, heads, ds_head: 0, tile: PhantomData }
             } else {
                 let work = WorkTile::of_swizzle(attention, attention.seqlen_q.div_ceil(rows), order);
                 let owned = work.tile * rows;
                 let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
-                let kv_head = work.kv_head(attention);
-                Self { work, owned, kv_head, first: seen.first, end: seen.end, heads: 1, tile: PhantomData }
+                let (kv_head, heads) = (work.kv_head(attention), 1);
+                let (first, end) = (seen.first, seen.end);
+                Self { work, owned, kv_head, first, end, heads, ds_head: 0, tile: PhantomData }
             }
         }
     }
@@ -82,12 +95,10 @@ impl<T: Tile> Block<T> {
         self.steps_of_head() * self.heads
     }
 
-    /// Bytes of stored dS from the panel before to that of the step which begins with `row`.
+    /// This thread's first piece of stored dS: of its first key, `key` of the sequence's.
     #[inline(always)]
-    pub(super) fn next_panel_distance(&self, params: &BackwardParams, row: u32) -> u64 {
-        let StoredDs { panel_bytes, head_bytes, .. } = params.ds;
-        let others = u64::from(self.steps_of_head()) - 1;
-        if row == self.first { head_bytes - others * panel_bytes } else { panel_bytes }
+    pub(super) fn first_piece(&self, params: &BackwardParams, key: u32) -> u32 {
+        stored_ds::piece(&params.ds, self.ds_head, (self.first, key))
     }
 
     /// First row of the step behind that which begins with `row`, of the same head or of the next.

@@ -3,13 +3,15 @@
 use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
-use super::block::Block;
+use super::block::{Block, Source};
 use super::scores::{self, Place, QueryHead};
-use super::tile::{OwnedRows, StepRows, StepStages, Tile};
+use super::tickets::TileSlots;
+use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Count, Ring};
+use crate::hopper::epilogue::{wait_all, wait_read};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
 use crate::params::{AttentionParams, BackwardParams};
@@ -52,8 +54,8 @@ pub(super) struct Consumer<T: Tile> {
     head: QueryHead,
     /// dK / softmax_scale and dV, or dQ / softmax_scale.
     pub(super) gradients: [T::Gradient; 2],
-    /// Where this thread's first piece of a step's dS is stored.
-    ds_at: u64,
+    /// This thread's first piece of a step's dS.
+    ds_at: u32,
     /// The mask from the first of this warpgroup's rows, and the first of the others, on.
     corner: MaskCorner,
 }
@@ -78,15 +80,14 @@ impl<T: Tile> Consumer<T> {
         // stage when its products are over.
         unsafe {
             let warpgroup = Warpgroup::new();
-            let first_row = WARPGROUP_ROWS * warpgroup.index();
-            let owned = |which| pipeline.owned(which).from_row(first_row).descriptor();
+            let owned = Self::owned(pipeline, warpgroup, 0);
             Self {
                 warpgroup,
                 pipeline,
                 turn: warpgroup.index(),
                 steps: Ring::consumer(pipeline.step_barriers()),
-                owned: [owned(0), owned(1)],
-                others: [pipeline.step(0).descriptor(), pipeline.step(1).descriptor()],
+                owned,
+                others: [pipeline.step(0, 0).descriptor(), pipeline.step(1, 0).descriptor()],
                 s: T::S::ZERO,
                 dp: T::S::ZERO,
                 p: T::Packed::ZERO,
@@ -100,11 +101,17 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Computes and stores this warpgroup's rows of the gradients.
+    /// This warpgroup's rows of both owned tensors of a stage.
+    #[inline(always)]
+    fn owned(pipeline: Pipeline<T>, warpgroup: Warpgroup, stage: u32) -> [Descriptor; 2] {
+        let first_row = WARPGROUP_ROWS * warpgroup.index();
+        [0, 1].map(|which| pipeline.owned(which, stage).from_row(first_row).descriptor())
+    }
+
+    /// Computes and stores this warpgroup's rows of the gradients of a block that has one tile.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
-        let mut steps = block.steps();
-        if steps > 0 {
+        if block.steps() > 0 {
             if self.turn == 1 {
                 self.pass_turn();
             }
@@ -114,31 +121,77 @@ impl<T: Tile> Consumer<T> {
                 self.rows = unsafe { RowStats::load(params, &block.work, row, |i| 8 * i as u32) };
             }
             // SAFETY: the ring's barriers are made, and its stage is never released.
-            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
-            self.begin();
-            self.head = QueryHead::before(block);
-            let mut row = block.first;
-            let owned = block.owned + WARPGROUP_ROWS * self.warpgroup.index();
-            let (query, key) = if T::OWNS_KEYS { (0, owned) } else { (owned, 0) };
-            self.corner = MaskCorner::new(&params.attention, &block.work, query, key);
-            if T::STORES_DS {
-                let key = block.owned + Lane::current(2).row(0);
-                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
-            }
-            while steps > 1 {
-                self.step::<false>(params, block, row);
-                row = block.after(row);
-                if T::STORES_DS {
-                    self.ds_at += block.next_panel_distance(params, row);
-                }
-                steps -= 1;
-            }
-            self.step::<true>(params, block, row);
+            unsafe { Ring::<OwnedStages<T>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.multiply(params, block);
         }
         // Found anew: the loop has no registers to keep it in.
         // SAFETY: the launch is the kernel's.
         let block = unsafe { Block::new(params) };
-        self.store(params, &block);
+        self.store(params, &block, 0);
+        wait_all();
+    }
+
+    /// Computes and stores this warpgroup's rows of the gradients of all tiles of keys that are announced.
+    #[inline(always)]
+    pub(super) fn run_tiles(&mut self, params: &BackwardParams, slots: &mut TileSlots<T>) {
+        if self.turn == 1 {
+            self.pass_turn();
+        }
+        let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
+        while slots.wait_for_keys() {
+            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
+            owned.wait();
+            self.owned = Self::owned(pipeline, warpgroup, owned.stage());
+            self.gradients = [T::Gradient::ZERO; 2];
+            if (&*slots).block().steps() > 0 {
+                self.multiply(params, &*slots);
+            }
+            self.store(params, &(&*slots).block(), owned.stage());
+            // The stage's memory is read by stores until then. All lanes have read the slot.
+            // SAFETY: all lanes of the warp are here.
+            unsafe { wait_read() };
+            let leads = index::reread_thread().is_multiple_of(32);
+            if leads {
+                // SAFETY: as above.
+                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
+            }
+            slots.leave(leads);
+        }
+        wait_all();
+    }
+
+    /// Sums the gradients over all steps, of which there are some; what the block owns is there.
+    #[inline(always)]
+    fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
+        self.begin();
+        self.head = QueryHead::before(&source.block());
+        let Block { work, owned, first, heads, .. } = source.block();
+        let owned = owned + WARPGROUP_ROWS * self.warpgroup.index();
+        let (query, key) = if T::OWNS_KEYS { (0, owned) } else { (owned, 0) };
+        self.corner = MaskCorner::new(&params.attention, &work, query, key);
+        if T::STORES_DS {
+            let key = source.block().owned + Lane::reread(2).row(0);
+            self.ds_at = source.block().first_piece(params, key);
+        }
+        let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
+        while left > 1 || heads > 1 {
+            self.step::<false>(params, source, row);
+            row += T::STEP;
+            left -= 1;
+            if T::STORES_DS {
+                self.ds_at += params.ds.panel_pieces;
+            }
+            if left == 0 {
+                heads -= 1;
+                row = source.block().first;
+                left = source.block().steps_of_head();
+                if T::STORES_DS {
+                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
+                }
+            }
+        }
+        self.step::<true>(params, source, row);
     }
 
     /// The scores of the first step, and dP where that is begun ahead.
@@ -179,13 +232,13 @@ impl<T: Tile> Consumer<T> {
     /// A step whose scores are there, and dP where that is begun ahead; but for the `LAST` with those of the
     /// next.
     #[inline(always)]
-    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
         self.begin_dp();
         // A branch here, a loop below: without them ptxas puts exponentials between products, or behind dP.
         if !T::SCORE_MOD {
             self.mask(&params.attention, row);
         }
-        self.exponentiate(params, block, row);
+        self.exponentiate(params, &source.block(), row);
         let (at_hand, mut next) = (self.steps, self.steps);
         next.advance();
         if !LAST {
@@ -204,7 +257,7 @@ impl<T: Tile> Consumer<T> {
         self.pass_turn();
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(self.ds_at, &self.ds) };
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
         }
         if !LAST {
             self.wait_ahead();
@@ -224,7 +277,7 @@ impl<T: Tile> Consumer<T> {
     /// Begins a sixteenth of K of [`SCORES`], or of V of [`DP`], with the stage at hand, which is there.
     #[inline(always)]
     fn begin_product(&mut self, which: usize, depth: usize) {
-        let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let others = self.others[which].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
         let a = self.owned[which].reread().behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
         let product = if which == SCORES { &mut self.s } else { &mut self.dp };
@@ -259,7 +312,7 @@ impl<T: Tile> Consumer<T> {
             let packed = if of_values { &self.p } else { &self.ds };
             let first = 4 * depth;
             let a = [packed[first], packed[first + 1], packed[first + 2], packed[first + 3]];
-            let others = self.others[which].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
+            let others = self.others[which].behind(const { T::CONFIG.step_bytes() } * stage);
             let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
             // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
             unsafe { self.gradients[which].multiply_rs::<T::Element, true>(a, b, true) };

@@ -4,7 +4,7 @@ use super::block::Block;
 use super::tile::Tile;
 use super::{Consumer, OwnedRows, scores};
 use crate::attention::alignment::row_store::store_rows_by_chunks;
-use crate::hopper::epilogue::{scale_rows, wait_all};
+use crate::hopper::epilogue::scale_rows;
 use crate::hopper::roles::WARP_ROWS;
 use crate::params::{BackwardParams, Strides};
 use crate::ptx::index;
@@ -15,9 +15,10 @@ use crate::tile::simt::GlobalTile;
 pub(super) const FIRST_BARRIER: u32 = 3;
 
 impl<T: Tile> Consumer<T> {
-    /// Stores the rows that exist of this warpgroup's gradients, through the memory of what it owns.
+    /// Begins to store the rows that exist of this warpgroup's gradients, through the memory of what it owns
+    /// in a stage.
     #[inline(always)]
-    pub(super) fn store(&mut self, params: &BackwardParams, block: &Block<T>) {
+    pub(super) fn store(&mut self, params: &BackwardParams, block: &Block<T>, stage: u32) {
         let attention = &params.attention;
         // SAFETY: no other threads use the barrier.
         unsafe { self.warpgroup.sync(FIRST_BARRIER + self.warpgroup.index()) };
@@ -26,22 +27,28 @@ impl<T: Tile> Consumer<T> {
             if scores::drops::<T>(attention) {
                 scale_rows(&mut self.gradients[1], [attention.dropout.scale; 2]);
             }
-            self.store_one(1, block, (params.dv, &params.dv_strides), attention.head_dim_v);
-            self.store_one(0, block, (params.dk, &params.dk_strides), attention.head_dim);
+            self.store_one((1, stage), block, (params.dv, &params.dv_strides), attention.head_dim_v);
+            self.store_one((0, stage), block, (params.dk, &params.dk_strides), attention.head_dim);
         } else {
-            self.store_one(0, block, (params.dq, &params.dq_strides), attention.head_dim);
+            self.store_one((0, stage), block, (params.dq, &params.dq_strides), attention.head_dim);
         }
-        wait_all();
     }
 
     /// Stores a gradient to the view at an address.
     #[inline(always)]
-    fn store_one(&self, which: u32, block: &Block<T>, view: (u64, &Strides), columns: u32) {
+    fn store_one(&self, (which, stage): (u32, u32), block: &Block<T>, view: (u64, &Strides), columns: u32) {
         let warp_row = index::reread_thread() / 32 * WARP_ROWS;
-        let lines = self.pipeline.owned(which).from_row(warp_row);
+        let lines = self.pipeline.owned(which, stage).from_row(warp_row);
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
         unsafe { store_warp(lines, &self.gradients[which as usize], (block, warp_row), view, columns) };
     }
+}
+
+/// The same address: what follows from it would otherwise be computed once for all tiles, and kept in
+/// registers.
+#[inline(always)]
+pub(super) fn reread(address: u64) -> u64 {
+    address + index::unknown(0) as u64
 }
 
 /// Stores those of a warp's 16 rows that exist of a gradient to the view at an address, through these lines:
@@ -59,6 +66,7 @@ pub(super) unsafe fn store_warp<T: Tile>(
 ) {
     let work = &block.work;
     let (rows, head) = if T::OWNS_KEYS { (work.keys, block.kv_head) } else { (work.queries, work.head) };
+    let address = reread(address);
     let target = GlobalTile::of_head::<T::Element>(address, strides, work, head, (rows, columns));
     let first = block.owned + warp_row;
     // SAFETY: the lines are this warp's, whose lanes are here.

@@ -7,12 +7,13 @@ use core::f32::consts::LOG2_E;
 
 use super::block::Block;
 use super::tile::Tile;
+use crate::dropout::fragment::kept_bit;
 use crate::params::AttentionParams;
-use crate::ptx::{bytes, index, math, shared, warp};
+use crate::ptx::{index, math, shared};
 use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
-use crate::tile::mma::{MmaElement as _, QUAD};
+use crate::tile::mma::MmaElement as _;
 
 /// The query head of a step.
 #[derive(Clone, Copy, Default)]
@@ -61,6 +62,9 @@ pub(super) struct Place {
     pub(super) statistics: u32,
 }
 
+/// Keys of a warp.
+const KEYS: u32 = 16;
+
 /// How many queries and keys a thread's score lies behind its first one.
 #[inline(always)]
 const fn behind(score: usize) -> (u32, u32) {
@@ -93,7 +97,12 @@ pub(super) unsafe fn weigh<T: Tile>(
     // SAFETY: the lanes are together, and valid parameters have readable slopes.
     let kept = unsafe {
         head.follow(params, block, place.row);
-        if drops::<T>(params) { kept(params, block.work.batch * params.heads + head.head, place) } else { 0 }
+        if drops::<T>(params) {
+            let head = block.work.batch * params.heads + head.head;
+            params.dropout.kept_of_keys(head, (place.query, place.key), (T::STEP, KEYS))
+        } else {
+            0
+        }
     };
     // SAFETY: the statistics are there.
     unsafe {
@@ -177,25 +186,8 @@ pub(super) fn gradient_of_score<const DROPS: bool>(
     }
 }
 
-/// Which of a thread's weights are kept, each at [`bit_of`].
-///
-/// The lanes of two neighbouring keys need the same draws: each makes those of every second query, and gives
-/// the other one its half.
-///
-/// # Safety
-/// All lanes of the warp call this together.
-#[inline(always)]
-unsafe fn kept(params: &AttentionParams, head: u32, place: &Place) -> u32 {
-    let is_odd = place.key % 2;
-    let own = params.dropout.kept_of_two_keys(head, place.query + is_odd, place.key);
-    // SAFETY: the warp's lanes are together. The value is moved, and nothing is done with it as a number.
-    let other = unsafe { warp::shuffle_xor(f32::from_bits(own), QUAD) }.to_bits();
-    // This lane's key has a half of each: even queries go below, odd ones above.
-    bytes::permute(own, other, if is_odd == 0 { 0x5410 } else { 0x3276 })
-}
-
 /// The bit of a thread's score among those that are kept.
 #[inline(always)]
 const fn bit_of(score: usize) -> u32 {
-    16 * (score as u32 % 2) + score as u32 / 2
+    kept_bit(score / 2 % 2, score / 4 * 2 + score % 2)
 }

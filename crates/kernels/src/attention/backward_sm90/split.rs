@@ -7,17 +7,18 @@
 use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
-use super::block::Block;
+use super::block::{Block, Source};
 use super::epilogue::{FIRST_BARRIER, store_warp};
 use super::scores::{self, Place, QueryHead, gradient_of_score};
-use super::tile::{OwnedRows, StepRows, StepStages, Tile};
+use super::tickets::TileSlots;
+use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::epilogue::{scale_rows, wait_all};
-use crate::hopper::ring::{Count, Ring};
+use crate::hopper::epilogue::{scale_rows, wait_all, wait_read};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WARPS, Warpgroup};
 use crate::mask::MaskCorner;
-use crate::params::BackwardParams;
+use crate::params::{AttentionParams, BackwardParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{barrier, index, math, shared};
 use crate::registers::Registers as _;
@@ -46,8 +47,10 @@ pub(super) struct SplitConsumer<T: Tile, const OF_KEYS: bool> {
     gradient: T::Gradient,
     /// That of the step; of tiles that change scores alone.
     head: QueryHead,
-    /// Where this thread's first piece of a step's dS is stored.
-    ds_at: u64,
+    /// This thread's first piece of a step's dS.
+    ds_at: u32,
+    /// The mask from the first query, and the first of the block's keys, on.
+    corner: MaskCorner,
 }
 
 impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
@@ -72,52 +75,96 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
                 warpgroup: Warpgroup::new(),
                 pipeline,
                 steps: Ring::consumer(pipeline.step_barriers()),
-                owned: pipeline.owned(first).descriptor(),
-                others: [pipeline.step(first).descriptor(), pipeline.step(second).descriptor()],
+                owned: pipeline.owned(first, 0).descriptor(),
+                others: [pipeline.step(first, 0).descriptor(), pipeline.step(second, 0).descriptor()],
                 s: T::S::ZERO,
                 packed: T::Packed::ZERO,
                 gradient: T::Gradient::ZERO,
                 head: QueryHead::default(),
                 ds_at: 0,
+                corner: MaskCorner::default(),
             }
         }
     }
 
-    /// Computes and stores the gradient.
+    /// Computes and stores the gradient of a block that has one tile.
     #[inline(always)]
     pub(super) fn run(&mut self, params: &BackwardParams, block: &Block<T>) {
-        let mut steps = block.steps();
-        if steps > 0 {
-            if OF_KEYS {
-                self.arrive(READ);
-            }
+        if block.steps() > 0 {
             // SAFETY: the ring's barriers are made, and its stage is never released.
-            unsafe { Ring::<Count<1>>::consumer(self.pipeline.owned_barriers()) }.wait();
-            self.begin();
-            self.head = QueryHead::before(block);
-            let mut row = block.first;
-            if OF_KEYS && T::STORES_DS {
-                let key = block.owned + warp_row() + Lane::current(2).group;
-                self.ds_at = stored_ds::piece(params, &block.work, (row, key));
-            }
-            while steps > 1 {
-                self.step::<false>(params, block, row);
-                row = block.after(row);
-                if OF_KEYS && T::STORES_DS {
-                    self.ds_at += block.next_panel_distance(params, row);
-                }
-                steps -= 1;
-            }
-            self.step::<true>(params, block, row);
-            if !OF_KEYS {
-                // The last P has been read too, and its barrier is left as it was found.
-                self.meet(READ);
-            }
+            unsafe { Ring::<OwnedStages<T>>::consumer(self.pipeline.owned_barriers()) }.wait();
+            self.multiply(params, block);
         }
         // Found anew: the loop has no registers to keep it in.
         // SAFETY: the launch is the kernel's.
         let block = unsafe { Block::new(params) };
-        self.store(params, &block);
+        self.store(params, &block, 0);
+        wait_all();
+    }
+
+    /// Computes and stores this warpgroup's gradient of all tiles of keys that are announced.
+    #[inline(always)]
+    pub(super) fn run_tiles(&mut self, params: &BackwardParams, slots: &mut TileSlots<T>) {
+        let pipeline = self.pipeline;
+        while slots.wait_for_keys() {
+            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
+            owned.wait();
+            self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
+            self.gradient = T::Gradient::ZERO;
+            if (&*slots).block().steps() > 0 {
+                self.multiply(params, &*slots);
+            }
+            self.store(params, &(&*slots).block(), owned.stage());
+            // The stage's memory is read by stores until then. All lanes have read the slot.
+            // SAFETY: all lanes of the warp are here.
+            unsafe { wait_read() };
+            let leads = index::reread_thread().is_multiple_of(32);
+            if leads {
+                // SAFETY: as above.
+                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
+            }
+            slots.leave(leads);
+        }
+        wait_all();
+    }
+
+    /// Sums the gradient over all steps, of which there are some; what the block owns is there.
+    #[inline(always)]
+    fn multiply(&mut self, params: &BackwardParams, source: impl Source<T>) {
+        if OF_KEYS {
+            self.arrive(READ);
+        }
+        self.begin();
+        self.head = QueryHead::before(&source.block());
+        let Block { work, owned, first, heads, .. } = source.block();
+        self.corner = MaskCorner::new(&params.attention, &work, 0, owned);
+        if OF_KEYS && T::STORES_DS {
+            let key = source.block().owned + warp_row() + Lane::reread(2).group;
+            self.ds_at = source.block().first_piece(params, key);
+        }
+        let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
+        while left > 1 || heads > 1 {
+            self.step::<false>(params, source, row);
+            row += T::STEP;
+            left -= 1;
+            if OF_KEYS && T::STORES_DS {
+                self.ds_at += params.ds.panel_pieces;
+            }
+            if left == 0 {
+                heads -= 1;
+                row = source.block().first;
+                left = source.block().steps_of_head();
+                if OF_KEYS && T::STORES_DS {
+                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
+                }
+            }
+        }
+        self.step::<true>(params, source, row);
+        if !OF_KEYS {
+            // The last P has been read too, and its barrier is left as it was found.
+            self.meet(READ);
+        }
     }
 
     /// The first product of the first step.
@@ -137,14 +184,14 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
 
     /// A step whose first product is there, but for the `LAST` with that of the next.
     #[inline(always)]
-    fn step<const LAST: bool>(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
+    fn step<const LAST: bool>(&mut self, params: &BackwardParams, source: impl Source<T>, row: u32) {
         if OF_KEYS {
             self.differentiate(params);
         } else {
             if !T::SCORE_MOD {
-                self.mask(params, block, row);
+                self.mask(&params.attention, row);
             }
-            self.exponentiate(params, block, row);
+            self.exponentiate(params, &source.block(), row);
         }
         let at_hand = self.steps;
         self.steps.advance();
@@ -156,7 +203,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         self.warpgroup.commit_products();
         if OF_KEYS && T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(self.ds_at, &self.packed) };
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.packed) };
         }
         // SAFETY: the warpgroup's threads are together.
         unsafe {
@@ -175,7 +222,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     /// Begins a sixteenth of K of the first product with the stage at hand, which is there.
     #[inline(always)]
     fn begin_first(&mut self, depth: usize) {
-        let others = self.others[0].behind(2 * Panels::<StepRows<T>>::BYTES * self.steps.stage());
+        let others = self.others[0].behind(const { T::CONFIG.step_bytes() } * self.steps.stage());
         let owned = if T::SCORE_MOD { self.owned.reread() } else { self.owned };
         let a = owned.behind(Panels::<OwnedRows<T>>::columns(depth as u32)).bits();
         let b = others.behind(Panels::<StepRows<T>>::columns(depth as u32)).bits();
@@ -203,7 +250,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     fn begin_second(&mut self, stage: u32, depth: usize) {
         let a = [0, 1, 2, 3].map(|i| self.packed[4 * depth + i]);
-        let others = self.others[1].behind(2 * Panels::<StepRows<T>>::BYTES * stage);
+        let others = self.others[1].behind(const { T::CONFIG.step_bytes() } * stage);
         let b = others.behind(Panels::<StepRows<T>>::rows(depth as u32)).bits();
         // SAFETY: the stage is there and stays until the wait; the warpgroup's threads are together.
         unsafe { self.gradient.multiply_rs::<T::Element, true>(a, b, true) };
@@ -211,14 +258,12 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
 
     /// Sets the scores of keys that their query does not see to −∞, of the step that begins with `row`.
     #[inline(always)]
-    fn mask(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
-        let attention = &params.attention;
-        let corner = |query, key| MaskCorner::new(attention, &block.work, query, key);
-        if corner(row, block.owned).all_see(attention, WARPGROUP_ROWS, T::STEP) {
+    fn mask(&mut self, attention: &AttentionParams, row: u32) {
+        if self.corner.behind(0, row).all_see(attention, WARPGROUP_ROWS, T::STEP) {
             return;
         }
         let lane = Lane::reread(2);
-        let near = corner(row + lane.column(0), block.owned + warp_row() + lane.group);
+        let near = self.corner.behind(warp_row() + lane.group, row + lane.column(0));
         let mut j = 0;
         while j < T::S::LEN {
             let (query, key) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
@@ -273,7 +318,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     fn weigh(&mut self, params: &BackwardParams, block: &Block<T>, row: u32) {
         // Masked behind softcap, which makes a number of −∞.
         scores::bend::<T>(&params.attention, &mut self.s);
-        self.mask(params, block, row);
+        self.mask(&params.attention, row);
         let (lane, statistics) = (Lane::reread(2), self.statistics());
         let (query, key) = (row + lane.column(0), block.owned + warp_row() + lane.group);
         let place = Place { row, query, key, statistics };
@@ -357,12 +402,13 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         unsafe { barrier::arrive(barrier, BackwardSm90Config::WARPGROUPS * WARPGROUP) };
     }
 
-    /// Stores the rows that exist of the gradient, through the memory of the tensor that this warpgroup read.
+    /// Begins to store the rows that exist of the gradient, through the memory of the tensor that this
+    /// warpgroup read, of a stage.
     #[inline(always)]
-    fn store(&mut self, params: &BackwardParams, block: &Block<T>) {
+    fn store(&mut self, params: &BackwardParams, block: &Block<T>, stage: u32) {
         // SAFETY: no other threads use the barrier.
         unsafe { self.warpgroup.sync(FIRST_BARRIER + OF_KEYS as u32) };
-        let lines = self.pipeline.owned(OF_KEYS as u32).from_row(warp_row());
+        let lines = self.pipeline.owned(OF_KEYS as u32, stage).from_row(warp_row());
         let attention = &params.attention;
         let (view, columns) = if OF_KEYS {
             scale_rows(&mut self.gradient, [attention.softmax_scale; 2]);
@@ -375,7 +421,6 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         };
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
         unsafe { store_warp(lines, &self.gradient, (block, warp_row()), view, columns) };
-        wait_all();
     }
 }
 

@@ -9,7 +9,7 @@ use crate::hopper::ring::Stages;
 use crate::ptx::wgmma::{Accumulator, Format, Span};
 use crate::registers::{Columns, Registers};
 use crate::tile::mma::MmaElement;
-use crate::tile::panels::Extent;
+use crate::tile::panels::{Extent, Extents};
 
 /// What the kernel is compiled for.
 pub trait Tile: Copy {
@@ -26,7 +26,7 @@ pub trait Tile: Copy {
 
     /// Whether a block owns keys, and computes dK and dV; else it owns queries, and computes dQ.
     const OWNS_KEYS: bool;
-    /// Whether it stores dS too, for a launch that computes dQ from it.
+    /// Whether it stores dS too, and goes on to tiles of queries, which compute dQ from it.
     const STORES_DS: bool;
     /// Rows of a step.
     const STEP: u32;
@@ -38,8 +38,12 @@ pub trait Tile: Copy {
 
     /// What follows from the sizes.
     const CONFIG: BackwardSm90Config = {
-        let config =
-            BackwardSm90Config { owns_keys: Self::OWNS_KEYS, step: Self::STEP, head_dim: Self::HEAD_DIM };
+        let config = BackwardSm90Config {
+            owns_keys: Self::OWNS_KEYS,
+            stores_ds: Self::STORES_DS,
+            step: Self::STEP,
+            head_dim: Self::HEAD_DIM,
+        };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP == stored_ds::PANEL);
@@ -87,6 +91,14 @@ impl<T: Tile> Stages for StepStages<T> {
     const COUNT: u32 = T::CONFIG.stages();
 }
 
+/// Tiles of which shared memory holds what a block owns.
+#[derive(Clone, Copy)]
+pub(super) struct OwnedStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for OwnedStages<T> {
+    const COUNT: u32 = T::CONFIG.owned_stages();
+}
+
 /// The rows that a block owns of a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct OwnedRows<T>(PhantomData<T>);
@@ -106,3 +118,16 @@ impl<T: Tile> Extent for StepRows<T> {
     const COLUMNS: u32 = T::HEAD_DIM;
     const ELEMENT_BYTES: u32 = 2;
 }
+
+/// The rows of dQ of a tile of queries, on their way out through the memory of what a tile of keys owns.
+#[derive(Clone, Copy)]
+pub(super) struct QueryRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for QueryRows<T> {
+    const ROWS: u32 = T::CONFIG.queries();
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
+/// A step of keys of a panel of dS.
+pub(super) type DsRows = Extents<{ stored_ds::PANEL }, { stored_ds::PANEL }>;

@@ -2,7 +2,6 @@
 
 #[cfg(target_arch = "nvptx64")]
 mod device {
-    use crate::attention::backward_dq_sm90;
     use crate::attention::backward_sm90;
     use crate::element::Bf16;
     use crate::element::F16;
@@ -12,415 +11,274 @@ mod device {
     use crate::ptx::tma::parameter_address;
 
     #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, 64, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, 64, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_sm90_f16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_f16_m64_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, 64, 128, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_sm90_bf16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_sm90_bf16_m64_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 128, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d144(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d144");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 144, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d144(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d144");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 144, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d160");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d160");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d192")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d192(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d192(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d192");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 192, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d192")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d192(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d192(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d192");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 192, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d256")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d256(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d256(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d256");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 256, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d256")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d256(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d256(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d256");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 256, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d64_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d64_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d64_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d96_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d96_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d96_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d96_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 96, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d128_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d160_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d160_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d192_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d192_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d192_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d192_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 192, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d192_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d192_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d192_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d192_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 192, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d256_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d256_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d256_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d256_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 256, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d256_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d256_score_mod(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d256_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d256_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 256, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, false, 128, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, false, 128, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, false, 128, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d96")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d96(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d96");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, false, 128, 96, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_f16_m128_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_f16_m128_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_f16_m128_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, false, 128, 128, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_queries_sm90_bf16_m128_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
+    unsafe extern "ptx-kernel" fn backward_queries_sm90_bf16_m128_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_queries_sm90_bf16_m128_n128_d128");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, false, 128, 128, false>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m256_n64_d64")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m256_n64_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m256_n64_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 64>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m256_n64_d64")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m256_n64_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m256_n64_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 64>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d64")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 64>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d64")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d64(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 64>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m256_n64_d96")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m256_n64_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m256_n64_d96");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 96>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m256_n64_d96")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m256_n64_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m256_n64_d96");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 96>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d96")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d96");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 96>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d96")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d96(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d96");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 96>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m256_n64_d128")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m256_n64_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m256_n64_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 128>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m256_n64_d128")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m256_n64_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m256_n64_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 128>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d128")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 128>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d128")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d128(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 128>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d144(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d144");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 144>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d144(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d144");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 144>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d160(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d160");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 160>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d160(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d160");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 160>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d192")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d192(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d192");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 192>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d192")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d192(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d192");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 192>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_f16_m128_n64_d256")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_f16_m128_n64_d256(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_f16_m128_n64_d256");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 256>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_dq_sm90_bf16_m128_n64_d256")]
-    unsafe extern "ptx-kernel" fn backward_dq_sm90_bf16_m128_n64_d256(mapped: Mapped<[TensorMap; 4], BackwardParams>) {
-        let maps = parameter_address!("backward_dq_sm90_bf16_m128_n64_d256");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 256>>(&mapped.params, maps) }
     }
 }
 
 #[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
-    use crate::attention::backward_dq_sm90;
     use crate::attention::backward_sm90;
     use crate::element::Bf16;
     use crate::element::F16;
@@ -465,25 +323,5 @@ pub(in crate::entries) mod native {
         ("backward_queries_sm90_bf16_m128_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, false, 128, 96, false>>)),
         ("backward_queries_sm90_f16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, false, 128, 128, false>>)),
         ("backward_queries_sm90_bf16_m128_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, false, false, 128, 128, false>>)),
-        ("backward_dq_sm90_f16_m256_n64_d64", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 64>>)),
-        ("backward_dq_sm90_bf16_m256_n64_d64", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 64>>)),
-        ("backward_dq_sm90_f16_m128_n64_d64", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 64>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d64", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 64>>)),
-        ("backward_dq_sm90_f16_m256_n64_d96", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 96>>)),
-        ("backward_dq_sm90_bf16_m256_n64_d96", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 96>>)),
-        ("backward_dq_sm90_f16_m128_n64_d96", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 96>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d96", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 96>>)),
-        ("backward_dq_sm90_f16_m256_n64_d128", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 256, 128>>)),
-        ("backward_dq_sm90_bf16_m256_n64_d128", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 256, 128>>)),
-        ("backward_dq_sm90_f16_m128_n64_d128", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 128>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d128", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 128>>)),
-        ("backward_dq_sm90_f16_m128_n64_d144", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 144>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d144", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 144>>)),
-        ("backward_dq_sm90_f16_m128_n64_d160", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 160>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d160", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 160>>)),
-        ("backward_dq_sm90_f16_m128_n64_d192", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 192>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d192", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 192>>)),
-        ("backward_dq_sm90_f16_m128_n64_d256", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<F16, 128, 256>>)),
-        ("backward_dq_sm90_bf16_m128_n64_d256", Run::MappedBackward(backward_dq_sm90::backward_dq_sm90::<backward_dq_sm90::BackwardDqSm90Tile<Bf16, 128, 256>>)),
     ];
 }

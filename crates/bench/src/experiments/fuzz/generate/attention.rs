@@ -50,8 +50,7 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     let mut kernels = BackwardKernel::of_backend(backend).to_vec();
     kernels.retain(|&kernel| kernel != BackwardKernel::BackwardSm90);
     let run = if draw.once_in(3) { draw.pick(&kernels).name() } else { "" };
-    let unfit = run == BackwardKernel::BackwardSm80.name()
-        && (dtype == DType::F32 || forward.dropout > 0.0 || changes_scores(&forward));
+    let unfit = run == BackwardKernel::BackwardSm80.name() && dtype == DType::F32;
     let mut run = if unfit { String::new() } else { run.to_owned() };
     if run.is_empty() && backend != BackendKind::Cpu && draw.once_in(6) {
         run = backward_entry(draw, &forward).unwrap_or_default();
@@ -60,23 +59,26 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
     Backward { forward, dout, dq, dk, dv, dlse, no_dsinks, run }
 }
 
-fn changes_scores(case: &Attention) -> bool {
-    case.softcap > 0.0 || case.alibi != HeadList::Off || case.scale.is_some_and(|scale| scale <= 0.0)
+/// Whether entries of tensor cores must be those that change scores and drop weights.
+fn needs_score_mod(case: &Attention) -> bool {
+    let changes_scores = case.softcap > 0.0 || case.alibi != HeadList::Off;
+    changes_scores || case.scale.is_some_and(|scale| scale <= 0.0) || case.dropout > 0.0
 }
 
-/// An entry of `backward_simt`, or of `backward_sm80` where it takes the problem.
+/// An entry of `backward_sm80`, or of `backward_simt` in fp32, and by chance where scores are changed.
 fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardQueries, BackwardQueriesDropout,
-        BackwardQueriesSm80,
+        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardQueries,
+        BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
     };
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
-    let algorithms = if case.dropout > 0.0 {
-        [BackwardKeysDropout, BackwardQueriesDropout]
-    } else if case.dtype == DType::F32 || changes_scores(case) {
-        [BackwardKeys, BackwardQueries]
-    } else {
-        [BackwardKeysSm80, BackwardQueriesSm80]
+    let needs_score_mod = needs_score_mod(case);
+    let on_fma = case.dtype == DType::F32 || needs_score_mod && draw.once_in(2);
+    let algorithms = match (on_fma, case.dropout > 0.0) {
+        (true, true) => [BackwardKeysDropout, BackwardQueriesDropout],
+        (true, false) => [BackwardKeys, BackwardQueries],
+        _ if needs_score_mod => [BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod],
+        _ => [BackwardKeysSm80, BackwardQueriesSm80],
     };
     let fits = |entry: &&Entry| algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest);
     let all: Vec<_> = entries().filter(fits).collect();
