@@ -214,12 +214,7 @@ fn launches(
         launches: Vec::new(),
         unaligned: Vec::new(),
         workspace_bytes: stored::delta_bytes(forward),
-        reasons: vec![
-            why,
-            "a launch that owns keys and one that owns queries, so that nothing is added up by atomics and each run gives the \
-             same bits"
-                .to_owned(),
-        ],
+        reasons: vec![why, "nothing is added up by atomics, so that each run gives the same bits".to_owned()],
     };
     let (mut heads, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
@@ -235,16 +230,7 @@ fn launches(
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
     }
-    if way.contains(&Algorithm::BackwardKeysDsSm90ScoreMod) {
-        plan.reasons
-            .push("by the entries that change scores and drop weights; they store dS alone".to_owned());
-    }
-    if way.contains(&Algorithm::BackwardKeysSm80ScoreMod) {
-        plan.reasons.push("by the entries that change scores and drop weights".to_owned());
-    }
-    if way.contains(&Algorithm::BackwardKeysDropout) {
-        plan.reasons.push("dropout: by the entries that draw again which weights were kept".to_owned());
-    }
+    plan.reasons.extend(way_reason(way).map(str::to_owned));
     let mut entries = Vec::new();
     for algorithm in first_launches(problem).into_iter().chain(way.iter().copied()) {
         let (entry, order) = match asked.filter(|entry| entry.algorithm == algorithm) {
@@ -258,27 +244,48 @@ fn launches(
         entries.push(entry);
     }
     let storing = entries.iter().find(|entry| entry.algorithm.stores_ds());
-    let stored = storing.zip(heads).map(|(entry, heads)| {
-        let tiles = Tiles::of(entry);
-        Stored::new(forward, device, tiles, heads)
-    });
+    let stored = storing.zip(heads).map(|(entry, ring)| Stored::new(forward, device, Tiles::of(entry), ring));
+    if let Some(stored) = stored {
+        checked_grid(stored.tiles(forward))?;
+        plan.reasons.push(stored.reason(forward, device));
+    }
     if kernel == BackwardKernel::BackwardSm90 {
         plan.workspace_bytes = packed::workspace_bytes(forward, &copies, stored);
     }
     let details = LaunchDetails { copies, stored, part: Part::default() };
     for entry in entries {
-        match stored {
-            Some(stored) if entry.algorithm.stores_ds() => {
-                checked_grid(stored.tiles(forward))?;
-                for part in stored.parts(forward, device) {
-                    let details = LaunchDetails { part, ..details };
-                    plan.launches.push(Launch { details, ..Launch::new(entry, part.blocks) });
-                }
-            }
-            _ => plan.launches.push(Launch { details, ..Launch::new(entry, grid(problem, entry)?) }),
-        }
+        plan.launches.extend(launches_of(problem, device, entry, details)?);
     }
     Ok(plan)
+}
+
+/// Why entries of their own are taken, where they are.
+fn way_reason(way: &[Algorithm]) -> Option<&'static str> {
+    way.iter().find_map(|algorithm| match algorithm {
+        Algorithm::BackwardKeysDsSm90ScoreMod => {
+            Some("by the entries that change scores and drop weights; they store dS alone")
+        }
+        Algorithm::BackwardKeysSm80ScoreMod => Some("by the entries that change scores and drop weights"),
+        Algorithm::BackwardKeysDropout => {
+            Some("dropout: by the entries that draw again which weights were kept")
+        }
+        _ => None,
+    })
+}
+
+/// The launches of an entry: several, where dS of all key/value heads does not fit.
+fn launches_of(
+    problem: &BackwardProblem,
+    device: &Device,
+    entry: &'static Entry,
+    details: LaunchDetails,
+) -> Result<Vec<Launch<BackwardProblem>>> {
+    let Some(stored) = details.stored.filter(|_| entry.algorithm.stores_ds()) else {
+        return Ok(vec![Launch { details, ..Launch::new(entry, grid(problem, entry)?) }]);
+    };
+    let launch =
+        |part: Part| Launch { details: LaunchDetails { part, ..details }, ..Launch::new(entry, part.blocks) };
+    Ok(stored.parts(problem.forward(), device).into_iter().map(launch).collect())
 }
 
 /// Blocks of a launch whose blocks have one tile each.

@@ -1,0 +1,132 @@
+//! About how long the launches of a backward pass take on Hopper.
+
+use fa_kernels::attention::stored_ds::GRANULE;
+
+use super::Tiles;
+use crate::{Device, Problem};
+
+/// Cycles of launches, as estimated. Fitted to an H200 at 1.7 GHz, head_dim 64 and 128, sequences of 4,096
+/// and 16,384 rows.
+pub(super) struct Estimate<'a> {
+    forward: &'a Problem,
+    multiprocessors: f64,
+    /// Cycles of a product of a granule of queries and one of keys.
+    product: f64,
+}
+
+/// What a step over a granule of both costs beside its products.
+struct StepCycles;
+
+impl StepCycles {
+    /// Owning keys.
+    const KEYS: f64 = 1_350.0;
+    /// Owning keys, where dS is stored.
+    const KEYS_DS: f64 = 1_650.0;
+    /// As [`Self::KEYS_DS`], where two warpgroups split roles, in products.
+    const SPLIT_ROLES: f64 = 3.5;
+    /// Owning queries.
+    const QUERIES: f64 = 650.0;
+}
+
+impl<'a> Estimate<'a> {
+    /// Cycles that a launch takes beside its blocks.
+    const LAUNCH: f64 = 6_000.0;
+    /// Cycles in which a granule of dS is read, with its share of K, while all multiprocessors read.
+    const READ: f64 = 1_700.0;
+    /// The same while most do not.
+    const READ_ALONE: f64 = 1_000.0;
+    /// What a tile takes beside its steps.
+    const END_OF_KEYS: f64 = 6_000.0;
+    /// As [`Self::END_OF_KEYS`].
+    const END_OF_QUERIES: f64 = 5_000.0;
+    /// Blocks that take tiles of queries alone, of what their share is.
+    const QUERIES_ALONE: f64 = 0.9;
+    /// Share of the tensor cores' time that a product of dS takes where memory is quick enough.
+    const OF_DS: f64 = 0.75;
+
+    pub(super) fn new(forward: &'a Problem, device: &Device) -> Self {
+        let columns = (forward.head_dim() + forward.head_dim_v()) as f64 / 2.0;
+        Self {
+            forward,
+            multiprocessors: f64::from(device.multiprocessors.max(1)),
+            product: f64::from(GRANULE * GRANULE) * columns / 2_048.0,
+        }
+    }
+
+    /// A launch of so many blocks, that each go over so many rows of the other side, at so many cycles for a
+    /// granule of these and so many at their end.
+    fn launch(&self, blocks: usize, others: usize, (cycles, end): (f64, f64)) -> f64 {
+        let longest = others.div_ceil(GRANULE as usize) as f64 * cycles;
+        let rounds = blocks as f64 / self.multiprocessors;
+        let blocks_cycles = if self.forward.causal() {
+            // Long blocks go first, and short ones fill up.
+            (rounds * (longest / 2.0 + end)).max(longest + end)
+        } else {
+            rounds.ceil() * (longest + end)
+        };
+        Self::LAUNCH + blocks_cycles
+    }
+
+    /// The launch that owns keys, of so many key/value heads. (Where roles are split, blocks are half as long
+    /// and twice as many.)
+    fn owning_keys(&self, kv_heads: usize, beside: f64) -> f64 {
+        let blocks = self.forward.seqlen_k().div_ceil(GRANULE as usize) * kv_heads;
+        let queries = self.forward.seqlen_q() * self.forward.group();
+        self.launch(blocks, queries, (4.0 * self.product + beside, Self::END_OF_KEYS))
+    }
+
+    /// The product of dS and K, of so many query heads, in a launch of its own.
+    fn of_ds(&self, heads: usize) -> f64 {
+        let blocks = self.forward.seqlen_q().div_ceil(2 * GRANULE as usize) * heads;
+        // Few blocks have memory for themselves.
+        let read = Self::READ * (blocks as f64 / self.multiprocessors).min(1.0);
+        let cycles = (self.product / Self::OF_DS).max(read);
+        self.launch(blocks, self.forward.seqlen_k(), (2.0 * cycles, Self::END_OF_QUERIES))
+    }
+
+    /// Both launches of so many units where dS is stored.
+    pub(super) fn stored(&self, units: usize) -> f64 {
+        self.owning_keys(units, StepCycles::KEYS_DS) + self.of_ds(units * self.forward.group())
+    }
+
+    /// Cycles of a unit's tiles of keys, and of its tiles of queries, beside each other on one
+    /// multiprocessor.
+    fn of_unit(&self, tiles: Tiles) -> (f64, f64) {
+        let granules = |rows: usize| rows.div_ceil(GRANULE as usize) as f64;
+        let forward = self.forward;
+        let pairs = granules(forward.seqlen_q()) * granules(forward.seqlen_k()) * forward.group() as f64;
+        let pairs = if forward.causal() { pairs / 2.0 } else { pairs };
+        let (of_keys, of_queries) = tiles.of_unit(forward);
+        let beside = if tiles.keys < GRANULE as usize {
+            StepCycles::SPLIT_ROLES * self.product
+        } else {
+            StepCycles::KEYS_DS
+        };
+        let keys = pairs * (4.0 * self.product + beside) + of_keys as f64 * Self::END_OF_KEYS;
+        let product = (self.product / Self::OF_DS).max(Self::READ_ALONE);
+        (keys, pairs * product + of_queries as f64 * Self::END_OF_QUERIES)
+    }
+
+    /// Which share of the blocks of one launch take tiles of queries alone; blocks that are done with keys
+    /// take what is left of them.
+    pub(super) fn share_of_queries(&self, tiles: Tiles) -> f64 {
+        let (keys, queries) = self.of_unit(tiles);
+        Self::QUERIES_ALONE * queries / (keys + queries)
+    }
+
+    /// One launch of all units.
+    pub(super) fn streamed(&self, units: usize) -> f64 {
+        let tiles = Tiles { keys: GRANULE as usize, queries: 2 * GRANULE as usize };
+        let (keys, queries) = self.of_unit(tiles);
+        let longest = keys / tiles.of_unit(self.forward).0 as f64;
+        Self::LAUNCH + longest + units as f64 * (keys + queries) / self.multiprocessors
+    }
+
+    /// Both launches where each computes its own scores.
+    pub(super) fn recomputed(&self, kv_heads: usize) -> f64 {
+        let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * kv_heads * self.forward.group();
+        let cycles = 3.0 * self.product + StepCycles::QUERIES;
+        self.owning_keys(kv_heads, StepCycles::KEYS)
+            + self.launch(blocks, self.forward.seqlen_k(), (cycles, Self::END_OF_QUERIES))
+    }
+}
