@@ -8,7 +8,7 @@
 //! dK, of the same 64 keys.
 //!
 //! A launch that stores dS computes dQ too, without computing scores twice. Its blocks stay on their
-//! multiprocessors and take tiles, most of them of keys and some of queries ([`tickets`]); a tile is copied
+//! multiprocessors and take tiles, most of them of keys and some of queries (`tickets.rs`); a tile is copied
 //! while the one before is multiplied.
 //!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared

@@ -253,9 +253,11 @@ mod tests {
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
         let whole = BackwardSm90Config { stores_ds: true, ..keys };
-        assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, 231_104));
+        let bytes = (128 << 10) + 3 * ((32 << 10) + 512 + 64) + 32 + 160;
+        assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, bytes));
         let narrow = BackwardSm90Config { head_dim: 64, ..whole };
-        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (24 << 10, 2, 3));
+        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (16 << 10, 2, 3));
+        assert_eq!((narrow.queries(), narrow.queries_step_bytes()), (256, 40 << 10));
         let wide = BackwardSm90Config { owns_keys: true, stores_ds: true, step: 64, head_dim: 256 };
         assert_eq!((wide.owned(), wide.stages(), wide.accumulators()), (64, 2, 176));
         assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));

@@ -130,7 +130,7 @@ impl Algorithm {
         )
     }
 
-    /// Whether it stores dS for [`Self::BackwardDqSm90`].
+    /// Whether it stores dS, and computes all gradients.
     pub const fn stores_ds(self) -> bool {
         matches!(self, Self::BackwardKeysDsSm90 | Self::BackwardKeysDsSm90ScoreMod)
     }
