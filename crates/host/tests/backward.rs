@@ -503,7 +503,7 @@ fn each_schedule_gives_changed_scores_the_same_bits() {
 fn heads_take_turns_in_memory_within_a_launch() {
     let case = Case {
         dtype: DType::F16,
-        shape: [70, 20, 30, 2, 2, 8],
+        shape: [70, 20, 30, 2, 1, 8],
         head_dim_v: None,
         orders: [Order::Bshd; 3],
         options: Options { causal: true, ..Options::default() },
@@ -513,7 +513,8 @@ fn heads_take_turns_in_memory_within_a_launch() {
     let workers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let run = |seed, limit| {
         let backend = Backend::simulator(seed);
-        let request = BackwardRequest { workspace_limit: Some(limit), ..BackwardRequest::default() };
+        let entry = Some("backward_keys_ds_sm90_f16_m64_n128_d64".to_owned());
+        let request = BackwardRequest { entry, workspace_limit: Some(limit), ..BackwardRequest::default() };
         let plan = backend.plan(&made.problem, &request).unwrap();
         assert_eq!((plan.kernel(), plan.launches().len()), (BackwardKernel::BackwardSm90, 2));
         let ran = workers.install(|| made.run_plan(&backend, plan)).unwrap();
