@@ -217,9 +217,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "(self.end - self.end % CHUNK).max(first)",
                 "self.end.next_multiple_of(CHUNK).max(first)",
             ),
-            defect(
+            nth(
                 "panel_fence",
                 "rows are not fenced for the copies that take them",
+                2,
                 "fence::proxy_async();",
                 "",
             ),
