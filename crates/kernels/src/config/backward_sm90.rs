@@ -229,9 +229,7 @@ impl BackwardSm90Config {
             return Err(reason);
         }
         let (accumulators, limit) = (self.accumulators(), Self::REGISTERS.0);
-        // Where tiles are announced, what belongs to them is read again from their slots.
-        let others = if self.stores_ds { OTHER_REGISTERS - 8 } else { OTHER_REGISTERS };
-        let needed = accumulators.saturating_add(others);
+        let needed = accumulators.saturating_add(OTHER_REGISTERS);
         if needed > limit as u64 {
             let threads = Self::THREADS;
             return Err(Infeasible::Registers { needed, accumulators, limit, threads, blocks: 1 });

@@ -241,31 +241,31 @@ pub(super) const fn backward_queries_sm80_score_mod(
     Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
 }
 
+/// Of `backward_sm90`: rows of a step, HEAD_DIM.
+const fn backward_sm90(algorithm: Algorithm, step: u32, head_dim: u32) -> Line {
+    let owns_keys = !matches!(algorithm, Algorithm::BackwardQueriesSm90);
+    let config = BackwardSm90Config { owns_keys, stores_ds: algorithm.stores_ds(), step, head_dim };
+    of(algorithm, Config::BackwardSm90(config), HALF, 1)
+}
+
 /// Rows of a step, HEAD_DIM.
 pub(super) const fn backward_keys_sm90(step: u32, head_dim: u32) -> Line {
-    let config =
-        Config::BackwardSm90(BackwardSm90Config { owns_keys: true, stores_ds: false, step, head_dim });
-    of(Algorithm::BackwardKeysSm90, config, HALF, 1)
+    backward_sm90(Algorithm::BackwardKeysSm90, step, head_dim)
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
-    let config =
-        Config::BackwardSm90(BackwardSm90Config { owns_keys: true, stores_ds: true, step, head_dim });
-    of(Algorithm::BackwardKeysDsSm90, config, HALF, 1)
+    backward_sm90(Algorithm::BackwardKeysDsSm90, step, head_dim)
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_keys_ds_sm90_score_mod(step: u32, head_dim: u32) -> Line {
-    let kernel = Kernel::Attention(Algorithm::BackwardKeysDsSm90ScoreMod);
-    Line { kernel, ..backward_keys_ds_sm90(step, head_dim) }
+    backward_sm90(Algorithm::BackwardKeysDsSm90ScoreMod, step, head_dim)
 }
 
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_queries_sm90(step: u32, head_dim: u32) -> Line {
-    let config =
-        Config::BackwardSm90(BackwardSm90Config { owns_keys: false, stores_ds: false, step, head_dim });
-    of(Algorithm::BackwardQueriesSm90, config, HALF, 1)
+    backward_sm90(Algorithm::BackwardQueriesSm90, step, head_dim)
 }
 
 const fn product(

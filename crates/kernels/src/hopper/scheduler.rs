@@ -84,26 +84,28 @@ impl<A: Announced> Slots<A> {
     /// Announces what `write` stores to the slot at the address that it is given.
     #[inline(always)]
     pub fn announce(&mut self, write: impl FnOnce(u32)) {
+        let (slot, ring) = self.wait_empty();
+        write(slot);
+        ring.fill();
+        self.ring.advance();
+    }
+
+    /// Waits until all have left the slot at hand, and gives its address, and the ring where it is.
+    #[inline(always)]
+    fn wait_empty(&self) -> (u32, Ring<Count<SLOTS>>) {
         // What follows from the address would otherwise be computed once, and kept in registers.
         let slots = index::unknown(self.address);
         // SAFETY: the ring's barriers count from the slots.
         let ring = unsafe { self.ring.behind(slots) };
         ring.wait_empty();
-        write(slots + A::BYTES * ring.stage());
-        ring.fill();
-        self.ring.advance();
+        (slots + A::BYTES * ring.stage(), ring)
     }
 
     /// Waits until all have left the slot at hand, and gives its address, for [`Self::fill`] after it is
     /// written.
     #[inline(always)]
     pub fn acquire(&self) -> u32 {
-        // What follows from the address would otherwise be computed once, and kept in registers.
-        let slots = index::unknown(self.address);
-        // SAFETY: the ring's barriers count from the slots.
-        let ring = unsafe { self.ring.behind(slots) };
-        ring.wait_empty();
-        slots + A::BYTES * ring.stage()
+        self.wait_empty().0
     }
 
     /// Writes a word of all slots.

@@ -10,7 +10,7 @@ use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::epilogue::{wait_all, wait_read};
+use crate::hopper::epilogue::wait_all;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPGROUP, WARPGROUP_ROWS, Warpgroup};
 use crate::mask::MaskCorner;
@@ -138,25 +138,14 @@ impl<T: Tile> Consumer<T> {
             self.pass_turn();
         }
         let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
-        while slots.wait_for_keys() {
-            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
-            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
-            owned.wait();
-            self.owned = Self::owned(pipeline, warpgroup, owned.stage());
+        while let Some(stage) = slots.next_of_keys(pipeline) {
+            self.owned = Self::owned(pipeline, warpgroup, stage);
             self.gradients = [T::Gradient::ZERO; 2];
             if (&*slots).block().steps() > 0 {
                 self.multiply(params, &*slots);
             }
-            self.store(params, &(&*slots).block(), owned.stage());
-            // The stage's memory is read by stores until then. All lanes have read the slot.
-            // SAFETY: all lanes of the warp are here.
-            unsafe { wait_read() };
-            let leads = index::reread_thread().is_multiple_of(32);
-            if leads {
-                // SAFETY: as above.
-                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
-            }
-            slots.leave(leads);
+            self.store(params, &(&*slots).block(), stage);
+            slots.leave_keys(pipeline);
         }
         wait_all();
     }

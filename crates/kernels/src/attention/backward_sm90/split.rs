@@ -14,7 +14,7 @@ use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
-use crate::hopper::epilogue::{scale_rows, wait_all, wait_read};
+use crate::hopper::epilogue::{scale_rows, wait_all};
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP, WARPGROUP_ROWS, WARPS, Warpgroup};
 use crate::mask::MaskCorner;
@@ -106,25 +106,14 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
     #[inline(always)]
     pub(super) fn run_tiles(&mut self, params: &BackwardParams, slots: &mut TileSlots<T>) {
         let pipeline = self.pipeline;
-        while slots.wait_for_keys() {
-            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
-            let owned = unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
-            owned.wait();
-            self.owned = pipeline.owned(OF_KEYS as u32, owned.stage()).descriptor();
+        while let Some(stage) = slots.next_of_keys(pipeline) {
+            self.owned = pipeline.owned(OF_KEYS as u32, stage).descriptor();
             self.gradient = T::Gradient::ZERO;
             if (&*slots).block().steps() > 0 {
                 self.multiply(params, &*slots);
             }
-            self.store(params, &(&*slots).block(), owned.stage());
-            // The stage's memory is read by stores until then. All lanes have read the slot.
-            // SAFETY: all lanes of the warp are here.
-            unsafe { wait_read() };
-            let leads = index::reread_thread().is_multiple_of(32);
-            if leads {
-                // SAFETY: as above.
-                unsafe { slots.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
-            }
-            slots.leave(leads);
+            self.store(params, &(&*slots).block(), stage);
+            slots.leave_keys(pipeline);
         }
         wait_all();
     }

@@ -7,10 +7,12 @@
 
 use core::marker::PhantomData;
 
+use super::Pipeline;
 use super::block::{Block, Source};
-use super::tile::Tile;
+use super::tile::{OwnedStages, Tile};
 use crate::attention::backward_tiles::{self as tiles, EMPTY, KIND, OF_KEYS, OF_QUERIES};
 use crate::config::BackwardSm90Config;
+use crate::hopper::epilogue::wait_read;
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{BackwardParams, Tickets};
 use crate::ptx::{fence, global, index, shared};
@@ -39,6 +41,33 @@ impl<T: Tile> TileSlots<T> {
     #[inline(always)]
     pub(super) fn wait_for_keys(&self) -> bool {
         self.wait() && self.word(KIND) == OF_KEYS
+    }
+
+    /// Waits for the next tile of keys, if there is one, and for what it owns, and gives the stage of that.
+    #[inline(always)]
+    pub(super) fn next_of_keys(&self, pipeline: Pipeline<T>) -> Option<u32> {
+        if !self.wait_for_keys() {
+            return None;
+        }
+        // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+        let owned = unsafe { self.ring::<OwnedStages<T>>(pipeline.owned_barriers()) };
+        owned.wait();
+        Some(owned.stage())
+    }
+
+    /// Leaves the tile of keys at hand, and the stage of what it owns, which gradients have left through. All
+    /// lanes of the warp call this together.
+    #[inline(always)]
+    pub(super) fn leave_keys(&mut self, pipeline: Pipeline<T>) {
+        // The stage's memory is read by stores until then. All lanes have read the slot.
+        // SAFETY: all lanes of the warp are here.
+        unsafe { wait_read() };
+        let leads = index::reread_thread().is_multiple_of(32);
+        if leads {
+            // SAFETY: the ring's barriers are made, and each warp leaves its stages, one for each tile.
+            unsafe { self.ring::<OwnedStages<T>>(pipeline.owned_barriers()) }.release();
+        }
+        self.leave(leads);
     }
 
     /// Waits for the next tile of queries, and says whether there is one.

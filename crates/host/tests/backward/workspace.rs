@@ -1,0 +1,161 @@
+//! What lies in the workspace: copies, and dS in as many launches as a limit leaves room for. No bit shows it.
+
+use flash_attention::backward::{
+    BackwardInputs, BackwardKernel, BackwardOutputs, BackwardProblem, BackwardRequest,
+};
+use flash_attention::forward::Dropout;
+use flash_attention::operation::Launch;
+use flash_attention::{Backend, BackendKind, DType, Options, Problem, TensorLayout, Tensors};
+use half::{bf16, f16};
+
+use crate::common::{Case, Order, sinks_of};
+use crate::made::{Made, Ran, packed, with};
+
+/// The contiguous tensors of head_dim 129, in which hardly a row starts at a multiple of 16 bytes.
+#[test]
+fn head_dim_129_runs_on_hopper_in_both_layouts() {
+    for (order, causal) in [(Order::Bshd, false), (Order::Bhsd, true)] {
+        let case = Case {
+            dtype: DType::F16,
+            shape: [2, 90, 130, 3, 2, 129],
+            head_dim_v: None,
+            orders: [order; 3],
+            options: Options { causal, ..Options::default() },
+            seed: 12,
+        };
+        let made = Made::<f16>::of_case(&case);
+        let plan = Backend::simulator(4).plan(&made.problem, &BackwardRequest::default()).unwrap();
+        let names: Vec<_> = plan.launches().iter().map(|launch| launch.entry.name).collect();
+        assert_eq!(names, ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m64_n64_d144"]);
+        made.check(&Backend::simulator(4), &BackwardRequest::default()).unwrap();
+    }
+}
+
+/// What is aligned by its strides alone: views that start in the middle of a buffer. They are copied where
+/// the workspace holds that.
+#[test]
+fn tensors_may_start_at_any_address() {
+    let behind_one = |values: &[f16]| [&[f16::NAN], values].concat();
+    for (head_dim, seqlen, is_copied) in [(64, 300, true), (136, 40, false)] {
+        let layout = TensorLayout::bshd(1, seqlen, 2, head_dim);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let made = Made::<f16>::new(problem, layouts, 3);
+        let backend = Backend::simulator(2);
+        let plan = backend.plan(&made.problem, &BackwardRequest::default()).unwrap();
+        let copies = |of: &[Launch<BackwardProblem>]| of.iter().any(|launch| launch.entry.name == "pack");
+        assert_eq!([plan.launches(), plan.unaligned()].map(copies), [false, is_copied]);
+        let [q, k, v] = made.inputs.each_ref().map(|values| behind_one(values));
+        let (o, dout) = (behind_one(&made.o), behind_one(&made.dout));
+        let inputs = BackwardInputs {
+            q: &q[1..],
+            k: &k[1..],
+            v: &v[1..],
+            o: &o[1..],
+            dout: &dout[1..],
+            ..made.inputs()
+        };
+        let mut gradients = [(); 3].map(|()| vec![f16::from_f32(-77.0); layout.span() + 2]);
+        let [dq, dk, dv] = &mut gradients;
+        let outputs = BackwardOutputs { dq: &mut dq[1..], dk: &mut dk[1..], dv: &mut dv[1..], dsinks: None };
+        backend.run(&plan, inputs, outputs).unwrap();
+        let canaries = gradients.each_ref().map(|values| [values[0], values[layout.span() + 1]]);
+        assert!(canaries.as_flattened().iter().all(|value| value.to_f32() == -77.0));
+        let gradients = gradients.map(|values| values[1..].to_vec());
+        let report = Ran { gradients, dsinks: None, plan }.report(&made);
+        assert!(report.passed(), "{report}");
+    }
+}
+
+#[test]
+fn each_schedule_gives_the_same_bits() {
+    let options = Options { causal: true, sinks: Some(sinks_of(4)), ..Options::default() };
+    let packed = packed::<bf16>(options.clone(), (40, 24)).with_dlse(5);
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+        let made = &packed;
+        let bits = |seed| {
+            // Whether and how dS is stored does not show either.
+            let workspace_limit = [None, Some(200_000), Some(0)][seed as usize % 3];
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let Ran { gradients, dsinks, .. } = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            let dsinks: Vec<_> = dsinks.unwrap().into_iter().map(f32::to_bits).collect();
+            (gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>()), dsinks)
+        };
+        let first = bits(0);
+        for seed in 1..8 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
+    }
+}
+
+#[test]
+fn each_schedule_gives_changed_scores_the_same_bits() {
+    let dropout = Some(Dropout { probability: 0.4, seed: 5, offset: 6 });
+    let options = Options { causal: true, softcap: 2.0, dropout, ..Options::default() };
+    let alibi_slopes = Some(vec![0.3, 0.2, 0.1, 0.05]);
+    let made = packed::<f16>(Options { alibi_slopes, ..options }, (40, 24));
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80] {
+        let bits = |seed| {
+            let workspace_limit = [None, Some(200_000)][seed as usize % 2];
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+        };
+        let first = bits(0);
+        for seed in 1..6 {
+            assert_eq!(bits(seed), first, "{kernel}, schedule {seed}");
+        }
+    }
+}
+
+/// Of more heads than blocks some take turns in the memory of dS within a launch: keys wait for queries.
+#[test]
+fn heads_take_turns_in_memory_within_a_launch() {
+    let case = Case {
+        dtype: DType::F16,
+        shape: [70, 20, 30, 2, 1, 8],
+        head_dim_v: None,
+        orders: [Order::Bshd; 3],
+        options: Options { causal: true, ..Options::default() },
+        seed: 3,
+    };
+    let made = Made::<f16>::of_case(&case);
+    let workers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let run = |seed, limit| {
+        let backend = Backend::simulator(seed);
+        let entry = Some("backward_keys_ds_sm90_f16_m64_n128_d64".to_owned());
+        let request = BackwardRequest { entry, workspace_limit: Some(limit), ..BackwardRequest::default() };
+        let ran = workers.install(|| made.run_with(&backend, &request)).unwrap();
+        assert_eq!((ran.plan.kernel(), ran.plan.launches().len()), (BackwardKernel::BackwardSm90, 2));
+        assert!(ran.report(&made).passed(), "{}", ran.report(&made));
+        ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+    };
+    // dS of all 140 key/value heads, 16 KiB each, and of 136 at a time.
+    let bits = run(0, 140 << 14);
+    for seed in 1..3 {
+        assert_eq!(run(seed, 136 << 14), bits, "schedule {seed}");
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_the_square_of_the_sequence() {
+    let layout = TensorLayout::bhsd(1, 1024, 2, 64);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let problem =
+        BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
+    let backend = Backend::simulator(0);
+    let delta = 4 * 2 * 1024;
+    // Counters, and 24 tiles of 64 bytes.
+    let tickets = 256 + 24 * 64;
+    for (limit, workspace) in [(None, delta + tickets + (4 << 20)), (Some(2 << 20), delta)] {
+        let request = BackwardRequest { workspace_limit: limit, ..BackwardRequest::default() };
+        assert_eq!(backend.plan(&problem, &request).unwrap().workspace_bytes(), workspace);
+    }
+    let made = Made::<f16>::new(problem.forward().clone(), *problem.layouts(), 2);
+    let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let plan = backend.plan(&problem, &BackwardRequest::default()).unwrap();
+    let mut prepared = backend.prepare(&plan, made.inputs()).unwrap();
+    prepared.time().unwrap();
+    assert!(prepared.extra_bytes() > 2 * 4 * 2 * 1024 && prepared.extra_bytes() < 2 * 2 * 1024 * 1024);
+}
