@@ -55,8 +55,9 @@ pub struct BackwardInputs<'a, T> {
     pub k: &'a [T],
     /// Values.
     pub v: &'a [T],
-    /// Output of the forward pass. delta is made from it as it is stored (Dao 2023, arXiv:2307.08691, Algorithm
-    /// 2, line 4). So dQ has an error of softmax_scale · rowsum(dO ∘ rounding of O) times the mean of the keys.
+    /// Output of the forward pass. delta is made from it as it is stored (Dao 2023, arXiv:2307.08691,
+    /// Algorithm 2, line 4). So dQ has an error of softmax_scale · rowsum(dO ∘ rounding of O) times the mean
+    /// of the keys.
     pub o: &'a [T],
     /// Log-sum-exp of the forward pass, as [`Problem`] has it.
     pub lse: &'a [f32],

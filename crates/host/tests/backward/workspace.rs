@@ -1,4 +1,5 @@
-//! What lies in the workspace: copies, and dS in as many launches as a limit leaves room for. No bit shows it.
+//! What lies in the workspace: copies, and dS in as many launches as a limit leaves room for.
+//! No bit shows it.
 
 use flash_attention::backward::{
     BackwardInputs, BackwardKernel, BackwardOutputs, BackwardProblem, BackwardRequest,
