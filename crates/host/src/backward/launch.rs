@@ -85,7 +85,7 @@ pub(crate) fn params(
     if let Some(stored) = stored {
         let counters = details.stored_at(forward, addresses.forward.workspace);
         params.tickets = stored.tickets(forward, part, counters);
-        params.ds = stored::layout(forward, counters + stored.bytes_before_ds(forward));
+        params.ds = stored.layout(forward, counters + stored.bytes_before_ds(forward));
     }
     if entry.algorithm.family() != BackwardKernel::BackwardSm90.name() {
         return Ok(Params::Backward(params));
@@ -110,10 +110,10 @@ pub(crate) fn params(
     Ok(Params::MappedBackward(Mapped { maps, params }))
 }
 
-/// dS of all query heads that there is room for, as a view: panels are its heads.
+/// dS of all query heads of units that there is room for, as a view: panels are its heads.
 fn ds_layout(forward: &Problem, stored: Stored) -> TensorLayout {
-    let (rows, panels) = (stored::key_rows(forward), stored::panels(forward));
-    TensorLayout::bhsd(stored.ring * forward.group(), rows, panels, stored_ds::PANEL as usize)
+    let (heads, panels) = stored.heads_and_panels(forward);
+    TensorLayout::bhsd(heads, stored::key_rows(forward), panels, stored_ds::PANEL as usize)
 }
 
 /// The tile of an entry of `backward_sm90`.

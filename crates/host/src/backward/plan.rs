@@ -4,7 +4,9 @@ mod kernel;
 
 use fa_kernels::entries::{Algorithm, Entry};
 
-use self::kernel::{Chosen, choose_kernel, computes_scores_twice, needs_score_mod, refusal, too_large};
+use self::kernel::{
+    Chosen, choose_kernel, computes_scores_twice, needs_score_mod, refusal, stores_ds, too_large,
+};
 use super::launch::LaunchDetails;
 use super::packed;
 use super::stored::{self, Part, Stored, Tiles};
@@ -22,6 +24,21 @@ pub type BackwardPlan = Plan<BackwardProblem>;
 
 type Choice = operation::Choice<BackwardProblem>;
 
+/// What may be stored.
+#[derive(Clone, Copy, Debug)]
+struct Storage {
+    /// Bytes.
+    limit: u64,
+    /// Queries of a unit, if they are given.
+    unit_rows: Option<usize>,
+}
+
+impl Storage {
+    fn of(request: &BackwardRequest) -> Self {
+        Self { limit: request.workspace_limit(), unit_rows: request.unit_rows }
+    }
+}
+
 /// Chooses the launches for `problem` on `device`.
 ///
 /// # Errors
@@ -38,6 +55,7 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         return Ok(Choice::on_cpu(BackwardKernel::BackwardCpu, reasons));
     }
     check_heads(problem.forward())?;
+    let device = &request.without_margin(device);
     let chosen = choose_kernel(problem, device, request)?;
     let kernel = chosen.kernel;
     let is_asked_for = |entry: &&'static Entry| {
@@ -51,7 +69,7 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
         None => None,
     };
-    of_kernel(problem, device, chosen, (asked, request.workspace_limit()), TUNED)
+    of_kernel(problem, device, chosen, (asked, Storage::of(request)), TUNED)
 }
 
 /// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
@@ -75,7 +93,7 @@ pub(super) fn plan_entry(
     if !ways(problem, kernel).iter().copied().flatten().any(|&algorithm| algorithm == entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
-    of_kernel(problem, device, chosen, (Some(entry), request.workspace_limit()), TUNED)
+    of_kernel(problem, device, chosen, (Some(entry), Storage::of(&request)), TUNED)
 }
 
 /// Whether a launch's blocks own keys, and not queries.
@@ -126,59 +144,57 @@ fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static
     }
 }
 
-/// Of how many key/value heads at a time dS is stored, if it is, and why.
-fn stored_heads(
+/// How dS is stored, if it is, and why.
+fn stored_ds(
     problem: &BackwardProblem,
     device: &Device,
-    asked: Option<&'static Entry>,
-    limit: u64,
-) -> Result<(Option<usize>, String)> {
-    let forward = problem.forward();
-    let most = stored::fitting(forward, limit);
-    let heads = match asked {
+    (asked, storage): (Option<&'static Entry>, Storage),
+    table: &[Tuned],
+) -> Result<(Option<Stored>, String)> {
+    let (forward, Storage { limit, unit_rows }) = (problem.forward(), storage);
+    let (entry, twice) = match asked {
         Some(Entry { algorithm: Algorithm::BackwardKeysSm90 | Algorithm::BackwardQueriesSm90, .. }) => {
             return Ok((None, "scores are computed twice: so the entry asked for does".to_owned()));
         }
-        Some(Entry { algorithm, name, .. }) if algorithm.stores_ds() => {
-            if most == 0 {
-                return Err(Error::UnfitEntry { entry: name, reason: too_large(forward, limit) });
-            }
-            stored::fastest(problem, device, (most, false))
+        Some(entry) if entry.algorithm.stores_ds() => (entry, false),
+        _ => {
+            let of_launch = (BackwardKernel::BackwardSm90, stores_ds(forward));
+            let twice = computes_scores_twice(forward) && unit_rows.is_none();
+            (choose_entry(problem, device, of_launch, table)?.0, twice)
         }
-        _ if most == 0 => {
-            return Ok((None, format!("scores are computed twice: {}", too_large(forward, limit))));
-        }
-        _ => stored::fastest(problem, device, (most, computes_scores_twice(forward))),
     };
-    Ok(match heads {
-        Some(heads) => {
-            let (all, bytes) = (stored::units(forward), stored::unit_bytes(forward) * heads as u64);
-            let why = format!(
-                "dS of {heads} of {all} key/value heads at a time is stored, {bytes} bytes of at most {limit}, so that no score is \
-                 computed twice"
-            );
-            (Some(heads), why)
+    let tiles = Tiles::of(entry);
+    let stored = stored::fastest(problem, device, tiles, (limit, unit_rows, twice));
+    let why = match (stored, too_large(forward, &tiles, limit)) {
+        (Some(stored), _) => {
+            format!("{} of at most {limit}, so that no score is computed twice", stored.what(forward))
         }
-        None => {
-            (None, "scores are computed twice: that was estimated to be faster than to store dS".to_owned())
+        (None, Some(reason)) => match asked.filter(|entry| entry.algorithm.stores_ds()) {
+            Some(entry) => return Err(Error::UnfitEntry { entry: entry.name, reason }),
+            None => format!("scores are computed twice: {reason}"),
+        },
+        (None, None) => {
+            "scores are computed twice: that was estimated to be faster than to store dS".to_owned()
         }
-    })
+    };
+    Ok((stored, why))
 }
 
-/// The launches of the kernel chosen, one of them with the entry asked for, with dS in so many bytes, and
-/// those for tensors that start at no multiples of 16 bytes.
+/// The launches of the kernel chosen, one of them with the entry asked for, with dS in what may be stored,
+/// and those for tensors that start at no multiples of 16 bytes.
 fn of_kernel(
     problem: &BackwardProblem,
     device: &Device,
     chosen: Chosen,
-    (asked, limit): (Option<&'static Entry>, u64),
+    (asked, storage): (Option<&'static Entry>, Storage),
     table: &[Tuned],
 ) -> Result<Choice> {
     let (kernel, copies) = (chosen.kernel, chosen.copies);
-    let mut plan = launches(problem, device, chosen, (asked, limit), table)?;
+    let mut plan = launches(problem, device, chosen, (asked, storage), table)?;
     if kernel == BackwardKernel::BackwardSm90 && copies != packed::of_all(problem) {
-        let (anywhere, limit) = anywhere(problem, device, plan.workspace_bytes, limit);
-        plan.unaligned = launches(problem, device, anywhere, (None, limit), table)?.launches;
+        let (anywhere, limit) = anywhere(problem, device, plan.workspace_bytes, storage.limit);
+        let storage = Storage { limit, ..storage };
+        plan.unaligned = launches(problem, device, anywhere, (None, storage), table)?.launches;
     }
     Ok(plan)
 }
@@ -187,9 +203,13 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let needed = packed::workspace_bytes(forward, &copies, None) + stored::most_bytes_before_ds(forward);
+    let needed = packed::workspace_bytes(forward, &copies, None) + stored::most_bytes_before_carried(forward);
     let left = workspace_bytes.checked_sub(needed);
-    let suffices = |left: &u64| computes_scores_twice(forward) || stored::fitting(forward, *left) > 0;
+    let tiles = Tiles::of_problem(forward, stores_ds(forward));
+    let suffices = |left: &u64| {
+        computes_scores_twice(forward)
+            || tiles.is_some_and(|tiles| too_large(forward, &tiles, *left).is_none())
+    };
     if let Some(left) = left.filter(suffices) {
         return (Chosen { kernel: BackwardKernel::BackwardSm90, why, copies }, left);
     }
@@ -199,12 +219,12 @@ fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, li
     (Chosen::plain(kernel, why), limit)
 }
 
-/// The launches of the kernel chosen, one of them with the entry asked for, with dS in so many bytes.
+/// The launches of the kernel chosen, one of them with the entry asked for, with dS in what may be stored.
 fn launches(
     problem: &BackwardProblem,
     device: &Device,
     Chosen { kernel, why, copies }: Chosen,
-    (asked, limit): (Option<&'static Entry>, u64),
+    (asked, storage): (Option<&'static Entry>, Storage),
     table: &[Tuned],
 ) -> Result<Choice> {
     let forward = problem.forward();
@@ -216,17 +236,17 @@ fn launches(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![why, "nothing is added up by atomics, so that each run gives the same bits".to_owned()],
     };
-    let (mut heads, mut way) = (None, ways(problem, kernel)[0]);
+    let (mut stored, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
         let why;
-        (heads, why) = stored_heads(problem, device, asked, limit)?;
+        (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
         plan.reasons.push(why);
         if !copies.is_empty() {
-            let cycles = stored::cycles(problem, device, heads);
+            let cycles = stored::cycles(problem, device, stored.as_ref());
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
             plan.launches.push(packed::launch(copies)?);
         }
-        if heads.is_some() {
+        if stored.is_some() {
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
     }
@@ -243,8 +263,6 @@ fn launches(
         plan.reasons.push(reason(problem, device, entry, &order));
         entries.push(entry);
     }
-    let storing = entries.iter().find(|entry| entry.algorithm.stores_ds());
-    let stored = storing.zip(heads).map(|(entry, ring)| Stored::new(forward, device, Tiles::of(entry), ring));
     if let Some(stored) = stored {
         checked_grid(stored.tiles(forward))?;
         plan.reasons.push(stored.reason(forward, device));

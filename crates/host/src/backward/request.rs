@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::stored::DEFAULT_WORKSPACE_LIMIT;
-use crate::BackendKind;
+use crate::{BackendKind, Device};
 
 /// A kernel that computes gradients; what a person can ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,13 +69,26 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name.
     pub entry: Option<String>,
-    /// Bytes of dS that may be stored, beside delta, which is 4 bytes a row, and beside copies of what tensor
-    /// maps do not describe; `None` for [`DEFAULT_WORKSPACE_LIMIT`]. dS is stored of some heads at a time,
-    /// and computed twice where that of one key/value head does not fit.
+    /// Bytes of dS that may be stored, with dK and dV in fp32 where a head's dS is not stored at a time;
+    /// beside delta, which is 4 bytes a row, and beside copies of what tensor maps do not describe. `None`
+    /// for [`DEFAULT_WORKSPACE_LIMIT`]. Scores are computed twice where not even some queries' dS fits.
     pub workspace_limit: Option<u64>,
+    /// Queries of a head of which dS is stored at a time, rounded up to whole tiles; `None` for what is
+    /// estimated to be the fastest within the limit. The gradients' bits do not depend on it.
+    pub unit_rows: Option<usize>,
+    /// Multiprocessors that are left to other kernels by launches whose blocks stay until all is done, as
+    /// those that store dS do; at least two are used. (FlashAttention-3 has an argument of this name.)
+    pub sm_margin: u32,
 }
 
 impl BackwardRequest {
+    /// The device, with the multiprocessors that launches may stay on.
+    pub(super) fn without_margin(&self, device: &Device) -> Device {
+        let multiprocessors = device.multiprocessors.saturating_sub(self.sm_margin);
+        let least = device.multiprocessors.min(2);
+        Device { multiprocessors: multiprocessors.max(least), ..device.clone() }
+    }
+
     pub(super) fn workspace_limit(&self) -> u64 {
         self.workspace_limit.unwrap_or(DEFAULT_WORKSPACE_LIMIT)
     }

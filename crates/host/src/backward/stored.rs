@@ -1,20 +1,25 @@
 //! Whether dS is stored between the tiles of keys that compute it and those of queries that multiply it with
-//! K, and of how many heads at a time.
+//! K, of which queries of how many heads at a time.
 
+mod choice;
+mod division;
 mod estimate;
 
 use std::ops::Range;
 
 use fa_kernels::attention::stored_ds::{GRANULE, PANEL, PIECE, ROW_BYTES};
 use fa_kernels::config::BackwardSm90Config;
-use fa_kernels::entries::{Entry, Tile};
+use fa_kernels::entries::{Algorithm, Entry, Tile};
 use fa_kernels::params::{StoredDs, Tickets};
 
+pub(super) use self::choice::{cycles, fastest, least_bytes};
+use self::division::Division;
 use self::estimate::Estimate;
-use super::BackwardProblem;
+use crate::plan::that_hold;
 use crate::{Device, Problem};
 
-/// Bytes of dS that a backward pass stores at most, unless its request says another number.
+/// Bytes of dS, with the sums that are kept beside it, that a backward pass stores at most, unless its
+/// request says another number.
 pub const DEFAULT_WORKSPACE_LIMIT: u64 = 512 << 20;
 
 /// What the workspace's parts are multiples of, so that rows of dS are whole lines of L2.
@@ -27,6 +32,8 @@ pub(super) struct Tiles {
     keys: usize,
     /// Rows of a tile of queries.
     pub(super) queries: usize,
+    /// Bytes of dK and dV of a tile of keys, between two units of its head.
+    carried_bytes: u64,
 }
 
 impl Tiles {
@@ -34,22 +41,33 @@ impl Tiles {
     pub(super) fn of(entry: &Entry) -> Self {
         let Tile { block_m, block_n, head_dim } = entry.tile;
         let config = BackwardSm90Config { owns_keys: true, stores_ds: true, step: block_m, head_dim };
-        Self { keys: block_n as usize, queries: config.queries() as usize }
+        let (queries, carried_bytes) = (config.queries() as usize, config.carried_bytes().into());
+        Self { keys: block_n as usize, queries, carried_bytes }
     }
 
-    /// Those of keys, and of queries, of a unit: a key/value head of a sequence with its query heads.
-    fn of_unit(&self, forward: &Problem) -> (usize, usize) {
-        let queries = forward.seqlen_q().div_ceil(self.queries) * forward.group();
-        (forward.seqlen_k().div_ceil(self.keys), queries)
+    /// Of the entry of this algorithm of the least HEAD_DIM that holds the problem's; `None` where there is
+    /// none.
+    pub(super) fn of_problem(forward: &Problem, algorithm: Algorithm) -> Option<Self> {
+        let built = that_hold(algorithm, forward.dtype(), forward.widest_head_dim());
+        built.into_iter().min_by_key(|entry| entry.tile.head_dim).map(Self::of)
+    }
+
+    /// Those of keys of a head.
+    fn of_keys(&self, forward: &Problem) -> usize {
+        forward.seqlen_k().div_ceil(self.keys)
     }
 }
 
-/// Of how many units at a time dS is stored, and in how many launches all gradients are computed.
+/// Which queries of how many key/value heads are one unit of which dS is stored, of how many units at a time,
+/// and of how many heads a launch computes all gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
+    /// Units at a time.
     pub(super) ring: usize,
+    pub(super) division: Division,
     tiles: Tiles,
-    launches: usize,
+    /// Key/value heads of a launch; the last has what is left.
+    heads_of_launch: usize,
 }
 
 /// The tiles of keys and of queries of a launch that computes gradients, and how many blocks it has for them.
@@ -66,127 +84,183 @@ pub(super) struct Part {
     query_blocks: u32,
 }
 
-impl Part {
-    /// Tiles of a launch on a device, all below 2^31.
-    fn new(device: &Device, launch: usize, keys: Range<usize>, queries: Range<usize>) -> Self {
-        let tiles = keys.len() + queries.len();
-        let of = |range: Range<usize>| [range.start as u32, range.end as u32];
-        let blocks = tiles.min(device.multiprocessors.max(1) as usize) as u32;
-        Self { launch: launch as u32, keys: of(keys), queries: of(queries), blocks, query_blocks: 0 }
-    }
-}
-
 impl Stored {
-    /// dS of so many units at a time, on a device.
-    pub(super) fn new(forward: &Problem, device: &Device, tiles: Tiles, ring: usize) -> Self {
-        let units = units(forward);
-        let launches = if streams(forward, device, ring) { 1 } else { 2 * units.div_ceil(ring) };
-        Self { ring, tiles, launches }
+    /// Its launches: each of some key/value heads, all of whose gradients it computes. All tiles are below
+    /// 2^31.
+    pub(super) fn parts(&self, forward: &Problem, device: &Device) -> Vec<Part> {
+        let share = Estimate::new(forward, device).share_of_queries(self);
+        let (of_keys, of_queries) = self.tiles_of_unit(forward);
+        let first_of_queries = self.units(forward) * of_keys;
+        let part = |(launch, heads): (usize, Range<usize>)| {
+            let units = heads.start * self.units_of_head(forward)..heads.end * self.units_of_head(forward);
+            let keys = [units.start * of_keys, units.end * of_keys];
+            let queries = [units.start, units.end].map(|unit| first_of_queries + unit * of_queries);
+            let tiles = keys[1] - keys[0] + queries[1] - queries[0];
+            // There are tiles of both kinds.
+            let blocks = tiles.min(device.multiprocessors.max(2) as usize) as u32;
+            let query_blocks = (f64::from(blocks) * share).round() as u32;
+            Part {
+                launch: launch as u32,
+                keys: keys.map(|tile| tile as u32),
+                queries: queries.map(|tile| tile as u32),
+                blocks,
+                query_blocks: query_blocks.clamp(1, blocks - 1),
+            }
+        };
+        self.launches(forward).enumerate().map(part).collect()
     }
 
-    /// Its launches: one, or, where there is no room for units that are begun while queries of others wait,
-    /// two for as many units as there is room for. All tiles are below 2^31.
-    pub(super) fn parts(&self, forward: &Problem, device: &Device) -> Vec<Part> {
-        let units = units(forward);
-        let (of_keys, of_queries) = self.tiles.of_unit(forward);
-        let keys = |units: &Range<usize>| units.start * of_keys..units.end * of_keys;
-        let queries = |of: &Range<usize>| {
-            units * of_keys + of.start * of_queries..units * of_keys + of.end * of_queries
-        };
-        if self.launches == 1 {
-            let part = Part::new(device, 0, keys(&(0..units)), queries(&(0..units)));
-            let share = Estimate::new(forward, device).share_of_queries(self.tiles);
-            let query_blocks = (f64::from(part.blocks) * share).round() as u32;
-            return vec![Part { query_blocks: query_blocks.clamp(1, part.blocks.max(2) - 1), ..part }];
-        }
-        let chunks = (0..units).step_by(self.ring).map(|first| first..units.min(first + self.ring));
-        let of_chunk = |(chunk, of): (usize, Range<usize>)| {
-            [
-                Part::new(device, 2 * chunk, keys(&of), 0..0),
-                Part::new(device, 2 * chunk + 1, 0..0, queries(&of)),
-            ]
-        };
-        chunks.enumerate().flat_map(of_chunk).collect()
+    /// The key/value heads of each launch.
+    fn launches(&self, forward: &Problem) -> impl Iterator<Item = Range<usize>> {
+        let (all, heads) = (kv_heads(forward), self.heads_of_launch);
+        (0..all).step_by(heads).map(move |first| first..all.min(first + heads))
+    }
+
+    /// Units of a key/value head.
+    fn units_of_head(&self, forward: &Problem) -> usize {
+        self.division.units(forward)
+    }
+
+    /// All units.
+    pub(super) fn units(&self, forward: &Problem) -> usize {
+        kv_heads(forward) * self.units_of_head(forward)
+    }
+
+    /// Tiles of keys of a unit, and of queries.
+    fn tiles_of_unit(&self, forward: &Problem) -> (usize, usize) {
+        let Division { heads, rows } = self.division;
+        (self.tiles.of_keys(forward), heads * rows.min(forward.seqlen_q()).div_ceil(self.tiles.queries))
     }
 
     /// In how many launches its tiles are computed, and by how many blocks.
     pub(super) fn reason(&self, forward: &Problem, device: &Device) -> String {
-        match self.parts(forward, device)[..] {
-            [Part { blocks, query_blocks, .. }] => format!(
-                "one launch of {blocks} blocks that take tiles as they come: {query_blocks} of queries alone, the others first of keys"
-            ),
-            ref parts => {
-                let heads = self.ring;
-                format!(
-                    "{} launches, two for {heads} key/value heads at a time, since no more dS fits",
-                    parts.len()
-                )
-            }
-        }
+        let parts = self.parts(forward, device);
+        // There are heads.
+        let Part { blocks, query_blocks, .. } = parts[0];
+        let launches = match parts.len() {
+            1 => "one launch".to_owned(),
+            launches => format!("{launches} launches, each for {} key/value heads,", self.heads_of_launch),
+        };
+        format!(
+            "{launches} of {blocks} blocks that take tiles as they come: {query_blocks} of queries alone, the others first of keys"
+        )
+    }
+
+    /// What of dS is stored at a time.
+    pub(super) fn what(&self, forward: &Problem) -> String {
+        let all = self.units(forward);
+        let (ring, Division { heads, rows }) = (self.ring, self.division);
+        let of = if self.units_of_head(forward) == 1 {
+            "key/value heads".to_owned()
+        } else if rows >= forward.seqlen_q() {
+            format!("units of {heads} of the {} query heads of a key/value head", forward.group())
+        } else {
+            format!("units of {rows} queries of a head")
+        };
+        format!("dS of {ring} of {all} {of} at a time is stored, {} bytes", self.limited_bytes(forward))
     }
 
     /// All tiles of all launches.
     pub(super) fn tiles(&self, forward: &Problem) -> u128 {
-        let (of_keys, of_queries) = self.tiles.of_unit(forward);
-        units(forward) as u128 * (of_keys as u128 + of_queries as u128)
+        let (of_keys, of_queries) = self.tiles_of_unit(forward);
+        self.units(forward) as u128 * (of_keys as u128 + of_queries as u128)
     }
 
     /// The tickets of a launch in a workspace whose counters begin at this address; of none for the first
     /// launch, which writes tiles down.
     pub(super) fn tickets(&self, forward: &Problem, part: &Part, counters: u64) -> Tickets {
-        let (of_keys, of_queries) = self.tiles.of_unit(forward);
+        let tiles = counters + self.counter_bytes(forward);
         // The plan checked that all tiles are below 2^31, and so are units and launches.
         Tickets {
             counters,
-            tiles: counters + self.counter_bytes(forward),
-            units: units(forward) as u32,
-            ring: self.ring as u32,
-            key_tiles: of_keys as u32,
-            query_tiles: (of_queries / forward.group()) as u32,
-            key_rows: self.tiles.keys as u32,
-            query_rows: self.tiles.queries as u32,
-            launches: self.launches as u32,
+            tiles,
+            carried: counters + self.bytes_before_carried(forward),
             launch: part.launch,
             of_keys: part.keys,
             of_queries: part.queries,
             query_blocks: part.query_blocks,
+            ..self.all_tickets(forward)
+        }
+    }
+
+    /// What the tickets of all launches have alike.
+    fn all_tickets(&self, forward: &Problem) -> Tickets {
+        let Division { heads, rows } = self.division;
+        let (of_keys, of_queries) = self.tiles_of_unit(forward);
+        Tickets {
+            heads: kv_heads(forward) as u32,
+            heads_of_launch: self.heads_of_launch as u32,
+            units_of_head: self.units_of_head(forward) as u32,
+            unit_heads: heads as u32,
+            unit_rows: rows as u32,
+            ring: self.ring as u32,
+            key_tiles: of_keys as u32,
+            query_tiles: (of_queries / heads) as u32,
+            key_rows: self.tiles.keys as u32,
+            query_rows: self.tiles.queries as u32,
+            launches: self.launches(forward).count() as u32,
+            ..Tickets::default()
         }
     }
 
     fn counter_bytes(&self, forward: &Problem) -> u64 {
-        let tickets =
-            Tickets { units: units(forward) as u32, launches: self.launches as u32, ..Tickets::default() };
-        (Tickets::COUNTER_BYTES * u64::from(tickets.counter_count())).next_multiple_of(ALIGNMENT)
+        let counters = u64::from(self.all_tickets(forward).counter_count());
+        (Tickets::COUNTER_BYTES * counters).next_multiple_of(ALIGNMENT)
     }
 
-    /// Bytes of counters and tiles, in front of dS.
-    pub(super) fn bytes_before_ds(&self, forward: &Problem) -> u64 {
+    /// Bytes of counters and tiles, in front of what is limited.
+    fn bytes_before_carried(&self, forward: &Problem) -> u64 {
         let tiles = u64::try_from(self.tiles(forward)).unwrap_or(u64::MAX);
         let tiles = tiles.saturating_mul(Tickets::TILE_BYTES).checked_next_multiple_of(ALIGNMENT);
         self.counter_bytes(forward).saturating_add(tiles.unwrap_or(u64::MAX))
     }
 
+    /// Bytes of counters, tiles, and dK and dV between units, in front of dS.
+    pub(super) fn bytes_before_ds(&self, forward: &Problem) -> u64 {
+        self.bytes_before_carried(forward).saturating_add(self.carried_bytes(forward))
+    }
+
+    /// Bytes of dK and dV between units, of a launch.
+    fn carried_bytes(&self, forward: &Problem) -> u64 {
+        let of_head = self.division.carried_bytes(forward, &self.tiles);
+        of_head.saturating_mul(self.heads_of_launch as u64)
+    }
+
+    /// Bytes of dS, and of dK and dV between units.
+    fn limited_bytes(&self, forward: &Problem) -> u64 {
+        let of_ds = self.division.unit_bytes(forward).saturating_mul(self.ring as u64);
+        of_ds.saturating_add(self.carried_bytes(forward))
+    }
+
     /// Bytes of all that is stored.
     pub(super) fn bytes(&self, forward: &Problem) -> u64 {
-        self.bytes_before_ds(forward).saturating_add(unit_bytes(forward).saturating_mul(self.ring as u64))
+        self.bytes_before_carried(forward).saturating_add(self.limited_bytes(forward))
+    }
+
+    /// How dS lies at this address.
+    pub(super) fn layout(&self, forward: &Problem, address: u64) -> StoredDs {
+        // All that is stored has fewer pieces than 2^32.
+        let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES / PIECE);
+        let of_head = of_panel * self.division.panels(forward) as u64;
+        StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32 }
+    }
+
+    /// Heads of it, and panels of a head.
+    pub(super) fn heads_and_panels(&self, forward: &Problem) -> (usize, usize) {
+        (self.ring * self.division.heads, self.division.panels(forward))
     }
 }
 
-/// Bytes of counters and tiles at most, however many units there is room for.
-pub(super) fn most_bytes_before_ds(forward: &Problem) -> u64 {
-    let tiles = Tiles { keys: PANEL as usize, queries: GRANULE as usize };
-    Stored { ring: 1, tiles, launches: 2 * units(forward) }.bytes_before_ds(forward)
+/// Bytes of counters and tiles at most, however units are made.
+pub(super) fn most_bytes_before_carried(forward: &Problem) -> u64 {
+    let tiles = Tiles { keys: PANEL as usize, queries: GRANULE as usize, carried_bytes: 0 };
+    let stored = Stored { ring: 1, division: Division::LEAST, tiles, heads_of_launch: 1 };
+    stored.bytes_before_carried(forward)
 }
 
 /// Key/value heads of all sequences.
-pub(super) fn units(forward: &Problem) -> usize {
+pub(super) fn kv_heads(forward: &Problem) -> usize {
     forward.kv_heads() * forward.batch()
-}
-
-/// Whether there is room for units whose tiles blocks are at, and for two more whose queries follow.
-fn streams(forward: &Problem, device: &Device, ring: usize) -> bool {
-    let key_tiles = forward.seqlen_k().div_ceil(GRANULE as usize);
-    ring == units(forward) || ring > (device.multiprocessors.max(1) as usize).div_ceil(key_tiles) + 1
 }
 
 /// Bytes of the workspace's first part: delta.
@@ -199,119 +273,7 @@ pub(super) fn behind_delta(forward: &Problem) -> u64 {
     delta_bytes(forward).next_multiple_of(ALIGNMENT)
 }
 
-/// How dS lies at this address.
-pub(super) fn layout(forward: &Problem, address: u64) -> StoredDs {
-    // `fitting` has fewer pieces than 2^32.
-    let of_head = head_bytes(forward) / u64::from(PIECE);
-    StoredDs { address, panel_pieces: (of_head / panels(forward) as u64) as u32, head_pieces: of_head as u32 }
-}
-
-/// Panels of a head of the longest sequence.
-pub(super) fn panels(forward: &Problem) -> usize {
-    forward.seqlen_q().div_ceil(PANEL as usize)
-}
-
 /// Rows of a panel: keys of the longest sequence, in whole granules.
 pub(super) fn key_rows(forward: &Problem) -> usize {
     forward.seqlen_k().next_multiple_of(GRANULE as usize)
-}
-
-/// Bytes of dS of a query head.
-fn head_bytes(forward: &Problem) -> u64 {
-    (key_rows(forward) as u64 * u64::from(ROW_BYTES)).saturating_mul(panels(forward) as u64)
-}
-
-/// Bytes of dS of a unit.
-pub(super) fn unit_bytes(forward: &Problem) -> u64 {
-    head_bytes(forward).saturating_mul(forward.group() as u64)
-}
-
-/// Units whose dS fits the limit, up to all.
-pub(super) fn fitting(forward: &Problem, limit: u64) -> usize {
-    let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
-    let all = units(forward);
-    usize::try_from(limit / unit_bytes(forward)).map_or(all, |ring| ring.min(all))
-}
-
-/// Of at most `most` units at a time, how many are estimated to be the fastest; `None` where there are none,
-/// or scores may be computed `twice` and that is faster.
-pub(super) fn fastest(
-    problem: &BackwardProblem,
-    device: &Device,
-    (most, twice): (usize, bool),
-) -> Option<usize> {
-    if most == 0 {
-        return None;
-    }
-    let cycles = |ring: usize| cycles(problem, device, Some(ring));
-    let of_chunks = || (1..=most).min_by(|&a, &b| cycles(a).total_cmp(&cycles(b)));
-    let ring = if streams(problem.forward(), device, most) { most } else { of_chunks()? };
-    (!twice || cycles(ring) < self::cycles(problem, device, None)).then_some(ring)
-}
-
-/// About how many cycles the launches take that compute gradients, where dS of so many units at a time is
-/// stored, or none is.
-pub(super) fn cycles(problem: &BackwardProblem, device: &Device, ring: Option<usize>) -> f64 {
-    let forward = problem.forward();
-    let all = units(forward);
-    let estimate = Estimate::new(forward, device);
-    let Some(ring) = ring else { return estimate.recomputed(all) };
-    if streams(forward, device, ring) {
-        return estimate.streamed(all);
-    }
-    let (whole, rest) = (all / ring, all % ring);
-    let rest = if rest > 0 { estimate.stored(rest) } else { 0.0 };
-    whole as f64 * estimate.stored(ring) + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sim::Sim;
-    use crate::{DType, Options, TensorLayout, Tensors};
-
-    fn problem(
-        (batch, seqlen, heads, kv_heads): (usize, usize, usize, usize),
-        causal: bool,
-    ) -> BackwardProblem {
-        let [q, kv] = [heads, kv_heads].map(|heads| TensorLayout::bshd(batch, seqlen, heads, 128));
-        let options = Options { causal, ..Options::default() };
-        BackwardProblem::like(Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, options).unwrap())
-            .unwrap()
-    }
-
-    /// Bytes of a key/value head's dS, and how many of them are stored at a time in so many bytes.
-    fn chosen(shape: (usize, usize, usize, usize), causal: bool, limit: u64) -> (u64, Option<usize>) {
-        let problem = problem(shape, causal);
-        let most = fitting(problem.forward(), limit);
-        (unit_bytes(problem.forward()), fastest(&problem, Sim::new(0).device(), (most, true)))
-    }
-
-    #[test]
-    fn as_many_heads_at_a_time_as_fill_the_device() {
-        let limit = DEFAULT_WORKSPACE_LIMIT;
-        // All of them, where they fit.
-        let (mib, full) = (1 << 20, false);
-        // All of them, where they fit, and else whole rounds of 132 blocks, or nearly.
-        assert_eq!(chosen((16, 1024, 16, 16), full, limit), (2 * mib, Some(256)));
-        assert_eq!(chosen((4, 4096, 16, 16), full, limit), (32 * mib, Some(16)));
-        assert_eq!(chosen((2, 8192, 16, 16), full, limit), (128 * mib, Some(4)));
-        assert_eq!(chosen((1, 16_384, 16, 16), full, limit), (512 * mib, Some(1)));
-        // A head's blocks leave most of the device idle, or there is no room for one.
-        assert_eq!(chosen((4, 4096, 16, 16), full, 33 * mib), (32 * mib, None));
-        assert_eq!(chosen((1, 16_384, 16, 16), true, limit), (512 * mib, None));
-        assert_eq!(chosen((4, 4096, 32, 8), true, limit), (128 * mib, None));
-        assert_eq!(chosen((1, 32_768, 16, 16), full, limit), (2048 * mib, None));
-    }
-
-    #[test]
-    fn a_workspace_is_never_larger_than_its_limit() {
-        for (shape, limit) in [((3, 100, 6, 2), 1 << 20), ((1, 4096, 4, 4), 100 << 20), ((1, 1, 1, 1), 0)] {
-            let problem = problem(shape, false);
-            let heads = fitting(problem.forward(), limit);
-            let bytes = |units: usize| unit_bytes(problem.forward()) * units as u64;
-            assert!(bytes(heads) <= limit, "{shape:?} {heads}");
-            assert!(heads == shape.0 * shape.3 || bytes(heads + 1) > limit, "{shape:?}");
-        }
-    }
 }

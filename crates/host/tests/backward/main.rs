@@ -101,6 +101,7 @@ proptest! {
         gap in prop::option::of(0..2_usize),
         // Of all heads at a time, of one or two, and not stored.
         workspace_limit in prop::sample::select(vec![None, Some(400_000), Some(0)]),
+        unit_rows in prop::sample::select(vec![None, Some(256)]),
         schedule in any::<u64>(),
     ) {
         let [b, sq, sk, h, group, _] = case.shape;
@@ -118,7 +119,8 @@ proptest! {
             options: Options { causal, window, sinks, ..Options::default() },
             ..case
         };
-        let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
+        let kernel = Some(BackwardKernel::BackwardSm90);
+        let request = BackwardRequest { workspace_limit, unit_rows, ..with(kernel) };
         check_request(&case, &Backend::simulator(schedule), &request)?;
     }
 

@@ -139,6 +139,46 @@ fn heads_take_turns_in_memory_within_a_launch() {
     }
 }
 
+/// Where dS of a head is stored part by part, sums of dK and dV go on from one part to the next.
+#[test]
+fn parts_of_a_head_give_the_bits_of_a_whole_one() {
+    let options = [
+        (64, Options::default()),
+        (64, Options { causal: true, ..Options::default() }),
+        (40, Options { window: (Some(150), Some(60)), ..Options::default() }),
+        (136, Options { causal: true, ..Options::default() }),
+        (24, Options { softcap: 2.0, ..Options::default() }),
+    ];
+    for (seed, (head_dim, options)) in options.into_iter().enumerate() {
+        let case = Case {
+            dtype: DType::F16,
+            shape: [2, 600, 300, 1, 2, head_dim],
+            head_dim_v: None,
+            orders: [Order::Bhsd; 3],
+            options,
+            seed: seed as u64,
+        };
+        let made = Made::<f16>::of_case(&case);
+        let run = |unit_rows, workspace_limit| {
+            let kernel = Some(BackwardKernel::BackwardSm90);
+            let request = BackwardRequest { unit_rows, workspace_limit, ..with(kernel) };
+            let ran = made.run_with(&Backend::simulator(seed as u64), &request).unwrap();
+            let bits = |gradient: &Vec<f16>| gradient.iter().copied().map(f16::to_bits).collect::<Vec<_>>();
+            (ran.gradients.each_ref().map(bits), ran)
+        };
+        let (bits, whole) = run(Some(600), None);
+        assert!(whole.report(&made).passed(), "{case:?}: {}", whole.report(&made));
+        let unit = 4 * 384 * 128;
+        // Room for all units, for two of them, and for one; with dK and dV of a head in 640 columns.
+        for limit in [None, Some(2 * unit + 2 * 384 * 640 * 4), Some(unit + 384 * 640 * 4)] {
+            let (of_parts, ran) = run(Some(256), limit);
+            let reasons = ran.plan.reasons();
+            assert!(reasons.iter().any(|reason| reason.contains("units of 256 queries")), "{reasons:?}");
+            assert!(of_parts == bits, "{case:?}, {limit:?}");
+        }
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let layout = TensorLayout::bhsd(1, 1024, 2, 64);
@@ -147,9 +187,12 @@ fn memory_does_not_grow_with_the_square_of_the_sequence() {
         BackwardProblem::like(Problem::new(tensors, DType::F16, Options::default()).unwrap()).unwrap();
     let backend = Backend::simulator(0);
     let delta = 4 * 2 * 1024;
-    // Counters, and 24 tiles of 64 bytes.
-    let tickets = 256 + 24 * 64;
-    for (limit, workspace) in [(None, delta + tickets + (4 << 20)), (Some(2 << 20), delta)] {
+    // Counters, and 24 tiles of 80 bytes.
+    let tickets = 256 + 2048;
+    let stored = |bytes: u64| delta + tickets + bytes;
+    for (limit, workspace) in
+        [(None, stored(4 << 20)), (Some(2 << 20), stored(2 << 20)), (Some(1 << 16), delta)]
+    {
         let request = BackwardRequest { workspace_limit: limit, ..BackwardRequest::default() };
         assert_eq!(backend.plan(&problem, &request).unwrap().workspace_bytes(), workspace);
     }

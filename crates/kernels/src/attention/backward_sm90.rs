@@ -17,6 +17,7 @@
 //! tensor cores' time unused.
 
 mod block;
+mod carried;
 mod consumer;
 mod epilogue;
 mod producer;
@@ -257,7 +258,7 @@ impl<T: Tile> Pipeline<T> {
         self.base + const { T::CONFIG.weights_offset() }
     }
 
-    /// The statistics of a stage's queries.
+    /// The statistics of a stage's queries, −lse·log2(e) and delta.
     #[inline(always)]
     fn statistics(self, stage: u32) -> u32 {
         self.base + const { T::CONFIG.statistics_offset() } + const { T::CONFIG.statistics_bytes() } * stage

@@ -1,14 +1,19 @@
 //! The tiles of a backward pass that stores dS, written down by its first launch for the one that computes
 //! all gradients: finding one takes more registers than the thread that takes tickets has.
 //!
-//! A unit is a key/value head of a sequence with its query heads. Its tiles of keys store dS, and its tiles
-//! of queries wait for all of them. The memory of dS is taken again by a later unit, whose tiles of keys wait
-//! for those queries. Tiles of either kind are taken in the order of their units.
+//! A unit is a key/value head of a sequence with its query heads, or a part of that: one of the query heads,
+//! or a run of its queries. Its tiles of keys store dS, and its tiles of queries wait for all of them. The
+//! memory of dS is taken again by a later unit, whose tiles of keys wait for those queries. Tiles of either
+//! kind are taken in the order of their units, in which the heads of a launch take turns.
+//!
+//! Where a head has several units, a tile of keys is in each that it has queries in, and goes on with dK and
+//! dV where it stopped. So sums have the same order however units are made.
 
 use core::hint::assert_unchecked;
 
 use crate::attention::stored_ds;
-use crate::params::{BackwardParams, Tickets};
+use crate::mask::QueryRange;
+use crate::params::{AttentionParams, BackwardParams, Tickets};
 use crate::ptx::{global, index};
 use crate::scheduler::WorkTile;
 
@@ -18,8 +23,21 @@ pub const KIND: u32 = 3;
 pub const AWAITED: u32 = 13;
 /// The word with the counter that a tile adds to when it is done.
 pub const DONE: u32 = 15;
+/// The word with the first query of its unit.
+pub const UNIT_ROW: u32 = 16;
+/// The word that says which tile of keys of its launch's heads it is.
+pub const COLUMN: u32 = 17;
+/// The word with the counter of units in which this tile of keys is done; [`NO_COUNTER`] where its head has
+/// one unit. Behind it stands [`PLACE`].
+pub const UNITS_DONE: u32 = 18;
+/// The word with twice the number of units that this tile of keys was in before, and 1 more where it is in
+/// others behind this.
+pub const PLACE: u32 = 19;
 
-/// A tile without rows, of a sequence that is shorter than others.
+/// In place of a counter: there is none.
+pub const NO_COUNTER: u32 = u32::MAX;
+
+/// A tile without rows, of a sequence that is shorter than others, or without queries in its unit.
 pub const EMPTY: u32 = 0;
 /// A tile of keys: dK and dV of them, and dS.
 pub const OF_KEYS: u32 = 1;
@@ -29,10 +47,68 @@ pub const OF_QUERIES: u32 = 2;
 /// Blocks that write tiles.
 const WRITERS: u32 = 1024;
 
+/// A unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unit {
+    /// Its number among all.
+    number: u32,
+    /// Its number in its launch.
+    of_launch: u32,
+    /// Its key/value head, of those of all sequences.
+    head: u32,
+    /// That head's number in the launch.
+    head_of_launch: u32,
+    /// Which of the head's units it is.
+    part: u32,
+}
+
+impl Unit {
+    /// The unit with this number.
+    ///
+    /// # Safety
+    /// Launches have heads, heads have units, and the number is below that of all units.
+    #[inline(always)]
+    unsafe fn new(tickets: &Tickets, number: u32) -> Self {
+        // SAFETY: launches have units, and so has this one a head.
+        unsafe {
+            let units = tickets.heads_of_launch * tickets.units_of_head;
+            assert_unchecked(units > 0);
+            let (launch, of_launch) = (number / units, number % units);
+            let first = launch * tickets.heads_of_launch;
+            let heads = tickets.heads_of_launch.min(tickets.heads - first);
+            assert_unchecked(heads > 0);
+            let head_of_launch = of_launch % heads;
+            Self { number, of_launch, head: first + head_of_launch, head_of_launch, part: of_launch / heads }
+        }
+    }
+
+    /// The counter of its tiles of keys, or of queries, that are done.
+    #[inline(always)]
+    const fn counter(number: u32, of_keys: bool) -> u32 {
+        2 * number + !of_keys as u32
+    }
+
+    /// Its first query head, counted from the first of the key/value head's, and its first query; with them
+    /// how many runs of queries a head has.
+    ///
+    /// # Safety
+    /// Units have rows.
+    #[inline(always)]
+    unsafe fn begin(self, params: &AttentionParams, tickets: &Tickets) -> (u32, u32, u32) {
+        // SAFETY: units have rows, and sequences too.
+        unsafe {
+            assert_unchecked(tickets.unit_rows > 0);
+            let runs = params.seqlen_q.div_ceil(tickets.unit_rows);
+            assert_unchecked(runs > 0);
+            (self.part / runs * tickets.unit_heads, self.part % runs * tickets.unit_rows, runs)
+        }
+    }
+}
+
 /// A tile of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    unit: u32,
+    unit: Unit,
     /// Index among the unit's tiles of keys, or of queries.
     index: u32,
     of_keys: bool,
@@ -45,32 +121,71 @@ impl Place {
     /// There are tiles of both kinds, so many of queries in a unit, and all of them are below 2^31.
     #[inline(always)]
     unsafe fn of_tile(tickets: &Tickets, query_tiles: u32, tile: u32) -> Self {
-        let of_keys = tile < tickets.units * tickets.key_tiles;
-        let (tile, tiles) = if of_keys {
-            (tile, tickets.key_tiles)
-        } else {
-            (tile - tickets.units * tickets.key_tiles, query_tiles)
-        };
+        let all_of_keys = tickets.units() * tickets.key_tiles;
+        let of_keys = tile < all_of_keys;
+        let (tile, tiles) =
+            if of_keys { (tile, tickets.key_tiles) } else { (tile - all_of_keys, query_tiles) };
         // SAFETY: units have tiles.
-        unsafe { assert_unchecked(tiles > 0) };
-        Self { unit: tile / tiles, index: tile % tiles, of_keys }
-    }
-
-    /// The counter of this unit's tiles of keys, or of queries, that are done.
-    #[inline(always)]
-    const fn counter(unit: u32, of_keys: bool) -> u32 {
-        2 * unit + !of_keys as u32
+        unsafe {
+            assert_unchecked(tiles > 0);
+            Self { unit: Unit::new(tickets, tile / tiles), index: tile % tiles, of_keys }
+        }
     }
 
     /// The counter that this tile waits for, and how many it waits for there; 0 for none.
     #[inline(always)]
     fn awaited(self, tickets: &Tickets, query_tiles: u32) -> (u32, u32) {
         if !self.of_keys {
-            (Self::counter(self.unit, true), tickets.key_tiles)
-        } else if self.unit >= tickets.ring {
-            (Self::counter(self.unit - tickets.ring, false), query_tiles)
+            (Unit::counter(self.unit.number, true), tickets.key_tiles)
+        } else if self.unit.of_launch >= tickets.ring {
+            (Unit::counter(self.unit.number - tickets.ring, false), query_tiles)
         } else {
             (0, 0)
+        }
+    }
+}
+
+/// A tile of keys in a unit, of those units that it has queries in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// Whether it is in the unit at all.
+    exists: bool,
+    /// The first and one past the last of its queries there.
+    first: u32,
+    end: u32,
+    /// Units that it was in before.
+    before: u32,
+    /// Whether it is in others behind this.
+    goes_on: bool,
+}
+
+impl Part {
+    /// Of the tile whose keys are seen by these queries of each head. One that nobody sees is in the last
+    /// unit, without queries: its gradients are 0.
+    ///
+    /// # Safety
+    /// As [`Unit::begin`].
+    #[inline(always)]
+    unsafe fn new(params: &AttentionParams, tickets: &Tickets, unit: Unit, seen: QueryRange) -> Self {
+        let is_last = unit.part + 1 == tickets.units_of_head;
+        if seen.first >= seen.end {
+            return Self { exists: is_last, first: 0, end: 0, before: 0, goes_on: false };
+        }
+        // SAFETY: units have rows.
+        unsafe {
+            let (_, row, runs) = unit.begin(params, tickets);
+            assert_unchecked(tickets.unit_rows > 0);
+            let (first_run, last_run) = (seen.first / tickets.unit_rows, (seen.end - 1) / tickets.unit_rows);
+            let (run, runs_before) = (unit.part % runs, unit.part / runs * (last_run - first_run + 1));
+            let of_last_heads = unit.part / runs == (tickets.units_of_head - 1) / runs;
+            let exists = run >= first_run && run <= last_run;
+            Self {
+                exists,
+                first: seen.first.max(row),
+                end: seen.end.min(row + tickets.unit_rows),
+                before: if exists { runs_before + run - first_run } else { 0 },
+                goes_on: !(of_last_heads && run == last_run),
+            }
         }
     }
 }
@@ -93,9 +208,9 @@ pub unsafe fn write(params: &BackwardParams, threads: u32) {
         unsafe { global::store_b32(tickets.counter(counter), 0) };
         counter += all;
     }
-    let query_tiles = tickets.query_tiles * params.attention.group;
+    let query_tiles = tickets.query_tiles * tickets.unit_heads;
     let mut tile = first;
-    while tile < tickets.units * (tickets.key_tiles + query_tiles) {
+    while tile < tickets.units() * (tickets.key_tiles + query_tiles) {
         // SAFETY: the tile is this thread's, and units have tiles.
         unsafe {
             let place = Place::of_tile(tickets, query_tiles, tile);
@@ -105,7 +220,7 @@ pub unsafe fn write(params: &BackwardParams, threads: u32) {
     }
 }
 
-/// Writes a tile's words, of which [`KIND`], [`AWAITED`] and [`DONE`] name some.
+/// Writes a tile's words, of which [`KIND`], [`AWAITED`] and others are the names.
 ///
 /// # Safety
 /// The tile's bytes at `address` are this thread's; it is one of the launch.
@@ -113,36 +228,42 @@ pub unsafe fn write(params: &BackwardParams, threads: u32) {
 unsafe fn write_tile(params: &BackwardParams, place: Place, address: u64) {
     let (attention, tickets) = (&params.attention, &params.tickets);
     let Place { unit, index, of_keys } = place;
-    let (counter, tiles) = place.awaited(tickets, tickets.query_tiles * attention.group);
-    // SAFETY: the bytes are this thread's; heads have tiles, groups have heads, and the ring has units.
+    let (counter, tiles) = place.awaited(tickets, tickets.query_tiles * tickets.unit_heads);
+    // SAFETY: the bytes are this thread's; units have rows and tiles, and the ring has units.
     unsafe {
         assert_unchecked(tickets.ring > 0);
-        let work = WorkTile::of_unit(attention, unit);
-        let (head, tile) = if of_keys {
-            (work.head, index)
+        let work = WorkTile::of_unit(attention, unit.head);
+        let kv_head = work.kv_head(attention);
+        let (head, row, _) = unit.begin(attention, tickets);
+        let work = WorkTile { head: work.head + head, ..work };
+        let (head, owned) = if of_keys {
+            (work.head, index * tickets.key_rows)
         } else {
-            work.of_query_tile(attention, tickets.query_tiles, index)
+            let (head, tile) = work.of_query_tile(attention, tickets.query_tiles, index);
+            (head, row + tile * tickets.query_rows)
         };
-        let owned = tile * if of_keys { tickets.key_rows } else { tickets.query_rows };
-        let exists = owned < if of_keys { work.keys.len } else { work.queries.len };
+        let mut exists = owned < if of_keys { work.keys.len } else { work.queries.len };
+        let mut part = Part { exists, first: 0, end: 0, before: 0, goes_on: false };
+        if of_keys && exists {
+            part = Part::new(attention, tickets, unit, stored_ds::queries(attention, &work, owned));
+            exists = part.exists;
+        }
         let kind = match (exists, of_keys) {
             (false, _) => EMPTY,
             (true, true) => OF_KEYS,
             (true, false) => OF_QUERIES,
         };
-        let (first, end) = if of_keys && exists {
-            let seen = stored_ds::queries(attention, &work, owned);
-            (seen.first, seen.end)
-        } else {
-            (0, 0)
-        };
-        let ds_head = unit % tickets.ring * attention.group + head - work.head;
-        let heads = if of_keys { attention.group } else { 1 };
+        let ds_head = unit.of_launch % tickets.ring * tickets.unit_heads + head - work.head;
+        let heads = if of_keys { tickets.unit_heads } else { 1 };
         let (queries, keys) = (work.queries, work.keys);
-        global::store4(address, [head, work.batch, work.kv_head(attention), kind]);
+        let has_others = of_keys && exists && tickets.units_of_head > 1;
+        let units_done = if has_others { tickets.units_done(unit.head, index) } else { NO_COUNTER };
+        let column = unit.head_of_launch * tickets.key_tiles + index;
+        global::store4(address, [head, work.batch, kv_head, kind]);
         global::store4(address + 16, [queries.first, queries.len, keys.first, keys.len]);
-        global::store4(address + 32, [owned, first, end, heads]);
-        global::store4(address + 48, [ds_head, counter, tiles, Place::counter(unit, of_keys)]);
+        global::store4(address + 32, [owned, part.first, part.end, heads]);
+        global::store4(address + 48, [ds_head, counter, tiles, Unit::counter(unit.number, of_keys)]);
+        global::store4(address + 64, [row, column, units_done, 2 * part.before + part.goes_on as u32]);
     }
 }
 
@@ -159,43 +280,104 @@ mod tests {
 
     /// Whether a tile finds what it reads, and overwrites nothing that is still read.
     fn may_begin(place: Place, tickets: &Tickets, query_tiles: u32, done: &Done) -> bool {
-        let unit = place.unit as usize;
+        let unit = place.unit.number as usize;
         if place.of_keys {
-            unit.checked_sub(tickets.ring as usize).is_none_or(|before| done[before][1] == query_tiles)
+            place.unit.of_launch < tickets.ring || done[unit - tickets.ring as usize][1] == query_tiles
         } else {
             done[unit][0] == tickets.key_tiles
         }
     }
 
-    /// As two blocks go on side by side, one of each kind.
+    /// As two blocks go on side by side, one of each kind, launch by launch.
+    fn takes_all(tickets: &Tickets, query_tiles: u32) {
+        let (units, key_tiles) = (tickets.units(), tickets.key_tiles);
+        let mut done: Done = vec![[0; 2]; units as usize];
+        let of_launch = tickets.heads_of_launch * tickets.units_of_head;
+        for first in (0..units).step_by(of_launch as usize) {
+            let end = units.min(first + of_launch);
+            let mut next = [first * key_tiles, units * key_tiles + first * query_tiles];
+            let ends = [end * key_tiles, units * key_tiles + end * query_tiles];
+            while next != ends {
+                let before = next;
+                for (next, end) in next.iter_mut().zip(ends) {
+                    if *next == end {
+                        continue;
+                    }
+                    // SAFETY: there are tiles of both kinds.
+                    let place = unsafe { Place::of_tile(tickets, query_tiles, *next) };
+                    let (counter, tiles) = place.awaited(tickets, query_tiles);
+                    if done[counter as usize / 2][counter as usize % 2] >= tiles {
+                        assert!(may_begin(place, tickets, query_tiles, &done), "{tickets:?} {place:?}");
+                        done[place.unit.number as usize][!place.of_keys as usize] += 1;
+                        *next += 1;
+                    }
+                }
+                assert_ne!(next, before, "{tickets:?} waits for ever");
+            }
+        }
+        assert!(done.iter().all(|done| *done == [key_tiles, query_tiles]));
+    }
+
     #[test]
     fn every_tile_comes_once_and_waits_for_what_it_needs() {
-        for (units, ring) in [(1, 1), (7, 7), (7, 3), (7, 1), (3, 2)] {
-            for (key_tiles, query_tiles) in [(1, 1), (3, 4), (5, 2)] {
-                let tickets = Tickets { units, ring, key_tiles, ..Tickets::default() };
-                let ends = [units * key_tiles, units * (key_tiles + query_tiles)];
-                let mut next = [0, ends[0]];
-                let mut done: Done = vec![[0; 2]; units as usize];
-                while next != ends {
-                    let before = next;
-                    for (next, end) in next.iter_mut().zip(ends) {
-                        if *next == end {
-                            continue;
-                        }
-                        // SAFETY: there are tiles of both kinds.
-                        let place = unsafe { Place::of_tile(&tickets, query_tiles, *next) };
-                        let (counter, tiles) = place.awaited(&tickets, query_tiles);
-                        let counted = done[counter as usize / 2][counter as usize % 2];
-                        if counted >= tiles {
-                            assert!(may_begin(place, &tickets, query_tiles, &done), "{tickets:?} {place:?}");
-                            done[place.unit as usize][!place.of_keys as usize] += 1;
-                            *next += 1;
-                        }
-                    }
-                    assert_ne!(next, before, "{tickets:?} waits for ever");
+        for (heads, heads_of_launch, units_of_head) in [(1, 1, 1), (7, 7, 1), (7, 3, 1), (3, 2, 4), (2, 2, 6)]
+        {
+            for ring in [1, 2, 3, 7] {
+                for (key_tiles, query_tiles) in [(1, 1), (3, 4), (5, 2)] {
+                    let tickets = Tickets {
+                        heads,
+                        heads_of_launch,
+                        units_of_head,
+                        ring,
+                        key_tiles,
+                        ..Tickets::default()
+                    };
+                    takes_all(&tickets, query_tiles);
                 }
-                assert!(done.iter().all(|done| *done == [key_tiles, query_tiles]));
             }
+        }
+    }
+
+    #[test]
+    fn heads_of_a_launch_take_turns() {
+        let tickets = Tickets { heads: 5, heads_of_launch: 3, units_of_head: 2, ..Tickets::default() };
+        // SAFETY: launches have heads, and heads have units.
+        let unit = |number| unsafe { Unit::new(&tickets, number) };
+        let order: Vec<_> = (0..10).map(|number| (unit(number).head, unit(number).part)).collect();
+        let first = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
+        assert_eq!((&order[..6], &order[6..]), (&first[..], &[(3, 0), (4, 0), (3, 1), (4, 1)][..]));
+        assert_eq!((unit(8).of_launch, unit(8).head_of_launch), (2, 0));
+    }
+
+    #[test]
+    fn a_tile_of_keys_goes_on_where_it_stopped() {
+        let params = AttentionParams { seqlen_q: 1000, ..AttentionParams::default() };
+        let tickets = Tickets {
+            heads: 1,
+            heads_of_launch: 1,
+            units_of_head: 2 * 4,
+            unit_heads: 3,
+            unit_rows: 256,
+            ..Tickets::default()
+        };
+        for (first, end) in [(0, 1000), (256, 600), (128, 300), (768, 1000), (0, 128), (300, 300)] {
+            let mut rows = Vec::new();
+            let mut before = 0;
+            let mut goes_on = false;
+            for number in 0..8 {
+                // SAFETY: units have rows.
+                let part = unsafe {
+                    let unit = Unit::new(&tickets, number);
+                    Part::new(&params, &tickets, unit, QueryRange { first, end })
+                };
+                if part.exists {
+                    assert_eq!((part.before, goes_on), (before, before > 0), "{first} {end} {number}");
+                    rows.extend(part.first..part.end);
+                    (before, goes_on) = (before + 1, part.goes_on);
+                }
+            }
+            assert!(before > 0 && !goes_on, "{first} {end}");
+            assert!(rows.into_iter().eq((first..end).chain(first..end)), "{first} {end}");
         }
     }
 }

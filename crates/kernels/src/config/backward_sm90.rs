@@ -90,6 +90,11 @@ impl BackwardSm90Config {
         2 * self.row_bytes(self.owned() as u64) as u32
     }
 
+    /// Bytes of dK and dV of a tile of keys, fp32, between two units of its head.
+    pub const fn carried_bytes(&self) -> u32 {
+        4 * self.owned() * 2 * self.head_dim
+    }
+
     /// Tiles of which shared memory holds what a block owns: the next one's too where that fits.
     pub const fn owned_stages(&self) -> u32 {
         if self.stores_ds && self.needed(2, 3) <= SHARED as u64 { 2 } else { 1 }
@@ -150,7 +155,7 @@ impl BackwardSm90Config {
     }
 
     /// Bytes of two slots in which tiles are announced, and of their barriers.
-    pub const SCHEDULE_BYTES: u32 = 160;
+    pub const SCHEDULE_BYTES: u32 = 192;
 
     /// Bytes from a full barrier to that where steps land that are fixed up before they fill the stage.
     pub const fn fix_up_distance(&self) -> u32 {
@@ -251,7 +256,7 @@ mod tests {
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
         let whole = BackwardSm90Config { stores_ds: true, ..keys };
-        let bytes = (128 << 10) + 3 * ((32 << 10) + 512 + 64) + 32 + 160;
+        let bytes = (128 << 10) + 3 * ((32 << 10) + 512 + 64) + 32 + 192;
         assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, bytes));
         let narrow = BackwardSm90Config { head_dim: 64, ..whole };
         assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (16 << 10, 2, 3));

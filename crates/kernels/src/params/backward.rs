@@ -49,8 +49,8 @@ pub struct BackwardParams {
 }
 
 /// The tiles of launches that compute all gradients, as `attention::backward_tiles` says, and in which order
-/// blocks take them. A unit is a key/value head of a sequence with its query heads: tiles of keys, which
-/// store dS, and tiles of queries.
+/// blocks take them. A unit is a key/value head of a sequence with its query heads, or with one of them, or
+/// with some queries of that one: tiles of keys, which store dS, and tiles of queries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tickets {
@@ -58,13 +58,24 @@ pub struct Tickets {
     pub counters: u64,
     /// Tiles of [`Self::TILE_BYTES`] each, those of keys first, from a multiple of 16 on.
     pub tiles: u64,
-    /// How many units there are.
-    pub units: u32,
+    /// dK and dV of tiles of keys whose head has further units, from a multiple of 16 on.
+    pub carried: u64,
+    /// Key/value heads of all sequences.
+    pub heads: u32,
+    /// Those of a launch; the last launch may have fewer.
+    pub heads_of_launch: u32,
+    /// Units of a key/value head: for each run of query heads one for each run of queries.
+    pub units_of_head: u32,
+    /// Query heads of a unit.
+    pub unit_heads: u32,
+    /// Queries of a head in a unit, in whole tiles of queries and whole granules of dS; the last unit of a
+    /// head may have fewer.
+    pub unit_rows: u32,
     /// Units whose dS is stored at a time, at least 1.
     pub ring: u32,
     /// Tiles of keys of a unit.
     pub key_tiles: u32,
-    /// Tiles of queries of a query head.
+    /// Tiles of queries of a query head in a unit.
     pub query_tiles: u32,
     /// Rows of a tile of keys.
     pub key_rows: u32,
@@ -87,14 +98,27 @@ impl Tickets {
     pub const COUNTER_BYTES: u64 = 32;
 
     /// Bytes of a tile.
-    pub const TILE_BYTES: u64 = 64;
+    pub const TILE_BYTES: u64 = 80;
 
     /// Counters of a launch: of blocks that have arrived, and of tickets of both kinds.
     const OF_LAUNCH: u32 = 3;
 
-    /// Counters: two for each unit, of its tiles of either kind that are done, and those of launches.
+    /// Units of all launches.
+    #[inline(always)]
+    pub const fn units(&self) -> u32 {
+        self.heads * self.units_of_head
+    }
+
+    /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several
+    /// units, one for each tile of keys of a head, of units in which it is done; and those of launches.
     pub const fn counter_count(&self) -> u32 {
-        2 * self.units + Self::OF_LAUNCH * self.launches
+        self.arrivals_of(self.launches)
+    }
+
+    /// The counter of the units in which the `tile`-th tile of keys of a head is done.
+    #[inline(always)]
+    pub const fn units_done(&self, head: u32, tile: u32) -> u32 {
+        2 * self.units() + head * self.key_tiles + tile
     }
 
     /// Address of a counter.
@@ -112,7 +136,13 @@ impl Tickets {
     /// This launch's counter of blocks that have arrived.
     #[inline(always)]
     pub const fn arrivals(&self) -> u32 {
-        2 * self.units + Self::OF_LAUNCH * self.launch
+        self.arrivals_of(self.launch)
+    }
+
+    #[inline(always)]
+    const fn arrivals_of(&self, launch: u32) -> u32 {
+        let tiles = if self.units_of_head > 1 { self.heads * self.key_tiles } else { 0 };
+        2 * self.units() + tiles + Self::OF_LAUNCH * launch
     }
 
     /// Whether the block that arrives as the `arrived`-th of `blocks` takes tiles of keys: the first does,

@@ -60,6 +60,21 @@ pub fn unknown(value: u32) -> u32 {
     }
 }
 
+/// 0, which machine code has to read (`%ctaid.z`). What is combined with it comes before an instruction that
+/// takes the result, and behind which ptxas would otherwise move it.
+#[inline(always)]
+pub fn zero() -> u32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let index: u32;
+            // SAFETY: reads a special register.
+            unsafe { core::arch::asm!("mov.u32 {0}, %ctaid.z;", out(reg32) index, options(nomem, nostack)) }
+            index
+        }
+        _ => { 0 }
+    }
+}
+
 /// Number of blocks of the grid (`%nctaid.x`).
 #[inline(always)]
 pub fn blocks() -> u32 {

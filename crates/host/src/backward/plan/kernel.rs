@@ -3,7 +3,8 @@
 use fa_kernels::entries::{Algorithm, Target};
 
 use crate::backward::packed::{self, Copies};
-use crate::backward::{BackwardKernel, BackwardProblem, BackwardRequest, stored};
+use crate::backward::stored::{self, Tiles};
+use crate::backward::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::plan::{built_for, that_hold};
 use crate::{Device, Error, Problem, Result};
 
@@ -76,9 +77,12 @@ pub(super) fn refusal(
     if kernel != BackwardKernel::BackwardSm90 {
         return None;
     }
-    let must_store = !computes_scores_twice(forward) && stored::fitting(forward, limit) == 0;
     packed::refusal(problem, device).or_else(|| {
-        must_store.then(|| format!("its scores are not computed twice, and {}", too_large(forward, limit)))
+        if computes_scores_twice(forward) {
+            return None;
+        }
+        let reason = too_large(forward, &Tiles::of_problem(forward, stores_ds(forward))?, limit)?;
+        Some(format!("its scores are not computed twice, and {reason}"))
     })
 }
 
@@ -94,8 +98,19 @@ pub(super) fn computes_scores_twice(forward: &Problem) -> bool {
     !needs_score_mod(forward) && !built.is_empty()
 }
 
-/// That no dS fits the workspace.
-pub(super) fn too_large(forward: &Problem, limit: u64) -> String {
-    let bytes = stored::unit_bytes(forward);
-    format!("dS of one key/value head takes {bytes} bytes, and workspace_limit is {limit}")
+/// What stores dS of the problem.
+pub(super) fn stores_ds(forward: &Problem) -> Algorithm {
+    if needs_score_mod(forward) {
+        Algorithm::BackwardKeysDsSm90ScoreMod
+    } else {
+        Algorithm::BackwardKeysDsSm90
+    }
+}
+
+/// Why dS of tiles does not fit a workspace of so many bytes, if so.
+pub(super) fn too_large(forward: &Problem, tiles: &Tiles, limit: u64) -> Option<String> {
+    let bytes = stored::least_bytes(forward, tiles);
+    (bytes > limit).then(|| {
+        format!("dS of some queries of one head, with its dK and dV, takes {bytes} bytes, and workspace_limit is {limit}")
+    })
 }

@@ -2,7 +2,7 @@
 
 use fa_kernels::attention::stored_ds::GRANULE;
 
-use super::Tiles;
+use super::{Stored, kv_heads};
 use crate::{Device, Problem};
 
 /// Cycles of launches, as estimated. Fitted to an H200 at 1.7 GHz, head_dim 64 and 128, sequences of 4,096
@@ -31,10 +31,10 @@ impl StepCycles {
 impl<'a> Estimate<'a> {
     /// Cycles that a launch takes beside its blocks.
     const LAUNCH: f64 = 6_000.0;
-    /// Cycles in which a granule of dS is read, with its share of K, while all multiprocessors read.
-    const READ: f64 = 1_700.0;
-    /// The same while most do not.
+    /// Cycles in which a granule of dS is read, with its share of K, while most multiprocessors do not read.
     const READ_ALONE: f64 = 1_000.0;
+    /// Units whose tiles of keys are done, of those that have to be stored beside those that blocks are at.
+    const UNITS_BEHIND: f64 = 3.0;
     /// What a tile takes beside its steps.
     const END_OF_KEYS: f64 = 6_000.0;
     /// As [`Self::END_OF_KEYS`].
@@ -75,58 +75,59 @@ impl<'a> Estimate<'a> {
         self.launch(blocks, queries, (4.0 * self.product + beside, Self::END_OF_KEYS))
     }
 
-    /// The product of dS and K, of so many query heads, in a launch of its own.
-    fn of_ds(&self, heads: usize) -> f64 {
-        let blocks = self.forward.seqlen_q().div_ceil(2 * GRANULE as usize) * heads;
-        // Few blocks have memory for themselves.
-        let read = Self::READ * (blocks as f64 / self.multiprocessors).min(1.0);
-        let cycles = (self.product / Self::OF_DS).max(read);
-        self.launch(blocks, self.forward.seqlen_k(), (2.0 * cycles, Self::END_OF_QUERIES))
-    }
-
-    /// Both launches of so many units where dS is stored.
-    pub(super) fn stored(&self, units: usize) -> f64 {
-        self.owning_keys(units, StepCycles::KEYS_DS) + self.of_ds(units * self.forward.group())
-    }
-
-    /// Cycles of a unit's tiles of keys, and of its tiles of queries, beside each other on one
+    /// Cycles of a key/value head's tiles of keys, and of its tiles of queries, beside each other on one
     /// multiprocessor.
-    fn of_unit(&self, tiles: Tiles) -> (f64, f64) {
+    fn of_head(&self, stored: &Stored) -> (f64, f64) {
         let granules = |rows: usize| rows.div_ceil(GRANULE as usize) as f64;
         let forward = self.forward;
         let pairs = granules(forward.seqlen_q()) * granules(forward.seqlen_k()) * forward.group() as f64;
         let pairs = if forward.causal() { pairs / 2.0 } else { pairs };
-        let (of_keys, of_queries) = tiles.of_unit(forward);
-        let beside = if tiles.keys < GRANULE as usize {
+        let (units, (of_keys, of_queries)) = (stored.units_of_head(forward), stored.tiles_of_unit(forward));
+        let beside = if stored.tiles.keys < GRANULE as usize {
             StepCycles::SPLIT_ROLES * self.product
         } else {
             StepCycles::KEYS_DS
         };
-        let keys = pairs * (4.0 * self.product + beside) + of_keys as f64 * Self::END_OF_KEYS;
+        // Under a causal mask a tile of keys has queries in half of the units, and in one more.
+        let in_units = if forward.causal() { (units + 1) as f64 / 2.0 } else { units as f64 };
+        let ends = in_units * of_keys as f64 * Self::END_OF_KEYS;
         let product = (self.product / Self::OF_DS).max(Self::READ_ALONE);
-        (keys, pairs * product + of_queries as f64 * Self::END_OF_QUERIES)
+        let ends_of_queries = (units * of_queries) as f64 * Self::END_OF_QUERIES;
+        (pairs * (4.0 * self.product + beside) + ends, pairs * product + ends_of_queries)
     }
 
     /// Which share of the blocks of one launch take tiles of queries alone; blocks that are done with keys
     /// take what is left of them.
-    pub(super) fn share_of_queries(&self, tiles: Tiles) -> f64 {
-        let (keys, queries) = self.of_unit(tiles);
+    pub(super) fn share_of_queries(&self, stored: &Stored) -> f64 {
+        let (keys, queries) = self.of_head(stored);
         Self::QUERIES_ALONE * queries / (keys + queries)
     }
 
-    /// One launch of all units.
-    pub(super) fn streamed(&self, units: usize) -> f64 {
-        let tiles = Tiles { keys: GRANULE as usize, queries: 2 * GRANULE as usize };
-        let (keys, queries) = self.of_unit(tiles);
-        let longest = keys / tiles.of_unit(self.forward).0 as f64;
-        Self::LAUNCH + longest + units as f64 * (keys + queries) / self.multiprocessors
+    /// All launches where dS is stored.
+    pub(super) fn stored(&self, stored: &Stored) -> f64 {
+        let forward = self.forward;
+        let (keys, queries) = self.of_head(stored);
+        let (units, key_tiles) = (stored.units_of_head(forward), stored.tiles.of_keys(forward) as f64);
+        let blocks = self.multiprocessors * (1.0 - self.share_of_queries(stored));
+        let launch = |heads: usize| {
+            // Units that blocks are at, those whose queries follow, and one in hand.
+            let needed = (blocks / key_tiles + Self::UNITS_BEHIND).min((heads * units) as f64);
+            let of_ring = (stored.ring as f64 / needed).min(1.0);
+            // A tile of keys waits for itself in the unit before.
+            let of_heads = if units > 1 { (heads as f64 * key_tiles / blocks).min(1.0) } else { 1.0 };
+            let longest = keys / key_tiles / units as f64;
+            let all = heads as f64 * (keys + queries) / self.multiprocessors;
+            Self::LAUNCH + longest + all / of_ring / of_heads
+        };
+        stored.launches(forward).map(|heads| launch(heads.len())).sum()
     }
 
     /// Both launches where each computes its own scores.
-    pub(super) fn recomputed(&self, kv_heads: usize) -> f64 {
-        let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * kv_heads * self.forward.group();
+    pub(super) fn recomputed(&self) -> f64 {
+        let heads = kv_heads(self.forward);
+        let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * heads * self.forward.group();
         let cycles = 3.0 * self.product + StepCycles::QUERIES;
-        self.owning_keys(kv_heads, StepCycles::KEYS)
+        self.owning_keys(heads, StepCycles::KEYS)
             + self.launch(blocks, self.forward.seqlen_k(), (cycles, Self::END_OF_QUERIES))
     }
 }

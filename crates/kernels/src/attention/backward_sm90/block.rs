@@ -27,6 +27,8 @@ pub(super) struct Block<T> {
     pub(super) heads: u32,
     /// Where dS of `work.head` is stored, among the heads whose dS is.
     pub(super) ds_head: u32,
+    /// The first query of which it is stored there.
+    pub(super) unit_row: u32,
     pub(super) tile: PhantomData<T>,
 }
 
@@ -58,14 +60,14 @@ impl<T: Tile> Block<T> {
                 let owned = work.tile * rows;
                 let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
-                Self { work, owned, kv_head, first, end, heads, ds_head: 0, tile: PhantomData }
+                Self { work, owned, kv_head, first, end, heads, ds_head: 0, unit_row: 0, tile: PhantomData }
             } else {
                 let work = WorkTile::of_swizzle(attention, attention.seqlen_q.div_ceil(rows), order);
                 let owned = work.tile * rows;
                 let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
                 let (kv_head, heads) = (work.kv_head(attention), 1);
                 let (first, end) = (seen.first, seen.end);
-                Self { work, owned, kv_head, first, end, heads, ds_head: 0, tile: PhantomData }
+                Self { work, owned, kv_head, first, end, heads, ds_head: 0, unit_row: 0, tile: PhantomData }
             }
         }
     }
@@ -98,7 +100,7 @@ impl<T: Tile> Block<T> {
     /// This thread's first piece of stored dS: of its first key, `key` of the sequence's.
     #[inline(always)]
     pub(super) fn first_piece(&self, params: &BackwardParams, key: u32) -> u32 {
-        stored_ds::piece(&params.ds, self.ds_head, (self.first, key))
+        stored_ds::piece(&params.ds, self.ds_head, (self.first - self.unit_row, key))
     }
 
     /// First row of the step behind that which begins with `row`, of the same head or of the next.

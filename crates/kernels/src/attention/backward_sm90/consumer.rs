@@ -4,6 +4,7 @@ use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
 use super::block::{Block, Source};
+use super::carried;
 use super::scores::{self, Place, QueryHead};
 use super::tickets::TileSlots;
 use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
@@ -140,14 +141,29 @@ impl<T: Tile> Consumer<T> {
         let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
         while let Some(stage) = slots.next_of_keys(pipeline) {
             self.owned = Self::owned(pipeline, warpgroup, stage);
-            self.gradients = [T::Gradient::ZERO; 2];
+            // SAFETY: what the block owns is there, and so the tile's copies have waited for others.
+            self.gradients = [0, 1].map(|which| unsafe { carried::restore(params, slots, self.part(which)) });
             if (&*slots).block().steps() > 0 {
                 self.multiply(params, &*slots);
             }
-            self.store(params, &(&*slots).block(), stage);
+            if slots.goes_on() {
+                // SAFETY: the warpgroup's threads are together.
+                unsafe {
+                    carried::save(params, slots, self.part(0), &self.gradients[0]);
+                    carried::save(params, slots, self.part(1), &self.gradients[1]);
+                }
+            } else {
+                self.store(params, &(&*slots).block(), stage);
+            }
             slots.leave_keys(pipeline);
         }
         wait_all();
+    }
+
+    /// Of all gradients that the block's warpgroups hold, the number of this warpgroup's `which`-th.
+    #[inline(always)]
+    fn part(&self, which: u32) -> u32 {
+        BackwardSm90Config::WARPGROUPS * which + self.warpgroup.index()
     }
 
     /// Sums the gradients over all steps, of which there are some; what the block owns is there.
@@ -239,15 +255,17 @@ impl<T: Tile> Consumer<T> {
         }
         self.differentiate(params);
         self.steps = next;
+        if T::STORES_DS {
+            // Before the turn: ptxas moves arithmetic behind the barrier, but not what a store in front of it
+            // needs. A turn that is taken too early holds up the other warpgroup.
+            // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
+        }
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
         self.warpgroup.commit_products();
         self.pass_turn();
-        if T::STORES_DS {
-            // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
-        }
         if !LAST {
             self.wait_ahead();
         }
@@ -357,11 +375,11 @@ impl<T: Tile> Consumer<T> {
         let scale = attention.softmax_scale * LOG2_E;
         let mut block = 0;
         while 8 * block < T::S::LEN {
-            let shifts = self.of_block(at, block, |row| row.shift);
+            let shifts = self.of_block(at, block, |row| -row.shift);
             let mut j = 0;
             while j < 8 {
                 let score = self.s[8 * block + j];
-                self.s[8 * block + j] = math::exp2(math::fma(score, scale, -shifts[statistic::<T>(j)]));
+                self.s[8 * block + j] = math::exp2(math::fma(score, scale, shifts[statistic::<T>(j)]));
                 j += 1;
             }
             if T::OWNS_KEYS {

@@ -252,8 +252,8 @@ pub(super) unsafe fn write_all_statistics<T: Tile>(
     }
 }
 
-/// Writes lse and delta of the queries of all steps, each in a shape that a thread of a product reads four at
-/// a time ([`read_place`]).
+/// Writes −lse·log2(e) and delta of the queries of all steps, each in a shape that a thread of a product
+/// reads four at a time ([`read_place`]).
 ///
 /// # Safety
 /// As [`write_block_statistics`].
@@ -278,7 +278,7 @@ unsafe fn write_statistics<T: Tile>(
                 let query = first + lane;
                 let [RowStats { shift, delta }] =
                     RowStats::load::<[RowStats; 1]>(params, &work, row + query, |_| 0);
-                shared::store(at + 4 * read_place(query), shift);
+                shared::store(at + 4 * read_place(query), -shift);
                 shared::store(at + 4 * (T::STEP + read_place(query)), delta);
                 first += 32;
             }

@@ -88,7 +88,8 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
                 panel = 0;
                 while panel < const { T::CONFIG.queries() / PANEL } {
                     if is_seen(panel) {
-                        let of = HeadOffset { class: 0, head: block.owned / PANEL + panel, shift: 0 };
+                        let head = (block.owned - block.unit_row) / PANEL + panel;
+                        let of = HeadOffset { class: 0, head, shift: 0 };
                         pipeline.ds_of_stage(ring.stage(), panel).load(
                             maps.ds(),
                             landed,

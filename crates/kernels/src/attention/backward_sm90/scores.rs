@@ -153,7 +153,7 @@ unsafe fn weigh_as<T: Tile, const CHANGED: bool, const DROPS: bool>(
             let (query, key) = behind(at);
             let score =
                 if CHANGED { score_mod.biased(bent, corner + (query as f32 - key as f32)) } else { bent };
-            let p = math::exp2(math::fma(score, scale, -shifts[j / 4 * 2 + j % 2]));
+            let p = math::exp2(math::fma(score, scale, shifts[j / 4 * 2 + j % 2]));
             let weight = if CHANGED { p * ScoreMod::slope_of_masked(bent, inverse_softcap) } else { p };
             let is_kept = !DROPS || kept >> bit_of(at) & 1 != 0;
             seen[j] = if is_kept { p } else { 0.0 };

@@ -8,6 +8,7 @@ use core::f32::consts::LOG2_E;
 
 use super::Pipeline;
 use super::block::{Block, Source};
+use super::carried;
 use super::epilogue::{FIRST_BARRIER, store_warp};
 use super::scores::{self, Place, QueryHead, gradient_of_score};
 use super::tickets::TileSlots;
@@ -108,11 +109,17 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         let pipeline = self.pipeline;
         while let Some(stage) = slots.next_of_keys(pipeline) {
             self.owned = pipeline.owned(OF_KEYS as u32, stage).descriptor();
-            self.gradient = T::Gradient::ZERO;
+            // SAFETY: what the block owns is there, and so the tile's copies have waited for others.
+            self.gradient = unsafe { carried::restore(params, slots, OF_KEYS as u32) };
             if (&*slots).block().steps() > 0 {
                 self.multiply(params, &*slots);
             }
-            self.store(params, &(&*slots).block(), stage);
+            if slots.goes_on() {
+                // SAFETY: the warpgroup's threads are together.
+                unsafe { carried::save(params, slots, OF_KEYS as u32, &self.gradient) };
+            } else {
+                self.store(params, &(&*slots).block(), stage);
+            }
             slots.leave_keys(pipeline);
         }
         wait_all();
@@ -271,7 +278,8 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         } else {
             self.weigh_plain(params.attention.softmax_scale * LOG2_E);
         }
-        self.meet(READ);
+        // ptxas would take this barrier before the exponentials, which would then wait for it.
+        self.meet(READ + self.behind_weights());
         let at = self.weights();
         let mut i = 0;
         while 4 * i < T::S::LEN {
@@ -281,6 +289,17 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             i += 1;
         }
         self.arrive(WRITTEN);
+    }
+
+    /// 0, once all of P is rounded.
+    #[inline(always)]
+    fn behind_weights(&self) -> u32 {
+        let (mut all, mut i) = (0, 0);
+        while i < T::Packed::LEN {
+            all |= self.packed[i];
+            i += 1;
+        }
+        all & index::zero()
     }
 
     /// P in place of the scores, rounded.
@@ -294,7 +313,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             let mut j = 0;
             while j < 8 {
                 let (score, shift) = (self.s[8 * block + j], shifts[j / 4 * 2 + j % 2]);
-                self.s[8 * block + j] = math::exp2(math::fma(score, scale, -shift));
+                self.s[8 * block + j] = math::exp2(math::fma(score, scale, shift));
                 j += 1;
             }
             self.round(block);

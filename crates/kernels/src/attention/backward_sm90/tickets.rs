@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use super::Pipeline;
 use super::block::{Block, Source};
 use super::tile::{OwnedStages, Tile};
-use crate::attention::backward_tiles::{self as tiles, EMPTY, KIND, OF_KEYS, OF_QUERIES};
+use crate::attention::backward_tiles::{self as tiles, EMPTY, KIND, NO_COUNTER, OF_KEYS, OF_QUERIES};
 use crate::config::BackwardSm90Config;
 use crate::hopper::epilogue::wait_read;
 use crate::hopper::scheduler::{Announced, Slots};
@@ -26,9 +26,6 @@ impl<T: Tile> Announced for TileWords<T> {
     const BYTES: u32 = Tickets::TILE_BYTES as u32;
     const EXISTS: u32 = KIND;
 }
-
-/// In place of a counter: no tile has been in the slot.
-const NO_TILE: u32 = u32::MAX;
 
 /// What stands in a slot between the tiles of keys of a block and those of queries.
 const END_OF_KEYS: u32 = OF_QUERIES + 1;
@@ -80,12 +77,36 @@ impl<T: Tile> TileSlots<T> {
     /// by tensor maps, and what they read may be overwritten by who learns of this.
     #[inline(always)]
     pub(super) fn wait_for_others(&self, params: &BackwardParams) {
-        let (counter, awaited) = (self.word(tiles::AWAITED), self.word(tiles::AWAITED + 1));
+        // SAFETY: blocks that run have taken the awaited tiles, or will without waiting for this one.
+        let wait = |counter, awaited| unsafe {
+            global::wait_at_least(params.tickets.counter(self.word(counter)), awaited);
+        };
+        let (awaited, before) = (self.word(tiles::AWAITED + 1), self.units_before());
+        if before > 0 {
+            wait(tiles::UNITS_DONE, before);
+        }
         if awaited > 0 {
-            // SAFETY: blocks that run have taken the awaited tiles, or will without waiting for this one.
-            unsafe { global::wait_at_least(params.tickets.counter(counter), awaited) };
+            wait(tiles::AWAITED, awaited);
             fence::proxy_async_global();
         }
+    }
+
+    /// Units that the tile of keys at hand was in before: that have left dK and dV of it.
+    #[inline(always)]
+    pub(super) fn units_before(&self) -> u32 {
+        self.word(tiles::PLACE) / 2
+    }
+
+    /// Whether the tile of keys at hand is in units behind this one: who go on with dK and dV of it.
+    #[inline(always)]
+    pub(super) fn goes_on(&self) -> bool {
+        self.word(tiles::PLACE) % 2 != 0
+    }
+
+    /// Which tile of keys of its launch's heads the one at hand is.
+    #[inline(always)]
+    pub(super) fn column(&self) -> u32 {
+        self.word(tiles::COLUMN)
     }
 }
 
@@ -108,6 +129,7 @@ impl<T: Tile> Source<T> for &TileSlots<T> {
             end: word(10),
             heads: word(11),
             ds_head: word(12),
+            unit_row: word(tiles::UNIT_ROW),
             tile: PhantomData,
         }
     }
@@ -125,7 +147,7 @@ pub(super) unsafe fn announce<T: Tile>(params: &BackwardParams, mut slots: TileS
     // SAFETY: a slot is this thread's from `acquire` to `fill`, and all warps have left the tile that it
     // holds; blocks access counters by atomics alone.
     unsafe {
-        slots.set_all(tiles::DONE, NO_TILE);
+        slots.set_all(tiles::DONE, NO_COUNTER);
         let arrived = global::fetch_add(tickets.counter(tickets.arrivals()), 1);
         if tickets.takes_keys(arrived, index::blocks()) {
             announce_all(tickets, OF_KEYS, &mut slots);
@@ -175,7 +197,7 @@ unsafe fn announce_end<T: Tile>(slots: &mut TileSlots<T>, kind: u32) {
     slots.fill();
 }
 
-/// Adds the tile in a slot, if there is one, to its counter: it is done.
+/// Adds the tile in a slot, if there is one, to its counters: it is done.
 ///
 /// # Safety
 /// The slot is this thread's, and what the tile stored and read has been.
@@ -184,10 +206,14 @@ unsafe fn count_in(tickets: &Tickets, slot: u32) {
     // SAFETY: the slot is this thread's, and blocks access counters by atomics alone.
     unsafe {
         let counter = shared::load_b32(slot + 4 * tiles::DONE);
-        if counter != NO_TILE {
+        if counter != NO_COUNTER {
             fence::proxy_async_global();
             global::add_release(tickets.counter(counter), 1);
-            shared::store_b32(slot + 4 * tiles::DONE, NO_TILE);
+            let units_done = shared::load_b32(slot + 4 * tiles::UNITS_DONE);
+            if units_done != NO_COUNTER {
+                global::add_release(tickets.counter(units_done), 1);
+            }
+            shared::store_b32(slot + 4 * tiles::DONE, NO_COUNTER);
         }
     }
 }

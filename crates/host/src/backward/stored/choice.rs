@@ -1,0 +1,130 @@
+//! Which way to store dS is estimated to be the fastest, of those that fit a workspace.
+
+use fa_kernels::attention::stored_ds::PIECE;
+
+use super::division::{self, Division};
+use super::estimate::Estimate;
+use super::{Stored, Tiles, kv_heads};
+use crate::backward::BackwardProblem;
+use crate::{Device, Problem};
+
+/// Bytes of the least that can be stored at a time.
+pub(in crate::backward) fn least_bytes(forward: &Problem, tiles: &Tiles) -> u64 {
+    let division = Division::LEAST;
+    let whole = Division::whole(forward).unit_bytes(forward);
+    division.unit_bytes(forward).saturating_add(division.carried_bytes(forward, tiles)).min(whole)
+}
+
+/// The way to store dS in so many bytes, in units of so many queries if they are given, that is estimated to
+/// be the fastest; `None` where there is none, or scores may be computed `twice` and that is faster.
+pub(in crate::backward) fn fastest(
+    problem: &BackwardProblem,
+    device: &Device,
+    tiles: Tiles,
+    (limit, rows, twice): (u64, Option<usize>, bool),
+) -> Option<Stored> {
+    let forward = problem.forward();
+    let estimate = Estimate::new(forward, device);
+    let ways = division::all(forward, rows).into_iter().flat_map(|division| {
+        let launches = 0..=kv_heads(forward).ilog2() + 1;
+        launches.filter_map(move |halved| Stored::within(forward, (division, tiles), halved, limit))
+    });
+    let timed = ways.map(|stored| (estimate.stored(&stored), stored));
+    let (cycles, stored) = timed.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (!twice || cycles < estimate.recomputed()).then_some(stored)
+}
+
+impl Stored {
+    /// Units of a division, with the key/value heads halved so often for a launch, and as many of them at a
+    /// time as there is room for; `None` where there is no room for one.
+    fn within(
+        forward: &Problem,
+        (division, tiles): (Division, Tiles),
+        halved: u32,
+        limit: u64,
+    ) -> Option<Self> {
+        let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
+        let heads_of_launch = kv_heads(forward).div_ceil(1 << halved);
+        let stored = Self { ring: 0, division, tiles, heads_of_launch };
+        let left = limit.checked_sub(stored.carried_bytes(forward))?;
+        let most = heads_of_launch * division.units(forward);
+        let ring = usize::try_from(left / division.unit_bytes(forward)).map_or(most, |ring| ring.min(most));
+        (ring > 0).then_some(Self { ring, ..stored })
+    }
+}
+
+/// About how many cycles the launches take that compute gradients, where dS is stored so, or is not.
+pub(in crate::backward) fn cycles(
+    problem: &BackwardProblem,
+    device: &Device,
+    stored: Option<&Stored>,
+) -> f64 {
+    let estimate = Estimate::new(problem.forward(), device);
+    stored.map_or_else(|| estimate.recomputed(), |stored| estimate.stored(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backward::DEFAULT_WORKSPACE_LIMIT;
+    use crate::sim::Sim;
+    use crate::{DType, Options, TensorLayout, Tensors};
+    use fa_kernels::entries::Algorithm;
+
+    fn problem(
+        (batch, seqlen, heads, kv_heads): (usize, usize, usize, usize),
+        causal: bool,
+    ) -> BackwardProblem {
+        let [q, kv] = [heads, kv_heads].map(|heads| TensorLayout::bshd(batch, seqlen, heads, 128));
+        let options = Options { causal, ..Options::default() };
+        BackwardProblem::like(Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, options).unwrap())
+            .unwrap()
+    }
+
+    /// Query heads and queries of a unit, units at a time, and key/value heads of a launch.
+    fn chosen(
+        shape: (usize, usize, usize, usize),
+        causal: bool,
+        limit: u64,
+    ) -> Option<(usize, usize, usize, usize)> {
+        let problem = problem(shape, causal);
+        let tiles = Tiles::of_problem(problem.forward(), Algorithm::BackwardKeysDsSm90).unwrap();
+        let stored = fastest(&problem, Sim::new(0).device(), tiles, (limit, None, true))?;
+        assert!(stored.limited_bytes(problem.forward()) <= limit);
+        Some((stored.division.heads, stored.division.rows, stored.ring, stored.heads_of_launch))
+    }
+
+    #[test]
+    fn as_much_of_a_head_as_leaves_room_for_others_behind_it() {
+        let (limit, full, causal) = (DEFAULT_WORKSPACE_LIMIT, false, true);
+        // All heads, where they fit, or as many as fill the device and more.
+        assert_eq!(chosen((16, 1024, 16, 16), full, limit), Some((1, 1024, 256, 256)));
+        assert_eq!(chosen((4, 4096, 16, 16), full, limit), Some((1, 4096, 16, 64)));
+        // Else runs of queries, or query heads that share keys one by one.
+        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 2048, 8, 32)));
+        assert_eq!(chosen((1, 16_384, 16, 16), full, limit), Some((1, 2048, 4, 16)));
+        assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), Some((1, 2048, 4, 16)));
+        assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 12, 32)));
+        assert_eq!(chosen((1, 4096, 8, 1), causal, limit), Some((1, 2048, 16, 1)));
+        // What is kept of so many keys leaves room for few heads a launch.
+        assert_eq!(chosen((1, 131_072, 16, 16), full, limit), Some((1, 512, 3, 1)));
+        // Units that would fit are too short.
+        assert_eq!(chosen((4, 4096, 16, 16), full, 33 << 20), None);
+    }
+
+    #[test]
+    fn a_workspace_is_never_larger_than_its_limit() {
+        for (shape, limit) in [((3, 100, 6, 2), 1 << 20), ((1, 4096, 4, 4), 100 << 20), ((1, 1, 1, 1), 0)] {
+            let problem = problem(shape, false);
+            let forward = problem.forward();
+            let tiles = Tiles::of_problem(forward, Algorithm::BackwardKeysDsSm90).unwrap();
+            let stored = fastest(&problem, Sim::new(0).device(), tiles, (limit, None, false));
+            assert_eq!(stored.is_some(), least_bytes(forward, &tiles) <= limit);
+            let Some(stored) = stored else { continue };
+            let bytes = |ring| Stored { ring, ..stored }.limited_bytes(forward);
+            let all = stored.heads_of_launch * stored.units_of_head(forward);
+            assert!(bytes(stored.ring) <= limit, "{shape:?} {stored:?}");
+            assert!(stored.ring == all || bytes(stored.ring + 1) > limit, "{shape:?} {stored:?}");
+        }
+    }
+}

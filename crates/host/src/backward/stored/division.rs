@@ -1,0 +1,103 @@
+//! How the queries of a key/value head are divided into units, of which dS is stored at a time.
+
+use fa_kernels::attention::stored_ds::{GRANULE, PANEL, ROW_BYTES};
+
+use super::{Tiles, key_rows};
+use crate::Problem;
+
+/// Queries of a unit are multiples of these: whole tiles of queries of each kernel.
+const LEAST_ROWS: usize = 2 * GRANULE as usize;
+
+/// A unit: query heads of a key/value head, and queries of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::backward) struct Division {
+    pub(super) heads: usize,
+    /// In whole tiles of queries.
+    pub(super) rows: usize,
+}
+
+/// All divisions; those alone into units of so many queries, rounded up to whole tiles, where they are given.
+pub(super) fn all(forward: &Problem, rows: Option<usize>) -> Vec<Division> {
+    let whole = Division::whole(forward);
+    if let Some(rows) = rows.filter(|&rows| rows < forward.seqlen_q()) {
+        return vec![Division { heads: 1, rows: rows.max(1).next_multiple_of(LEAST_ROWS) }];
+    }
+    let halves = std::iter::successors(Some(Division { heads: 1, ..whole }), |division| {
+        let rows = (division.rows / 2).next_multiple_of(LEAST_ROWS);
+        (rows < division.rows).then_some(Division { rows, ..*division })
+    });
+    let halves = halves.filter(|division| rows.is_none() || division.rows == whole.rows);
+    [whole].into_iter().chain(halves.skip((forward.group() == 1).into())).collect()
+}
+
+impl Division {
+    /// A key/value head is one unit.
+    pub(super) fn whole(forward: &Problem) -> Self {
+        Self { heads: forward.group(), rows: forward.seqlen_q().next_multiple_of(LEAST_ROWS) }
+    }
+
+    /// As many units as can be.
+    pub(super) const LEAST: Self = Self { heads: 1, rows: LEAST_ROWS };
+
+    /// Units of a key/value head.
+    pub(super) fn units(&self, forward: &Problem) -> usize {
+        forward.group() / self.heads * forward.seqlen_q().div_ceil(self.rows)
+    }
+
+    /// Panels of a head of a unit.
+    pub(super) fn panels(&self, forward: &Problem) -> usize {
+        forward.seqlen_q().min(self.rows).div_ceil(PANEL as usize)
+    }
+
+    /// Bytes of dS of a unit.
+    pub(super) fn unit_bytes(&self, forward: &Problem) -> u64 {
+        let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES);
+        of_panel.saturating_mul((self.panels(forward) * self.heads) as u64)
+    }
+
+    /// Bytes of dK and dV of a key/value head between its units.
+    pub(super) fn carried_bytes(&self, forward: &Problem, tiles: &Tiles) -> u64 {
+        if self.units(forward) == 1 {
+            return 0;
+        }
+        tiles.carried_bytes.saturating_mul(tiles.of_keys(forward) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Options, TensorLayout, Tensors};
+
+    fn problem(seqlen: usize, heads: usize) -> Problem {
+        let [q, kv] = [heads, 2].map(|heads| TensorLayout::bshd(1, seqlen, heads, 64));
+        Problem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F16, Options::default()).unwrap()
+    }
+
+    #[test]
+    fn heads_are_divided_first_and_then_their_queries() {
+        let of = |seqlen, heads, rows| {
+            all(&problem(seqlen, heads), rows).into_iter().map(|it| (it.heads, it.rows)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(1000, 8, None), [(4, 1024), (1, 1024), (1, 512), (1, 256)]);
+        assert_eq!(of(1500, 2, None), [(1, 1536), (1, 768), (1, 512), (1, 256)]);
+        assert_eq!(of(100, 2, None), [(1, 256)]);
+        assert_eq!(of(1000, 8, Some(300)), [(1, 512)]);
+        assert_eq!(of(1000, 8, Some(1000)), [(4, 1024), (1, 1024)]);
+    }
+
+    #[test]
+    fn units_have_all_queries_once() {
+        for (seqlen, heads) in [(1000, 8), (1500, 2), (64, 4), (257, 2)] {
+            let problem = problem(seqlen, heads);
+            for division in all(&problem, None) {
+                let rows = division.rows * division.heads * division.units(&problem);
+                let of_head = seqlen.next_multiple_of(division.rows) * problem.group();
+                assert_eq!(rows, of_head, "{division:?}");
+                let carries =
+                    division.carried_bytes(&problem, &Tiles { keys: 128, queries: 256, carried_bytes: 1 });
+                assert_eq!(carries > 0, division.units(&problem) > 1, "{division:?}");
+            }
+        }
+    }
+}
