@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// The problems whose figures are published, the backward pass alone, in place of one; with --dim those
     /// of one head_dim [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "seq", "only"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "seq", "only"])]
     grid: Option<Grid>,
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
@@ -75,19 +75,63 @@ pub(crate) struct Args {
     /// The entry of a launch of the backward pass
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
+    /// Bytes of dS, and of sums beside it, that may be stored [default: 536870912]
+    #[arg(long, value_name = "BYTES")]
+    workspace_limit: Option<u64>,
+    /// Queries of a head of which dS is stored at a time [default: what is estimated to be the fastest]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    unit_rows: Option<usize>,
+    /// Multiprocessors that are left to other kernels
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    sm_margin: u32,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Sequence length [default: 2048; cpu: 512; sim: 64]
     #[arg(long, value_parser = at_least_one)]
     seq: Option<usize>,
+    /// Heads of K and V, which divide those of Q [default: as many]
+    #[arg(long, value_name = "HEADS", value_parser = at_least_one)]
+    kv_heads: Option<usize>,
+    /// Sequences of these lengths, packed, in place of a batch of equal ones
+    #[arg(long, value_name = "ROWS,…", value_delimiter = ',', requires = "alone")]
+    #[arg(conflicts_with_all = ["batch", "seq", "grid"])]
+    lengths: Vec<u32>,
     #[command(flatten)]
     lab: LabArgs,
 }
 
 impl Args {
+    /// A problem of this shape, but for what was asked for of heads and lengths.
+    fn problem(&self, shape: Shape, options: Options) -> Result<Problem> {
+        let mut offsets = vec![0_u32];
+        let mut rows = 0_u32;
+        for &length in &self.lengths {
+            rows = rows.saturating_add(length);
+            offsets.push(rows);
+        }
+        let is_packed = !self.lengths.is_empty();
+        let (batch, seq) = if is_packed { (1, rows as usize) } else { (shape.batch, shape.seq) };
+        let mut tensors = *Shape { batch, seq, ..shape }.problem(Layout::Bhsd)?.tensors();
+        if let Some(heads) = self.kv_heads {
+            let layout = Layout::Bhsd.tensor(batch, seq, heads, shape.head_dim);
+            (tensors.k, tensors.v) = (layout, layout);
+        }
+        if !is_packed {
+            return Ok(Problem::new(tensors, shape.dtype, options)?);
+        }
+        Ok(Problem::varlen(tensors, shape.dtype, options, &offsets, &offsets)?)
+    }
+
     /// What the planner is asked for.
     fn request(&self) -> BackwardRequest {
-        BackwardRequest { entry: self.entry.clone(), ..BackwardRequest::default() }
+        let Self { entry, workspace_limit, unit_rows, sm_margin, .. } = self;
+        BackwardRequest {
+            kernel: None,
+            entry: entry.clone(),
+            workspace_limit: *workspace_limit,
+            unit_rows: *unit_rows,
+            sm_margin: *sm_margin,
+        }
     }
 }
 
@@ -126,8 +170,7 @@ fn trainings(lab: &mut Lab, args: &Args) -> Result<()> {
         let shape = Shape { causal, ..args.shape.shape(sizes, seq) };
         let dropout = dropout.then_some(Dropout { probability: PROBABILITY, seed: lab.seed, offset: 0 });
         let options = Options { causal, dropout, ..Options::default() };
-        let tensors = *shape.problem(Layout::Bhsd)?.tensors();
-        let problem = Problem::new(tensors, shape.dtype, options)?;
+        let problem = args.problem(shape, options)?;
         check(lab, args, &problem)?;
         let name = format!("D={head_dim} {}", training.name());
         let case = Case { name, x: None, problem };

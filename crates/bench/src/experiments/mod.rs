@@ -3,6 +3,7 @@
 
 mod alignment;
 mod backward;
+mod bits;
 mod causal;
 mod cpu;
 mod decode;
@@ -72,7 +73,7 @@ macro_rules! experiment {
 const PUBLISHED: &[&str] = &["--grid", "published"];
 
 /// Every experiment: those of `fa-bench all` in the order in which they run, the most telling first.
-pub(crate) const EXPERIMENTS: [Experiment; 22] = [
+pub(crate) const EXPERIMENTS: [Experiment; 23] = [
     experiment!(
         doctor,
         Some(&[]),
@@ -112,6 +113,11 @@ pub(crate) const EXPERIMENTS: [Experiment; 22] = [
     experiment!(pitfalls, Some(&[]), "What careless callers lose: waits, copies, small batches, first calls"),
     experiment!(profile, Some(&[]), "Chrome traces of fused and unfused attention"),
     experiment!(cpu, None, "The forward pass on the CPU, beside PyTorch's on as many threads"),
+    experiment!(
+        bits,
+        None,
+        "Whether each run of the backward pass gives the same bits, whatever runs beside it and wherever"
+    ),
     experiment!(
         fuzz,
         None,

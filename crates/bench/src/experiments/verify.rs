@@ -8,7 +8,7 @@ mod decode;
 mod entry;
 mod large;
 mod products;
-mod repeat;
+pub(super) mod repeat;
 mod targets;
 
 use std::time::Instant;

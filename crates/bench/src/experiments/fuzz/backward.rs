@@ -37,15 +37,15 @@ impl Backward {
     }
 
     fn planned(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
+        use flash_attention::backward::BackwardKernel as Kernel;
         let is_entry = entries().any(|entry| entry.name == self.run);
-        let request = if is_entry {
-            BackwardRequest { entry: Some(self.run.clone()), ..BackwardRequest::default() }
-        } else {
-            use flash_attention::backward::BackwardKernel as Kernel;
-            BackwardRequest {
-                kernel: named(&self.run, &Kernel::ALL, Kernel::name)?,
-                ..BackwardRequest::default()
-            }
+        let kernel = if is_entry { None } else { named(&self.run, &Kernel::ALL, Kernel::name)? };
+        let request = BackwardRequest {
+            kernel,
+            entry: is_entry.then(|| self.run.clone()),
+            workspace_limit: (self.limit > 0).then_some(self.limit),
+            unit_rows: (self.unit_rows > 0).then_some(self.unit_rows),
+            sm_margin: self.sm_margin,
         };
         Ok(Plan::new(problem, device, &request)?)
     }

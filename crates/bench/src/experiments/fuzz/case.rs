@@ -171,6 +171,12 @@ pub(super) struct Backward {
     pub(super) no_dsinks: bool,
     /// A kernel or an entry; empty for the planner's choice.
     pub(super) run: String,
+    /// Bytes of dS that may be stored; 0 for the planner's choice.
+    pub(super) limit: u64,
+    /// Queries of a head of which dS is stored at a time; 0 for the planner's choice.
+    pub(super) unit_rows: usize,
+    /// Multiprocessors that are left to others.
+    pub(super) sm_margin: u32,
 }
 
 /// A decode problem.

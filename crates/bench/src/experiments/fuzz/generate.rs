@@ -87,7 +87,7 @@ mod tests {
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
         assert_eq!((forward, met), (400, [true; 15]));
-        let mut met = [false; 8];
+        let mut met = [false; 10];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };
             let (forward, sinks) = (&case.forward, case.forward.sinks);
@@ -101,10 +101,12 @@ mod tests {
                 on_hopper && forward.alibi != HeadList::Off,
                 on_hopper && forward.scale.is_some_and(|scale| scale <= 0.0),
                 on_hopper && forward.dropout > 0.0,
+                on_hopper && case.unit_rows > 0 && forward.seq > 2 * case.unit_rows.max(256),
+                on_hopper && case.limit > 0 && forward.seq > 512,
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!(met, [true; 8]);
+        assert_eq!(met, [true; 10]);
     }
 
     /// Whether the planner's choice for a problem is `backward_sm90`.

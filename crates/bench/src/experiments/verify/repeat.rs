@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::check::Verdict;
 
 /// What can be run again.
-pub(super) trait Repeatable {
+pub(in crate::experiments) trait Repeatable {
     /// Of the outputs' elements.
     type Element: Element;
 
@@ -95,10 +95,10 @@ pub(super) fn repeated<R: Repeatable>(
     Ok(Ok(verdict))
 }
 
-type Outputs<'a, T> = &'a (Vec<T>, Vec<f32>);
+pub(in crate::experiments) type Outputs<'a, T> = &'a (Vec<T>, Vec<f32>);
 
 /// In what two runs' outputs differ.
-fn difference<R: Repeatable>(
+pub(in crate::experiments) fn difference<R: Repeatable>(
     first: Outputs<'_, R::Element>,
     again: Outputs<'_, R::Element>,
 ) -> Option<String> {
