@@ -28,6 +28,8 @@ const ALIGNMENT: u64 = 256;
 /// Tiles of a kernel that stores dS and computes all gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tiles {
+    /// Queries of a step of a tile of keys.
+    step: usize,
     /// Rows of a tile of keys.
     keys: usize,
     /// Rows of a tile of queries.
@@ -42,7 +44,7 @@ impl Tiles {
         let Tile { block_m, block_n, head_dim } = entry.tile;
         let config = BackwardSm90Config { owns_keys: true, stores_ds: true, step: block_m, head_dim };
         let (queries, carried_bytes) = (config.queries() as usize, config.carried_bytes().into());
-        Self { keys: block_n as usize, queries, carried_bytes }
+        Self { step: block_m as usize, keys: block_n as usize, queries, carried_bytes }
     }
 
     /// Of the entry of this algorithm of the least HEAD_DIM that holds the problem's; `None` where there is
@@ -228,7 +230,7 @@ impl Stored {
 
     /// Bytes of dS, and of dK and dV between units.
     fn limited_bytes(&self, forward: &Problem) -> u64 {
-        let of_ds = self.division.unit_bytes(forward).saturating_mul(self.ring as u64);
+        let of_ds = self.division.unit_bytes(forward, &self.tiles).saturating_mul(self.ring as u64);
         of_ds.saturating_add(self.carried_bytes(forward))
     }
 
@@ -241,19 +243,20 @@ impl Stored {
     pub(super) fn layout(&self, forward: &Problem, address: u64) -> StoredDs {
         // All that is stored has fewer pieces than 2^32.
         let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES / PIECE);
-        let of_head = of_panel * self.division.panels(forward) as u64;
+        let of_head = of_panel * self.division.panels(forward, &self.tiles) as u64;
         StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32 }
     }
 
     /// Heads of it, and panels of a head.
     pub(super) fn heads_and_panels(&self, forward: &Problem) -> (usize, usize) {
-        (self.ring * self.division.heads, self.division.panels(forward))
+        (self.ring * self.division.heads, self.division.panels(forward, &self.tiles))
     }
 }
 
 /// Bytes of counters and tiles at most, however units are made.
 pub(super) fn most_bytes_before_carried(forward: &Problem) -> u64 {
-    let tiles = Tiles { keys: PANEL as usize, queries: GRANULE as usize, carried_bytes: 0 };
+    let (step, queries) = (PANEL as usize, GRANULE as usize);
+    let tiles = Tiles { step, keys: step, queries, carried_bytes: 0 };
     let stored = Stored { ring: 1, division: Division::LEAST, tiles, heads_of_launch: 1 };
     stored.bytes_before_carried(forward)
 }

@@ -179,6 +179,30 @@ fn parts_of_a_head_give_the_bits_of_a_whole_one() {
     }
 }
 
+/// Of three panels of queries the second step of two panels has one, and its rows are nobody else's.
+#[test]
+fn steps_of_two_panels_give_the_bits_of_steps_of_one() {
+    for (seed, causal) in [(1, false), (2, true)] {
+        let case = Case {
+            dtype: DType::Bf16,
+            shape: [2, 170, 200, 2, 2, 56],
+            head_dim_v: Some(64),
+            orders: [Order::Bshd; 3],
+            options: Options { causal, ..Options::default() },
+            seed,
+        };
+        let made = Made::<bf16>::of_case(&case);
+        let run = |queries: u32| {
+            let entry = Some(format!("backward_keys_ds_sm90_bf16_m{queries}_n128_d64"));
+            let request = BackwardRequest { entry, ..BackwardRequest::default() };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            assert!(ran.report(&made).passed(), "{case:?}: {}", ran.report(&made));
+            ran.gradients.map(|gradient| gradient.into_iter().map(bf16::to_bits).collect::<Vec<_>>())
+        };
+        assert!(run(64) == run(128), "{case:?}");
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let layout = TensorLayout::bhsd(1, 1024, 2, 64);

@@ -40,7 +40,7 @@ use consumer::Consumer;
 use split::SplitConsumer;
 use tickets::TileSlots;
 pub use tile::{BackwardSm90Tile, Tile};
-use tile::{DsRows, OwnedRows, OwnedStages, StepRows, StepStages};
+use tile::{DsRows, KeyRows, OwnedRows, OwnedStages, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
@@ -228,7 +228,7 @@ impl<T: Tile> Pipeline<T> {
 
     /// K of a stage of a tile of queries.
     #[inline(always)]
-    fn keys_of_stage(self, stage: u32) -> Panels<StepRows<T>> {
+    fn keys_of_stage(self, stage: u32) -> Panels<KeyRows<T>> {
         let first = const { T::CONFIG.out_bytes() } + const { T::CONFIG.queries_step_bytes() } * stage;
         Panels::new(self.base + first)
     }
@@ -237,7 +237,7 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn ds_of_stage(self, stage: u32, panel: u32) -> Panels<DsRows> {
         let keys = self.keys_of_stage(stage).address;
-        Panels::<DsRows>::new(keys + Panels::<StepRows<T>>::BYTES).stage(panel)
+        Panels::<DsRows>::new(keys + Panels::<KeyRows<T>>::BYTES).stage(panel)
     }
 
     /// Where tiles are announced.

@@ -66,7 +66,7 @@ pub fn piece(ds: &StoredDs, head: u32, (row, key): (u32, u32)) -> u32 {
     head * ds.head_pieces + row / PANEL * ds.panel_pieces + key * (ROW_BYTES / PIECE) + lane
 }
 
-/// Stores a thread's part of a panel, rounded and packed as A, from the `first` piece on.
+/// Stores a thread's part of a panel, or of two, rounded and packed as A, from the `first` piece on.
 ///
 /// # Safety
 /// The panel's rows are writable, and nobody else accesses this thread's pieces.
@@ -78,9 +78,10 @@ pub unsafe fn store<P: Registers<Value = u32>>(ds: &StoredDs, first: u32, packed
     while piece < P::LEN / 4 {
         let (row, half) = (piece % 2, piece / 2);
         let word = |i: usize| packed[2 * (4 * half + i) + row];
-        let behind = 8 * row as u32 * ROW_BYTES + half as u32 * (ROW_BYTES / 2);
+        let behind = 8 * row as u32 * ROW_BYTES + half as u32 % 2 * (ROW_BYTES / 2);
+        let panel = PIECE as u64 * (half as u32 / 2 * ds.panel_pieces) as u64;
         // SAFETY: the piece is this thread's, in a row that is writable.
-        unsafe { global::store4(address + behind as u64, [word(0), word(1), word(2), word(3)]) };
+        unsafe { global::store4(address + panel + behind as u64, [word(0), word(1), word(2), word(3)]) };
         piece += 1;
     }
 }

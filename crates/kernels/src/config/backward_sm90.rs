@@ -26,6 +26,9 @@ impl BackwardSm90Config {
     /// Warpgroups that multiply.
     pub const WARPGROUPS: u32 = 2;
 
+    /// Keys of a step of a tile that computes dQ from stored dS.
+    pub const KEYS: u32 = 64;
+
     /// Queries of a tile that computes dQ from stored dS.
     pub const fn queries(&self) -> u32 {
         Self::WARPGROUPS * Self::WARPGROUP_ROWS * self.panels()
@@ -38,7 +41,11 @@ impl BackwardSm90Config {
 
     /// Bytes of a step of K and dS of a tile of queries.
     pub const fn queries_step_bytes(&self) -> u32 {
-        self.row_bytes(self.step as u64) as u32 + 2 * self.step * self.queries()
+        self.queries_step_needed() as u32
+    }
+
+    const fn queries_step_needed(&self) -> u64 {
+        self.row_bytes(Self::KEYS as u64).saturating_add(2 * Self::KEYS as u64 * self.queries() as u64)
     }
 
     /// Bytes of dQ on its way out.
@@ -72,7 +79,7 @@ impl BackwardSm90Config {
 
     /// Rows of a box that a tensor map of what a block owns describes.
     pub const fn box_rows(&self) -> u32 {
-        if self.stores_ds { self.step } else { self.owned() }
+        if self.stores_ds { Self::KEYS } else { self.owned() }
     }
 
     /// Bytes of P, fp32, on its way from one warpgroup to the other.
@@ -128,8 +135,7 @@ impl BackwardSm90Config {
     const fn tiles(&self, owned_stages: u64, stages: u64) -> u64 {
         let owned = self.row_bytes(2 * self.owned() as u64).saturating_mul(owned_stages);
         let of_keys = owned.saturating_add(stages.saturating_mul(self.step_needed()));
-        let step =
-            self.row_bytes(self.step as u64).saturating_add(2 * self.step as u64 * self.queries() as u64);
+        let step = self.queries_step_needed();
         let of_queries = self.row_bytes(self.queries() as u64).saturating_add(stages.saturating_mul(step));
         if self.stores_ds && of_queries > of_keys { of_queries } else { of_keys }
     }
@@ -185,15 +191,15 @@ impl BackwardSm90Config {
         self.tiles(owned_stages, stages).saturating_add(beside).saturating_add(stages.saturating_mul(stage))
     }
 
-    /// Registers that a thread needs for its parts of the gradients, of P and dP, and, owning keys, of P
-    /// rounded; where roles are split, of one of each.
+    /// Registers that a thread needs for its parts of the gradients, of P and dP; where roles are split, of
+    /// one of each, and of that rounded. (Else P is rounded as dS takes the place of dP.)
     #[inline]
     pub const fn accumulators(&self) -> u64 {
         let (step, head_dim) = (self.step as u64, self.head_dim as u64);
         if self.splits_roles() {
             head_dim / 2 + step / 2 + step / 4
         } else if self.owns_keys {
-            head_dim + step + step / 4
+            head_dim + step
         } else {
             head_dim / 2 + step
         }
@@ -251,7 +257,7 @@ mod tests {
     fn three_steps_are_held_where_they_fit() {
         let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 128 };
         assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
-        assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (208, Ok(())));
+        assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (192, Ok(())));
         let queries = BackwardSm90Config { owns_keys: false, stores_ds: false, step: 128, head_dim: 128 };
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
         assert_eq!((queries.accumulators(), queries.check(1, &Limits::of(90))), (192, Ok(())));
@@ -277,7 +283,7 @@ mod tests {
         };
         let of = Infeasible::Multiple { what: "the rows of a step", value: 48, of: 32 };
         assert_eq!(reason(true, 48, 64), of);
-        assert!(matches!(reason(true, 128, 64), Infeasible::Registers { needed: 256, limit: 240, .. }));
+        assert!(matches!(reason(true, 96, 128), Infeasible::Registers { needed: 256, limit: 240, .. }));
         assert!(matches!(reason(true, 96, 256), Infeasible::SharedMemory { .. }));
         assert!(matches!(reason(false, u32::MAX - 31, 256), Infeasible::SharedMemory { .. }));
         let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 64 };

@@ -207,6 +207,7 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_sm90(64, 96),
     backward_keys_sm90(64, 128),
     backward_keys_ds_sm90(64, 64),
+    backward_keys_ds_sm90(128, 64),
     backward_keys_ds_sm90(64, 96),
     backward_keys_ds_sm90(64, 128),
     backward_keys_ds_sm90(64, 144),

@@ -11,8 +11,8 @@ use crate::{Device, Problem};
 /// Bytes of the least that can be stored at a time.
 pub(in crate::backward) fn least_bytes(forward: &Problem, tiles: &Tiles) -> u64 {
     let division = Division::LEAST;
-    let whole = Division::whole(forward).unit_bytes(forward);
-    division.unit_bytes(forward).saturating_add(division.carried_bytes(forward, tiles)).min(whole)
+    let whole = Division::whole(forward).unit_bytes(forward, tiles);
+    division.unit_bytes(forward, tiles).saturating_add(division.carried_bytes(forward, tiles)).min(whole)
 }
 
 /// The way to store dS in so many bytes, in units of so many queries if they are given, that is estimated to
@@ -48,7 +48,8 @@ impl Stored {
         let stored = Self { ring: 0, division, tiles, heads_of_launch };
         let left = limit.checked_sub(stored.carried_bytes(forward))?;
         let most = heads_of_launch * division.units(forward);
-        let ring = usize::try_from(left / division.unit_bytes(forward)).map_or(most, |ring| ring.min(most));
+        let ring =
+            usize::try_from(left / division.unit_bytes(forward, &tiles)).map_or(most, |ring| ring.min(most));
         (ring > 0).then_some(Self { ring, ..stored })
     }
 }

@@ -44,15 +44,15 @@ impl Division {
         forward.group() / self.heads * forward.seqlen_q().div_ceil(self.rows)
     }
 
-    /// Panels of a head of a unit.
-    pub(super) fn panels(&self, forward: &Problem) -> usize {
-        forward.seqlen_q().min(self.rows).div_ceil(PANEL as usize)
+    /// Panels of a head of a unit: of whole steps.
+    pub(super) fn panels(&self, forward: &Problem, tiles: &Tiles) -> usize {
+        forward.seqlen_q().min(self.rows).next_multiple_of(tiles.step) / PANEL as usize
     }
 
     /// Bytes of dS of a unit.
-    pub(super) fn unit_bytes(&self, forward: &Problem) -> u64 {
+    pub(super) fn unit_bytes(&self, forward: &Problem, tiles: &Tiles) -> u64 {
         let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES);
-        of_panel.saturating_mul((self.panels(forward) * self.heads) as u64)
+        of_panel.saturating_mul((self.panels(forward, tiles) * self.heads) as u64)
     }
 
     /// Bytes of dK and dV of a key/value head between its units.
@@ -94,8 +94,8 @@ mod tests {
                 let rows = division.rows * division.heads * division.units(&problem);
                 let of_head = seqlen.next_multiple_of(division.rows) * problem.group();
                 assert_eq!(rows, of_head, "{division:?}");
-                let carries =
-                    division.carried_bytes(&problem, &Tiles { keys: 128, queries: 256, carried_bytes: 1 });
+                let carries = division
+                    .carried_bytes(&problem, &Tiles { step: 64, keys: 128, queries: 256, carried_bytes: 1 });
                 assert_eq!(carries > 0, division.units(&problem) > 1, "{division:?}");
             }
         }

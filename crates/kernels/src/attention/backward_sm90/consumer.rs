@@ -67,8 +67,11 @@ impl<T: Tile> Consumer<T> {
     /// Products of a step's scores, and of its dP.
     const DEPTHS_AHEAD: usize = T::HEAD_DIM as usize / 16;
 
+    /// Panels of dS of a step.
+    const PANELS: u32 = T::STEP / stored_ds::PANEL;
+
     /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
-    const DP_AHEAD: bool = T::HEAD_DIM <= 96;
+    const DP_AHEAD: bool = T::HEAD_DIM <= 96 && T::STEP <= 64;
 
     /// This thread's part of it.
     ///
@@ -185,14 +188,15 @@ impl<T: Tile> Consumer<T> {
             row += T::STEP;
             left -= 1;
             if T::STORES_DS {
-                self.ds_at += params.ds.panel_pieces;
+                self.ds_at += Self::PANELS * params.ds.panel_pieces;
             }
             if left == 0 {
                 heads -= 1;
                 row = source.block().first;
                 left = source.block().steps_of_head();
                 if T::STORES_DS {
-                    self.ds_at += params.ds.head_pieces - left * params.ds.panel_pieces;
+                    let of_head = left * Self::PANELS * params.ds.panel_pieces;
+                    self.ds_at += params.ds.head_pieces - of_head;
                 }
             }
         }

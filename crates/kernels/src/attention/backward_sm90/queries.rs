@@ -6,12 +6,13 @@
 use super::block::{Block, Source};
 use super::epilogue::reread;
 use super::tickets::TileSlots;
-use super::tile::{DsRows, QueryRows, StepRows, StepStages, Tile};
+use super::tile::{DsRows, KeyRows, QueryRows, StepStages, Tile};
 use super::{Maps, Pipeline};
 use crate::attention::alignment::Alignment as _;
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::alignment::row_store::store_rows_by_chunks;
 use crate::attention::stored_ds::{self, GRANULE, PANEL};
+use crate::config::BackwardSm90Config;
 use crate::hopper::epilogue::{scale_rows, wait_all, wait_read};
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARP_ROWS, WARPS, Warpgroup, leads_warp};
@@ -22,6 +23,9 @@ use crate::registers::Registers as _;
 use crate::scheduler::WorkTile;
 use crate::tile::panels::Panels;
 use crate::tile::simt::GlobalTile;
+
+/// Keys of a step.
+const KEYS: u32 = BackwardSm90Config::KEYS;
 
 /// The first and one past the last key that a warpgroup's queries see, in whole granules.
 #[inline(always)]
@@ -74,7 +78,7 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
                     let (first, end) = seen[(panel / const { T::CONFIG.panels() }) as usize];
                     key >= first && key < end
                 };
-                let (mut bytes, mut panel) = (Panels::<StepRows<T>>::BYTES, 0);
+                let (mut bytes, mut panel) = (Panels::<KeyRows<T>>::BYTES, 0);
                 while panel < const { T::CONFIG.queries() / PANEL } {
                     bytes += if is_seen(panel) { Panels::<DsRows>::BYTES } else { 0 };
                     panel += 1;
@@ -101,7 +105,7 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
                     panel += 1;
                 }
                 ring.advance();
-                key += T::STEP;
+                key += KEYS;
             }
             slots.leave(true);
         }
@@ -128,7 +132,7 @@ pub(super) unsafe fn clear_ends<T: Tile>(
             while key < end {
                 ring.behind(params.fix_up).wait();
                 let rows = (&*slots).block().work.keys.len.saturating_sub(key);
-                if rows < T::STEP {
+                if rows < KEYS {
                     pipeline.keys_of_stage(ring.stage()).clear_from_row(rows);
                     let mut panel = 0;
                     while panel < const { T::CONFIG.queries() / PANEL } {
@@ -142,7 +146,7 @@ pub(super) unsafe fn clear_ends<T: Tile>(
                     ring.fill();
                 }
                 ring.advance();
-                key += T::STEP;
+                key += KEYS;
             }
             warp::sync();
             slots.leave(leads_warp());
@@ -177,7 +181,7 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
             while key < first_seen && key < end {
                 ring.wait();
                 ring.leave(leads_warp());
-                key += T::STEP;
+                key += KEYS;
             }
             while key < end_seen {
                 ring.wait();
@@ -190,12 +194,12 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
                     dq[1].wait_group::<0>();
                 }
                 ring.leave(leads_warp());
-                key += T::STEP;
+                key += KEYS;
             }
             while key < end {
                 ring.wait();
                 ring.leave(leads_warp());
-                key += T::STEP;
+                key += KEYS;
             }
             store::<T>(params, pipeline, &(&*slots).block(), (&mut dq, first_panel));
             slots.leave(leads_warp());
@@ -218,11 +222,11 @@ unsafe fn begin_products<T: Tile>(
     let b = pipeline.keys_of_stage(stage).descriptor();
     let a = pipeline.ds_of_stage(stage, first_panel).descriptor();
     let mut depth = 0;
-    while depth < T::STEP / 16 {
+    while depth < KEYS / 16 {
         let mut panel = 0;
         while panel < const { T::CONFIG.panels() } {
             let a = a.behind(panel * Panels::<DsRows>::BYTES + Panels::<DsRows>::rows(depth)).bits();
-            let b = b.behind(Panels::<StepRows<T>>::rows(depth)).bits();
+            let b = b.behind(Panels::<KeyRows<T>>::rows(depth)).bits();
             // SAFETY: both are there and stay until the wait; the warpgroup's threads are together.
             unsafe { dq[panel as usize].multiply_ss::<T::Element, true, true>(a, b, true) };
             panel += 1;

@@ -46,7 +46,7 @@ pub trait Tile: Copy {
         };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
-        assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP == stored_ds::PANEL);
+        assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP.is_multiple_of(stored_ds::PANEL));
         assert!(!Self::SCORE_MOD || Self::STORES_DS);
         config
     };
@@ -119,6 +119,16 @@ impl<T: Tile> Extent for StepRows<T> {
     const ELEMENT_BYTES: u32 = 2;
 }
 
+/// The keys of a step of a tile of queries.
+#[derive(Clone, Copy)]
+pub(super) struct KeyRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for KeyRows<T> {
+    const ROWS: u32 = BackwardSm90Config::KEYS;
+    const COLUMNS: u32 = T::HEAD_DIM;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
 /// The rows of dQ of a tile of queries, on their way out through the memory of what a tile of keys owns.
 #[derive(Clone, Copy)]
 pub(super) struct QueryRows<T>(PhantomData<T>);
@@ -130,4 +140,4 @@ impl<T: Tile> Extent for QueryRows<T> {
 }
 
 /// A step of keys of a panel of dS.
-pub(super) type DsRows = Extents<{ stored_ds::PANEL }, { stored_ds::PANEL }>;
+pub(super) type DsRows = Extents<{ BackwardSm90Config::KEYS }, { stored_ds::PANEL }>;
