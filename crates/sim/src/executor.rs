@@ -24,7 +24,17 @@ pub(crate) struct Executor<'a> {
     kernel: Kernel<'a>,
     /// In a cell because the kernel's operations reach it through a pointer while `self` is borrowed.
     block: Box<UnsafeCell<Block>>,
+    /// Those of a block that has begun and not ended.
+    threads: Vec<Thread>,
     stacks: Stacks,
+}
+
+/// How far a block has come.
+pub(crate) enum Progress {
+    /// None of its threads can run until another block adds to a word of memory.
+    Waits,
+    /// It has ended, with what a detector found.
+    Ended(Result<(), Error>),
 }
 
 impl<'a> Executor<'a> {
@@ -36,7 +46,18 @@ impl<'a> Executor<'a> {
             threads: launch.block,
             reason: error.to_string(),
         })?;
-        Ok(Self { launch, kernel, block: Box::new(UnsafeCell::new(Block::new(launch))), stacks })
+        Ok(Self::with_stacks(launch, kernel, stacks))
+    }
+
+    /// One for a further block of the same launch, if there are stacks for it.
+    pub(crate) fn another(&self) -> Option<Self> {
+        let stacks = Stacks::try_take(self.launch.block as usize)?;
+        Some(Self::with_stacks(self.launch, self.kernel, stacks))
+    }
+
+    fn with_stacks(launch: &'a Launch<'a>, kernel: Kernel<'a>, stacks: Stacks) -> Self {
+        let block = Box::new(UnsafeCell::new(Block::new(launch)));
+        Self { launch, kernel, block, threads: Vec::new(), stacks }
     }
 
     /// The state after the last block.
@@ -44,23 +65,37 @@ impl<'a> Executor<'a> {
         self.block.get_mut()
     }
 
-    /// Runs block `index` to its end.
-    ///
-    /// # Errors
-    /// What a detector found.
-    pub(crate) fn run(&mut self, index: u32) -> Result<(), Error> {
+    /// Whether a block has begun and not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// Begins block `index`, with no other at hand.
+    pub(crate) fn begin(&mut self, index: u32) {
         self.block.get_mut().begin(index, self.launch);
-        let mut threads = self.spawn();
+        self.threads = self.spawn();
+    }
+
+    /// Runs the block at hand until it ends, or waits for others.
+    pub(crate) fn go_on(&mut self) -> Progress {
         let block = self.block.get();
-        drive(block, &mut threads);
-        for thread in &mut threads {
-            // A failed block leaves threads suspended; what stands on their stacks is dropped.
+        self.block.get_mut().look_again();
+        if drive(block, &mut self.threads) {
+            return Progress::Waits;
+        }
+        self.end();
+        Progress::Ended(self.block.get_mut().failure.take().map_or(Ok(()), Err))
+    }
+
+    /// Takes the stacks back.
+    fn end(&mut self) {
+        for thread in &mut self.threads {
+            // A block that failed or waits leaves threads suspended; what stands on their stacks is dropped.
             // SAFETY: the block is valid, and no reference to it is alive.
-            let _entered = unsafe { Entered::new(block) };
+            let _entered = unsafe { Entered::new(self.block.get()) };
             thread.force_unwind();
         }
-        self.stacks.free.extend(threads.into_iter().map(Coroutine::into_stack));
-        self.block.get_mut().failure.take().map_or(Ok(()), Err)
+        self.stacks.free.extend(self.threads.drain(..).map(Coroutine::into_stack));
     }
 
     fn spawn(&mut self) -> Vec<Thread> {
@@ -68,8 +103,8 @@ impl<'a> Executor<'a> {
         let stacks = self.stacks.free.drain(..);
         stacks
             .map(|stack| {
-                // SAFETY: the body borrows the kernel, which outlives `run`, and `run` unwinds
-                // and drops every coroutine before it returns.
+                // SAFETY: the body borrows the kernel, which outlives the executor, whose end unwinds and
+                // drops every coroutine.
                 unsafe {
                     Coroutine::with_stack_unchecked(stack, move |yielder, ()| {
                         context::with(|block| block.set_current_yielder(ptr::from_ref(yielder)));
@@ -85,8 +120,15 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Resumes one thread after the other until all have finished, one fails, or none can advance.
-fn drive(block: *mut Block, threads: &mut [Thread]) {
+impl Drop for Executor<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Resumes one thread after the other until all have finished, one fails, or none can advance. Says whether
+/// that is because the block waits for others.
+fn drive(block: *mut Block, threads: &mut [Thread]) -> bool {
     loop {
         // SAFETY: the caller's block is valid, and no kernel code runs during this statement.
         let next = unsafe { (*block).advance() };
@@ -101,15 +143,19 @@ fn drive(block: *mut Block, threads: &mut [Thread]) {
         let state = unsafe { &mut *block };
         state.threads[thread].finished = done;
         if state.failure.is_some() {
-            return;
+            return false;
         }
     }
     // SAFETY: as above.
     let state = unsafe { &mut *block };
+    if state.waits_for_blocks() {
+        return true;
+    }
     if state.failure.is_none() {
         let suspicion = state.suspicion.take().map(|error| *error);
         state.failure = suspicion.or_else(|| deadlock::find(state)).or_else(|| state.left_over());
     }
+    false
 }
 
 /// Turns what left a kernel by unwinding into the block's failure. Once the block has failed,

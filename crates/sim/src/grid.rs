@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::block::Block;
 use crate::context;
 use crate::error::Error;
-use crate::executor::Executor;
+use crate::executor::{Executor, Progress};
 use crate::launch::{Launch, Report};
 use crate::site::Site;
 use crate::stacks::MAX_STACKS;
@@ -17,6 +19,12 @@ use crate::threads::WARP;
 
 /// Most threads of a block (CUDA C++ Programming Guide, compute capabilities).
 const MAX_BLOCK: u32 = 1024;
+
+/// Blocks that a worker has at hand where they wait for each other.
+const RESIDENT: usize = 2;
+
+/// How long a worker sleeps before blocks look again whether others have come on.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// Most blocks of a one-dimensional grid: 2^31 − 1.
 const MAX_GRID: u32 = i32::MAX as u32;
@@ -66,6 +74,15 @@ struct Grid<'a> {
     failed: AtomicU32,
 }
 
+/// What became of an executor's block.
+enum Advance {
+    Ended,
+    /// It waits for others.
+    Waits,
+    /// There is none left.
+    Idle,
+}
+
 /// What one worker's blocks did.
 #[derive(Default)]
 struct Outcome {
@@ -76,28 +93,63 @@ struct Outcome {
 }
 
 impl Grid<'_> {
-    /// Runs blocks until none are left.
+    /// Runs blocks until none are left: one after the other, or, where one waits for others, it and the next
+    /// by turns.
     fn work(&self) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut executor = match Executor::new(self.launch, self.kernel) {
-            Ok(executor) => executor,
+        let mut executors = match Executor::new(self.launch, self.kernel) {
+            Ok(executor) => vec![executor],
             Err(error) => {
                 self.failed.store(0, Relaxed);
                 outcome.failure = Some((0, error));
                 return outcome;
             }
         };
-        while let Some(index) = self.next_block() {
-            let result = executor.run(index);
-            outcome.add_block(executor.block());
-            if let Err(error) = result {
-                self.failed.fetch_min(index, Relaxed);
-                outcome.failure = Some((index, error));
+        loop {
+            let (mut waiting, mut idle) = (0, 0);
+            for executor in &mut executors {
+                match self.advance(executor, &mut outcome) {
+                    Advance::Ended => {}
+                    Advance::Waits => waiting += 1,
+                    Advance::Idle => idle += 1,
+                }
+            }
+            // Where a block has failed, another may wait for it in vain.
+            if outcome.failure.is_some() || waiting == 0 && idle > 0 || waiting > 0 && self.has_failed() {
                 break;
             }
+            if waiting + idle == executors.len() {
+                let another = (idle == 0 && waiting < RESIDENT).then(|| executors[0].another()).flatten();
+                match another {
+                    Some(executor) => executors.push(executor),
+                    None => thread::sleep(PAUSE),
+                }
+            }
         }
-        outcome.finish(executor.block());
+        for executor in &mut executors {
+            outcome.finish(executor.block());
+        }
         outcome
+    }
+
+    /// Goes on with the block that an executor has at hand, or begins the next.
+    fn advance(&self, executor: &mut Executor<'_>, outcome: &mut Outcome) -> Advance {
+        if !executor.is_running() {
+            let Some(index) = self.next_block() else { return Advance::Idle };
+            executor.begin(index);
+        }
+        let Progress::Ended(result) = executor.go_on() else { return Advance::Waits };
+        outcome.add_block(executor.block());
+        if let Err(error) = result {
+            let index = executor.block().index;
+            self.failed.fetch_min(index, Relaxed);
+            outcome.failure.get_or_insert((index, error));
+        }
+        Advance::Ended
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed) < u32::MAX
     }
 
     /// Blocks are handed out in ascending order, so each one below a failed block runs, and
@@ -118,12 +170,12 @@ impl Outcome {
     }
 
     fn finish(&mut self, block: &Block) {
-        self.report.global_bytes_read = block.global.bytes_read;
-        self.report.global_bytes_written = block.global.bytes_written;
-        self.report.shared_bytes_read = block.shared.bytes_read;
-        self.report.shared_bytes_written = block.shared.bytes_written;
+        self.report.global_bytes_read += block.global.bytes_read;
+        self.report.global_bytes_written += block.global.bytes_written;
+        self.report.shared_bytes_read += block.shared.bytes_read;
+        self.report.shared_bytes_written += block.shared.bytes_written;
         let sites = block.barrier_sites.iter();
-        self.barrier_sites = sites.map(|&site| block.sites.get(site)).collect();
+        self.barrier_sites.extend(sites.map(|&site| block.sites.get(site)));
     }
 }
 

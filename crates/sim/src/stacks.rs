@@ -1,7 +1,7 @@
 //! Coroutine stacks, kept from one block and launch to the next.
 
 use std::io;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use corosensei::stack::DefaultStack;
 
@@ -34,10 +34,21 @@ impl Stacks {
     /// The operating system refuses a mapping.
     pub(crate) fn take(count: usize) -> io::Result<Self> {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever holds stacks is running a block, and blocks wait for no other block.
+        // Whoever holds stacks is running a block, and waits for no further ones.
         while pool.in_use + count > MAX_STACKS {
             pool = RETURNED.wait(pool).unwrap_or_else(PoisonError::into_inner);
         }
+        Self::of_pool(pool, count)
+    }
+
+    /// As [`Self::take`], without waiting; `None` where others hold too many, or the system refuses.
+    pub(crate) fn try_take(count: usize) -> Option<Self> {
+        let pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        if pool.in_use + count > MAX_STACKS { None } else { Self::of_pool(pool, count).ok() }
+    }
+
+    /// Of a pool that has so many more.
+    fn of_pool(mut pool: MutexGuard<'_, Pool>, count: usize) -> io::Result<Self> {
         pool.in_use += count;
         let kept = pool.idle.len().saturating_sub(count);
         let free = pool.idle.split_off(kept);

@@ -5,17 +5,74 @@ mod common;
 use common::assert_contains;
 use fa_sim::{Buffer, Error, Launch, Report, Schedule, barrier, global, index};
 
-/// Runs two blocks of a warp at a time.
+/// Runs blocks of a warp on so many cores.
+fn on_cores(
+    cores: usize,
+    (grid, seed): (u32, u64),
+    buffers: &[Buffer],
+    kernel: impl Fn() + Sync,
+) -> Result<Report, Error> {
+    let schedule = Schedule::from_seed(seed);
+    let launch = Launch { name: "kernel", grid, block: 32, shared_bytes: 0, schedule, buffers };
+    let workers = rayon::ThreadPoolBuilder::new().num_threads(cores).build().expect("threads");
+    workers.install(|| fa_sim::launch(&launch, &kernel))
+}
+
+/// Runs two blocks at a time.
 fn two_at_a_time(
     grid: u32,
     seed: u64,
     buffers: &[Buffer],
     kernel: impl Fn() + Sync,
 ) -> Result<Report, Error> {
-    let schedule = Schedule::from_seed(seed);
-    let launch = Launch { name: "kernel", grid, block: 32, shared_bytes: 0, schedule, buffers };
-    let workers = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads");
-    workers.install(|| fa_sim::launch(&launch, &kernel))
+    on_cores(2, (grid, seed), buffers, kernel)
+}
+
+#[test]
+fn blocks_that_wait_for_each_other_take_turns_on_one_core() {
+    for seed in 0..8 {
+        let mut words = [0_u32; 2];
+        let buffers = [Buffer::read_write("words", &mut words)];
+        let at = buffers[0].address;
+        let turns = on_cores(1, (5, seed), &buffers, || {
+            let (own, other) =
+                (at + 4 * u64::from(index::block() % 2), at + 4 * u64::from(1 - index::block() % 2));
+            // SAFETY: the words are accessed by atomics alone.
+            unsafe {
+                if index::thread() == 0 && index::block() < 2 {
+                    for turn in 1..4 {
+                        if index::block() == 0 {
+                            global::wait_at_least(other, turn);
+                        }
+                        global::add_release(own, 1);
+                        if index::block() == 1 {
+                            global::wait_at_least(other, turn);
+                        }
+                    }
+                }
+            }
+        });
+        turns.expect("a kernel without faults");
+        assert_eq!(words, [3, 3]);
+    }
+}
+
+#[test]
+fn a_block_whose_partner_fails_does_not_wait_for_it() {
+    let mut words = [0_u32; 1];
+    let buffers = [Buffer::read_write("words", &mut words)];
+    let at = buffers[0].address;
+    let fails = on_cores(1, (2, 0), &buffers, || {
+        // SAFETY: the word is accessed by atomics alone.
+        unsafe {
+            if index::block() == 0 {
+                global::wait_at_least(at, 1);
+            } else {
+                panic!("block {} fails", index::block());
+            }
+        }
+    });
+    assert_contains(&fails.expect_err("a block fails").to_string(), &["block 1 fails"]);
 }
 
 #[test]

@@ -1,17 +1,13 @@
 //! Threads that wait for words of global memory, which other blocks add to.
 
 use std::panic::Location;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Block;
-use crate::state::global::GlobalWait;
+use crate::state::global::{GlobalWait, GlobalWaits};
 
 /// How long a block waits for others before that is a deadlock.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long it sleeps before it looks again.
-const PAUSE: Duration = Duration::from_micros(20);
 
 impl Block {
     /// The running thread is about to be suspended until a word may have risen to `value`.
@@ -28,19 +24,24 @@ impl Block {
         self.global_waits.since = None;
     }
 
-    /// No other thread can run: those that wait for a word look again, unless they have for too long. Says
-    /// whether there are any.
-    pub(super) fn look_again(&mut self) -> bool {
-        if self.global_waits.waiting.is_empty() {
-            return false;
-        }
-        let since = *self.global_waits.since.get_or_insert_with(Instant::now);
-        if since.elapsed() > PATIENCE {
-            return false;
-        }
-        thread::sleep(PAUSE);
+    /// Lets all that wait for a word look again, after other blocks may have run.
+    pub(crate) fn look_again(&mut self) {
+        let GlobalWaits { waiting, since, .. } = &self.global_waits;
+        let (woken, since) = (waiting.len() as u64, *since);
         self.wake_global_waiters();
+        self.global_waits.since = since;
+        self.global_waits.picks = self.picker.picks + woken;
+    }
+
+    /// No thread can run: whether some wait for a word, and not for too long.
+    pub(crate) fn waits_for_blocks(&mut self) -> bool {
+        if self.failure.is_some() || self.global_waits.waiting.is_empty() {
+            return false;
+        }
+        // Threads did more than look again.
+        let went_on = self.picker.picks > self.global_waits.picks;
+        let since = self.global_waits.since.filter(|_| !went_on).unwrap_or_else(Instant::now);
         self.global_waits.since = Some(since);
-        true
+        since.elapsed() <= PATIENCE
     }
 }

@@ -41,7 +41,6 @@ impl Block {
         loop {
             match self.land_next_piece() {
                 Ok(true) => {}
-                Ok(false) if self.look_again() => {}
                 Ok(false) => return None,
                 Err(error) => {
                     self.fail(*error);

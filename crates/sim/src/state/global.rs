@@ -30,6 +30,8 @@ pub(crate) struct GlobalWaits {
     pub(crate) waiting: Vec<GlobalWait>,
     /// Since when no thread of the block can run but these.
     pub(crate) since: Option<Instant>,
+    /// How often a thread was picked to run when all of these have looked again, and nothing else happened.
+    pub(crate) picks: u64,
 }
 
 impl Global {
