@@ -100,7 +100,7 @@ impl<T: Tile> TileSlots<T> {
     /// Whether the tile of keys at hand is in units behind this one: who go on with dK and dV of it.
     #[inline(always)]
     pub(super) fn goes_on(&self) -> bool {
-        self.word(tiles::PLACE) % 2 != 0
+        !self.word(tiles::PLACE).is_multiple_of(2)
     }
 
     /// Which tile of keys of its launch's heads the one at hand is.
