@@ -9,7 +9,7 @@ use self::kernel::{
 };
 use super::launch::LaunchDetails;
 use super::packed;
-use super::stored::{self, Part, Stored, Tiles};
+use super::stored::{self, Part, Storage, Stored, Tiles};
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -23,21 +23,6 @@ use crate::{BackendKind, DType, Device, Error, Plan, Result};
 pub type BackwardPlan = Plan<BackwardProblem>;
 
 type Choice = operation::Choice<BackwardProblem>;
-
-/// What may be stored.
-#[derive(Clone, Copy, Debug)]
-struct Storage {
-    /// Bytes.
-    limit: u64,
-    /// Queries of a unit, if they are given.
-    unit_rows: Option<usize>,
-}
-
-impl Storage {
-    fn of(request: &BackwardRequest) -> Self {
-        Self { limit: request.workspace_limit(), unit_rows: request.unit_rows }
-    }
-}
 
 /// Chooses the launches for `problem` on `device`.
 ///
@@ -69,7 +54,7 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
         Some(name) => Some(built.find(is_asked_for).ok_or_else(|| no_such_entry(problem, name))?),
         None => None,
     };
-    of_kernel(problem, device, chosen, (asked, Storage::of(request)), TUNED)
+    of_kernel(problem, device, chosen, (asked, request.storage()), TUNED)
 }
 
 /// Plans one given entry, which need not be in the list, and for the other launches the planner's choice.
@@ -93,7 +78,7 @@ pub(super) fn plan_entry(
     if !ways(problem, kernel).iter().copied().flatten().any(|&algorithm| algorithm == entry.algorithm) {
         return Err(unfit("it does not do with weights what the problem does"));
     }
-    of_kernel(problem, device, chosen, (Some(entry), Storage::of(&request)), TUNED)
+    of_kernel(problem, device, chosen, (Some(entry), request.storage()), TUNED)
 }
 
 /// Whether a launch's blocks own keys, and not queries.
@@ -164,7 +149,7 @@ fn stored_ds(
         }
     };
     let tiles = Tiles::of(entry);
-    let stored = stored::fastest(problem, device, tiles, (limit, unit_rows, twice));
+    let stored = stored::fastest(problem, device, tiles, (storage, twice));
     let why = match (stored, too_large(forward, &tiles, limit)) {
         (Some(stored), _) => {
             format!("{} of at most {limit}, so that no score is computed twice", stored.what(forward))
@@ -203,7 +188,8 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let needed = packed::workspace_bytes(forward, &copies, None) + stored::most_bytes_before_carried(forward);
+    let needed = packed::workspace_bytes(forward, &copies, None)
+        .saturating_add(stored::most_bytes_before_carried(forward));
     let left = workspace_bytes.checked_sub(needed);
     let tiles = Tiles::of_problem(forward, stores_ds(forward));
     let suffices = |left: &u64| {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::stored::DEFAULT_WORKSPACE_LIMIT;
+use super::stored::{DEFAULT_WORKSPACE_LIMIT, Storage};
 use crate::{BackendKind, Device};
 
 /// A kernel that computes gradients; what a person can ask for by name.
@@ -91,5 +91,9 @@ impl BackwardRequest {
 
     pub(super) fn workspace_limit(&self) -> u64 {
         self.workspace_limit.unwrap_or(DEFAULT_WORKSPACE_LIMIT)
+    }
+
+    pub(super) fn storage(&self) -> Storage {
+        Storage { limit: self.workspace_limit(), unit_rows: self.unit_rows }
     }
 }

@@ -25,6 +25,19 @@ pub const DEFAULT_WORKSPACE_LIMIT: u64 = 512 << 20;
 /// What the workspace's parts are multiples of, so that rows of dS are whole lines of L2.
 const ALIGNMENT: u64 = 256;
 
+/// Tiles, 43 GB of them, beyond which their counters, fewer than eight for each, might not be numbered in 32
+/// bits.
+const MOST_TILES: u128 = 1 << 29;
+
+/// What may be stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Storage {
+    /// Bytes.
+    pub(super) limit: u64,
+    /// Queries of a unit, if they are given.
+    pub(super) unit_rows: Option<usize>,
+}
+
 /// Tiles of a kernel that stores dS and computes all gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tiles {
@@ -212,9 +225,12 @@ impl Stored {
 
     /// Bytes of counters and tiles, in front of what is limited.
     fn bytes_before_carried(&self, forward: &Problem) -> u64 {
-        let tiles = u64::try_from(self.tiles(forward)).unwrap_or(u64::MAX);
-        let tiles = tiles.saturating_mul(Tickets::TILE_BYTES).checked_next_multiple_of(ALIGNMENT);
-        self.counter_bytes(forward).saturating_add(tiles.unwrap_or(u64::MAX))
+        let tiles = self.tiles(forward);
+        if tiles > MOST_TILES {
+            return u64::MAX;
+        }
+        let bytes = tiles as u64 * Tickets::TILE_BYTES;
+        self.counter_bytes(forward) + bytes.next_multiple_of(ALIGNMENT)
     }
 
     /// Bytes of counters, tiles, and dK and dV between units, in front of dS.

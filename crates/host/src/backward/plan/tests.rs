@@ -329,6 +329,16 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     assert_eq!(names_of(plan.unaligned())[..2], ["pack", "backward_delta_f16"]);
 }
 
+/// So many heads that their tiles fit a grid, and what parts of heads would need does not fit 32 bits.
+#[test]
+fn more_tiles_than_any_memory_holds_do_not_panic() {
+    let of = |heads, seqlen| TensorLayout::bhsd(1 << 12, seqlen, heads, 8);
+    let problem = of_layouts([of(1 << 12, 257), of(1 << 12, 16_000)]);
+    let plan = planned(&problem, Sim::new(0).device(), None);
+    assert!(plan.workspace_bytes() >= (4 * 257) << 24);
+    assert!(!plan.launches().is_empty() && !plan.unaligned().is_empty());
+}
+
 #[test]
 fn kernels_of_other_backends_are_refused() {
     let request = BackwardRequest { kernel: Some(BackwardKernel::BackwardCpu), ..BackwardRequest::default() };

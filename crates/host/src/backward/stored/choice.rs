@@ -4,7 +4,7 @@ use fa_kernels::attention::stored_ds::PIECE;
 
 use super::division::{self, Division};
 use super::estimate::Estimate;
-use super::{Stored, Tiles, kv_heads};
+use super::{Storage, Stored, Tiles, kv_heads};
 use crate::backward::BackwardProblem;
 use crate::{Device, Problem};
 
@@ -15,17 +15,17 @@ pub(in crate::backward) fn least_bytes(forward: &Problem, tiles: &Tiles) -> u64 
     division.unit_bytes(forward, tiles).saturating_add(division.carried_bytes(forward, tiles)).min(whole)
 }
 
-/// The way to store dS in so many bytes, in units of so many queries if they are given, that is estimated to
-/// be the fastest; `None` where there is none, or scores may be computed `twice` and that is faster.
+/// The way to store dS that is estimated to be the fastest of those that are allowed; `None` where there is
+/// none, or scores may be computed `twice` and that is faster.
 pub(in crate::backward) fn fastest(
     problem: &BackwardProblem,
     device: &Device,
     tiles: Tiles,
-    (limit, rows, twice): (u64, Option<usize>, bool),
+    (Storage { limit, unit_rows }, twice): (Storage, bool),
 ) -> Option<Stored> {
     let forward = problem.forward();
     let estimate = Estimate::new(forward, device);
-    let ways = division::all(forward, rows).into_iter().flat_map(|division| {
+    let ways = division::all(forward, unit_rows).into_iter().flat_map(|division| {
         let launches = 0..=kv_heads(forward).ilog2() + 1;
         launches.filter_map(move |halved| Stored::within(forward, (division, tiles), halved, limit))
     });
@@ -90,7 +90,8 @@ mod tests {
     ) -> Option<(usize, usize, usize, usize)> {
         let problem = problem(shape, causal);
         let tiles = Tiles::of_problem(problem.forward(), Algorithm::BackwardKeysDsSm90).unwrap();
-        let stored = fastest(&problem, Sim::new(0).device(), tiles, (limit, None, true))?;
+        let stored =
+            fastest(&problem, Sim::new(0).device(), tiles, (Storage { limit, unit_rows: None }, true))?;
         assert!(stored.limited_bytes(problem.forward()) <= limit);
         Some((stored.division.heads, stored.division.rows, stored.ring, stored.heads_of_launch))
     }
@@ -119,7 +120,8 @@ mod tests {
             let problem = problem(shape, false);
             let forward = problem.forward();
             let tiles = Tiles::of_problem(forward, Algorithm::BackwardKeysDsSm90).unwrap();
-            let stored = fastest(&problem, Sim::new(0).device(), tiles, (limit, None, false));
+            let stored =
+                fastest(&problem, Sim::new(0).device(), tiles, (Storage { limit, unit_rows: None }, false));
             assert_eq!(stored.is_some(), least_bytes(forward, &tiles) <= limit);
             let Some(stored) = stored else { continue };
             let bytes = |ring| Stored { ring, ..stored }.limited_bytes(forward);
