@@ -73,8 +73,8 @@ pub struct BackwardRequest {
     /// beside delta, which is 4 bytes a row, and beside copies of what tensor maps do not describe. `None`
     /// for [`DEFAULT_WORKSPACE_LIMIT`]. Scores are computed twice where not even some queries' dS fits.
     pub workspace_limit: Option<u64>,
-    /// Queries of a head of which dS is stored at a time, rounded up to whole tiles; `None` for what is
-    /// estimated to be the fastest within the limit. The gradients' bits do not depend on it.
+    /// Queries of a head of which dS is stored at a time at most, rounded up to whole tiles, and fewer where
+    /// they do not fit; `None` for what is estimated to be the fastest. Bits do not depend on it.
     pub unit_rows: Option<usize>,
     /// Multiprocessors that are left to other kernels by launches whose blocks stay until all is done, as
     /// those that store dS do; at least two are used. (FlashAttention-3 has an argument of this name.)

@@ -34,7 +34,7 @@ const MOST_TILES: u128 = 1 << 29;
 pub(super) struct Storage {
     /// Bytes.
     pub(super) limit: u64,
-    /// Queries of a unit, if they are given.
+    /// Queries of a unit at most, if they are given.
     pub(super) unit_rows: Option<usize>,
 }
 

@@ -329,6 +329,24 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     assert_eq!(names_of(plan.unaligned())[..2], ["pack", "backward_delta_f16"]);
 }
 
+/// A bound on units that the workspace does not hold is no reason to store none, or to launch without them.
+#[test]
+fn units_are_smaller_where_their_bound_does_not_fit() {
+    let layout = TensorLayout::bhsd(1, 2048, 2, 64);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    for options in [Options::default(), Options { softcap: 3.0, ..Options::default() }] {
+        let problem = BackwardProblem::like(Problem::new(tensors, DType::F16, options).unwrap()).unwrap();
+        let request = BackwardRequest {
+            unit_rows: Some(1024),
+            workspace_limit: Some(3 << 20),
+            ..BackwardRequest::default()
+        };
+        let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
+        let expected = "units of 512 queries of a head at a time is stored";
+        assert!(plan.reasons().iter().any(|reason| reason.contains(expected)), "{:?}", plan.reasons());
+    }
+}
+
 /// So many heads that their tiles fit a grid, and what parts of heads would need does not fit 32 bits.
 #[test]
 fn more_tiles_than_any_memory_holds_do_not_panic() {

@@ -16,18 +16,17 @@ pub(in crate::backward) struct Division {
     pub(super) rows: usize,
 }
 
-/// All divisions; those alone into units of so many queries, rounded up to whole tiles, where they are given.
-pub(super) fn all(forward: &Problem, rows: Option<usize>) -> Vec<Division> {
+/// All divisions; those alone into units of at most so many queries, rounded up to whole tiles, where that is
+/// given.
+pub(super) fn all(forward: &Problem, most: Option<usize>) -> Vec<Division> {
     let whole = Division::whole(forward);
-    if let Some(rows) = rows.filter(|&rows| rows < forward.seqlen_q()) {
-        return vec![Division { heads: 1, rows: rows.max(1).next_multiple_of(LEAST_ROWS) }];
-    }
-    let halves = std::iter::successors(Some(Division { heads: 1, ..whole }), |division| {
+    let most = most.map_or(whole.rows, |most| most.clamp(1, whole.rows).next_multiple_of(LEAST_ROWS));
+    let halves = std::iter::successors(Some(Division { heads: 1, rows: most }), |division| {
         let rows = (division.rows / 2).next_multiple_of(LEAST_ROWS);
         (rows < division.rows).then_some(Division { rows, ..*division })
     });
-    let halves = halves.filter(|division| rows.is_none() || division.rows == whole.rows);
-    [whole].into_iter().chain(halves.skip((forward.group() == 1).into())).collect()
+    let is_whole = most == whole.rows && whole.heads > 1;
+    is_whole.then_some(whole).into_iter().chain(halves).collect()
 }
 
 impl Division {
@@ -82,8 +81,8 @@ mod tests {
         assert_eq!(of(1000, 8, None), [(4, 1024), (1, 1024), (1, 512), (1, 256)]);
         assert_eq!(of(1500, 2, None), [(1, 1536), (1, 768), (1, 512), (1, 256)]);
         assert_eq!(of(100, 2, None), [(1, 256)]);
-        assert_eq!(of(1000, 8, Some(300)), [(1, 512)]);
-        assert_eq!(of(1000, 8, Some(1000)), [(4, 1024), (1, 1024)]);
+        assert_eq!(of(1000, 8, Some(300)), [(1, 512), (1, 256)]);
+        assert_eq!(of(1000, 8, Some(usize::MAX)), of(1000, 8, None));
     }
 
     #[test]
