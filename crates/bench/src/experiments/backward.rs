@@ -78,7 +78,8 @@ pub(crate) struct Args {
     /// Bytes of dS, and of sums beside it, that may be stored [default: 536870912]
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Queries of a head of which dS is stored at a time, at most [default: what is estimated to be the fastest]
+    /// Queries of a head of which dS is stored at a time, at most [default: what is estimated to be
+    /// the fastest]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     unit_rows: Option<usize>,
     /// Multiprocessors that are left to other kernels
