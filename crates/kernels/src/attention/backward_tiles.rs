@@ -12,7 +12,7 @@
 use core::hint::assert_unchecked;
 
 use crate::attention::stored_ds;
-use crate::mask::QueryRange;
+use crate::mask::{KeyRange, QueryRange};
 use crate::params::{AttentionParams, BackwardParams, Tickets};
 use crate::ptx::{global, index};
 use crate::scheduler::WorkTile;
@@ -103,6 +103,42 @@ impl Unit {
             (self.part / runs * tickets.unit_heads, self.part % runs * tickets.unit_rows, runs)
         }
     }
+
+    /// Whether dS of it is stored: some of its queries see keys. Else its tiles are done without waiting.
+    ///
+    /// # Safety
+    /// As [`Self::new`], of a unit that there is; `params` is valid.
+    #[inline(always)]
+    unsafe fn stores(self, params: &AttentionParams, tickets: &Tickets) -> bool {
+        // SAFETY: units have rows.
+        let (work, (_, row, _)) =
+            unsafe { (WorkTile::of_unit(params, self.head), self.begin(params, tickets)) };
+        let rows = work.queries.len.saturating_sub(row).min(tickets.unit_rows);
+        rows > 0 && {
+            let first = KeyRange::of_row(params, &work, row).first;
+            KeyRange { first, ..KeyRange::of_row(params, &work, row + rows - 1) }.has_keys()
+        }
+    }
+
+    /// The unit before it in whose memory it stores dS, and whose queries it waits for; `None` where nobody
+    /// stored any.
+    ///
+    /// # Safety
+    /// As [`Self::stores`]; the ring has units.
+    #[inline(always)]
+    unsafe fn overwritten(self, params: &AttentionParams, tickets: &Tickets) -> Option<Self> {
+        let mut unit = self;
+        while unit.of_launch >= tickets.ring {
+            // SAFETY: it is a unit of the same launch.
+            unsafe {
+                unit = Self::new(tickets, unit.number - tickets.ring);
+                if unit.stores(params, tickets) {
+                    return Some(unit);
+                }
+            }
+        }
+        None
+    }
 }
 
 /// A tile of a unit.
@@ -133,14 +169,18 @@ impl Place {
     }
 
     /// The counter that this tile waits for, and how many it waits for there; 0 for none.
+    ///
+    /// # Safety
+    /// As [`Unit::overwritten`].
     #[inline(always)]
-    fn awaited(self, tickets: &Tickets, query_tiles: u32) -> (u32, u32) {
+    unsafe fn awaited(self, params: &AttentionParams, tickets: &Tickets, query_tiles: u32) -> (u32, u32) {
         if !self.of_keys {
-            (Unit::counter(self.unit.number, true), tickets.key_tiles)
-        } else if self.unit.of_launch >= tickets.ring {
-            (Unit::counter(self.unit.number - tickets.ring, false), query_tiles)
-        } else {
-            (0, 0)
+            return (Unit::counter(self.unit.number, true), tickets.key_tiles);
+        }
+        // SAFETY: the caller's promise is this function's.
+        match unsafe { self.unit.overwritten(params, tickets) } {
+            Some(unit) => (Unit::counter(unit.number, false), query_tiles),
+            None => (0, 0),
         }
     }
 }
@@ -228,10 +268,10 @@ pub unsafe fn write(params: &BackwardParams, threads: u32) {
 unsafe fn write_tile(params: &BackwardParams, place: Place, address: u64) {
     let (attention, tickets) = (&params.attention, &params.tickets);
     let Place { unit, index, of_keys } = place;
-    let (counter, tiles) = place.awaited(tickets, tickets.query_tiles * tickets.unit_heads);
     // SAFETY: the bytes are this thread's; units have rows and tiles, and the ring has units.
     unsafe {
         assert_unchecked(tickets.ring > 0);
+        let (counter, tiles) = place.awaited(attention, tickets, tickets.query_tiles * tickets.unit_heads);
         let work = WorkTile::of_unit(attention, unit.head);
         let kv_head = work.kv_head(attention);
         let (head, row, _) = unit.begin(attention, tickets);
@@ -272,6 +312,7 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::mask::UNLIMITED;
     use std::vec;
     use std::vec::Vec;
 
@@ -279,40 +320,67 @@ mod tests {
     type Done = Vec<[u32; 2]>;
 
     /// Whether a tile finds what it reads, and overwrites nothing that is still read.
-    fn may_begin(place: Place, tickets: &Tickets, query_tiles: u32, done: &Done) -> bool {
-        let unit = place.unit.number as usize;
-        if place.of_keys {
-            place.unit.of_launch < tickets.ring || done[unit - tickets.ring as usize][1] == query_tiles
-        } else {
-            done[unit][0] == tickets.key_tiles
+    fn may_begin(
+        place: Place,
+        params: &AttentionParams,
+        (tickets, query_tiles): (&Tickets, u32),
+        done: &Done,
+    ) -> bool {
+        let all = [tickets.key_tiles, query_tiles];
+        if !place.of_keys {
+            return done[place.unit.number as usize][0] == all[0];
         }
+        let of_launch = (0..place.unit.of_launch).rev().skip(tickets.ring as usize - 1);
+        of_launch.step_by(tickets.ring as usize).all(|of_launch| {
+            let number = place.unit.number - (place.unit.of_launch - of_launch);
+            // SAFETY: it is a unit, and units have rows.
+            let stores = unsafe { Unit::new(tickets, number).stores(params, tickets) };
+            !stores || done[number as usize] == all
+        })
     }
 
-    /// As two blocks go on side by side, one of each kind, launch by launch.
-    fn takes_all(tickets: &Tickets, query_tiles: u32) {
+    /// As two blocks go on side by side, one of each kind, launch by launch. Tiles of units that store no dS
+    /// are done at once. Of the others those of keys are `slow`: as late as queries allow.
+    fn takes_all(params: &AttentionParams, tickets: &Tickets, query_tiles: u32, slow: bool) {
         let (units, key_tiles) = (tickets.units(), tickets.key_tiles);
         let mut done: Done = vec![[0; 2]; units as usize];
         let of_launch = tickets.heads_of_launch * tickets.units_of_head;
         for first in (0..units).step_by(of_launch as usize) {
             let end = units.min(first + of_launch);
+            // Tiles that are taken, and those that wait or are multiplied.
             let mut next = [first * key_tiles, units * key_tiles + first * query_tiles];
             let ends = [end * key_tiles, units * key_tiles + end * query_tiles];
-            while next != ends {
-                let before = next;
+            let mut at_hand: Vec<Place> = Vec::new();
+            while next != ends || !at_hand.is_empty() {
+                let mut goes_on = false;
                 for (next, end) in next.iter_mut().zip(ends) {
-                    if *next == end {
-                        continue;
-                    }
-                    // SAFETY: there are tiles of both kinds.
-                    let place = unsafe { Place::of_tile(tickets, query_tiles, *next) };
-                    let (counter, tiles) = place.awaited(tickets, query_tiles);
-                    if done[counter as usize / 2][counter as usize % 2] >= tiles {
-                        assert!(may_begin(place, tickets, query_tiles, &done), "{tickets:?} {place:?}");
-                        done[place.unit.number as usize][!place.of_keys as usize] += 1;
-                        *next += 1;
+                    if *next < end {
+                        // SAFETY: there are tiles of both kinds, and units have rows.
+                        let (place, stores) = unsafe {
+                            let place = Place::of_tile(tickets, query_tiles, *next);
+                            (place, place.unit.stores(params, tickets))
+                        };
+                        if stores {
+                            at_hand.push(place);
+                        } else {
+                            done[place.unit.number as usize][!place.of_keys as usize] += 1;
+                        }
+                        (*next, goes_on) = (*next + 1, true);
                     }
                 }
-                assert_ne!(next, before, "{tickets:?} waits for ever");
+                let can_end = |place: &Place| {
+                    // SAFETY: the ring has units, and units have rows.
+                    let (counter, tiles) = unsafe { place.awaited(params, tickets, query_tiles) };
+                    done[counter as usize / 2][counter as usize % 2] >= tiles
+                };
+                let ending = at_hand.iter().position(|place| !(slow && place.of_keys) && can_end(place));
+                if let Some(place) = ending.or_else(|| at_hand.iter().position(can_end)) {
+                    let place = at_hand.remove(place);
+                    assert!(may_begin(place, params, (tickets, query_tiles), &done), "{tickets:?} {place:?}");
+                    done[place.unit.number as usize][!place.of_keys as usize] += 1;
+                    goes_on = true;
+                }
+                assert!(goes_on, "{tickets:?} waits for ever");
             }
         }
         assert!(done.iter().all(|done| *done == [key_tiles, query_tiles]));
@@ -328,14 +396,61 @@ mod tests {
                         heads,
                         heads_of_launch,
                         units_of_head,
+                        unit_heads: 1,
+                        unit_rows: 256,
                         ring,
                         key_tiles,
                         ..Tickets::default()
                     };
-                    takes_all(&tickets, query_tiles);
+                    // All queries see keys, or those of the last unit alone, or of one in the middle.
+                    for (keys, left, right) in
+                        [(2048, UNLIMITED, UNLIMITED), (100, UNLIMITED, 0), (256 * units_of_head, 0, 0)]
+                    {
+                        let params = AttentionParams {
+                            seqlen_q: 256 * units_of_head,
+                            seqlen_k: keys,
+                            heads,
+                            group: 1,
+                            window_left: left,
+                            window_span: left + right,
+                            ..AttentionParams::default()
+                        };
+                        takes_all(&params, &tickets, query_tiles, false);
+                        takes_all(&params, &tickets, query_tiles, true);
+                    }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_unit_whose_queries_see_no_key_is_not_waited_for() {
+        let params = AttentionParams {
+            seqlen_q: 1024,
+            seqlen_k: 200,
+            heads: 2,
+            group: 1,
+            window_left: UNLIMITED,
+            window_span: UNLIMITED,
+            ..AttentionParams::default()
+        };
+        let tickets = Tickets {
+            heads: 2,
+            heads_of_launch: 2,
+            units_of_head: 4,
+            unit_heads: 1,
+            unit_rows: 256,
+            ring: 1,
+            key_tiles: 2,
+            ..Tickets::default()
+        };
+        // SAFETY: units have rows, and the ring has units.
+        let overwritten = |number| unsafe {
+            let unit = Unit::new(&tickets, number);
+            (unit.stores(&params, &tickets), unit.overwritten(&params, &tickets).map(|unit| unit.number))
+        };
+        // Two heads take turns; the last run of each sees keys.
+        assert_eq!([5, 6, 7].map(overwritten), [(false, None), (true, None), (true, Some(6))]);
     }
 
     #[test]
