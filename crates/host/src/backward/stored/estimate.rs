@@ -37,6 +37,8 @@ impl<'a> Estimate<'a> {
     const UNITS_BEHIND: f64 = 3.0;
     /// What a tile takes beside its steps.
     const END_OF_KEYS: f64 = 6_000.0;
+    /// Cycles that it takes to keep a column of its dK and dV until the next unit, and to go on from there.
+    const CARRIED: f64 = 100.0;
     /// As [`Self::END_OF_KEYS`].
     const END_OF_QUERIES: f64 = 5_000.0;
     /// Blocks that take tiles of queries alone, of what their share is.
@@ -90,10 +92,12 @@ impl<'a> Estimate<'a> {
         };
         // Under a causal mask a tile of keys has queries in half of the units, and in one more.
         let in_units = if forward.causal() { (units + 1) as f64 / 2.0 } else { units as f64 };
-        let ends = in_units * of_keys as f64 * Self::END_OF_KEYS;
+        let columns = (forward.head_dim() + forward.head_dim_v()) as f64 / 2.0;
+        let ends = in_units * Self::END_OF_KEYS + (in_units - 1.0) * Self::CARRIED * columns;
         let product = (self.product / Self::OF_DS).max(Self::READ_ALONE);
         let ends_of_queries = (units * of_queries) as f64 * Self::END_OF_QUERIES;
-        (pairs * (4.0 * self.product + beside) + ends, pairs * product + ends_of_queries)
+        let keys = pairs * (4.0 * self.product + beside) + of_keys as f64 * ends;
+        (keys, pairs * product + ends_of_queries)
     }
 
     /// Which share of the blocks of one launch take tiles of queries alone; blocks that are done with keys
