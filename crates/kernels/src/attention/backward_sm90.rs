@@ -30,7 +30,7 @@ mod tile;
 use core::marker::PhantomData;
 
 use crate::config::BackwardSm90Config;
-use crate::hopper::ring::{Ring, Stages as _};
+use crate::hopper::ring::{Ring, Stages};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
@@ -40,7 +40,7 @@ use consumer::Consumer;
 use split::SplitConsumer;
 use tickets::TileSlots;
 pub use tile::{BackwardSm90Tile, Tile};
-use tile::{DsRows, KeyRows, OwnedRows, OwnedStages, StepRows, StepStages};
+use tile::{DsRows, KeyRows, OwnedRows, OwnedStages, QueryStages, StepRows, StepStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
@@ -110,7 +110,7 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
     unsafe {
         if index::thread() == 0 {
             pipeline.init(params);
-            pipeline.init_ring(params, pipeline.query_barriers(), 1);
+            pipeline.init_ring::<QueryStages<T>>(params, pipeline.query_barriers(), 1);
             TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
         }
         barrier::sync(0, BackwardSm90Config::THREADS);
@@ -173,7 +173,8 @@ impl<T: Tile> Pipeline<T> {
         unsafe {
             let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
             Ring::<OwnedStages<T>>::init(self.owned_barriers(), consumers);
-            self.init_ring(params, self.step_barriers(), if T::OWNS_KEYS { 2 } else { 1 });
+            let producers = if T::OWNS_KEYS { 2 } else { 1 };
+            self.init_ring::<StepStages<T>>(params, self.step_barriers(), producers);
         }
     }
 
@@ -182,16 +183,16 @@ impl<T: Tile> Pipeline<T> {
     /// # Safety
     /// As [`Self::init`].
     #[inline(always)]
-    unsafe fn init_ring(self, params: &BackwardParams, barriers: u32, producers: u32) {
+    unsafe fn init_ring<S: Stages>(self, params: &BackwardParams, barriers: u32, producers: u32) {
         let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
         let mut stage = 0;
-        while params.fix_up != 0 && stage < StepStages::<T>::COUNT {
+        while params.fix_up != 0 && stage < S::COUNT {
             // SAFETY: as below.
             unsafe { mbarrier::init(barriers + params.fix_up + 8 * stage, 1) };
             stage += 1;
         }
         // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
-        unsafe { Ring::<StepStages<T>>::init_filled_by(barriers, producers, consumers) };
+        unsafe { Ring::<S>::init_filled_by(barriers, producers, consumers) };
     }
 
     #[inline(always)]

@@ -102,9 +102,10 @@ impl BackwardSm90Config {
         4 * self.owned() * 2 * self.head_dim
     }
 
-    /// Tiles of which shared memory holds what a block owns: the next one's too where that fits.
+    /// Tiles of which shared memory holds what a block owns: the next one's too where that fits beside three
+    /// steps.
     pub const fn owned_stages(&self) -> u32 {
-        if self.stores_ds && self.needed(2, 3) <= SHARED as u64 { 2 } else { 1 }
+        if self.stores_ds && self.needed(2, 3, 2) <= SHARED as u64 { 2 } else { 1 }
     }
 
     /// Bytes of a step of both others; where dS is read, of K and of dS if that is more.
@@ -121,22 +122,40 @@ impl BackwardSm90Config {
         if self.owns_keys { 8 * self.step } else { 0 }
     }
 
-    /// Steps that shared memory holds at once: three where they fit.
+    /// Steps that are held at once at the most.
+    const MOST_STAGES: u32 = 8;
+
+    /// Steps that shared memory holds at once: as many as fit, and two at least.
     pub const fn stages(&self) -> u32 {
-        if self.needed(1, 3) <= SHARED as u64 { 3 } else { 2 }
+        let mut stages = Self::MOST_STAGES;
+        while stages > 2 && self.needed(self.owned_stages() as u64, stages as u64, 2) > SHARED as u64 {
+            stages -= 1;
+        }
+        stages
+    }
+
+    /// Those of a tile of queries, not more than of a tile of keys.
+    pub const fn query_stages(&self) -> u32 {
+        let (owned, all) = (self.owned_stages() as u64, self.stages());
+        let mut stages = all;
+        while stages > 2 && self.needed(owned, all as u64, stages as u64) > SHARED as u64 {
+            stages -= 1;
+        }
+        stages
     }
 
     /// Where the statistics begin: behind all tiles.
     pub const fn statistics_offset(&self) -> u32 {
-        self.tiles(self.owned_stages() as u64, self.stages() as u64) as u32
+        self.tiles(self.owned_stages() as u64, self.stages() as u64, self.query_stages() as u64) as u32
     }
 
-    /// Bytes of tiles with so many stages of what is owned, and of steps.
-    const fn tiles(&self, owned_stages: u64, stages: u64) -> u64 {
+    /// Bytes of tiles with so many stages of what is owned, and of steps of keys and of queries.
+    const fn tiles(&self, owned_stages: u64, stages: u64, query_stages: u64) -> u64 {
         let owned = self.row_bytes(2 * self.owned() as u64).saturating_mul(owned_stages);
         let of_keys = owned.saturating_add(stages.saturating_mul(self.step_needed()));
         let step = self.queries_step_needed();
-        let of_queries = self.row_bytes(self.queries() as u64).saturating_add(stages.saturating_mul(step));
+        let of_queries =
+            self.row_bytes(self.queries() as u64).saturating_add(query_stages.saturating_mul(step));
         if self.stores_ds && of_queries > of_keys { of_queries } else { of_keys }
     }
 
@@ -176,19 +195,20 @@ impl BackwardSm90Config {
     /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        self.needed(self.owned_stages() as u64, self.stages() as u64)
+        self.needed(self.owned_stages() as u64, self.stages() as u64, self.query_stages() as u64)
     }
 
-    /// Bytes of shared memory with so many stages of what is owned, and of steps.
-    const fn needed(&self, owned_stages: u64, stages: u64) -> u64 {
+    /// Bytes of shared memory with so many stages of what is owned, and of steps of keys and of queries.
+    const fn needed(&self, owned_stages: u64, stages: u64, query_stages: u64) -> u64 {
         let statistics = if self.owns_keys { 8 * self.step as u64 } else { 0 };
-        // Tiles of queries have a ring of their own.
+        // Tiles of queries have a ring of their own, with room for as many barriers.
         let rings = if self.stores_ds { 2 } else { 1 };
         let stage = statistics + rings * Self::RING_BYTES as u64;
         let weights =
             if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
         let beside = weights.saturating_add(self.schedule_bytes() as u64).saturating_add(16 * owned_stages);
-        self.tiles(owned_stages, stages).saturating_add(beside).saturating_add(stages.saturating_mul(stage))
+        self.tiles(owned_stages, stages, query_stages)
+            .saturating_add(beside).saturating_add(stages.saturating_mul(stage))
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP; where roles are split, of
@@ -254,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_steps_are_held_where_they_fit() {
+    fn as_many_steps_are_held_as_fit() {
         let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 128 };
         assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
         assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (192, Ok(())));
@@ -265,8 +285,11 @@ mod tests {
         let bytes = (128 << 10) + 3 * ((32 << 10) + 512 + 64) + 32 + 192;
         assert_eq!((whole.owned_stages(), whole.stages(), whole.shared_bytes()), (2, 3, bytes));
         let narrow = BackwardSm90Config { head_dim: 64, ..whole };
-        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (16 << 10, 2, 3));
+        assert_eq!((narrow.step_bytes(), narrow.owned_stages(), narrow.stages()), (16 << 10, 2, 8));
         assert_eq!((narrow.queries(), narrow.queries_step_bytes()), (256, 40 << 10));
+        assert_eq!((narrow.query_stages(), whole.query_stages()), (4, 3));
+        let long = BackwardSm90Config { step: 128, ..narrow };
+        assert_eq!((long.step_bytes(), long.stages(), long.query_stages()), (32 << 10, 4, 4));
         let wide = BackwardSm90Config { owns_keys: true, stores_ds: true, step: 64, head_dim: 256 };
         assert_eq!((wide.owned(), wide.stages(), wide.accumulators()), (64, 2, 176));
         assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));

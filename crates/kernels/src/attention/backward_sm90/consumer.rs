@@ -259,17 +259,15 @@ impl<T: Tile> Consumer<T> {
         }
         self.differentiate(params);
         self.steps = next;
-        if T::STORES_DS {
-            // Before the turn: ptxas moves arithmetic behind the barrier, but not what a store in front of it
-            // needs. A turn that is taken too early holds up the other warpgroup.
-            // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
-            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
-        }
         self.take_turn();
         self.warpgroup.fence_products();
         self.begin_gradients::<LAST>(at_hand.stage());
         self.warpgroup.commit_products();
         self.pass_turn();
+        if T::STORES_DS {
+            // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
+            unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
+        }
         if !LAST {
             self.wait_ahead();
         }

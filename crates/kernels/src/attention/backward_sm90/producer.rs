@@ -252,6 +252,9 @@ pub(super) unsafe fn write_all_statistics<T: Tile>(
     }
 }
 
+/// Queries of a step that a lane writes the statistics of, at the most.
+const MOST_QUERIES: usize = 4;
+
 /// Writes −lse·log2(e) and delta of the queries of all steps, each in a shape that a thread of a product
 /// reads four at a time ([`read_place`]).
 ///
@@ -264,34 +267,56 @@ unsafe fn write_statistics<T: Tile>(
     source: impl Source<T>,
     ring: &mut Ring<StepStages<T>>,
 ) {
+    const { assert!(T::STEP as usize <= 32 * MOST_QUERIES) };
     let lane = index::thread() % 32;
     // SAFETY: these lanes fill stages that all consumers have released; lse and delta are readable.
     unsafe {
+        let load = |head: u32, row: u32| {
+            let work = WorkTile { head, ..source.block().work };
+            let mut statistics = [RowStats { shift: 0.0, delta: 0.0 }; MOST_QUERIES];
+            let mut i = 0;
+            while i < const { T::STEP as usize / 32 } {
+                [statistics[i]] =
+                    RowStats::load::<[RowStats; 1]>(params, &work, row + lane + 32 * i as u32, |_| 0);
+                i += 1;
+            }
+            statistics
+        };
         let (mut row, mut head) = (source.block().first, source.block().work.head);
         let mut steps = source.block().steps();
-        while steps > 0 {
+        if steps == 0 {
+            return;
+        }
+        let mut statistics = load(head, row);
+        loop {
+            row = source.block().after(row);
+            if row == source.block().first {
+                head += 1;
+            }
+            steps -= 1;
+            // Of the next step: memory takes longer than a step, and this one's have come meanwhile. Registers
+            // hold no two longer steps.
+            let ahead = const { T::STEP <= 64 };
+            let next = if ahead && steps > 0 { load(head, row) } else { statistics };
             ring.wait_empty();
             let at = pipeline.statistics(ring.stage());
-            let work = WorkTile { head, ..source.block().work };
-            let mut first = 0;
-            while first < T::STEP {
-                let query = first + lane;
-                let [RowStats { shift, delta }] =
-                    RowStats::load::<[RowStats; 1]>(params, &work, row + query, |_| 0);
-                shared::store(at + 4 * read_place(query), -shift);
-                shared::store(at + 4 * (T::STEP + read_place(query)), delta);
-                first += 32;
+            let mut i = 0;
+            while i < const { T::STEP as usize / 32 } {
+                let RowStats { shift, delta } = statistics[i];
+                let place = read_place(lane + 32 * i as u32);
+                shared::store(at + 4 * place, -shift);
+                shared::store(at + 4 * (T::STEP + place), delta);
+                i += 1;
             }
             warp::sync();
             if leads_warp() {
                 ring.fill();
             }
             ring.advance();
-            row = source.block().after(row);
-            if row == source.block().first {
-                head += 1;
+            if steps == 0 {
+                return;
             }
-            steps -= 1;
+            statistics = if ahead { next } else { load(head, row) };
         }
     }
 }

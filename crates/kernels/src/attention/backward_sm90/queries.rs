@@ -6,7 +6,7 @@
 use super::block::{Block, Source};
 use super::epilogue::reread;
 use super::tickets::TileSlots;
-use super::tile::{DsRows, KeyRows, QueryRows, StepStages, Tile};
+use super::tile::{DsRows, KeyRows, QueryRows, QueryStages, Tile};
 use super::{Maps, Pipeline};
 use crate::attention::alignment::Alignment as _;
 use crate::attention::alignment::head_offset::HeadOffset;
@@ -66,7 +66,7 @@ pub(super) unsafe fn copy_tiles<T: Tile>(
     let attention = &params.attention;
     // SAFETY: this thread is the producer of the ring.
     unsafe {
-        let mut ring = Ring::<StepStages<T>>::producer(pipeline.query_barriers());
+        let mut ring = Ring::<QueryStages<T>>::producer(pipeline.query_barriers());
         slots.leave(true);
         while slots.wait_for_queries() {
             slots.wait_for_others(params);
@@ -124,7 +124,7 @@ pub(super) unsafe fn clear_ends<T: Tile>(
 ) {
     // SAFETY: a stage is this warp's from the landing of its copies until it is filled.
     unsafe {
-        let mut ring = Ring::<StepStages<T>>::consumer(pipeline.query_barriers());
+        let mut ring = Ring::<QueryStages<T>>::consumer(pipeline.query_barriers());
         warp::sync();
         slots.leave(leads_warp());
         while slots.wait_for_queries() {
@@ -170,7 +170,7 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
     unsafe {
         let warpgroup = Warpgroup::new();
         let first_panel = warpgroup.index() * const { T::CONFIG.panels() };
-        let mut ring = Ring::<StepStages<T>>::consumer(pipeline.query_barriers());
+        let mut ring = Ring::<QueryStages<T>>::consumer(pipeline.query_barriers());
         warp::sync();
         slots.leave(leads_warp());
         while slots.wait_for_queries() {

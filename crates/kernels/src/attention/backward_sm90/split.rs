@@ -278,8 +278,7 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
         } else {
             self.weigh_plain(params.attention.softmax_scale * LOG2_E);
         }
-        // ptxas would take this barrier before the exponentials, which would then wait for it.
-        self.meet(READ + self.behind_weights());
+        self.meet(READ);
         let at = self.weights();
         let mut i = 0;
         while 4 * i < T::S::LEN {
@@ -289,17 +288,6 @@ impl<T: Tile, const OF_KEYS: bool> SplitConsumer<T, OF_KEYS> {
             i += 1;
         }
         self.arrive(WRITTEN);
-    }
-
-    /// 0, once all of P is rounded.
-    #[inline(always)]
-    fn behind_weights(&self) -> u32 {
-        let (mut all, mut i) = (0, 0);
-        while i < T::Packed::LEN {
-            all |= self.packed[i];
-            i += 1;
-        }
-        all & index::zero()
     }
 
     /// P in place of the scores, rounded.

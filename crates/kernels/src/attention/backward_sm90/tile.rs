@@ -91,6 +91,14 @@ impl<T: Tile> Stages for StepStages<T> {
     const COUNT: u32 = T::CONFIG.stages();
 }
 
+/// Steps of a tile of queries that it holds, where dS is stored.
+#[derive(Clone, Copy)]
+pub(super) struct QueryStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for QueryStages<T> {
+    const COUNT: u32 = T::CONFIG.query_stages();
+}
+
 /// Tiles of which shared memory holds what a block owns.
 #[derive(Clone, Copy)]
 pub(super) struct OwnedStages<T>(PhantomData<T>);

@@ -52,20 +52,6 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 128, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, false>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d64")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d64");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, false>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m128_n128_d64")]
     unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m128_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_ds_sm90_f16_m128_n128_d64");
@@ -78,6 +64,20 @@ mod device {
         let maps = parameter_address!("backward_keys_ds_sm90_bf16_m128_n128_d64");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 128, 64, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, false>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n128_d64")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n128_d64(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n128_d64");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n128_d96")]
@@ -305,10 +305,10 @@ pub(in crate::entries) mod native {
         ("backward_keys_sm90_bf16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 96, false>>)),
         ("backward_keys_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, 64, 128, false>>)),
         ("backward_keys_sm90_bf16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, 64, 128, false>>)),
-        ("backward_keys_ds_sm90_f16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, false>>)),
-        ("backward_keys_ds_sm90_bf16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, false>>)),
         ("backward_keys_ds_sm90_f16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 128, 64, false>>)),
         ("backward_keys_ds_sm90_bf16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 128, 64, false>>)),
+        ("backward_keys_ds_sm90_f16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 64, false>>)),
+        ("backward_keys_ds_sm90_bf16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 64, false>>)),
         ("backward_keys_ds_sm90_f16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 96, false>>)),
         ("backward_keys_ds_sm90_bf16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, false>>)),
         ("backward_keys_ds_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, false>>)),
