@@ -2,6 +2,7 @@
 
 mod accumulators;
 mod barriers;
+mod between;
 mod copies;
 mod faults;
 mod global_waits;
@@ -16,9 +17,11 @@ mod registers;
 mod transfers;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use corosensei::Yielder;
 
+use crate::between::{Between, EARLY, Past};
 use crate::error::Error;
 use crate::launch::Launch;
 use crate::operation::Results;
@@ -92,6 +95,11 @@ pub(crate) struct Block {
     pub(crate) roles: Vec<Role>,
     /// `None` where the schedule leaves races unreported.
     pub(crate) races: Option<Races>,
+    /// What blocks of the launch know of each other; `None` where races go unreported, or it is alone.
+    pub(crate) between: Option<Arc<Between>>,
+    pub(crate) past: Past,
+    /// How many more accesses are recorded for races between blocks before the launch is watched.
+    pub(crate) early: u32,
     pub(crate) global: Global,
     pub(crate) global_waits: GlobalWaits,
     pub(crate) sites: Sites,
@@ -102,7 +110,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub(crate) fn new(launch: &Launch<'_>) -> Self {
+    pub(crate) fn new(launch: &Launch<'_>, between: Option<Arc<Between>>) -> Self {
         let threads = launch.block as usize;
         Self {
             kernel: launch.name.to_owned(),
@@ -122,6 +130,9 @@ impl Block {
             register_limits: RegisterLimits::default(),
             roles: Vec::new(),
             races: launch.schedule.detect_races.then(|| Races::new(threads, launch.shared_bytes as usize)),
+            between,
+            past: Past::default(),
+            early: EARLY,
             global: Global::new(launch.buffers),
             global_waits: GlobalWaits::default(),
             sites: Sites::new(),
@@ -151,6 +162,7 @@ impl Block {
         self.copies.begin_block(threads);
         self.mbarriers.begin_block();
         self.global_waits = GlobalWaits::default();
+        self.past.begin(index);
         self.transfers.begin_block();
         self.warpgroups.clear();
         self.warpgroups.resize_with(warps / WARPGROUP_WARPS, Warpgroup::default);

@@ -46,6 +46,6 @@ pub fn commit_group() {
 /// Outside a kernel.
 pub fn wait_group(pending: usize) {
     let current = context::current();
-    current.with(|block| block.wait_for_copies(pending));
+    context::unwrap_or_fail(current.with(|block| block.wait_for_copies(pending)));
     current.maybe_preempt();
 }

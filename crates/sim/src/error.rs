@@ -42,6 +42,28 @@ pub enum Error {
         second: Access,
     },
 
+    /// Blocks access the same byte of global memory, at least one writes, and nothing orders the two.
+    #[error(
+        "race between blocks of {kernel} at byte {offset} of buffer `{buffer}`: {second} in block {block} \
+         and {first} in block {other}, with no global::add_release and global::wait_at_least between"
+    )]
+    RaceBetweenBlocks {
+        /// Name of the kernel.
+        kernel: String,
+        /// Name of the buffer.
+        buffer: Box<str>,
+        /// First byte of the buffer that both touch.
+        offset: u64,
+        /// Index of the block of `second`.
+        block: u32,
+        /// Index of the block of `first`.
+        other: u32,
+        /// The access that was recorded first.
+        first: Access,
+        /// The access at which the race was found.
+        second: Access,
+    },
+
     /// An access outside the block's shared memory.
     #[error(
         "shared access out of bounds in block {block} of {kernel}: {access} {bytes} bytes at address {address}, \

@@ -4,10 +4,12 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::Arc;
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
+use crate::between::Between;
 use crate::block::Block;
 use crate::context::{self, Entered};
 use crate::deadlock;
@@ -40,23 +42,32 @@ pub(crate) enum Progress {
 impl<'a> Executor<'a> {
     /// # Errors
     /// [`Error::Stacks`].
-    pub(crate) fn new(launch: &'a Launch<'a>, kernel: Kernel<'a>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        launch: &'a Launch<'a>,
+        kernel: Kernel<'a>,
+        between: Option<Arc<Between>>,
+    ) -> Result<Self, Error> {
         let stacks = Stacks::take(launch.block as usize).map_err(|error| Error::Stacks {
             kernel: launch.name.to_owned(),
             threads: launch.block,
             reason: error.to_string(),
         })?;
-        Ok(Self::with_stacks(launch, kernel, stacks))
+        Ok(Self::with_stacks((launch, kernel), stacks, between))
     }
 
     /// One for a further block of the same launch, if there are stacks for it.
-    pub(crate) fn another(&self) -> Option<Self> {
+    pub(crate) fn another(&mut self) -> Option<Self> {
         let stacks = Stacks::try_take(self.launch.block as usize)?;
-        Some(Self::with_stacks(self.launch, self.kernel, stacks))
+        let between = self.block().between.clone();
+        Some(Self::with_stacks((self.launch, self.kernel), stacks, between))
     }
 
-    fn with_stacks(launch: &'a Launch<'a>, kernel: Kernel<'a>, stacks: Stacks) -> Self {
-        let block = Box::new(UnsafeCell::new(Block::new(launch)));
+    fn with_stacks(
+        (launch, kernel): (&'a Launch<'a>, Kernel<'a>),
+        stacks: Stacks,
+        between: Option<Arc<Between>>,
+    ) -> Self {
+        let block = Box::new(UnsafeCell::new(Block::new(launch, between)));
         Self { launch, kernel, block, threads: Vec::new(), stacks }
     }
 
@@ -153,7 +164,8 @@ fn drive(block: *mut Block, threads: &mut [Thread]) -> bool {
     }
     if state.failure.is_none() {
         let suspicion = state.suspicion.take().map(|error| *error);
-        state.failure = suspicion.or_else(|| deadlock::find(state)).or_else(|| state.left_over());
+        let failure = suspicion.or_else(|| deadlock::find(state)).or_else(|| state.left_over());
+        state.failure = failure.or_else(|| state.end_stores());
     }
     false
 }

@@ -1,12 +1,14 @@
 //! The blocks of a launch, spread over the cores.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
+use crate::between::Between;
 use crate::block::Block;
 use crate::context;
 use crate::error::Error;
@@ -41,7 +43,14 @@ const MAX_GRID: u32 = i32::MAX as u32;
 pub fn launch(launch: &Launch<'_>, kernel: &(dyn Fn() + Sync)) -> Result<Report, Error> {
     validate(launch)?;
     context::install_panic_hook();
-    let grid = Grid { launch, kernel, next: AtomicU32::new(0), failed: AtomicU32::new(u32::MAX) };
+    let has_races = launch.schedule.detect_races && launch.grid > 1;
+    let grid = Grid {
+        launch,
+        kernel,
+        next: AtomicU32::new(0),
+        failed: AtomicU32::new(u32::MAX),
+        between: has_races.then(Arc::default),
+    };
     let workers =
         rayon::current_num_threads().min(launch.grid as usize).min(MAX_STACKS / launch.block as usize);
     let outcomes: Vec<Outcome> = (0..workers).into_par_iter().map(|_| grid.work()).collect();
@@ -72,6 +81,8 @@ struct Grid<'a> {
     next: AtomicU32,
     /// The lowest-numbered block that has failed.
     failed: AtomicU32,
+    /// `None` where races between blocks are not looked for.
+    between: Option<Arc<Between>>,
 }
 
 /// What became of an executor's block.
@@ -97,7 +108,7 @@ impl Grid<'_> {
     /// by turns.
     fn work(&self) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut executors = match Executor::new(self.launch, self.kernel) {
+        let mut executors = match Executor::new(self.launch, self.kernel, self.between.clone()) {
             Ok(executor) => vec![executor],
             Err(error) => {
                 self.failed.store(0, Relaxed);

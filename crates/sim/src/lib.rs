@@ -11,6 +11,9 @@
 //! * Each access to shared memory is checked for bounds, alignment, initialisation and, exactly,
 //!   for data races by happens-before. Each access to global memory is checked against the
 //!   buffers of the [`Launch`].
+//! * Blocks of a launch may learn of each other by [`global::fetch_add`], [`global::add_release`] and
+//!   [`global::wait_at_least`]. Then their accesses to global memory are checked for races with each other, by
+//!   happens-before too. The order in which blocks happen to run does not hide one.
 //! * Asynchronous copies land at a time that the schedule draws; any access to their bytes before
 //!   the wait that covers them is reported.
 //! * What Hopper adds, tensor transfers (TMA), barriers in shared memory and products of a warpgroup, are
@@ -42,9 +45,14 @@
 //!
 //! # What differs from the hardware
 //! Threads of a warp interleave freely between the points where they meet, as PTX allows since
-//! sm_70; no warp runs in lockstep. Time, caches and bank conflicts are not modelled. Accesses to
-//! global memory are checked for bounds but not for races. Sums of an `mma` or a `wgmma` are rounded in an
-//! order of this crate's own.
+//! sm_70; no warp runs in lockstep. Time, caches and bank conflicts are not modelled. Sums of an `mma` or a
+//! `wgmma` are rounded in an order of this crate's own.
+//!
+//! In global memory a block is one agent. Races between its threads are not seen there, nor whether a barrier
+//! and a proxy fence lie between their accesses and the thread that releases or waits. Launches whose blocks
+//! call none of the three functions above are not checked. Before the first such call of a launch, a worker
+//! records the first 4,096 accesses of the blocks that it has at hand, and no others. Buffers that are read
+//! only are left out. A TMA load reads from its issue until it lands, which may be before its wait.
 //!
 //! Registers that a `wgmma` under way reads or writes are not watched: its A is read at the issue, and of its
 //! accumulator only what a wait or the next product is given is looked at. Reading the accumulator too early
@@ -73,6 +81,7 @@ pub mod tma;
 pub mod warp;
 pub mod wgmma;
 
+mod between;
 mod block;
 mod buffer;
 mod context;

@@ -29,7 +29,8 @@ pub struct Schedule {
     /// Mean number of shared-memory accesses (of all threads) from one preemption to the next;
     /// a preempted thread stays runnable. `None` lets each thread run until it waits.
     pub preemption: Option<u32>,
-    /// Whether data races in shared memory are reported. Off, a race shows as the result it gives.
+    /// Whether data races in shared memory, and between blocks, are reported. Off, a race shows as the result
+    /// it gives.
     pub detect_races: bool,
 }
 

@@ -114,21 +114,25 @@ pub fn commit_group() {
 /// # Panics
 /// Outside a kernel.
 pub fn wait_group(pending: usize) {
-    wait(pending);
+    wait(pending, true);
 }
 
 /// Waits until at most the `pending` youngest groups of the thread still read shared memory
-/// (`cp.async.bulk.wait_group.read`). The simulator writes global memory no later than that.
+/// (`cp.async.bulk.wait_group.read`). The simulator writes global memory no later than that, but what another
+/// block does there is ordered behind [`wait_group`] alone.
 ///
 /// # Panics
 /// Outside a kernel.
 pub fn wait_group_read(pending: usize) {
-    wait(pending);
+    wait(pending, false);
 }
 
-fn wait(pending: usize) {
+fn wait(pending: usize, until_written: bool) {
     let current = context::current();
-    context::unwrap_or_fail(current.with(|block| block.wait_for_stores(pending)));
+    context::unwrap_or_fail(current.with(|block| {
+        block.wait_for_stores(pending)?;
+        if until_written { block.end_groups(pending) } else { Ok(()) }
+    }));
     current.maybe_preempt();
 }
 

@@ -1,22 +1,12 @@
 //! What blocks of a launch learn of each other: atomics, and waits for what others add.
 
 mod common;
+#[path = "common/grids.rs"]
+mod grids;
 
 use common::assert_contains;
-use fa_sim::{Buffer, Error, Launch, Report, Schedule, barrier, global, index};
-
-/// Runs blocks of a warp on so many cores.
-fn on_cores(
-    cores: usize,
-    (grid, seed): (u32, u64),
-    buffers: &[Buffer],
-    kernel: impl Fn() + Sync,
-) -> Result<Report, Error> {
-    let schedule = Schedule::from_seed(seed);
-    let launch = Launch { name: "kernel", grid, block: 32, shared_bytes: 0, schedule, buffers };
-    let workers = rayon::ThreadPoolBuilder::new().num_threads(cores).build().expect("threads");
-    workers.install(|| fa_sim::launch(&launch, &kernel))
-}
+use fa_sim::{Buffer, Error, Report, barrier, global, index};
+use grids::on_cores;
 
 /// Runs two blocks at a time.
 fn two_at_a_time(

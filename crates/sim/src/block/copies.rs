@@ -25,6 +25,7 @@ impl Block {
         }
         let bytes = bytes as usize;
         self.check_global(source, bytes, size, AccessKind::Read, location)?;
+        self.touch_global(source, bytes, AccessKind::Copy, location)?;
         let offset = self.locate(shared, size, AccessKind::Copy, location)?;
         if let Some(races) = &mut self.races {
             let site = self.sites.intern_as(location, AccessKind::Copy);
@@ -33,7 +34,8 @@ impl Block {
             }
         }
         self.shared.bytes_written += size as u64;
-        let copy = Copy { offset, size, source, bytes, landed: false, location };
+        let epoch = self.past.epoch();
+        let copy = Copy { offset, size, source, bytes, landed: false, epoch, location };
         let due = self.picker.draw_landing();
         self.copies.issue(self.current, copy, due);
         if due.is_some() {
@@ -58,24 +60,27 @@ impl Block {
     }
 
     /// The running thread waits until at most the `pending` youngest of its groups are in flight.
-    pub(crate) fn wait_for_copies(&mut self, pending: usize) {
+    pub(crate) fn wait_for_copies(&mut self, pending: usize) -> Result<(), Box<Error>> {
         while self.copies.groups(self.current) > pending {
-            self.complete_group();
+            self.complete_group()?;
         }
+        Ok(())
     }
 
     /// The running thread has waited for its oldest group.
-    fn complete_group(&mut self) {
+    fn complete_group(&mut self) -> Result<(), Box<Error>> {
         let thread = self.current;
         for _ in 0..self.copies.take_group(thread) {
-            let Some(copy) = self.copies.take_copy(thread) else { return };
+            let Some(copy) = self.copies.take_copy(thread) else { break };
             if !copy.landed {
                 self.land(&copy);
             }
             if let Some(races) = &mut self.races {
                 races.complete_copy(thread, copy.offset, copy.size);
             }
+            self.touch_until_now(copy.epoch, copy.source, copy.bytes, AccessKind::Copy, copy.location)?;
         }
+        Ok(())
     }
 
     /// Fails the launch if the running thread returns with copies in flight.

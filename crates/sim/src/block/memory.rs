@@ -97,6 +97,19 @@ impl Block {
         Ok(())
     }
 
+    /// Checks and records an ordinary access, which is a multiple of its size.
+    #[inline]
+    pub(crate) fn access_global(
+        &mut self,
+        address: u64,
+        bytes: usize,
+        kind: AccessKind,
+        location: &'static Location<'static>,
+    ) -> Result<(), Box<Error>> {
+        self.check_global(address, bytes, bytes, kind, location)?;
+        self.touch_global(address, bytes, kind, location)
+    }
+
     /// Checks and counts an access, which may be of no bytes: then any aligned address will do.
     pub(crate) fn check_global(
         &mut self,

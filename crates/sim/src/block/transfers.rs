@@ -40,7 +40,7 @@ impl Block {
             }
         }
         self.shared.bytes_written += bytes;
-        self.begin_transfer(transfer);
+        self.begin_transfer(&Rc::new(transfer));
         self.land_due_pieces()
     }
 
@@ -67,9 +67,10 @@ impl Block {
             return self.suspect(error).map(|()| false);
         }
         self.shared.bytes_read += u64::from(rows) * u64::from(transfer.map.row_bytes());
-        let numbers = self.begin_transfer(transfer);
+        let transfer = Rc::new(transfer);
+        let numbers = self.begin_transfer(&transfer);
         if let Some(stores) = self.transfers.stores_mut(self.current) {
-            stores.issue(numbers, location);
+            stores.issue(numbers, transfer);
         }
         self.land_due_pieces().map(|()| true)
     }
@@ -163,25 +164,26 @@ impl Block {
         all[..coordinates.len()].copy_from_slice(coordinates);
         for row in 0..map.rows() {
             let row = map.row(row, all);
-            if kind == AccessKind::TmaLoad {
-                self.check_global(row.address, row.bytes, 16, AccessKind::Read, location)?;
-            } else {
-                self.check_global(row.address, row.stored().bytes, 16, AccessKind::Write, location)?;
-            }
+            let (bytes, access) = match kind {
+                AccessKind::TmaLoad => (row.bytes, AccessKind::Read),
+                _ => (row.stored().bytes, AccessKind::Write),
+            };
+            self.check_global(row.address, bytes, 16, access, location)?;
+            self.touch_global(row.address, bytes, kind, location)?;
         }
-        Ok(Transfer { map, shared, coordinates: all, barrier: None, thread: self.current, location })
+        let (thread, epoch) = (self.current, self.past.epoch());
+        Ok(Transfer { map, shared, coordinates: all, barrier: None, thread, epoch, location })
     }
 
     /// Splits a transfer into pieces and draws when each lands; returns their numbers.
-    fn begin_transfer(&mut self, transfer: Transfer) -> Range<u64> {
+    fn begin_transfer(&mut self, transfer: &Rc<Transfer>) -> Range<u64> {
         let rows = transfer.map.rows();
         let count = self.picker.draw_pieces().min(rows);
-        let transfer = Rc::new(transfer);
         let first = self.transfers.issued();
         for piece in 0..count {
             let rows = rows * piece / count..rows * (piece + 1) / count;
             let due = self.picker.draw_landing();
-            self.transfers.begin(Piece { transfer: Rc::clone(&transfer), rows }, due);
+            self.transfers.begin(Piece { transfer: Rc::clone(transfer), rows }, due);
         }
         first..self.transfers.issued()
     }
@@ -228,6 +230,7 @@ impl Block {
             }
         }
         let Some(barrier) = transfer.barrier else { return Ok(()) };
+        self.touch_rows_until_now(&transfer, rows.clone())?;
         let bytes = u64::from(rows.end - rows.start) * row_bytes as u64;
         self.as_thread(transfer.thread, |block| block.complete_bytes(barrier, bytes, transfer.location))
     }

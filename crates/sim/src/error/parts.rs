@@ -20,6 +20,10 @@ pub enum AccessKind {
     TmaStore,
     /// The read of its operands by a product of a warpgroup.
     Wgmma,
+    /// An atomic addition to a word of global memory.
+    Add,
+    /// The load of a word of global memory that ends a wait for it.
+    Await,
 }
 
 /// One access by one thread. Displays as `thread 5 writes at src/file.rs:10`.
@@ -42,6 +46,8 @@ impl fmt::Display for Access {
             AccessKind::TmaLoad => "loads by TMA",
             AccessKind::TmaStore => "stores by TMA",
             AccessKind::Wgmma => "multiplies by wgmma",
+            AccessKind::Add => "adds",
+            AccessKind::Await => "waits for the word",
         };
         write!(f, "thread {} {verb} at {}", self.thread, self.site)
     }

@@ -35,6 +35,8 @@ pub(crate) struct Copy {
     /// Bytes that it reads; the others it writes are 0.
     pub(crate) bytes: usize,
     pub(crate) landed: bool,
+    /// The block's epoch when it was issued.
+    pub(crate) epoch: u32,
     pub(crate) location: &'static Location<'static>,
 }
 

@@ -55,6 +55,23 @@ impl Global {
         found.is_some()
     }
 
+    /// Whether the byte is in a buffer that may be written.
+    #[inline]
+    pub(crate) fn is_writable(&self, address: u64) -> bool {
+        let is_there = |buffer: &Buffer| buffer.covers(address, 1);
+        let permits = |buffer: &Buffer| buffer.permits(AccessKind::Write);
+        match self.buffers.get(self.last).filter(|buffer| is_there(buffer)) {
+            Some(buffer) => permits(buffer),
+            None => self.buffers.iter().any(|buffer| is_there(buffer) && permits(buffer)),
+        }
+    }
+
+    /// The name of the buffer of a byte, and which byte of it that is.
+    pub(crate) fn place(&self, address: u64) -> (String, u64) {
+        let buffer = self.buffers.iter().find(|buffer| buffer.covers(address, 1));
+        buffer.map_or((String::new(), address), |buffer| (buffer.name.clone(), address - buffer.address))
+    }
+
     /// Where an address that is not permitted lies.
     pub(crate) fn nearest(&self, address: u64, bytes: u64) -> String {
         let distance = |buffer: &&Buffer| {

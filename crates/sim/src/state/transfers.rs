@@ -32,12 +32,15 @@ pub(crate) struct Stores {
     /// Committed groups that are not waited for, the oldest first.
     groups: VecDeque<StoreGroup>,
     open: StoreGroup,
+    /// Of each committed group that may not be written yet, its transfers; the oldest first.
+    unwritten: VecDeque<Vec<Rc<Transfer>>>,
 }
 
 /// Stores that are waited for together.
 #[derive(Default)]
 pub(crate) struct StoreGroup {
     pub(crate) pieces: Vec<u64>,
+    transfers: Vec<Rc<Transfer>>,
     /// Where its first store was issued.
     first: Option<&'static Location<'static>>,
     /// The agent's epoch that ends with it.
@@ -58,6 +61,8 @@ pub(crate) struct Transfer {
     /// The mbarrier of a load; `None` for a store.
     pub(crate) barrier: Option<usize>,
     pub(crate) thread: usize,
+    /// The block's epoch when it was issued.
+    pub(crate) epoch: u32,
     pub(crate) location: &'static Location<'static>,
 }
 
@@ -120,20 +125,27 @@ impl Transfers {
 
 impl Stores {
     /// A store of `pieces` is issued.
-    pub(crate) fn issue(&mut self, pieces: Range<u64>, location: &'static Location<'static>) {
+    pub(crate) fn issue(&mut self, pieces: Range<u64>, transfer: Rc<Transfer>) {
         self.open.pieces.extend(pieces);
-        self.open.first.get_or_insert(location);
+        self.open.first.get_or_insert(transfer.location);
+        self.open.transfers.push(transfer);
     }
 
     /// Closes a group, with which the agent's epoch ends.
     pub(crate) fn commit(&mut self, epoch: u32) {
-        let open = std::mem::take(&mut self.open);
+        let mut open = std::mem::take(&mut self.open);
+        self.unwritten.push_back(std::mem::take(&mut open.transfers));
         self.groups.push_back(StoreGroup { epoch, ..open });
     }
 
     /// Takes the oldest group, where more than `pending` are left.
     pub(crate) fn take_group(&mut self, pending: usize) -> Option<StoreGroup> {
         if self.groups.len() > pending { self.groups.pop_front() } else { None }
+    }
+
+    /// Takes the transfers of the oldest group that may not be written, where more than `pending` are left.
+    pub(crate) fn take_unwritten(&mut self, pending: usize) -> Option<Vec<Rc<Transfer>>> {
+        if self.unwritten.len() > pending { self.unwritten.pop_front() } else { None }
     }
 
     /// Where a store was issued that has not been waited for, and what it lacks.

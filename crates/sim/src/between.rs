@@ -1,0 +1,101 @@
+//! Detection of data races between the blocks of a launch, in global memory, by happens-before.
+//!
+//! A block is one agent: what its threads do comes in the order in which the schedule runs them. It counts
+//! epochs, which end with its releases, and knows up to which epoch of each other block it has been ordered.
+//! A release leaves that in the word that it adds to, and an acquire takes it from there. Each byte that may
+//! be written keeps its last write, and what has read it since.
+//!
+//! An access is recorded before it takes place, and two that nothing orders conflict whichever is recorded
+//! first. So what is found does not depend on the order in which blocks happen to run.
+//!
+//! A launch is watched from the first call of a function that blocks learn of each other by. Before it, each
+//! worker records a few accesses only, and what is wrong with those waits for that call: other launches are
+//! as quick as without all this.
+
+mod counters;
+mod past;
+mod shadow;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+pub(crate) use past::Past;
+pub(crate) use shadow::{Conflict, Touch};
+
+use counters::Counters;
+use shadow::Shadow;
+
+use crate::error::Error;
+
+/// Accesses that a worker records for each block that it has at hand at a time, before the launch is watched:
+/// enough for the start of a kernel, and too few to be felt in launches that are never watched.
+pub(crate) const EARLY: u32 = 4096;
+
+/// What the blocks of a launch know of each other's accesses.
+#[derive(Default)]
+pub(crate) struct Between {
+    /// Whether a block has called a function that blocks learn of each other by.
+    watched: AtomicBool,
+    /// What was wrong before that.
+    early: Mutex<Option<Box<Error>>>,
+    counters: Counters,
+    shadow: Shadow,
+}
+
+impl Between {
+    /// Whether all accesses are to be recorded.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed)
+    }
+
+    /// From now on all accesses are to be recorded.
+    ///
+    /// # Errors
+    /// What was wrong before.
+    pub(crate) fn watch(&self) -> Result<(), Box<Error>> {
+        if self.is_watched() {
+            return Ok(());
+        }
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        self.watched.store(true, Relaxed);
+        early.take().map_or(Ok(()), Err)
+    }
+
+    /// Fails if the launch is watched; if it is not, then when it will be.
+    pub(crate) fn fail(&self, error: Box<Error>) -> Result<(), Box<Error>> {
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_watched() {
+            return Err(error);
+        }
+        early.get_or_insert(error);
+        Ok(())
+    }
+
+    /// Records an access to `bytes` bytes at `address`.
+    pub(crate) fn touch(
+        &self,
+        past: &Past,
+        (address, bytes): (u64, usize),
+        touch: Touch,
+    ) -> Result<(), Conflict> {
+        self.shadow.touch(past, (address, bytes), touch)
+    }
+
+    /// Adds `value` to the word at `address` by `add`, which gives what it was before. What the block knows
+    /// passes to those who wait, if it `releases` that.
+    pub(crate) fn add(
+        &self,
+        past: &mut Past,
+        (address, value): (u64, u32),
+        releases: bool,
+        add: impl FnOnce() -> u32,
+    ) -> u32 {
+        self.counters.add(past, (address, value), releases, add)
+    }
+
+    /// A block has seen the word at `address` to be at least `value`.
+    pub(crate) fn acquire(&self, past: &mut Past, address: u64, value: u32) {
+        self.counters.acquire(past, address, value);
+    }
+}
