@@ -138,6 +138,29 @@ fn heads_take_turns_in_memory_within_a_launch() {
     }
 }
 
+/// A sequence without rows, or whose rows see nothing, stores no dS: who takes the memory behind it waits for
+/// those before it. The simulator finds who does not.
+#[test]
+fn empty_sequences_do_not_stand_between_those_that_take_turns_in_memory() {
+    let (queries, keys) = ([0, 65, 65, 66, 196, 196, 199, 200], [0, 2, 2, 3, 73, 78, 78, 90]);
+    let [q, kv] = [200, 90].map(|rows| TensorLayout::bshd(1, rows, 1, 24));
+    for causal in [false, true] {
+        let options = Options { causal, ..Options::default() };
+        let tensors = Tensors { q, k: kv, v: kv, o: q };
+        let problem = Problem::varlen(tensors, DType::F16, options, &queries, &keys).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let made = Made::<f16>::new(problem, layouts, 7);
+        for (ring, seed) in [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4)] {
+            let workspace_limit = Some(ring * 4 * 128 * 128);
+            let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            let (reasons, expected) = (ran.plan.reasons(), format!("dS of {ring} of 7 key/value heads"));
+            assert!(reasons.iter().any(|reason| reason.starts_with(&expected)), "{reasons:?}");
+            assert!(ran.report(&made).passed(), "{causal} {ring}: {}", ran.report(&made));
+        }
+    }
+}
+
 /// Where dS of a head is stored part by part, sums of dK and dV go on from one part to the next.
 #[test]
 fn parts_of_a_head_give_the_bits_of_a_whole_one() {

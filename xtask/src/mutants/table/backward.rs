@@ -343,8 +343,14 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_tiles_ring",
                 "dS is overwritten before its queries are done",
-                "self.unit.of_launch >= tickets.ring",
-                "self.unit.of_launch > tickets.ring",
+                "unit.of_launch >= tickets.ring",
+                "unit.of_launch > tickets.ring",
+            ),
+            defect(
+                "backward_tiles_empty",
+                "keys wait for a unit that stores no dS, and not for the one before it",
+                "if unit.stores(params, tickets) {",
+                "if true {",
             ),
             defect(
                 "backward_tiles_slot",
