@@ -55,6 +55,14 @@ impl Training {
 /// With which a weight is dropped, as in many a recipe of training.
 const PROBABILITY: f32 = 0.1;
 
+/// Whose backward pass is timed beside ours where it is timed alone: the fastest there are.
+const RIVALS_ALONE: [Implementation; 4] = [
+    Implementation::Cudnn,
+    Implementation::Flash2,
+    Implementation::Flash4,
+    Implementation::Flash4Deterministic,
+];
+
 /// The figure of memory beside the tensors.
 const EXTRA: &str = "extra memory";
 
@@ -69,7 +77,8 @@ pub(crate) struct Args {
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
     only: Option<Training>,
-    /// The backward pass alone, as over the published grid: no time of the forward pass, and no memory
+    /// The backward pass alone, as over the published grid: no time of the forward pass, and no memory; of the
+    /// peer the fastest alone
     #[arg(long)]
     alone: bool,
     /// The entry of a launch of the backward pass
@@ -158,8 +167,12 @@ fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
 
 /// Both passes, or the backward one alone, of a problem without a mask, with one, and with dropout.
 fn trainings(lab: &mut Lab, args: &Args) -> Result<()> {
-    let flash4 = [Implementation::Flash4, Implementation::Flash4Deterministic];
-    lab.compare_with(&[lab.implementations(), &flash4].concat());
+    if args.alone {
+        lab.compare_with(&RIVALS_ALONE);
+    } else {
+        let flash4 = [Implementation::Flash4, Implementation::Flash4Deterministic];
+        lab.compare_with(&[lab.implementations(), &flash4].concat());
+    }
     let seq = args.seq.unwrap_or(lab.pick(2048, 512, 64));
     let head_dims = args.shape.dim.map_or(vec![64, 128], |dim| vec![dim]);
     let trainings = args.only.map_or(Training::ALL.to_vec(), |only| vec![only]);

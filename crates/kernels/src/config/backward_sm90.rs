@@ -208,7 +208,8 @@ impl BackwardSm90Config {
             if self.splits_roles() { 4 * Self::WARPGROUP_ROWS as u64 * self.step as u64 } else { 0 };
         let beside = weights.saturating_add(self.schedule_bytes() as u64).saturating_add(16 * owned_stages);
         self.tiles(owned_stages, stages, query_stages)
-            .saturating_add(beside).saturating_add(stages.saturating_mul(stage))
+            .saturating_add(beside)
+            .saturating_add(stages.saturating_mul(stage))
     }
 
     /// Registers that a thread needs for its parts of the gradients, of P and dP; where roles are split, of
