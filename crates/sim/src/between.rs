@@ -8,9 +8,9 @@
 //! An access is recorded before it takes place, and two that nothing orders conflict whichever is recorded
 //! first. So what is found does not depend on the order in which blocks happen to run.
 //!
-//! A launch is watched from the first call of a function that blocks learn of each other by. Before it, each
-//! worker records a few accesses only, and what is wrong with those waits for that call: other launches are
-//! as quick as without all this.
+//! A launch is watched from the first call of a function that blocks learn of each other by. Before it, a
+//! worker records a few accesses only, and a conflict among them is reported at that call. So launches that
+//! have no such call are not slower.
 
 mod counters;
 mod past;
@@ -27,8 +27,8 @@ use shadow::Shadow;
 
 use crate::error::Error;
 
-/// Accesses that a worker records for each block that it has at hand at a time, before the launch is watched:
-/// enough for the start of a kernel, and too few to be felt in launches that are never watched.
+/// Accesses that a worker's executor records before the launch is watched. They are enough for the start of a
+/// kernel, and too few to be felt in launches that are never watched.
 pub(crate) const EARLY: u32 = 4096;
 
 /// What the blocks of a launch know of each other's accesses.

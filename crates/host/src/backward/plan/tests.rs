@@ -133,11 +133,11 @@ fn tensor_cores_are_taken_where_they_can_be_and_else_there_is_a_reason() {
     let expected = [
         ("backward_delta_f16", 2 * 6 * 4),
         // Three tiles of keys for each key/value head, and one of queries for each query head.
-        ("backward_keys_ds_sm90_f16_m64_n128_d64", 2 * 2 * 3 + 2 * 6),
+        ("backward_keys_ds_sm90_f16_m128_n128_d64", 2 * 2 * 3 + 2 * 6),
     ];
     assert_eq!(names, expected);
     // Copies of all take the place of some dS.
-    let expected = ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m64_n128_d64"];
+    let expected = ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m128_n128_d64"];
     assert_eq!(names_of(fast.unaligned()), expected);
     let turing = Device { compute_capability: 75, ..sim.clone() };
     let tensors = *problem(64).forward().tensors();
@@ -312,7 +312,7 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     // dS takes 256 MiB, which hold copies of 64 MiB and dS of fewer heads.
     let plan = of(32, 1024, 64, None);
     assert_eq!(names_of(plan.launches())[0], "backward_delta_f16");
-    let of_ds = "backward_keys_ds_sm90_f16_m64_n128_d64";
+    let of_ds = "backward_keys_ds_sm90_f16_m128_n128_d64";
     assert_eq!(names_of(plan.unaligned()), ["pack", "backward_delta_f16", of_ds]);
     assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 64 * 2);
     let ring = plan.unaligned()[2].details.stored.unwrap().ring as u64;

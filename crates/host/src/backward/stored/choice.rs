@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(chosen((16, 1024, 16, 16), full, limit), Some((1, 1024, 256, 256)));
         assert_eq!(chosen((4, 4096, 16, 16), full, limit), Some((1, 4096, 16, 64)));
         // Else runs of queries, or query heads that share keys one by one.
-        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 2048, 8, 32)));
+        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 4096, 6, 16)));
         assert_eq!(chosen((1, 16_384, 16, 16), full, limit), Some((1, 2048, 4, 16)));
         assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), Some((1, 2048, 4, 16)));
         assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 12, 32)));
