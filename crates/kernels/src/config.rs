@@ -10,7 +10,7 @@ mod feasibility;
 mod forward_sm90;
 mod gemm;
 
-pub use backward::{BackwardConfig, BackwardMmaConfig};
+pub use backward::{BackwardConfig, BackwardDqConfig, BackwardMmaConfig};
 pub use backward_sm90::BackwardSm90Config;
 pub use decode::{DecodeConfig, WARP_KEYS};
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};

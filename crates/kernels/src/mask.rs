@@ -176,6 +176,18 @@ impl MaskCorner {
         }
     }
 
+    /// As two words, for [`Self::of_parts`].
+    #[inline(always)]
+    pub const fn parts(self) -> (u32, u32) {
+        (self.from_left, self.keys)
+    }
+
+    /// The mask whose [`Self::parts`] these are.
+    #[inline(always)]
+    pub const fn of_parts(from_left: u32, keys: u32) -> Self {
+        Self { from_left, keys }
+    }
+
     /// The mask from so many keys and rows further on.
     #[inline(always)]
     pub fn behind(self, keys: u32, rows: u32) -> Self {

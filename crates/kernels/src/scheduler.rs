@@ -241,6 +241,35 @@ impl WorkTile {
         }
     }
 
+    /// As [`Self::of_unit`], of a grid of some units from `first` on, in the order of [`Self::of_swizzle`].
+    ///
+    /// # Safety
+    /// As [`Self::of_key_swizzle`].
+    #[inline(always)]
+    pub unsafe fn of_unit_swizzle(params: &AttentionParams, tiles: u32, swizzle: u32, first: u32) -> Self {
+        // SAFETY: there are tiles, the group divides the heads, and the offsets are readable.
+        unsafe {
+            let (unit, tile) = Self::place_in_swizzle(tiles, swizzle);
+            Self { tile, ..Self::of_unit(params, first + unit) }
+        }
+    }
+
+    /// A tile of queries of a grid over the query heads of some units from `first` on, in the order of
+    /// [`Self::of_swizzle`].
+    ///
+    /// # Safety
+    /// As [`Self::of_swizzle`].
+    #[inline(always)]
+    pub unsafe fn of_query_swizzle(params: &AttentionParams, tiles: u32, swizzle: u32, first: u32) -> Self {
+        // SAFETY: there are tiles and heads, and the offsets are readable.
+        unsafe {
+            let (head, place) = Self::place_in_swizzle(tiles, swizzle);
+            assert_unchecked(params.heads > 0);
+            let head = first * params.group + head;
+            Self::of_place(params, tiles, place, head % params.heads, head / params.heads)
+        }
+    }
+
     /// Of this unit's tiles of queries, so many for each head, the `index`-th: its head, and which tile of
     /// the head's it is.
     ///

@@ -72,6 +72,9 @@ impl Variant {
             Config::Mma(MmaConfig { warps, .. }) | Config::BackwardMma(BackwardMmaConfig { warps, .. }) => {
                 format!("_m{block_m}_n{block_n}_d{head_dim}_w{warps}")
             }
+            Config::BackwardDq(config) => {
+                format!("_m{block_m}_n{block_n}_d{head_dim}_w{}_s{}", config.warps(), config.stages)
+            }
             Config::Decode(config) => {
                 format!("_m{block_m}_d{head_dim}_w{}_s{}", config.warps, config.stages)
             }
@@ -106,6 +109,10 @@ impl Variant {
             Config::BackwardMma(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)
             }
+            Config::BackwardDq(c) => {
+                let (m, n, d, warps_m, warps_n) = (c.block_m, c.block_n, c.head_dim, c.warps_m, c.warps_n);
+                format!("({m}, {n}, {d}), ({warps_m}, {warps_n}), {}, {blocks}", c.stages)
+            }
             Config::BackwardSm90(c) => format!("{}, {}", c.step, c.head_dim),
             Config::GemmSimt(c) => format!("{}, {}, {blocks}", c.block_m, c.block_n),
             Config::GemmSm80 { config: c, aligned, .. } => {
@@ -137,6 +144,7 @@ impl Variant {
                 | Algorithm::BackwardKeysDropout
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardKeysSm80ScoreMod
+                | Algorithm::BackwardKeysDsSm80
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod,
@@ -160,6 +168,8 @@ impl Variant {
             (_, Config::Sm90(config)) => forward_sm90::barriers(config),
             (_, Config::Decode(_)) => decode::BARRIERS,
             (_, Config::Backward(_)) => backward_simt::BARRIERS,
+            (Kernel::Attention(Algorithm::BackwardKeysDsSm80), _) => backward_sm80::KEYS_DS_BARRIERS,
+            (_, Config::BackwardDq(_)) => backward_sm80::DQ_BARRIERS,
             (_, Config::BackwardMma(_)) => backward_sm80::BARRIERS,
             (_, Config::BackwardSm90(config)) => backward_sm90::barriers(config),
             (_, Config::GemmSimt(_)) => gemm::simt::BARRIERS,

@@ -62,7 +62,7 @@ fn every_family_with_tiles_builds_beside_the_list() {
         return;
     };
     let decode = DecodeConfig { block_m: 16, head_dim: 64, warps: 2, stages: 4 };
-    let backward = BackwardMmaConfig { owned: 64, step: 32, head_dim: 64, warps: 4 };
+    let backward = BackwardMmaConfig { owned: 64, step: 32, head_dim: 64, warps: 4, stores_ds: false };
     let gemm = GemmSm90Config { block_m: 128, block_n: 128, stages: 5 };
     let of = |kernel, config| Variant { kernel, config, dtype: Storage::F16, min_blocks: 1 };
     let variants = [

@@ -12,8 +12,8 @@
 //!   for data races by happens-before. Each access to global memory is checked against the
 //!   buffers of the [`Launch`].
 //! * Blocks of a launch may learn of each other by [`global::fetch_add`], [`global::add_release`] and
-//!   [`global::wait_at_least`]. Then their accesses to global memory are checked for races with each other, by
-//!   happens-before too. The order in which blocks happen to run does not hide one.
+//!   [`global::wait_at_least`]. Then their accesses to global memory are checked for races with each other,
+//!   by happens-before too. The order in which blocks happen to run does not hide one.
 //! * Asynchronous copies land at a time that the schedule draws; any access to their bytes before
 //!   the wait that covers them is reported.
 //! * What Hopper adds, tensor transfers (TMA), barriers in shared memory and products of a warpgroup, are

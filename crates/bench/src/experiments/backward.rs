@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::backward::BackwardRequest;
+use fa_kernels::entries::entries;
+use flash_attention::backward::{BackwardKernel, BackwardRequest};
 use flash_attention::forward::Dropout;
 use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
@@ -77,8 +78,8 @@ pub(crate) struct Args {
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
     only: Option<Training>,
-    /// The backward pass alone, as over the published grid: no time of the forward pass, and no memory; of the
-    /// peer the fastest alone
+    /// The backward pass alone, as over the published grid: no time of the forward pass, and no memory; of
+    /// the peer the fastest alone
     #[arg(long)]
     alone: bool,
     /// The entry of a launch of the backward pass
@@ -135,8 +136,13 @@ impl Args {
     /// What the planner is asked for.
     fn request(&self) -> BackwardRequest {
         let Self { entry, workspace_limit, unit_rows, sm_margin, .. } = self;
+        let asked = entries().find(|it| Some(it.name) == entry.as_deref());
+        // An entry of tensor cores is its kernel's; the planner might choose another one.
+        let kernels = [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80];
+        let kernel =
+            kernels.into_iter().find(|it| asked.is_some_and(|asked| asked.algorithm.family() == it.name()));
         BackwardRequest {
-            kernel: None,
+            kernel,
             entry: entry.clone(),
             workspace_limit: *workspace_limit,
             unit_rows: *unit_rows,

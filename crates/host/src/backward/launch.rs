@@ -7,6 +7,7 @@ use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides, Tickets};
 use fa_kernels::ptx::tma;
 
 use super::packed::{self, Copies};
+use super::pairs::{self, Pair};
 use super::plan::owns_keys;
 use super::stored::{self, Part, Stored};
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
@@ -55,6 +56,8 @@ pub struct LaunchDetails {
     pub(super) stored: Option<Stored>,
     /// Which tiles it computes then.
     pub(super) part: Part,
+    /// Which heads it is for, where dS passes from one launch to the next.
+    pub(super) pair: Option<Pair>,
 }
 
 impl LaunchDetails {
@@ -75,7 +78,7 @@ pub(crate) fn params(
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let LaunchDetails { copies, stored, part } = &details;
+    let LaunchDetails { copies, stored, part, pair } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
         return Ok(Params::Pack(pack_params(sources, copies, target)));
@@ -86,6 +89,10 @@ pub(crate) fn params(
         let counters = details.stored_at(forward, addresses.forward.workspace);
         params.tickets = stored.tickets(forward, part, counters);
         params.ds = stored.layout(forward, counters + stored.bytes_before_ds(forward));
+    }
+    if let Some(pair) = *pair {
+        params.ds = pairs::layout(forward, addresses.forward.workspace, pair);
+        params.heads_per_swizzle = heads_per_swizzle(problem, entry);
     }
     if entry.algorithm.family() != BackwardKernel::BackwardSm90.name() {
         return Ok(Params::Backward(params));

@@ -6,6 +6,7 @@ mod judge;
 mod launch;
 mod operation;
 mod packed;
+mod pairs;
 mod plan;
 mod problem;
 #[cfg(feature = "testing")]

@@ -1,6 +1,6 @@
 //! Backward problem → launches: a pure function, with its reasons written beside each choice.
 
-mod kernel;
+pub(super) mod kernel;
 
 use fa_kernels::entries::{Algorithm, Entry};
 
@@ -9,6 +9,7 @@ use self::kernel::{
 };
 use super::launch::LaunchDetails;
 use super::packed;
+use super::pairs::{self, Pair};
 use super::stored::{self, Part, Storage, Stored, Tiles};
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
@@ -16,7 +17,7 @@ use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
     checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
 };
-use crate::{BackendKind, DType, Device, Error, Plan, Result};
+use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result};
 
 /// How a backward problem will be computed; its workspace is delta, fp32 for each row, behind it copies of
 /// what no tensor map describes, and behind these dS of some heads, where that is stored.
@@ -84,11 +85,17 @@ pub(super) fn plan_entry(
 /// Whether a launch's blocks own keys, and not queries.
 pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
+        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysSm80, BackwardKeysSm80ScoreMod,
+        BackwardKeysSm90,
     };
     let of_two_launches = matches!(
         algorithm,
-        BackwardKeys | BackwardKeysDropout | BackwardKeysSm80 | BackwardKeysSm80ScoreMod | BackwardKeysSm90
+        BackwardKeys
+            | BackwardKeysDropout
+            | BackwardKeysSm80
+            | BackwardKeysSm80ScoreMod
+            | BackwardKeysDsSm80
+            | BackwardKeysSm90
     );
     of_two_launches || algorithm.stores_ds()
 }
@@ -111,9 +118,10 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
-        BackwardKeysSm80ScoreMod, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout,
-        BackwardQueriesSm80, BackwardQueriesSm80ScoreMod, BackwardQueriesSm90,
+        BackwardDqSm80, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysDsSm90,
+        BackwardKeysDsSm90ScoreMod, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
+        BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
+        BackwardQueriesSm90,
     };
     match kernel {
         BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
@@ -123,7 +131,9 @@ fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static
         BackwardKernel::BackwardSm80 if needs_score_mod(problem.forward()) => {
             &[&[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod]]
         }
-        BackwardKernel::BackwardSm80 => &[&[BackwardKeysSm80, BackwardQueriesSm80]],
+        BackwardKernel::BackwardSm80 => {
+            &[&[BackwardKeysSm80, BackwardQueriesSm80], &[BackwardKeysDsSm80, BackwardDqSm80]]
+        }
         _ if problem.forward().dropout().is_some() => &[&[BackwardKeysDropout, BackwardQueriesDropout]],
         _ => &[&[BackwardKeys, BackwardQueries]],
     }
@@ -165,6 +175,38 @@ fn stored_ds(
     Ok((stored, why))
 }
 
+/// The pairs of launches that store dS and multiply it with K before Hopper, if they do, and why.
+fn pairs(
+    forward: &Problem,
+    device: &Device,
+    (asked, limit): (Option<&'static Entry>, u64),
+) -> Result<(Vec<Pair>, Option<String>)> {
+    let of_pair = asked.filter(|entry| pairs::is_of_pair(entry.algorithm));
+    if let Some(entry) = asked
+        && of_pair.is_none()
+        && owns_rows(entry.algorithm)
+    {
+        return Ok((Vec::new(), Some("scores are computed twice: so the entry asked for does".to_owned())));
+    }
+    if !pairs::are_built(forward, device) {
+        return Ok((Vec::new(), None));
+    }
+    let pairs = pairs::within(forward, limit);
+    match of_pair {
+        _ if !pairs.is_empty() => {
+            let why = pairs::reason(forward, &pairs);
+            Ok((pairs, Some(why)))
+        }
+        Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason: pairs::refusal(forward, limit) }),
+        None => Ok((pairs, Some(format!("scores are computed twice: {}", pairs::refusal(forward, limit))))),
+    }
+}
+
+/// Whether a launch computes gradients of the rows that its blocks own.
+fn owns_rows(algorithm: Algorithm) -> bool {
+    !matches!(algorithm, Algorithm::BackwardDelta | Algorithm::BackwardSinks)
+}
+
 /// The launches of the kernel chosen, one of them with the entry asked for, with dS in what may be stored,
 /// and those for tensors that start at no multiples of 16 bytes.
 fn of_kernel(
@@ -202,7 +244,8 @@ fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, li
     let takes = |kernel: &BackwardKernel| refusal(problem, device, *kernel, limit).is_none();
     let others = [BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt];
     let kernel = others.into_iter().find(takes).unwrap_or(BackwardKernel::BackwardSimt);
-    (Chosen::plain(kernel, why), limit)
+    // Its dS has the same workspace.
+    (Chosen::plain(kernel, why), limit.min(workspace_bytes.saturating_sub(stored::behind_delta(forward))))
 }
 
 /// The launches of the kernel chosen, one of them with the entry asked for, with dS in what may be stored.
@@ -236,6 +279,16 @@ fn launches(
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
         }
     }
+    let mut of_pairs = Vec::new();
+    if kernel == BackwardKernel::BackwardSm80 {
+        let why;
+        (of_pairs, why) = pairs(forward, device, (asked, storage.limit))?;
+        plan.reasons.extend(why);
+        if !of_pairs.is_empty() {
+            way = ways(problem, kernel)[1];
+            plan.workspace_bytes = pairs::workspace_bytes(forward, &of_pairs);
+        }
+    }
     plan.reasons.extend(way_reason(way).map(str::to_owned));
     let mut entries = Vec::new();
     for algorithm in first_launches(problem).into_iter().chain(way.iter().copied()) {
@@ -256,9 +309,15 @@ fn launches(
     if kernel == BackwardKernel::BackwardSm90 {
         plan.workspace_bytes = packed::workspace_bytes(forward, &copies, stored);
     }
-    let details = LaunchDetails { copies, stored, part: Part::default() };
-    for entry in entries {
+    let details = LaunchDetails { copies, stored, ..LaunchDetails::default() };
+    let (paired, single): (Vec<_>, Vec<_>) = entries.iter().partition(|it| pairs::is_of_pair(it.algorithm));
+    for entry in single {
         plan.launches.extend(launches_of(problem, device, entry, details)?);
+    }
+    for (pair, entry) in of_pairs.iter().flat_map(|pair| paired.iter().map(move |entry| (*pair, entry))) {
+        let grid = checked_grid(pairs::blocks(forward, entry, pair))?;
+        let details = LaunchDetails { pair: Some(pair), ..details };
+        plan.launches.push(Launch { details, ..Launch::new(entry, grid) });
     }
     Ok(plan)
 }
@@ -346,6 +405,10 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             "all gradients",
             format!("BLOCK_N {n} keys, or {} queries, of a tile x BLOCK_M {m}", Tiles::of(entry).queries),
         ),
+        Algorithm::BackwardKeysDsSm80 => {
+            ("dK, dV and dS", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
+        }
+        Algorithm::BackwardDqSm80 => ("dQ = dS * K", format!("BLOCK_M {m} queries of a block x BLOCK_N {n}")),
         algorithm if owns_keys(algorithm) => {
             ("dK and dV", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

@@ -260,7 +260,7 @@ impl Stored {
         // All that is stored has fewer pieces than 2^32.
         let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES / PIECE);
         let of_head = of_panel * self.division.panels(forward, &self.tiles) as u64;
-        StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32 }
+        StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32, first_unit: 0 }
     }
 
     /// Heads of it, and panels of a head.

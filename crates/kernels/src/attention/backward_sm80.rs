@@ -7,6 +7,8 @@
 //! dV of the widest heads: two warps compute the same P and dS there, and half of the gradients' columns
 //! each.
 
+mod dq;
+mod keys_ds;
 mod scores;
 mod tile;
 
@@ -21,6 +23,8 @@ use crate::scheduler::{Rows, WorkTile};
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 use crate::tile::simt::GlobalTile;
+pub use dq::{DQ_BARRIERS, backward_dq};
+pub use keys_ds::{KEYS_DS_BARRIERS, backward_keys_ds};
 pub use tile::{BackwardSm80Tile, Tile};
 
 /// One for each of a lane's columns of the scores, where those are queries.

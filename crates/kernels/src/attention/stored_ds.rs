@@ -27,6 +27,9 @@ pub const GRANULE: u32 = 128;
 /// Bytes of a thread's piece.
 pub const PIECE: u32 = 16;
 
+/// Queries among which those of a piece are: half a panel.
+pub const PIECE_QUERIES: u32 = 32;
+
 /// Which query of its panel stands at `place` in a row.
 #[inline(always)]
 pub fn query(place: u32) -> u32 {

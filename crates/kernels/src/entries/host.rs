@@ -104,6 +104,10 @@ pub enum Algorithm {
     BackwardKeysSm80,
     /// `attention::backward_sm80::backward_queries`.
     BackwardQueriesSm80,
+    /// `attention::backward_sm80::backward_keys_ds`: as [`Self::BackwardKeysSm80`], and stores dS.
+    BackwardKeysDsSm80,
+    /// `attention::backward_sm80::backward_dq`: dQ of dS that [`Self::BackwardKeysDsSm80`] stored.
+    BackwardDqSm80,
     /// [`Self::BackwardKeysSm80`] with a `score::ScoreMod` or dropout, or both.
     BackwardKeysSm80ScoreMod,
     /// [`Self::BackwardQueriesSm80`] with the same.
@@ -130,7 +134,7 @@ impl Algorithm {
         )
     }
 
-    /// Whether it stores dS, and computes all gradients.
+    /// Whether it stores dS, and computes all gradients in one launch.
     pub const fn stores_ds(self) -> bool {
         matches!(self, Self::BackwardKeysDsSm90 | Self::BackwardKeysDsSm90ScoreMod)
     }
@@ -155,6 +159,8 @@ impl Algorithm {
             | Self::BackwardQueriesDropout => "backward_simt",
             Self::BackwardKeysSm80
             | Self::BackwardQueriesSm80
+            | Self::BackwardKeysDsSm80
+            | Self::BackwardDqSm80
             | Self::BackwardKeysSm80ScoreMod
             | Self::BackwardQueriesSm80ScoreMod => "backward_sm80",
             Self::BackwardKeysSm90

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_sinks as sinks, pack, transpose as transposition};
 use crate::config::{
-    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig, GemmSimtConfig,
-    GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig,
+    GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 use crate::gemm::simt::BLOCK_K;
@@ -201,7 +201,7 @@ pub(super) const fn backward_keys_sm80(
     warps: u32,
     min_blocks: u32,
 ) -> Line {
-    let config = Config::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps });
+    let config = Config::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds: false });
     of(Algorithm::BackwardKeysSm80, config, HALF, min_blocks)
 }
 
@@ -239,6 +239,30 @@ pub(super) const fn backward_queries_sm80_score_mod(
 ) -> Line {
     let kernel = Kernel::Attention(Algorithm::BackwardQueriesSm80ScoreMod);
     Line { kernel, ..backward_keys_sm80(owned, step, head_dim, warps, min_blocks) }
+}
+
+/// As [`backward_keys_sm80`].
+pub(super) const fn backward_keys_ds_sm80(
+    owned: u32,
+    step: u32,
+    head_dim: u32,
+    warps: u32,
+    min_blocks: u32,
+) -> Line {
+    let stores_ds = true;
+    let config = Config::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds });
+    of(Algorithm::BackwardKeysDsSm80, config, HALF, min_blocks)
+}
+
+/// (BLOCK_M, BLOCK_N, HEAD_DIM), warps along M and HEAD_DIM, stages, blocks per multiprocessor.
+pub(super) const fn backward_dq_sm80(
+    (block_m, block_n, head_dim): (u32, u32, u32),
+    (warps_m, warps_n): (u32, u32),
+    stages: u32,
+    min_blocks: u32,
+) -> Line {
+    let config = BackwardDqConfig { block_m, block_n, head_dim, warps_m, warps_n, stages };
+    of(Algorithm::BackwardDqSm80, Config::BackwardDq(config), HALF, min_blocks)
 }
 
 /// Of `backward_sm90`: rows of a step, HEAD_DIM.

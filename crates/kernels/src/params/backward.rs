@@ -31,7 +31,7 @@ pub struct BackwardParams {
     pub dv_strides: Strides,
     /// Heads, of one sequence after the other, whose tiles are computed at about the same time, so that what
     /// they go over is found in L2; at least 1. Of key/value heads where blocks own keys; read by
-    /// `attention::backward_sm90` alone.
+    /// `attention::backward_sm90`, and by `attention::backward_sm80` where dS is stored.
     pub heads_per_swizzle: u32,
     /// Bytes from the barriers where `attention::backward_sm90` waits for a step to those where it lands, to
     /// be fixed up: of packed sequences. 0 where it lands where they wait.
@@ -166,6 +166,9 @@ pub struct StoredDs {
     pub panel_pieces: u32,
     /// Pieces from one head to the next.
     pub head_pieces: u32,
+    /// The first key/value head, of those of all sequences, of a launch of `attention::backward_sm80`: the
+    /// first head here is the first of those that share it.
+    pub first_unit: u32,
 }
 
 #[cfg(test)]

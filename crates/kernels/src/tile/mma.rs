@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 
 use crate::element::{Bf16, Element, F16};
 use crate::ptx::{convert, index, ldmatrix, mma, shared};
-use crate::registers::{Matrix, Width};
+use crate::registers::{Matrix, Registers, Width};
 
 /// Lanes that share a row of a product.
 pub const QUAD: u32 = 4;
@@ -291,6 +291,62 @@ pub unsafe fn multiply_accumulate_masked<E: MmaElement, W: Width, O: Matrix, P: 
                 unsafe {
                     step::<E, O>(acc, m, n, a[m], [b[0], b[1]]);
                     step::<E, O>(acc, m, n + 1, a[m], [b[2], b[3]]);
+                }
+                m += 1;
+            }
+            n += 2;
+        }
+        k += 1;
+    }
+}
+
+/// A thread's part of 16 rows of a product, rounded and packed as A operands: column block n and row half h
+/// at 2n + h.
+pub type Packed<S> = <<S as Matrix>::Row as Registers>::Of<u32>;
+
+/// The `m`-th 16 rows of `s`, rounded and packed.
+#[inline(always)]
+pub fn pack_rows<E: MmaElement, S: Matrix>(s: &S, m: usize) -> Packed<S> {
+    let mut packed = Packed::<S>::ZERO;
+    let mut n = 0;
+    while n < S::COLS / 2 {
+        packed[2 * n] = E::pack(s[2 * m][2 * n], s[2 * m][2 * n + 1]);
+        packed[2 * n + 1] = E::pack(s[2 * m + 1][2 * n], s[2 * m + 1][2 * n + 1]);
+        n += 1;
+    }
+    packed
+}
+
+/// Sixteen-row blocks of A that [`multiply_packed`] takes at the most.
+pub const PACKED_BLOCKS: usize = 2;
+
+/// As [`multiply_accumulate`], of a P of `S` that is packed already.
+///
+/// # Safety
+/// As [`multiply_accumulate`].
+#[inline(always)]
+pub unsafe fn multiply_packed<E: MmaElement, W: Width, O: Matrix, S: Matrix>(
+    acc: &mut O,
+    p: &[Packed<S>; PACKED_BLOCKS],
+    v: MmaTile<W>,
+) {
+    const { assert!(S::ROWS <= 2 * PACKED_BLOCKS) };
+    let lane = index::thread() % 32;
+    let v_first = v.at(lane % 16, lane / 16 * 8);
+    let mut k = 0;
+    while k < S::COLS / 4 {
+        let mut n = 0;
+        while n < O::COLS / 2 {
+            let address = v_first + 16 * k as u32 * MmaTile::<W>::STRIDE + 16 * n as u32;
+            // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
+            let b = unsafe { ldmatrix::load_x4_transposed(address) };
+            let mut m = 0;
+            while m < O::ROWS / 2 {
+                let a = [p[m][4 * k], p[m][4 * k + 1], p[m][4 * k + 2], p[m][4 * k + 3]];
+                // SAFETY: all lanes of the warp are here.
+                unsafe {
+                    step::<E, O>(acc, m, n, a, [b[0], b[1]]);
+                    step::<E, O>(acc, m, n + 1, a, [b[2], b[3]]);
                 }
                 m += 1;
             }

@@ -101,6 +101,25 @@ impl<E: MmaElement, A: Panel, B: Panel, const BLOCKS: usize, const PAIRS: usize>
         }
     }
 
+    /// Calls `f` with row and column, within the warp's part, of each pair of neighbours that this lane has,
+    /// and with the pair, times `factor` and rounded.
+    #[inline(always)]
+    pub fn each_pair(&self, factor: f32, mut f: impl FnMut(u32, u32, u32)) {
+        let lane = index::reread_thread() % 32;
+        let (group, pair) = (lane / QUAD, lane % QUAD);
+        let mut i = 0;
+        while i < 2 * BLOCKS {
+            let mut j = 0;
+            while j < 2 * PAIRS {
+                let block = &self.acc[i / 2][j / 2][j % 2];
+                let (low, high) = (block[2 * (i % 2)] * factor, block[2 * (i % 2) + 1] * factor);
+                f(8 * i as u32 + group, 8 * j as u32 + 2 * pair, E::pack(low, high));
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+
     /// Rounds and stores what exists of the warp's part, which begins at row `m` and column `n` of C.
     ///
     /// # Safety

@@ -83,10 +83,12 @@ impl Config {
                 }
                 Algorithm::Decode => Self::Decode(DecodeConfig { block_m, head_dim, warps, stages }),
                 Algorithm::BackwardKeysSm80 => {
-                    Self::BackwardMma(BackwardMmaConfig { owned: block_n, step: block_m, head_dim, warps })
+                    let (owned, step) = (block_n, block_m);
+                    Self::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds: false })
                 }
                 Algorithm::BackwardQueriesSm80 => {
-                    Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, warps })
+                    let (owned, step) = (block_m, block_n);
+                    Self::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds: false })
                 }
                 Algorithm::BackwardKeysSm90 => {
                     let config =

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, transpose};
 use crate::config::{
-    BackwardConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand, GemmConfig, GemmSimtConfig,
-    GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand,
+    GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{GemmTile, Tile};
 use crate::gemm::peak;
@@ -112,6 +112,8 @@ pub enum Config {
     Backward(BackwardConfig),
     /// Of `backward_sm80`.
     BackwardMma(BackwardMmaConfig),
+    /// Of `backward_sm80::backward_dq`.
+    BackwardDq(BackwardDqConfig),
     /// Of `backward_sm90`.
     BackwardSm90(BackwardSm90Config),
     /// Of `gemm::simt`.
@@ -157,6 +159,9 @@ impl Config {
             | Self::Sm90(Sm90Config { block_m, block_n, head_dim, .. })
             | Self::Backward(BackwardConfig { owned: block_m, step: block_n, head_dim })
             | Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, .. }) => {
+                (block_m, block_n, head_dim)
+            }
+            Self::BackwardDq(BackwardDqConfig { block_m, block_n, head_dim, .. }) => {
                 (block_m, block_n, head_dim)
             }
             Self::Decode(config) => (config.block_m, config.block_n(), config.head_dim),
@@ -217,6 +222,7 @@ impl Config {
             Self::Decode(config) => config.threads(),
             Self::Backward(config) => config.threads(),
             Self::BackwardMma(config) => config.threads(),
+            Self::BackwardDq(config) => config.threads(),
             Self::BackwardSm90(_) => BackwardSm90Config::THREADS,
             Self::GemmSimt(config) => config.threads(),
             Self::GemmSm80 { config, .. } => config.threads(),
@@ -234,6 +240,7 @@ impl Config {
             Self::Decode(config) => config.shared_needed(),
             Self::Backward(config) => config.shared_needed(),
             Self::BackwardMma(config) => config.shared_needed(),
+            Self::BackwardDq(config) => config.shared_needed(),
             Self::BackwardSm90(config) => config.shared_needed(),
             Self::GemmSimt(config) => config.shared_bytes() as u64,
             Self::GemmSm80 { config, .. } => config.shared_needed(),
@@ -253,6 +260,7 @@ impl Config {
             Self::Decode(config) => config.check(min_blocks, limits),
             Self::Backward(config) => config.check(min_blocks, limits),
             Self::BackwardMma(config) => config.check(min_blocks, limits),
+            Self::BackwardDq(config) => config.check(min_blocks, limits),
             Self::BackwardSm90(config) => config.check(min_blocks, limits),
             Self::GemmSm80 { config, .. } => config.check(min_blocks, limits),
             Self::GemmSm90 { config, .. } => config.check(min_blocks, limits),

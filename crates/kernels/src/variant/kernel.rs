@@ -78,6 +78,8 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardQueriesSm80 | Algorithm::BackwardQueriesSm80ScoreMod) => {
                 "backward_queries_sm80"
             }
+            Self::Attention(Algorithm::BackwardKeysDsSm80) => "backward_keys_ds_sm80",
+            Self::Attention(Algorithm::BackwardDqSm80) => "backward_dq_sm80",
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
             Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
@@ -118,6 +120,8 @@ impl Kernel {
                 | Algorithm::DecodeCombine
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80
+                | Algorithm::BackwardKeysDsSm80
+                | Algorithm::BackwardDqSm80
                 | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardQueriesSm80ScoreMod,
             )

@@ -68,6 +68,8 @@ impl Variant {
                 Algorithm::BackwardQueriesSm80 | Algorithm::BackwardQueriesSm80ScoreMod => {
                     ("attention::backward_sm80", "backward_queries")
                 }
+                Algorithm::BackwardKeysDsSm80 => ("attention::backward_sm80", "backward_keys_ds"),
+                Algorithm::BackwardDqSm80 => ("attention::backward_sm80", "backward_dq"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
@@ -127,10 +129,15 @@ impl Variant {
                 let score_mod =
                     has(Algorithm::BackwardKeysSm80ScoreMod) || has(Algorithm::BackwardQueriesSm80ScoreMod);
                 let (rows, columns) = (c.warp_rows() / 8, c.gradient_columns());
-                let (warps, step, d) = (c.warps, c.step, c.head_dim);
+                let (warps, step, d, ds) = (c.warps, c.step, c.head_dim, c.stores_ds);
                 format!(
-                    "{module}::BackwardSm80Tile<{element}, {warps}, {rows}, {step}, {d}, {columns}, {score_mod}>"
+                    "{module}::BackwardSm80Tile<{element}, {warps}, {rows}, {step}, {d}, {columns}, {score_mod}, {ds}>"
                 )
+            }
+            Config::BackwardDq(c) => {
+                let (blocks, pairs) = (c.block_m / c.warps_m / 16, c.head_dim / c.warps_n / 16);
+                let (m, n, d, warps_m, stages) = (c.block_m, c.block_n, c.head_dim, c.warps_m, c.stages);
+                format!("{element}, {m}, {n}, {d}, {warps_m}, {stages}, {blocks}, {pairs}")
             }
             Config::BackwardSm90(c) => {
                 let score_mod = has(Algorithm::BackwardKeysDsSm90ScoreMod);

@@ -104,6 +104,8 @@ impl Variant {
                 | Algorithm::BackwardQueriesDropout
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80
+                | Algorithm::BackwardKeysDsSm80
+                | Algorithm::BackwardDqSm80
                 | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardQueriesSm80ScoreMod => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90

@@ -37,6 +37,8 @@ impl Target {
             Algorithm::BackwardDelta | Algorithm::BackwardSinks => None,
             Algorithm::BackwardKeysSm80
             | Algorithm::BackwardQueriesSm80
+            | Algorithm::BackwardKeysDsSm80
+            | Algorithm::BackwardDqSm80
             | Algorithm::BackwardKeysSm80ScoreMod
             | Algorithm::BackwardQueriesSm80ScoreMod => Some(BackwardKernel::BackwardSm80),
             Algorithm::BackwardKeysSm90
@@ -94,6 +96,8 @@ impl Takes for Target {
             Algorithm::BackwardKeysDropout | Algorithm::BackwardQueriesDropout => problem.dropout().is_some(),
             Algorithm::BackwardKeysSm80
             | Algorithm::BackwardQueriesSm80
+            | Algorithm::BackwardKeysDsSm80
+            | Algorithm::BackwardDqSm80
             | Algorithm::BackwardKeysSm80ScoreMod
             | Algorithm::BackwardQueriesSm80ScoreMod
             | Algorithm::BackwardKeysSm90

@@ -164,6 +164,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesDropout
         | Algorithm::BackwardKeysSm80
         | Algorithm::BackwardQueriesSm80
+        | Algorithm::BackwardKeysDsSm80
+        | Algorithm::BackwardDqSm80
         | Algorithm::BackwardKeysSm80ScoreMod
         | Algorithm::BackwardQueriesSm80ScoreMod
         | Algorithm::BackwardKeysSm90

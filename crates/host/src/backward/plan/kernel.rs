@@ -88,7 +88,7 @@ pub(super) fn refusal(
 
 /// Whether tensor cores need the entries for what is done to scores and weights. Something other than a
 /// positive factor lies between products and scores, or weights are dropped.
-pub(super) fn needs_score_mod(forward: &Problem) -> bool {
+pub(in crate::backward) fn needs_score_mod(forward: &Problem) -> bool {
     forward.changes_scores() || forward.softmax_scale() <= 0.0 || forward.dropout().is_some()
 }
 

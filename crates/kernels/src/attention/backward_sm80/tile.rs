@@ -6,9 +6,10 @@ use crate::attention::gradient::Changes;
 use crate::config::BackwardMmaConfig;
 use crate::registers::{Columns, Matrix, Width};
 use crate::tile::mma::{MmaElement, QUAD};
+use crate::tile::mma_copy::Copied;
 
 /// What a kernel is compiled for.
-pub trait Tile: Changes {
+pub trait Tile: Changes + Copy {
     /// Storage type.
     type Element: MmaElement;
     /// A lane's part of the scores, and of dS: its rows are those that the block owns, its columns those of
@@ -21,6 +22,8 @@ pub trait Tile: Changes {
 
     /// Warps of a block.
     const WARPS: u32;
+    /// Whether it stores dS.
+    const STORES_DS: bool;
 
     /// Columns of a gradient that a warp has.
     const GRADIENT_COLUMNS: u32 = QUAD * Self::Gradient::COLS as u32;
@@ -41,6 +44,7 @@ pub trait Tile: Changes {
             step: QUAD * Self::S::COLS as u32,
             head_dim: Self::HeadDim::COLUMNS,
             warps: Self::WARPS,
+            stores_ds: Self::STORES_DS,
         };
         assert!(config.is_well_formed() && Self::Gradient::ROWS == Self::S::ROWS);
         assert!(config.gradient_columns() == Self::GRADIENT_COLUMNS);
@@ -61,6 +65,7 @@ pub struct BackwardSm80Tile<
     const HEAD_DIM: u32,
     const COLUMNS: u32,
     const SCORE_MOD: bool,
+    const STORES_DS: bool,
 >(PhantomData<E>);
 
 impl<
@@ -71,7 +76,8 @@ impl<
     const HEAD_DIM: u32,
     const COLUMNS: u32,
     const SCORE_MOD: bool,
-> Changes for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM, COLUMNS, SCORE_MOD>
+    const STORES_DS: bool,
+> Changes for BackwardSm80Tile<E, WARPS, ROWS, STEP, HEAD_DIM, COLUMNS, SCORE_MOD, STORES_DS>
 {
     const SCORE_MOD: bool = SCORE_MOD;
     const DROPOUT: bool = SCORE_MOD;
@@ -85,7 +91,8 @@ impl<
     const D: u32,
     const COLUMNS: u32,
     const SCORE_MOD: bool,
-> Tile for BackwardSm80Tile<E, WARPS, ROWS, STEP, D, COLUMNS, SCORE_MOD>
+    const STORES_DS: bool,
+> Tile for BackwardSm80Tile<E, WARPS, ROWS, STEP, D, COLUMNS, SCORE_MOD, STORES_DS>
 where
     E: MmaElement,
     Columns<STEP>: Width,
@@ -98,4 +105,14 @@ where
     type HeadDim = Columns<D>;
 
     const WARPS: u32 = WARPS;
+    const STORES_DS: bool = STORES_DS;
+}
+
+/// The rows of a step of a tensor, on their way into shared memory; and so many of those that a block owns.
+pub(super) struct StepRows<T>(PhantomData<T>);
+
+impl<T: Tile> Copied for StepRows<T> {
+    type Columns = T::HeadDim;
+    const ROWS: u32 = T::STEP;
+    const THREADS: u32 = T::THREADS;
 }

@@ -294,8 +294,8 @@ unsafe fn write_statistics<T: Tile>(
                 head += 1;
             }
             steps -= 1;
-            // Of the next step: memory takes longer than a step, and this one's have come meanwhile. Registers
-            // hold no two longer steps.
+            // Of the next step: memory takes longer than a step, and this one's have come meanwhile.
+            // Registers hold no two longer steps.
             let ahead = const { T::STEP <= 64 };
             let next = if ahead && steps > 0 { load(head, row) } else { statistics };
             ring.wait_empty();

@@ -71,17 +71,18 @@ fn needs_score_mod(case: &Attention) -> bool {
 /// An entry of `backward_sm80`, or of `backward_simt` in fp32, and by chance where scores are changed.
 fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     use Algorithm::{
-        BackwardKeys, BackwardKeysDropout, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardQueries,
-        BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
+        BackwardDqSm80, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysSm80,
+        BackwardKeysSm80ScoreMod, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
+        BackwardQueriesSm80ScoreMod,
     };
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let needs_score_mod = needs_score_mod(case);
     let on_fma = case.dtype == DType::F32 || needs_score_mod && draw.once_in(2);
     let algorithms = match (on_fma, case.dropout > 0.0) {
-        (true, true) => [BackwardKeysDropout, BackwardQueriesDropout],
-        (true, false) => [BackwardKeys, BackwardQueries],
-        _ if needs_score_mod => [BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod],
-        _ => [BackwardKeysSm80, BackwardQueriesSm80],
+        (true, true) => &[BackwardKeysDropout, BackwardQueriesDropout][..],
+        (true, false) => &[BackwardKeys, BackwardQueries],
+        _ if needs_score_mod => &[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod],
+        _ => &[BackwardKeysSm80, BackwardQueriesSm80, BackwardKeysDsSm80, BackwardDqSm80],
     };
     let fits = |entry: &&Entry| algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest);
     let all: Vec<_> = entries().filter(fits).collect();
