@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(heads((1, 4096, 16, 16), 200 * mib), [6, 6, 4]);
         // Heads that share keys are stored together.
         assert_eq!(heads((1, 4096, 8, 2), 128 * mib), [1, 1]);
-        assert_eq!(heads((1, 4096, 8, 2), 128 * mib - 1), []);
-        assert_eq!(heads((1, 4096, 8, 2), 0), []);
+        assert_eq!(heads((1, 4096, 8, 2), 128 * mib - 1), [0_usize; 0]);
+        assert_eq!(heads((1, 4096, 8, 2), 0), [0_usize; 0]);
     }
 
     #[test]

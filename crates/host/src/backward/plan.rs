@@ -166,6 +166,9 @@ fn stored_ds(
         }
         (None, Some(reason)) => match asked.filter(|entry| entry.algorithm.stores_ds()) {
             Some(entry) => return Err(Error::UnfitEntry { entry: entry.name, reason }),
+            None if !computes_scores_twice(forward) => {
+                return Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardSm90.name(), reason });
+            }
             None => format!("scores are computed twice: {reason}"),
         },
         (None, None) => {

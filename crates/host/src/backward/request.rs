@@ -74,7 +74,8 @@ pub struct BackwardRequest {
     /// for [`DEFAULT_WORKSPACE_LIMIT`]. Scores are computed twice where not even some queries' dS fits.
     pub workspace_limit: Option<u64>,
     /// Queries of a head of which dS is stored at a time at most, rounded up to whole tiles, and fewer where
-    /// they do not fit; `None` for what is estimated to be the fastest. Bits do not depend on it.
+    /// they do not fit; more, where a whole head fits and parts of it, with the sums between them, do not.
+    /// `None` for what is estimated to be the fastest. Bits do not depend on it.
     pub unit_rows: Option<usize>,
     /// Multiprocessors that are left to other kernels by launches whose blocks stay until all is done, as
     /// those that store dS do; at least two are used. (FlashAttention-3 has an argument of this name.)

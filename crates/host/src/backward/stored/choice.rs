@@ -15,8 +15,9 @@ pub(in crate::backward) fn least_bytes(forward: &Problem, tiles: &Tiles) -> u64 
     division.unit_bytes(forward, tiles).saturating_add(division.carried_bytes(forward, tiles)).min(whole)
 }
 
-/// The way to store dS that is estimated to be the fastest of those that are allowed; `None` where there is
-/// none, or scores may be computed `twice` and that is faster.
+/// The way to store dS that is estimated to be the fastest of those that are allowed, or of those that fit
+/// where no units of so few queries do; `None` where there is none, or scores may be computed `twice` and that
+/// is faster.
 pub(in crate::backward) fn fastest(
     problem: &BackwardProblem,
     device: &Device,
@@ -25,12 +26,16 @@ pub(in crate::backward) fn fastest(
 ) -> Option<Stored> {
     let forward = problem.forward();
     let estimate = Estimate::new(forward, device);
-    let ways = division::all(forward, unit_rows).into_iter().flat_map(|division| {
-        let launches = 0..=kv_heads(forward).ilog2() + 1;
-        launches.filter_map(move |halved| Stored::within(forward, (division, tiles), halved, limit))
-    });
-    let timed = ways.map(|stored| (estimate.stored(&stored), stored));
-    let (cycles, stored) = timed.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let of_units = |unit_rows: Option<usize>| {
+        let ways = division::all(forward, unit_rows).into_iter().flat_map(|division| {
+            let launches = 0..=kv_heads(forward).ilog2() + 1;
+            launches.filter_map(move |halved| Stored::within(forward, (division, tiles), halved, limit))
+        });
+        let timed = ways.map(|stored| (estimate.stored(&stored), stored));
+        timed.min_by(|(a, _), (b, _)| a.total_cmp(b))
+    };
+    // Units carry dK and dV: a whole head may fit where its parts do not.
+    let (cycles, stored) = of_units(unit_rows).or_else(|| of_units(None))?;
     (!twice || cycles < estimate.recomputed()).then_some(stored)
 }
 
@@ -103,11 +108,11 @@ mod tests {
         assert_eq!(chosen((16, 1024, 16, 16), full, limit), Some((1, 1024, 256, 256)));
         assert_eq!(chosen((4, 4096, 16, 16), full, limit), Some((1, 4096, 16, 64)));
         // Else runs of queries, or query heads that share keys one by one.
-        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 4096, 6, 16)));
+        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 2048, 8, 32)));
         assert_eq!(chosen((1, 16_384, 16, 16), full, limit), Some((1, 2048, 4, 16)));
         assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), Some((1, 2048, 4, 16)));
         assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 12, 32)));
-        assert_eq!(chosen((1, 4096, 8, 1), causal, limit), Some((1, 2048, 16, 1)));
+        assert_eq!(chosen((1, 4096, 8, 1), causal, limit), Some((1, 4096, 8, 1)));
         // What is kept of so many keys leaves room for few heads a launch.
         assert_eq!(chosen((1, 131_072, 16, 16), full, limit), Some((1, 512, 3, 1)));
         // Units that would fit are too short.
@@ -128,6 +133,22 @@ mod tests {
             let all = stored.heads_of_launch * stored.units_of_head(forward);
             assert!(bytes(stored.ring) <= limit, "{shape:?} {stored:?}");
             assert!(stored.ring == all || bytes(stored.ring + 1) > limit, "{shape:?} {stored:?}");
+        }
+    }
+
+    #[test]
+    fn what_fits_in_any_units_is_stored_however_few_queries_are_asked_for() {
+        for (shape, causal) in [((1, 376, 1, 1), false), ((2, 376, 8, 2), true), ((1, 1000, 4, 4), false)] {
+            let problem = problem(shape, causal);
+            let forward = problem.forward();
+            let tiles = Tiles::of_problem(forward, Algorithm::BackwardKeysDsSm90).unwrap();
+            let least = least_bytes(forward, &tiles);
+            for (limit, rows) in [(least, 1), (least, 232), (least + 1000, 256), (2 * least, 500)] {
+                let storage = Storage { limit, unit_rows: Some(rows) };
+                let stored = fastest(&problem, Sim::new(0).device(), tiles, (storage, false));
+                let stored = stored.unwrap_or_else(|| panic!("{shape:?}, {limit} bytes, {rows} queries"));
+                assert!(stored.limited_bytes(forward) <= limit, "{shape:?} {stored:?}");
+            }
         }
     }
 }
