@@ -59,9 +59,9 @@ pub enum Error {
         /// Index of the block of `first`.
         other: u32,
         /// The access that was recorded first.
-        first: Access,
+        first: Box<Access>,
         /// The access at which the race was found.
-        second: Access,
+        second: Box<Access>,
     },
 
     /// An access outside the block's shared memory.

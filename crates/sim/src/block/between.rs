@@ -146,8 +146,8 @@ impl Block {
             offset,
             block: self.index,
             other,
-            first: Access { thread: thread.into(), kind: first.kind, site: first.location.into() },
-            second: self.access(kind, location.into()),
+            first: Box::new(Access { thread: thread.into(), kind: first.kind, site: first.location.into() }),
+            second: Box::new(self.access(kind, location.into())),
         })
     }
 }
