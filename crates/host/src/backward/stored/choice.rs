@@ -16,8 +16,8 @@ pub(in crate::backward) fn least_bytes(forward: &Problem, tiles: &Tiles) -> u64 
 }
 
 /// The way to store dS that is estimated to be the fastest of those that are allowed, or of those that fit
-/// where no units of so few queries do; `None` where there is none, or scores may be computed `twice` and that
-/// is faster.
+/// where no units of so few queries do; `None` where there is none, or scores may be computed `twice` and
+/// that is faster.
 pub(in crate::backward) fn fastest(
     problem: &BackwardProblem,
     device: &Device,
