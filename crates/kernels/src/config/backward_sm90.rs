@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn as_many_steps_are_held_as_fit() {
         let keys = BackwardSm90Config { owns_keys: true, stores_ds: false, step: 64, head_dim: 128 };
-        assert_eq!((keys.stages(), keys.shared_bytes()), (3, (64 << 10) + 3 * ((32 << 10) + 512 + 32) + 16));
+        assert_eq!((keys.stages(), keys.shared_bytes()), (5, (64 << 10) + 5 * ((32 << 10) + 512 + 32) + 16));
         assert_eq!((keys.accumulators(), keys.check(1, &Limits::of(90))), (192, Ok(())));
         let queries = BackwardSm90Config { owns_keys: false, stores_ds: false, step: 128, head_dim: 128 };
         assert_eq!((queries.stages(), queries.shared_bytes()), (2, (192 << 10) + 2 * 32 + 16));
