@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), Some((1, 2048, 4, 16)));
         assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 12, 32)));
         assert_eq!(chosen((1, 4096, 8, 1), causal, limit), Some((1, 4096, 8, 1)));
-        // What is kept of so many keys leaves room for few heads a launch.
-        assert_eq!(chosen((1, 131_072, 16, 16), full, limit), Some((1, 512, 3, 1)));
+        // Units of so few queries as fit beside so many keys cost more than scores that are computed twice.
+        assert_eq!(chosen((1, 131_072, 16, 16), full, limit), None);
         // Units that would fit are too short.
         assert_eq!(chosen((4, 4096, 16, 16), full, 33 << 20), None);
     }

@@ -123,9 +123,9 @@ impl<'a> Estimate<'a> {
             let all = heads as f64 * (keys + queries) / self.multiprocessors;
             Self::LAUNCH + longest + all / of_ring / of_heads
         };
-        // One begins when the longest tile of that before has ended, and has no queries until its own has.
+        // One begins when the longest tile of that before has ended.
         let longest = keys / key_tiles * if forward.causal() { 2.0 } else { 1.0 };
-        let between = (stored.launches(forward).count() - 1) as f64 * 2.0 * longest;
+        let between = (stored.launches(forward).count() - 1) as f64 * longest;
         between + stored.launches(forward).map(|heads| launch(heads.len())).sum::<f64>()
     }
 

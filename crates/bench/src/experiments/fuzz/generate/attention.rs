@@ -56,7 +56,7 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
         run = backward_entry(draw, &forward).unwrap_or_default();
     }
     let (dlse, no_dsinks) = (draw.once_in(3), draw.once_in(6));
-    let limit = if draw.once_in(3) { draw.logarithmic(64 << 10, 16 << 20) as u64 } else { 0 };
+    let limit = if draw.once_in(3) { draw.logarithmic(16 << 10, 16 << 20) as u64 } else { 0 };
     let sm_margin = if draw.once_in(6) { draw.pick(&[16, 66, 130]) } else { 0 };
     let unit_rows = if draw.once_in(3) { draw.logarithmic(1, 2048) } else { 0 };
     Backward { forward, dout, dq, dk, dv, dlse, no_dsinks, run, limit, unit_rows, sm_margin }
