@@ -133,17 +133,7 @@ impl TileMask {
             from_left: place.wrapping_add(rows - 1 + key(0)).wrapping_sub(row(0)),
             keys: keys.saturating_sub(key(0)),
         };
-        let mut i = 0;
-        while i < S::ROWS {
-            let mut j = 0;
-            while j < S::COLS {
-                if near.hides(params, key(j) - key(0), row(i) - row(0)) {
-                    s[i][j] = f32::NEG_INFINITY;
-                }
-                j += 1;
-            }
-            i += 1;
-        }
+        near.apply(params, s, |i, j| (key(j) - key(0), row(i) - row(0)));
     }
 
     /// The mask from a key and a row of the tile on.
@@ -202,6 +192,29 @@ impl MaskCorner {
     pub fn all_see(self, params: &AttentionParams, keys: u32, rows: u32) -> bool {
         // Places in the window rise with the key and fall with the row.
         !self.hides(params, 0, rows - 1) && !self.hides(params, keys - 1, 0)
+    }
+
+    /// Sets the scores of keys that their row does not see to −∞. `behind` says how many keys and rows a
+    /// thread's score `[i][j]` lies behind the first of them.
+    #[inline(always)]
+    pub fn apply<S: Matrix>(
+        self,
+        params: &AttentionParams,
+        s: &mut S,
+        behind: impl Fn(usize, usize) -> (u32, u32),
+    ) {
+        let mut i = 0;
+        while i < S::ROWS {
+            let mut j = 0;
+            while j < S::COLS {
+                let (keys, rows) = behind(i, j);
+                if self.hides(params, keys, rows) {
+                    s[i][j] = f32::NEG_INFINITY;
+                }
+                j += 1;
+            }
+            i += 1;
+        }
     }
 
     /// Whether the row `rows` further down does not see the key `keys` further right.

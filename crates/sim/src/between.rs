@@ -38,8 +38,8 @@ pub(crate) struct Between {
     watched: AtomicBool,
     /// What was wrong before that.
     early: Mutex<Option<Box<Error>>>,
-    counters: Counters,
-    shadow: Shadow,
+    pub(crate) counters: Counters,
+    pub(crate) shadow: Shadow,
 }
 
 impl Between {
@@ -70,32 +70,5 @@ impl Between {
         }
         early.get_or_insert(error);
         Ok(())
-    }
-
-    /// Records an access to `bytes` bytes at `address`.
-    pub(crate) fn touch(
-        &self,
-        past: &Past,
-        (address, bytes): (u64, usize),
-        touch: Touch,
-    ) -> Result<(), Conflict> {
-        self.shadow.touch(past, (address, bytes), touch)
-    }
-
-    /// Adds `value` to the word at `address` by `add`, which gives what it was before. What the block knows
-    /// passes to those who wait, if it `releases` that.
-    pub(crate) fn add(
-        &self,
-        past: &mut Past,
-        (address, value): (u64, u32),
-        releases: bool,
-        add: impl FnOnce() -> u32,
-    ) -> u32 {
-        self.counters.add(past, (address, value), releases, add)
-    }
-
-    /// A block has seen the word at `address` to be at least `value`.
-    pub(crate) fn acquire(&self, past: &mut Past, address: u64, value: u32) {
-        self.counters.acquire(past, address, value);
     }
 }

@@ -8,8 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::Result;
-use fa_kernels::entries::entries;
-use flash_attention::backward::{BackwardKernel, BackwardRequest};
+use flash_attention::backward::BackwardRequest;
 use flash_attention::forward::Dropout;
 use flash_attention::{Element, Error, Kernel, Options, Plan, Problem, Request};
 
@@ -136,13 +135,8 @@ impl Args {
     /// What the planner is asked for.
     fn request(&self) -> BackwardRequest {
         let Self { entry, workspace_limit, unit_rows, sm_margin, .. } = self;
-        let asked = entries().find(|it| Some(it.name) == entry.as_deref());
-        // An entry of tensor cores is its kernel's; the planner might choose another one.
-        let kernels = [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80];
-        let kernel =
-            kernels.into_iter().find(|it| asked.is_some_and(|asked| asked.algorithm.family() == it.name()));
         BackwardRequest {
-            kernel,
+            kernel: None,
             entry: entry.clone(),
             workspace_limit: *workspace_limit,
             unit_rows: *unit_rows,

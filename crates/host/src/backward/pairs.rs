@@ -1,14 +1,14 @@
 //! Pairs of launches before Hopper: one owns keys and stores dS of some key/value heads, and the next
 //! multiplies it with K. All pairs have the same memory for dS.
 
-use fa_kernels::attention::stored_ds::{PANEL, PIECE, ROW_BYTES};
+use fa_kernels::attention::stored_ds::{PANEL, PIECE};
 use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::StoredDs;
 
-use super::plan::kernel::needs_score_mod;
+use super::plan::kernel::{is_first, needs_score_mod};
 use super::stored::{self, kv_heads};
 use crate::plan::{check_fits, that_hold};
-use crate::{Device, Problem};
+use crate::{Device, Error, Problem, Result};
 
 /// The key/value heads of a pair, of one sequence after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,36 @@ pub(super) const fn is_of_pair(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::BackwardKeysDsSm80 | Algorithm::BackwardDqSm80)
 }
 
+/// The pairs of launches with which dS is stored, if it is, and why; an entry may be `asked` for.
+///
+/// # Errors
+/// When the entry asked for is one of a pair, and dS of no head fits.
+pub(super) fn chosen(
+    forward: &Problem,
+    device: &Device,
+    (asked, limit): (Option<&'static Entry>, u64),
+) -> Result<(Vec<Pair>, Option<String>)> {
+    let of_pair = asked.filter(|entry| is_of_pair(entry.algorithm));
+    let of_others = asked.filter(|entry| !is_of_pair(entry.algorithm) && !is_first(entry.algorithm));
+    if of_others.is_some() {
+        return Ok((Vec::new(), Some("scores are computed twice: so the entry asked for does".to_owned())));
+    }
+    if !are_built(forward, device) {
+        return Ok((Vec::new(), None));
+    }
+    let pairs = within(forward, limit);
+    match of_pair {
+        _ if !pairs.is_empty() => {
+            let why = reason(forward, &pairs);
+            Ok((pairs, Some(why)))
+        }
+        Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason: refusal(forward, limit) }),
+        None => Ok((pairs, Some(format!("scores are computed twice: {}", refusal(forward, limit))))),
+    }
+}
+
 /// Whether there are tiles of both launches for the problem that fit the device.
-pub(super) fn are_built(forward: &Problem, device: &Device) -> bool {
+fn are_built(forward: &Problem, device: &Device) -> bool {
     let fits = |algorithm| {
         let built = that_hold(algorithm, forward.dtype(), forward.widest_head_dim());
         built.into_iter().any(|entry| check_fits(entry, forward, device).is_ok())
@@ -34,7 +62,7 @@ pub(super) fn are_built(forward: &Problem, device: &Device) -> bool {
 }
 
 /// As few pairs as there is room for, with about as many heads each; none where there is none for one head.
-pub(super) fn within(forward: &Problem, limit: u64) -> Vec<Pair> {
+fn within(forward: &Problem, limit: u64) -> Vec<Pair> {
     // Pieces are numbered in 32 bits.
     let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
     let (all, fitting) = (kv_heads(forward), limit / unit_bytes(forward));
@@ -47,12 +75,12 @@ pub(super) fn within(forward: &Problem, limit: u64) -> Vec<Pair> {
 }
 
 /// Why dS of one key/value head does not fit.
-pub(super) fn refusal(forward: &Problem, limit: u64) -> String {
+fn refusal(forward: &Problem, limit: u64) -> String {
     format!("dS of one key/value head takes {} bytes, and workspace_limit is {limit}", unit_bytes(forward))
 }
 
 /// What is stored at a time, and in how many launches.
-pub(super) fn reason(forward: &Problem, pairs: &[Pair]) -> String {
+fn reason(forward: &Problem, pairs: &[Pair]) -> String {
     let heads = pairs.first().map_or(0, |pair| pair.heads);
     let (all, bytes) = (kv_heads(forward), ds_bytes(forward, pairs));
     let launches = match pairs.len() {
@@ -77,7 +105,7 @@ pub(super) fn workspace_bytes(forward: &Problem, pairs: &[Pair]) -> u64 {
 /// How dS of a pair lies in a workspace at this address.
 pub(super) fn layout(forward: &Problem, workspace: u64, pair: Pair) -> StoredDs {
     // All that is stored has fewer pieces than 2^32.
-    let panel_pieces = stored::key_rows(forward) as u64 * u64::from(ROW_BYTES / PIECE);
+    let panel_pieces = stored::panel_bytes(forward) / u64::from(PIECE);
     StoredDs {
         address: workspace + stored::behind_delta(forward),
         panel_pieces: panel_pieces as u32,
@@ -104,8 +132,7 @@ fn panels(forward: &Problem) -> u64 {
 
 /// Bytes of dS of the query heads that share a key/value head.
 fn unit_bytes(forward: &Problem) -> u64 {
-    let of_panel = stored::key_rows(forward) as u64 * u64::from(ROW_BYTES);
-    of_panel.saturating_mul(panels(forward)).saturating_mul(forward.group() as u64)
+    stored::panel_bytes(forward).saturating_mul(panels(forward)).saturating_mul(forward.group() as u64)
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@ pub(super) mod kernel;
 use fa_kernels::entries::{Algorithm, Entry};
 
 use self::kernel::{
-    Chosen, choose_kernel, computes_scores_twice, needs_score_mod, refusal, stores_ds, too_large,
+    Chosen, choose_kernel, computes_scores_twice, kernel_of_entry, needs_score_mod, refusal, stores_ds,
+    too_large,
 };
 use super::launch::LaunchDetails;
 use super::packed;
-use super::pairs::{self, Pair};
+use super::pairs;
 use super::stored::{self, Part, Storage, Stored, Tiles};
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
@@ -17,7 +18,7 @@ use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_heads, check_kernel, check_target,
     checked_grid, fastest_first, that_hold, tile_too_large, unsupported_dtype,
 };
-use crate::{BackendKind, DType, Device, Error, Plan, Problem, Result};
+use crate::{BackendKind, DType, Device, Error, Plan, Result};
 
 /// How a backward problem will be computed; its workspace is delta, fp32 for each row, behind it copies of
 /// what no tensor map describes, and behind these dS of some heads, where that is stored.
@@ -42,7 +43,8 @@ pub(super) fn plan(problem: &BackwardProblem, device: &Device, request: &Backwar
     }
     check_heads(problem.forward())?;
     let device = &request.without_margin(device);
-    let chosen = choose_kernel(problem, device, request)?;
+    let kernel = request.kernel.or_else(|| kernel_of_entry(problem, device, request));
+    let chosen = choose_kernel(problem, device, &BackwardRequest { kernel, ..request.clone() })?;
     let kernel = chosen.kernel;
     let is_asked_for = |entry: &&'static Entry| {
         request.entry.as_deref() == Some(entry.name)
@@ -178,38 +180,6 @@ fn stored_ds(
     Ok((stored, why))
 }
 
-/// The pairs of launches that store dS and multiply it with K before Hopper, if they do, and why.
-fn pairs(
-    forward: &Problem,
-    device: &Device,
-    (asked, limit): (Option<&'static Entry>, u64),
-) -> Result<(Vec<Pair>, Option<String>)> {
-    let of_pair = asked.filter(|entry| pairs::is_of_pair(entry.algorithm));
-    if let Some(entry) = asked
-        && of_pair.is_none()
-        && owns_rows(entry.algorithm)
-    {
-        return Ok((Vec::new(), Some("scores are computed twice: so the entry asked for does".to_owned())));
-    }
-    if !pairs::are_built(forward, device) {
-        return Ok((Vec::new(), None));
-    }
-    let pairs = pairs::within(forward, limit);
-    match of_pair {
-        _ if !pairs.is_empty() => {
-            let why = pairs::reason(forward, &pairs);
-            Ok((pairs, Some(why)))
-        }
-        Some(entry) => Err(Error::UnfitEntry { entry: entry.name, reason: pairs::refusal(forward, limit) }),
-        None => Ok((pairs, Some(format!("scores are computed twice: {}", pairs::refusal(forward, limit))))),
-    }
-}
-
-/// Whether a launch computes gradients of the rows that its blocks own.
-fn owns_rows(algorithm: Algorithm) -> bool {
-    !matches!(algorithm, Algorithm::BackwardDelta | Algorithm::BackwardSinks)
-}
-
 /// The launches of the kernel chosen, one of them with the entry asked for, with dS in what may be stored,
 /// and those for tensors that start at no multiples of 16 bytes.
 fn of_kernel(
@@ -285,7 +255,7 @@ fn launches(
     let mut of_pairs = Vec::new();
     if kernel == BackwardKernel::BackwardSm80 {
         let why;
-        (of_pairs, why) = pairs(forward, device, (asked, storage.limit))?;
+        (of_pairs, why) = pairs::chosen(forward, device, (asked, storage.limit))?;
         plan.reasons.extend(why);
         if !of_pairs.is_empty() {
             way = ways(problem, kernel)[1];

@@ -67,7 +67,7 @@ impl fmt::Display for BackwardKernel {
 pub struct BackwardRequest {
     /// The kernel.
     pub kernel: Option<BackwardKernel>,
-    /// The entry of the launch that it is for, by its name.
+    /// The entry of the launch that it is for, by its name; without `kernel` also the kernel that it is of.
     pub entry: Option<String>,
     /// Bytes of dS that may be stored, with dK and dV in fp32 where a head's dS is not stored at a time;
     /// beside delta, which is 4 bytes a row, and beside copies of what tensor maps do not describe. `None`

@@ -258,7 +258,7 @@ impl Stored {
     /// How dS lies at this address.
     pub(super) fn layout(&self, forward: &Problem, address: u64) -> StoredDs {
         // All that is stored has fewer pieces than 2^32.
-        let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES / PIECE);
+        let of_panel = panel_bytes(forward) / u64::from(PIECE);
         let of_head = of_panel * self.division.panels(forward, &self.tiles) as u64;
         StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32, first_unit: 0 }
     }
@@ -290,6 +290,11 @@ pub(super) fn delta_bytes(forward: &Problem) -> u64 {
 /// Where what is behind delta begins.
 pub(super) fn behind_delta(forward: &Problem) -> u64 {
     delta_bytes(forward).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes of a panel.
+pub(super) fn panel_bytes(forward: &Problem) -> u64 {
+    key_rows(forward) as u64 * u64::from(ROW_BYTES)
 }
 
 /// Rows of a panel: keys of the longest sequence, in whole granules.

@@ -113,7 +113,7 @@ unsafe fn multiply<
 ) {
     // SAFETY: all threads of the block are here, and the copies of the first steps are under way.
     unsafe {
-        wait_for_oldest::<STAGES>();
+        cp_async::wait_for_oldest::<STAGES>();
         barrier::sync(0, THREADS);
         tile.load(0, ring.read, 0);
         let mut done = 0;
@@ -160,7 +160,7 @@ unsafe fn step<
         while part < parts {
             if part + 1 == parts {
                 cp_async::commit_group();
-                wait_for_oldest::<STAGES>();
+                cp_async::wait_for_oldest::<STAGES>();
                 barrier::sync(0, THREADS); // The next stage is there, and all reads of this one are over.
                 ring.rotate();
             }
@@ -171,16 +171,6 @@ unsafe fn step<
             tile.multiply(part % 2);
             part += 1;
         }
-    }
-}
-
-/// Waits until of this thread's `STAGES` − 1 youngest groups of copies the oldest has landed.
-#[inline(always)]
-fn wait_for_oldest<const STAGES: u32>() {
-    match STAGES {
-        2 => cp_async::wait_group::<0>(),
-        3 => cp_async::wait_group::<1>(),
-        _ => cp_async::wait_group::<2>(),
     }
 }
 

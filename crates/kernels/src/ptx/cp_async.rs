@@ -100,3 +100,14 @@ pub fn wait_group<const PENDING: usize>() {
         _ => { fa_sim::cp_async::wait_group(PENDING) }
     }
 }
+
+/// Waits until of this thread's `STAGES` − 1 youngest groups the oldest has landed, in a ring of 2 to 4.
+#[inline(always)]
+#[track_caller]
+pub fn wait_for_oldest<const STAGES: u32>() {
+    match STAGES {
+        2 => wait_group::<0>(),
+        3 => wait_group::<1>(),
+        _ => wait_group::<2>(),
+    }
+}

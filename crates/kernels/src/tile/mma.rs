@@ -280,23 +280,39 @@ pub unsafe fn multiply_accumulate_masked<E: MmaElement, W: Width, O: Matrix, P: 
             ];
             m += 1;
         }
-        let mut n = 0;
-        while n < O::COLS / 2 {
-            let address = v_first + 16 * k as u32 * MmaTile::<W>::STRIDE + 16 * n as u32;
-            // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
-            let b = unsafe { ldmatrix::load_x4_transposed(address) };
-            let mut m = 0;
-            while m < O::ROWS / 2 {
-                // SAFETY: all lanes of the warp are here.
-                unsafe {
-                    step::<E, O>(acc, m, n, a[m], [b[0], b[1]]);
-                    step::<E, O>(acc, m, n + 1, a[m], [b[2], b[3]]);
-                }
-                m += 1;
-            }
-            n += 2;
-        }
+        // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
+        unsafe { accumulate::<E, W, O>(acc, v_first, k, |m| a[m]) };
         k += 1;
+    }
+}
+
+/// `acc` += A·V over the `k`-th 16 rows of V, of which this lane reads from `v_first` on. `a` gives A's
+/// registers by 16 rows.
+///
+/// # Safety
+/// As [`multiply_accumulate`].
+#[inline(always)]
+unsafe fn accumulate<E: MmaElement, W: Width, O: Matrix>(
+    acc: &mut O,
+    v_first: u32,
+    k: usize,
+    a: impl Fn(usize) -> [u32; 4],
+) {
+    let mut n = 0;
+    while n < O::COLS / 2 {
+        let address = v_first + 16 * k as u32 * MmaTile::<W>::STRIDE + 16 * n as u32;
+        // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
+        let b = unsafe { ldmatrix::load_x4_transposed(address) };
+        let mut m = 0;
+        while m < O::ROWS / 2 {
+            // SAFETY: all lanes of the warp are here.
+            unsafe {
+                step::<E, O>(acc, m, n, a(m), [b[0], b[1]]);
+                step::<E, O>(acc, m, n + 1, a(m), [b[2], b[3]]);
+            }
+            m += 1;
+        }
+        n += 2;
     }
 }
 
@@ -335,23 +351,9 @@ pub unsafe fn multiply_packed<E: MmaElement, W: Width, O: Matrix, S: Matrix>(
     let v_first = v.at(lane % 16, lane / 16 * 8);
     let mut k = 0;
     while k < S::COLS / 4 {
-        let mut n = 0;
-        while n < O::COLS / 2 {
-            let address = v_first + 16 * k as u32 * MmaTile::<W>::STRIDE + 16 * n as u32;
-            // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
-            let b = unsafe { ldmatrix::load_x4_transposed(address) };
-            let mut m = 0;
-            while m < O::ROWS / 2 {
-                let a = [p[m][4 * k], p[m][4 * k + 1], p[m][4 * k + 2], p[m][4 * k + 3]];
-                // SAFETY: all lanes of the warp are here.
-                unsafe {
-                    step::<E, O>(acc, m, n, a, [b[0], b[1]]);
-                    step::<E, O>(acc, m, n + 1, a, [b[2], b[3]]);
-                }
-                m += 1;
-            }
-            n += 2;
-        }
+        let a = |m: usize| [p[m][4 * k], p[m][4 * k + 1], p[m][4 * k + 2], p[m][4 * k + 3]];
+        // SAFETY: the rows of V are written, with a barrier between, and all lanes are here.
+        unsafe { accumulate::<E, W, O>(acc, v_first, k, a) };
         k += 1;
     }
 }

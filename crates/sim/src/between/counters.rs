@@ -7,7 +7,7 @@ use super::past::{Past, raise};
 
 /// By address.
 #[derive(Default)]
-pub(super) struct Counters(Mutex<HashMap<u64, Counter>>);
+pub(crate) struct Counters(Mutex<HashMap<u64, Counter>>);
 
 /// What has been added to a word, and what those who wait for it learn.
 #[derive(Default)]
@@ -30,8 +30,9 @@ struct Addition {
 }
 
 impl Counters {
-    /// As [`Between::add`](super::Between::add).
-    pub(super) fn add(
+    /// Adds `value` to the word at `address` by `add`, which gives what it was before. What the block knows
+    /// passes to those who wait, if it `releases` that.
+    pub(crate) fn add(
         &self,
         past: &mut Past,
         (address, value): (u64, u32),
@@ -56,11 +57,11 @@ impl Counters {
         before
     }
 
-    /// As [`Between::acquire`](super::Between::acquire).
+    /// A block has seen the word at `address` to be at least `value`.
     ///
     /// The block may have come late, and the word be larger than it asked for. What was added behind the
     /// awaited value could as well not have been there yet, and so it orders nothing.
-    pub(super) fn acquire(&self, past: &mut Past, address: u64, value: u32) {
+    pub(crate) fn acquire(&self, past: &mut Past, address: u64, value: u32) {
         let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Counter { initial, additions, news, .. }) = counters.get(&address) else { return };
         if value <= *initial {

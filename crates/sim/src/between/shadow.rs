@@ -20,7 +20,7 @@ const PAGE_BYTES: u64 = GRANULE * PAGE as u64;
 const SHARDS: usize = 64;
 
 /// The accesses to global memory that later ones may still conflict with.
-pub(super) struct Shadow {
+pub(crate) struct Shadow {
     shards: [Mutex<HashMap<u64, Page>>; SHARDS],
 }
 
@@ -110,8 +110,8 @@ impl Default for Shadow {
 }
 
 impl Shadow {
-    /// As [`Between::touch`](super::Between::touch).
-    pub(super) fn touch(
+    /// Records an access to `bytes` bytes at `address`.
+    pub(crate) fn touch(
         &self,
         past: &Past,
         (address, bytes): (u64, usize),

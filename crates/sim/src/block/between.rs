@@ -30,7 +30,7 @@ impl Block {
         }
         let (block, epoch) = (self.past.block(), self.past.epoch());
         let touch = Touch { block, epoch, thread: self.current as u16, kind, location };
-        match between.touch(&self.past, (address, bytes), touch) {
+        match between.shadow.touch(&self.past, (address, bytes), touch) {
             Ok(()) => Ok(()),
             Err(conflict) => between.fail(self.race_between_blocks(conflict, kind, location)),
         }
@@ -113,7 +113,7 @@ impl Block {
     ) -> Result<u32, Box<Error>> {
         self.touch_global(address, 4, AccessKind::Add, location)?;
         Ok(match &self.between {
-            Some(between) => between.add(&mut self.past, (address, value), releases, add),
+            Some(between) => between.counters.add(&mut self.past, (address, value), releases, add),
             None => add(),
         })
     }
@@ -126,7 +126,7 @@ impl Block {
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         if let Some(between) = &self.between {
-            between.acquire(&mut self.past, address, value);
+            between.counters.acquire(&mut self.past, address, value);
         }
         self.touch_global(address, 4, AccessKind::Await, location)
     }

@@ -330,23 +330,26 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
+        file: "crates/kernels/src/attention/backward_sm80/keys_ds/kept.rs",
+        entries: "backward_keys_ds_sm80",
+        tests: &["backward"],
+        defects: &[defect(
+            "backward_ds_sm80_first_unit",
+            "dS of later heads does not take the place of the first ones'",
+            "head.wrapping_sub(params.ds.first_unit * attention.group)",
+            "head",
+        )],
+    },
+    Family {
         file: "crates/kernels/src/attention/backward_sm80/keys_ds.rs",
         entries: "backward_keys_ds_sm80",
         tests: &["backward"],
-        defects: &[
-            defect(
-                "backward_ds_sm80_first_unit",
-                "dS of later heads does not take the place of the first ones'",
-                "head.wrapping_sub(params.ds.first_unit * attention.group)",
-                "head",
-            ),
-            defect(
-                "backward_ds_sm80_panels",
-                "the last panel of a head is left out where its second half has no queries",
-                "let end = seen.end.next_multiple_of(PANEL);",
-                "let end = seen.end;",
-            ),
-        ],
+        defects: &[defect(
+            "backward_ds_sm80_panels",
+            "the last panel of a head is left out where its second half has no queries",
+            "let end = seen.end.next_multiple_of(PANEL);",
+            "let end = seen.end;",
+        )],
     },
     Family {
         file: "crates/kernels/src/attention/backward_sm80/dq.rs",

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Result, ensure};
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::backward::{BackwardKernel, BackwardProblem, BackwardRequest, ExpectedGradients};
+use flash_attention::backward::{BackwardProblem, BackwardRequest, ExpectedGradients};
 use flash_attention::forward::MAX_HEAD_DIM;
 use flash_attention::{Backend, BackendKind, DType, Element, Problem, cpu};
 
@@ -33,25 +33,8 @@ pub(super) struct Target {
 impl Target {
     /// The request that makes the planner come to it.
     fn request(&self) -> BackwardRequest {
-        let kernel = self.entry.and_then(|entry| match entry.algorithm {
-            Algorithm::BackwardDelta | Algorithm::BackwardSinks => None,
-            Algorithm::BackwardKeysSm80
-            | Algorithm::BackwardQueriesSm80
-            | Algorithm::BackwardKeysDsSm80
-            | Algorithm::BackwardDqSm80
-            | Algorithm::BackwardKeysSm80ScoreMod
-            | Algorithm::BackwardQueriesSm80ScoreMod => Some(BackwardKernel::BackwardSm80),
-            Algorithm::BackwardKeysSm90
-            | Algorithm::BackwardKeysDsSm90
-            | Algorithm::BackwardKeysDsSm90ScoreMod
-            | Algorithm::BackwardQueriesSm90 => Some(BackwardKernel::BackwardSm90),
-            _ => Some(BackwardKernel::BackwardSimt),
-        });
-        BackwardRequest {
-            kernel,
-            entry: self.entry.map(|entry| entry.name.to_owned()),
-            ..BackwardRequest::default()
-        }
+        let entry = self.entry.map(|entry| entry.name.to_owned());
+        BackwardRequest { entry, ..BackwardRequest::default() }
     }
 
     /// Whether the planner takes it for the problem on a device that has all kernels.

@@ -1,6 +1,6 @@
 //! Which kernel takes a problem, and why the others do not.
 
-use fa_kernels::entries::{Algorithm, Target};
+use fa_kernels::entries::{Algorithm, Target, entries};
 
 use crate::backward::packed::{self, Copies};
 use crate::backward::stored::{self, Tiles};
@@ -47,6 +47,26 @@ pub(super) fn choose_kernel(
     }
     let reason = others.trim_start_matches("; ").to_owned();
     Err(Error::UnfitKernel { kernel: BackwardKernel::BackwardSimt.name(), reason })
+}
+
+/// The kernel whose launch the entry asked for is, if it takes the problem; none of those that all have.
+pub(super) fn kernel_of_entry(
+    problem: &BackwardProblem,
+    device: &Device,
+    request: &BackwardRequest,
+) -> Option<BackwardKernel> {
+    let asked = entries().find(|entry| Some(entry.name) == request.entry.as_deref())?;
+    if is_first(asked.algorithm) {
+        return None;
+    }
+    let mut kernels = BackwardKernel::of_backend(device.backend).iter().copied();
+    let kernel = kernels.find(|kernel| kernel.name() == asked.algorithm.family())?;
+    refusal(problem, device, kernel, request.workspace_limit()).is_none().then_some(kernel)
+}
+
+/// Whether all kernels have a launch, before their own.
+pub(in crate::backward) fn is_first(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::BackwardDelta | Algorithm::BackwardSinks)
 }
 
 /// Why a kernel does not take the problem, if it does not.

@@ -81,6 +81,21 @@ fn an_entry_can_be_asked_for() {
 }
 
 #[test]
+fn an_entry_asked_for_brings_its_kernel() {
+    let planned = |entry: &str| {
+        let request = BackwardRequest { entry: Some(entry.to_owned()), ..BackwardRequest::default() };
+        let plan = Plan::new(&problem(64), Sim::new(0).device(), &request).unwrap();
+        assert!(plan.launches().iter().any(|launch| launch.entry.name == entry), "{entry}");
+        plan.kernel()
+    };
+    assert_eq!(planned("backward_keys_ds_sm80_f16_m32_n128_d64_w4"), BackwardKernel::BackwardSm80);
+    assert_eq!(planned("backward_queries_sm80_f16_m128_n32_d64_w4"), BackwardKernel::BackwardSm80);
+    assert_eq!(planned("backward_keys_f16_m64_n64_d64"), BackwardKernel::BackwardSimt);
+    // All kernels begin with it.
+    assert_eq!(planned("backward_delta_f16"), BackwardKernel::BackwardSm90);
+}
+
+#[test]
 fn one_entry_is_planned_with_the_others_of_its_pass() {
     let of = |name: &str| entries().find(|entry| entry.name == name).unwrap();
     let planned = |name, head_dim| Plan::of_entry(&problem(head_dim), Sim::new(0).device(), of(name));

@@ -1,8 +1,8 @@
 //! How the queries of a key/value head are divided into units, of which dS is stored at a time.
 
-use fa_kernels::attention::stored_ds::{GRANULE, PANEL, ROW_BYTES};
+use fa_kernels::attention::stored_ds::{GRANULE, PANEL};
 
-use super::{Tiles, key_rows};
+use super::{Tiles, panel_bytes};
 use crate::Problem;
 
 /// Queries of a unit are multiples of these: whole tiles of queries of each kernel.
@@ -50,8 +50,7 @@ impl Division {
 
     /// Bytes of dS of a unit.
     pub(super) fn unit_bytes(&self, forward: &Problem, tiles: &Tiles) -> u64 {
-        let of_panel = key_rows(forward) as u64 * u64::from(ROW_BYTES);
-        of_panel.saturating_mul((self.panels(forward, tiles) * self.heads) as u64)
+        panel_bytes(forward).saturating_mul((self.panels(forward, tiles) * self.heads) as u64)
     }
 
     /// Bytes of dK and dV of a key/value head between its units.

@@ -91,7 +91,7 @@ pub unsafe fn backward_dq<
                 write += stage_bytes;
                 copied += 1;
             }
-            wait_for_oldest::<STAGES>();
+            cp_async::wait_for_oldest::<STAGES>();
             barrier::sync(0, threads);
             product.load(0, read, 0);
             let parts = const { BLOCK_N as usize / 16 };
@@ -100,7 +100,7 @@ pub unsafe fn backward_dq<
                 let mut part = 0;
                 while part < parts {
                     if part + 1 == parts {
-                        wait_for_oldest::<STAGES>();
+                        cp_async::wait_for_oldest::<STAGES>();
                         // The next step is there, and all reads of this one are over.
                         barrier::sync(0, threads);
                         write = read;
@@ -168,16 +168,6 @@ fn keys(params: &BackwardParams, work: &WorkTile, (first_row, rows): (u32, u32))
         row += GRANULE;
     }
     (first, end)
-}
-
-/// Waits until of this thread's `STAGES` − 1 youngest groups of copies the oldest has landed.
-#[inline(always)]
-fn wait_for_oldest<const STAGES: u32>() {
-    match STAGES {
-        2 => cp_async::wait_group::<0>(),
-        3 => cp_async::wait_group::<1>(),
-        _ => cp_async::wait_group::<2>(),
-    }
 }
 
 /// dS of the block's queries on its way into panels, a thread's chunks of it: some queries of every so many

@@ -4,16 +4,21 @@
 //! multiplied, by streams that go on by constants. P and dS stay in the registers of the warp that computed
 //! them, as the A operands of the products behind, and pieces of dS are stored from there.
 
+mod kept;
+mod stage;
+
 use core::f32::consts::LOG2_E;
 
+use self::kept::Kept;
+use self::stage::{Stage, Streams, queries};
 use super::Tile;
 use super::tile::StepRows;
 use crate::attention::stored_ds::{self, PANEL, PIECE, PIECE_QUERIES, ROW_BYTES};
 use crate::mask::MaskCorner;
-use crate::params::{AttentionParams, BackwardParams};
+use crate::params::{AttentionParams, BackwardParams, Strides};
 use crate::ptx::{barrier, cp_async, index, math, shared, warp};
 use crate::registers::{Matrix, Registers as _};
-use crate::scheduler::{Rows, WorkTile};
+use crate::scheduler::WorkTile;
 use crate::tile::mma::{self, CHUNK, Lane, MmaElement as _, MmaTile};
 use crate::tile::mma_copy::{ChunkCopy, TileCopy, WordCopy, is_aligned};
 use crate::tile::mma_store::store_rows;
@@ -60,239 +65,37 @@ fn work_tile<T: Tile>(params: &BackwardParams) -> WorkTile {
     }
 }
 
-/// Q and dO of the tile's query head, from `row` on.
+/// The rows that the block owns of two tensors, each an address and strides, with the columns of K and of V.
 #[inline(always)]
-fn queries<T: Tile>(params: &BackwardParams, work: &WorkTile, row: u32) -> [GlobalTile; 2] {
-    let attention = &params.attention;
-    let of = |address, strides, columns| {
-        let tile =
-            GlobalTile::of_head::<T::Element>(address, strides, work, work.head, (work.queries, columns));
-        tile.from::<T::Element>(row, 0)
-    };
-    [
-        of(attention.q, &attention.q_strides, attention.head_dim),
-        of(params.dout, &params.dout_strides, attention.head_dim_v),
-    ]
-}
-
-/// The rows that the block owns of two tensors in the layout of K and of V.
-#[inline(always)]
-fn owned<T: Tile>(params: &BackwardParams, work: &WorkTile, gradients: bool) -> [GlobalTile; 2] {
+fn owned<T: Tile>(
+    params: &BackwardParams,
+    work: &WorkTile,
+    tensors: [(u64, &Strides); 2],
+) -> [GlobalTile; 2] {
     let attention = &params.attention;
     // SAFETY: valid parameters have no empty axis.
     let kv_head = unsafe { work.kv_head(attention) };
-    let of = |address, strides, columns| {
+    let of = |(address, strides), columns| {
         let tile = GlobalTile::of_head::<T::Element>(address, strides, work, kv_head, (work.keys, columns));
         tile.from::<T::Element>(work.tile * T::OWNED, 0)
     };
-    if gradients {
-        let k = of(params.dk, &params.dk_strides, attention.head_dim);
-        [k, of(params.dv, &params.dv_strides, attention.head_dim_v)]
-    } else {
-        let k = of(attention.k, &attention.k_strides, attention.head_dim);
-        [k, of(attention.v, &attention.v_strides, attention.head_dim_v)]
-    }
+    [of(tensors[0], attention.head_dim), of(tensors[1], attention.head_dim_v)]
+}
+
+/// K and V.
+#[inline(always)]
+fn keys_and_values(attention: &AttentionParams) -> [(u64, &Strides); 2] {
+    [(attention.k, &attention.k_strides), (attention.v, &attention.v_strides)]
 }
 
 /// Whether all rows of K, V, Q and dO start at multiples of 16 bytes, of all heads that share the keys.
 #[inline(always)]
 fn rows_are_aligned<T: Tile>(params: &BackwardParams, work: &WorkTile) -> bool {
-    let ([q, dout], [k, v]) = (queries::<T>(params, work, 0), owned::<T>(params, work, false));
+    let ([q, dout], [k, v]) =
+        (queries::<T>(params, work, 0), owned::<T>(params, work, keys_and_values(&params.attention)));
     let head_strides = params.attention.q_strides.head | params.dout_strides.head;
     let alike = params.attention.group == 1 || (2 * head_strides).is_multiple_of(CHUNK as u64);
     alike && is_aligned(&q) && is_aligned(&dout) && is_aligned(&k) && is_aligned(&v)
-}
-
-/// A step in shared memory: Q, dO, then lse and delta.
-#[derive(Clone, Copy)]
-struct Stage<T: Tile> {
-    q: MmaTile<T::HeadDim>,
-}
-
-impl<T: Tile> Stage<T> {
-    /// Bytes of it.
-    const BYTES: u32 = MmaTile::<T::HeadDim>::bytes(2 * T::STEP) + T::CONFIG.stats_bytes();
-
-    /// The `index`-th of both, behind the rows that the block owns.
-    #[inline(always)]
-    fn new(index: u32) -> Self {
-        let owned = MmaTile::<T::HeadDim>::new(shared::base()).from_row(2 * T::OWNED);
-        Self { q: MmaTile::new(owned.address + index * Self::BYTES) }
-    }
-
-    #[inline(always)]
-    fn dout(self) -> MmaTile<T::HeadDim> {
-        self.q.from_row(T::STEP)
-    }
-
-    /// Address of lse of the step's rows; delta stands behind it.
-    #[inline(always)]
-    fn stats(self) -> u32 {
-        self.q.from_row(2 * T::STEP).address
-    }
-}
-
-/// What the loop seldom needs of the block's work, in shared memory: there are no registers to keep it in.
-#[derive(Clone, Copy)]
-struct Kept {
-    address: u32,
-}
-
-impl Kept {
-    /// Behind the stages.
-    #[inline(always)]
-    fn new<T: Tile>() -> Self {
-        Self { address: Stage::<T>::new(2).q.address }
-    }
-
-    /// Writes it; a barrier must follow before others read it.
-    ///
-    /// # Safety
-    /// No thread accesses it.
-    #[inline(always)]
-    unsafe fn write<T: Tile>(self, params: &BackwardParams, work: &WorkTile, (first, end): (u32, u32)) {
-        let attention = &params.attention;
-        let (corner, keys) = MaskCorner::new(attention, work, 0, work.tile * T::OWNED).parts();
-        let head = work.batch * attention.heads + work.head;
-        let ds_head = head.wrapping_sub(params.ds.first_unit * attention.group);
-        // SAFETY: there is room for these words, and no thread accesses them.
-        unsafe {
-            shared::store4(self.address, [end, work.queries.len, corner, keys]);
-            shared::store4(self.address + 16, [ds_head, work.tile * T::OWNED, work.head, work.batch]);
-            shared::store4(self.address + 32, [work.queries.first, first, work.keys.first, 0]);
-        }
-    }
-
-    /// One past the last query that the loop goes over, and how many there are.
-    ///
-    /// # Safety
-    /// It is written, with a barrier between.
-    #[inline(always)]
-    unsafe fn end_and_queries(self) -> (u32, u32) {
-        // SAFETY: it is written, with a barrier between.
-        let [end, queries] = unsafe { shared::load2(self.address) };
-        (end.to_bits(), queries.to_bits())
-    }
-
-    /// The mask from the sequence's first query and the block's first key on.
-    ///
-    /// # Safety
-    /// As [`Self::end_and_queries`].
-    #[inline(always)]
-    unsafe fn corner(self) -> MaskCorner {
-        // SAFETY: it is written, with a barrier between.
-        let [corner, keys] = unsafe { shared::load2(self.address + 8) };
-        MaskCorner::of_parts(corner.to_bits(), keys.to_bits())
-    }
-
-    /// The first query that the loop goes over.
-    ///
-    /// # Safety
-    /// As [`Self::end_and_queries`].
-    #[inline(always)]
-    unsafe fn first(self) -> u32 {
-        // SAFETY: it is written, with a barrier between.
-        unsafe { shared::load_b32(self.address + 36) }
-    }
-
-    /// The first of the query heads that share the keys, of those that the launch stores dS of, and the first
-    /// of the keys.
-    ///
-    /// # Safety
-    /// As [`Self::end_and_queries`].
-    #[inline(always)]
-    unsafe fn ds_head_and_key(self) -> (u32, u32) {
-        // SAFETY: it is written, with a barrier between.
-        let [head, key] = unsafe { shared::load2(self.address + 16) };
-        (head.to_bits(), key.to_bits())
-    }
-
-    /// The block's work.
-    ///
-    /// # Safety
-    /// As [`Self::end_and_queries`].
-    #[inline(always)]
-    unsafe fn work<T: Tile>(self) -> WorkTile {
-        // SAFETY: it is written, with a barrier between.
-        unsafe {
-            let [_, queries, _, keys] = shared::load4(self.address).map(f32::to_bits);
-            let [_, first_key, head, batch] = shared::load4(self.address + 16).map(f32::to_bits);
-            let [first_query, _, first, _] = shared::load4(self.address + 32).map(f32::to_bits);
-            let queries = Rows { first: first_query, len: queries };
-            let keys = Rows { first, len: first_key + keys };
-            WorkTile { tile: first_key / T::OWNED, head, batch, queries, keys }
-        }
-    }
-}
-
-/// Q, dO, lse and delta of a query head, on their way into stages.
-struct Streams<C> {
-    q: C,
-    dout: C,
-    /// Address of this thread's row of lse, or of delta.
-    stats: u64,
-}
-
-impl<C> Streams<C> {
-    /// Those of the tile's query head, from `row` on.
-    #[inline(always)]
-    fn new<T: Tile>(params: &BackwardParams, work: &WorkTile, row: u32) -> Self
-    where
-        C: TileCopy<T::HeadDim>,
-    {
-        const { assert!(T::THREADS >= 2 * T::STEP) };
-        let thread = index::reread_thread();
-        let stats = if thread < T::STEP { params.attention.lse } else { params.delta };
-        let [q, dout] = queries::<T>(params, work, row);
-        Self {
-            q: C::new::<T::Element>(&q),
-            dout: C::new::<T::Element>(&dout),
-            stats: stats + 4 * work.lse_index(&params.attention, row + thread % T::STEP),
-        }
-    }
-
-    /// Begins to copy a step of which `rows` rows exist. Of the others lse is −∞, so that every P is 0.
-    ///
-    /// # Safety
-    /// All threads of the block call this together, the rows are readable, and no thread reads the stage.
-    #[inline(always)]
-    unsafe fn copy<T: Tile>(&mut self, rows: u32, stage: Stage<T>)
-    where
-        C: TileCopy<T::HeadDim>,
-    {
-        // SAFETY: all threads are here, the rows are readable, and no thread reads the stage.
-        unsafe {
-            self.q.copy(rows, stage.q);
-            self.dout.copy(rows, stage.dout());
-            let thread = index::reread_thread();
-            if thread < 2 * T::STEP {
-                let target = stage.stats() + 4 * thread;
-                if thread % T::STEP < rows {
-                    cp_async::copy4(target, self.stats, 4);
-                } else {
-                    let absent = if thread < T::STEP { f32::NEG_INFINITY } else { 0.0 };
-                    shared::store_b32(target, absent.to_bits());
-                }
-            }
-        }
-        self.stats += 4 * T::STEP as u64;
-    }
-
-    /// Brings into place what this warp's copies brought.
-    ///
-    /// # Safety
-    /// As [`TileCopy::settle`].
-    #[inline(always)]
-    unsafe fn settle<T: Tile>(&self, stage: Stage<T>)
-    where
-        C: TileCopy<T::HeadDim>,
-    {
-        // SAFETY: all threads are here, after the stage's copies were waited for.
-        unsafe {
-            self.q.settle(stage.q);
-            self.dout.settle(stage.dout());
-        }
-    }
 }
 
 /// A thread's part of dK / softmax_scale and of dV, with one way of copying; dS is stored on the way. The
@@ -325,7 +128,7 @@ unsafe fn gradients<T: Tile, C: TileCopy<T::HeadDim>>(
             kept.write::<T>(params, work, (seen.first, end));
         }
         clear_columns::<T, C>(attention);
-        let [k, v] = owned::<T>(params, work, false);
+        let [k, v] = owned::<T>(params, work, keys_and_values(&params.attention));
         let (keys, rows) = (k.rows, index::unknown(T::OWNED));
         let (mut k, mut v) = (C::new::<T::Element>(&k), C::new::<T::Element>(&v));
         let mut row = 0;
@@ -429,7 +232,8 @@ unsafe fn differentiate<T: Tile>(
     // SAFETY: the tiles are written, with a barrier between, and all lanes are here.
     unsafe { mma::multiply_transposed::<T::Element, _, _>(&mut p, k_tile, lane.warp_row, stage.q, !0) };
     if !corner.all_see(attention, T::OWNED, T::STEP) {
-        hide::<T>(attention, &mut p, corner);
+        let near = corner.behind(lane.row(0), lane.column(0));
+        near.apply(attention, &mut p, |i, j| (8 * i as u32, 8 * (j / 2) as u32 + (j % 2) as u32));
     }
     // SAFETY: as above.
     unsafe {
@@ -468,24 +272,6 @@ unsafe fn differentiate<T: Tile>(
         m += 1;
     }
     (packed[0], packed[1])
-}
-
-/// Sets the scores of queries that do not see their key to −∞.
-#[inline(always)]
-fn hide<T: Tile>(attention: &AttentionParams, scores: &mut T::S, corner: MaskCorner) {
-    let lane = Lane::reread(T::S::ROWS);
-    let near = corner.behind(lane.row(0), lane.column(0));
-    let mut i = 0;
-    while i < T::S::ROWS {
-        let mut j = 0;
-        while j < T::S::COLS {
-            if near.hides(attention, 8 * i as u32, 8 * (j / 2) as u32 + (j % 2) as u32) {
-                scores[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
-    }
 }
 
 /// Stores a thread's part of dS of a step, of the `head`-th of those that the launch stores dS of.
@@ -527,7 +313,8 @@ unsafe fn store_ds<T: Tile>(
 #[inline(always)]
 unsafe fn store<T: Tile>(params: &BackwardParams, work: &WorkTile, dk: &T::Gradient, dv: &T::Gradient) {
     let tiles = owned_tiles::<T>();
-    let targets = owned::<T>(params, work, true);
+    let targets =
+        owned::<T>(params, work, [(params.dk, &params.dk_strides), (params.dv, &params.dv_strides)]);
     let lane = Lane::reread(T::S::ROWS);
     let stage = |tile: MmaTile<T::HeadDim>, gradient: &T::Gradient, factor: f32| {
         let mut i = 0;
