@@ -71,6 +71,7 @@ mod tests {
             multiprocessors: 1,
             shared_per_block: 0,
             shared_per_multiprocessor: 0,
+            memory_bandwidth: 0,
             memory,
         }
     }

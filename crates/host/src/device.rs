@@ -54,6 +54,8 @@ pub struct Device {
     pub shared_per_multiprocessor: usize,
     /// Bytes of memory in all.
     pub memory: u64,
+    /// Bytes that memory moves in a second, as its clock and width have it; 0 where that is not known.
+    pub memory_bandwidth: u64,
 }
 
 impl Device {
@@ -80,7 +82,8 @@ impl Device {
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let limits = |device: &Self| {
             let shared = (device.shared_per_block, device.shared_per_multiprocessor);
-            (device.backend, device.compute_capability, device.multiprocessors, shared)
+            let memory = device.memory_bandwidth;
+            (device.backend, device.compute_capability, device.multiprocessors, shared, memory)
         };
         limits(self) == limits(other) && self.name == other.name
     }

@@ -11,6 +11,9 @@ use crate::{BackendKind, Device, Element, Error, Operation, Plan, Result};
 /// Shared memory of a block on Hopper (CUDA C++ Programming Guide, technical specifications).
 const SHARED_PER_BLOCK: usize = 227 * 1024;
 
+/// Bytes that an H200's memory moves in a second (its datasheet).
+const BANDWIDTH: u64 = 4_800_000_000_000;
+
 /// Runs GPU kernels on the CPU, one coroutine per GPU thread, in an order that a seed decides.
 #[derive(Clone, Debug)]
 pub struct Sim {
@@ -30,6 +33,7 @@ impl Sim {
             shared_per_block: SHARED_PER_BLOCK,
             shared_per_multiprocessor: SHARED_PER_BLOCK + 1024,
             memory: u64::MAX,
+            memory_bandwidth: BANDWIDTH,
         };
         Self::of_device(device, seed)
     }

@@ -9,7 +9,7 @@ use fa_kernels::ptx::tma;
 use super::packed::{self, Copies};
 use super::pairs::{self, Pair};
 use super::plan::owns_keys;
-use super::stored::{self, Part, Stored};
+use super::stored::{self, Blocks, Stored};
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
@@ -54,8 +54,8 @@ pub struct LaunchDetails {
     pub(super) copies: Copies,
     /// How dS is stored, if it is.
     pub(super) stored: Option<Stored>,
-    /// Which tiles it computes then.
-    pub(super) part: Part,
+    /// The blocks that compute its tiles.
+    pub(super) blocks: Blocks,
     /// Which heads it is for, where dS passes from one launch to the next.
     pub(super) pair: Option<Pair>,
 }
@@ -78,7 +78,7 @@ pub(crate) fn params(
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let LaunchDetails { copies, stored, part, pair } = &details;
+    let LaunchDetails { copies, stored, blocks, pair } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
         return Ok(Params::Pack(pack_params(sources, copies, target)));
@@ -87,7 +87,7 @@ pub(crate) fn params(
     let mut params = plain_params(problem, addresses)?;
     if let Some(stored) = stored {
         let counters = details.stored_at(forward, addresses.forward.workspace);
-        params.tickets = stored.tickets(forward, part, counters);
+        params.tickets = stored.tickets(forward, *blocks, counters);
         params.ds = stored.layout(forward, counters + stored.bytes_before_ds(forward));
     }
     if let Some(pair) = *pair {

@@ -11,7 +11,7 @@ use self::kernel::{
 use super::launch::LaunchDetails;
 use super::packed;
 use super::pairs;
-use super::stored::{self, Part, Storage, Stored, Tiles};
+use super::stored::{self, Storage, Stored, Tiles};
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -285,7 +285,7 @@ fn launches(
     let details = LaunchDetails { copies, stored, ..LaunchDetails::default() };
     let (paired, single): (Vec<_>, Vec<_>) = entries.iter().partition(|it| pairs::is_of_pair(it.algorithm));
     for entry in single {
-        plan.launches.extend(launches_of(problem, device, entry, details)?);
+        plan.launches.push(launch_of(problem, device, entry, details)?);
     }
     for (pair, entry) in of_pairs.iter().flat_map(|pair| paired.iter().map(move |entry| (*pair, entry))) {
         let grid = checked_grid(pairs::blocks(forward, entry, pair))?;
@@ -309,19 +309,18 @@ fn way_reason(way: &[Algorithm]) -> Option<&'static str> {
     })
 }
 
-/// The launches of an entry: several, where dS of all key/value heads does not fit.
-fn launches_of(
+/// The launch of an entry.
+fn launch_of(
     problem: &BackwardProblem,
     device: &Device,
     entry: &'static Entry,
     details: LaunchDetails,
-) -> Result<Vec<Launch<BackwardProblem>>> {
+) -> Result<Launch<BackwardProblem>> {
     let Some(stored) = details.stored.filter(|_| entry.algorithm.stores_ds()) else {
-        return Ok(vec![Launch { details, ..Launch::new(entry, grid(problem, entry)?) }]);
+        return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) });
     };
-    let launch =
-        |part: Part| Launch { details: LaunchDetails { part, ..details }, ..Launch::new(entry, part.blocks) };
-    Ok(stored.parts(problem.forward(), device).into_iter().map(launch).collect())
+    let blocks = stored.blocks(problem.forward(), device);
+    Ok(Launch { details: LaunchDetails { blocks, ..details }, ..Launch::new(entry, blocks.all) })
 }
 
 /// Blocks of a launch whose blocks have one tile each.

@@ -5,8 +5,6 @@ mod choice;
 mod division;
 mod estimate;
 
-use std::ops::Range;
-
 use fa_kernels::attention::stored_ds::{GRANULE, PANEL, PIECE, ROW_BYTES};
 use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
@@ -73,62 +71,34 @@ impl Tiles {
     }
 }
 
-/// Which queries of how many key/value heads are one unit of which dS is stored, of how many units at a time,
-/// and of how many heads a launch computes all gradients.
+/// Which queries of a key/value head are one unit of which dS is stored, of how many units at a time, and how
+/// many heads take turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
     /// Units at a time.
     pub(super) ring: usize,
     pub(super) division: Division,
     tiles: Tiles,
-    /// Key/value heads of a launch; the last has what is left.
-    heads_of_launch: usize,
+    /// Key/value heads that take turns, unit after unit; the last of them are what is left.
+    heads_of_round: usize,
 }
 
-/// The tiles of keys and of queries of a launch that computes gradients, and how many blocks it has for them.
+/// Blocks of the launch that computes gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
-    launch: u32,
-    /// The first and one past the last tile of keys.
-    keys: [u32; 2],
-    /// Those of queries.
-    queries: [u32; 2],
-    /// Blocks.
-    pub(super) blocks: u32,
+pub(super) struct Blocks {
+    pub(super) all: u32,
     /// Those of them that take tiles of queries alone.
-    query_blocks: u32,
+    of_queries: u32,
 }
 
 impl Stored {
-    /// Its launches: each of some key/value heads, all of whose gradients it computes. All tiles are below
-    /// 2^31.
-    pub(super) fn parts(&self, forward: &Problem, device: &Device) -> Vec<Part> {
+    /// Its blocks. All tiles are below 2^31.
+    pub(super) fn blocks(&self, forward: &Problem, device: &Device) -> Blocks {
+        // There are tiles of both kinds.
+        let all = self.tiles(forward).min(device.multiprocessors.max(2).into()) as u32;
         let share = Estimate::new(forward, device).share_of_queries(self);
-        let (of_keys, of_queries) = self.tiles_of_unit(forward);
-        let first_of_queries = self.units(forward) * of_keys;
-        let part = |(launch, heads): (usize, Range<usize>)| {
-            let units = heads.start * self.units_of_head(forward)..heads.end * self.units_of_head(forward);
-            let keys = [units.start * of_keys, units.end * of_keys];
-            let queries = [units.start, units.end].map(|unit| first_of_queries + unit * of_queries);
-            let tiles = keys[1] - keys[0] + queries[1] - queries[0];
-            // There are tiles of both kinds.
-            let blocks = tiles.min(device.multiprocessors.max(2) as usize) as u32;
-            let query_blocks = (f64::from(blocks) * share).round() as u32;
-            Part {
-                launch: launch as u32,
-                keys: keys.map(|tile| tile as u32),
-                queries: queries.map(|tile| tile as u32),
-                blocks,
-                query_blocks: query_blocks.clamp(1, blocks - 1),
-            }
-        };
-        self.launches(forward).enumerate().map(part).collect()
-    }
-
-    /// The key/value heads of each launch.
-    fn launches(&self, forward: &Problem) -> impl Iterator<Item = Range<usize>> {
-        let (all, heads) = (kv_heads(forward), self.heads_of_launch);
-        (0..all).step_by(heads).map(move |first| first..all.min(first + heads))
+        let of_queries = (f64::from(all) * share).round() as u32;
+        Blocks { all, of_queries: of_queries.clamp(1, all - 1) }
     }
 
     /// Units of a key/value head.
@@ -147,17 +117,16 @@ impl Stored {
         (self.tiles.of_keys(forward), heads * rows.min(forward.seqlen_q()).div_ceil(self.tiles.queries))
     }
 
-    /// In how many launches its tiles are computed, and by how many blocks.
+    /// By how many blocks its tiles are computed, and in which order.
     pub(super) fn reason(&self, forward: &Problem, device: &Device) -> String {
-        let parts = self.parts(forward, device);
-        // There are heads.
-        let Part { blocks, query_blocks, .. } = parts[0];
-        let launches = match parts.len() {
-            1 => "one launch".to_owned(),
-            launches => format!("{launches} launches, each for {} key/value heads,", self.heads_of_launch),
+        let Blocks { all, of_queries } = self.blocks(forward, device);
+        let turns = if self.units_of_head(forward) > 1 {
+            format!("; {} key/value heads at a time take turns", self.heads_of_round)
+        } else {
+            String::new()
         };
         format!(
-            "{launches} of {blocks} blocks that take tiles as they come: {query_blocks} of queries alone, the others first of keys"
+            "one launch of {all} blocks that take tiles as they come: {of_queries} of queries alone, the others first of keys{turns}"
         )
     }
 
@@ -175,36 +144,32 @@ impl Stored {
         format!("dS of {ring} of {all} {of} at a time is stored, {} bytes", self.limited_bytes(forward))
     }
 
-    /// All tiles of all launches.
+    /// All tiles.
     pub(super) fn tiles(&self, forward: &Problem) -> u128 {
         let (of_keys, of_queries) = self.tiles_of_unit(forward);
         self.units(forward) as u128 * (of_keys as u128 + of_queries as u128)
     }
 
-    /// The tickets of a launch in a workspace whose counters begin at this address; of none for the first
-    /// launch, which writes tiles down.
-    pub(super) fn tickets(&self, forward: &Problem, part: &Part, counters: u64) -> Tickets {
-        let tiles = counters + self.counter_bytes(forward);
-        // The plan checked that all tiles are below 2^31, and so are units and launches.
+    /// The tickets of the launch that has these blocks, in a workspace whose counters begin at this address;
+    /// of none for the first launch, which writes tiles down.
+    pub(super) fn tickets(&self, forward: &Problem, blocks: Blocks, counters: u64) -> Tickets {
+        // The plan checked that all tiles are below 2^31, and so are units.
         Tickets {
             counters,
-            tiles,
+            tiles: counters + self.counter_bytes(forward),
             carried: counters + self.bytes_before_carried(forward),
-            launch: part.launch,
-            of_keys: part.keys,
-            of_queries: part.queries,
-            query_blocks: part.query_blocks,
+            query_blocks: blocks.of_queries,
             ..self.all_tickets(forward)
         }
     }
 
-    /// What the tickets of all launches have alike.
+    /// The tickets of any launch in any workspace.
     fn all_tickets(&self, forward: &Problem) -> Tickets {
         let Division { heads, rows } = self.division;
         let (of_keys, of_queries) = self.tiles_of_unit(forward);
         Tickets {
             heads: kv_heads(forward) as u32,
-            heads_of_launch: self.heads_of_launch as u32,
+            heads_of_round: self.heads_of_round as u32,
             units_of_head: self.units_of_head(forward) as u32,
             unit_heads: heads as u32,
             unit_rows: rows as u32,
@@ -213,7 +178,6 @@ impl Stored {
             query_tiles: (of_queries / heads) as u32,
             key_rows: self.tiles.keys as u32,
             query_rows: self.tiles.queries as u32,
-            launches: self.launches(forward).count() as u32,
             ..Tickets::default()
         }
     }
@@ -238,10 +202,10 @@ impl Stored {
         self.bytes_before_carried(forward).saturating_add(self.carried_bytes(forward))
     }
 
-    /// Bytes of dK and dV between units, of a launch.
+    /// Bytes of dK and dV between units, of heads that take turns.
     fn carried_bytes(&self, forward: &Problem) -> u64 {
         let of_head = self.division.carried_bytes(forward, &self.tiles);
-        of_head.saturating_mul(self.heads_of_launch as u64)
+        of_head.saturating_mul(self.heads_of_round as u64)
     }
 
     /// Bytes of dS, and of dK and dV between units.
@@ -273,7 +237,7 @@ impl Stored {
 pub(super) fn most_bytes_before_carried(forward: &Problem) -> u64 {
     let (step, queries) = (PANEL as usize, GRANULE as usize);
     let tiles = Tiles { step, keys: step, queries, carried_bytes: 0 };
-    let stored = Stored { ring: 1, division: Division::LEAST, tiles, heads_of_launch: 1 };
+    let stored = Stored { ring: 1, division: Division::LEAST, tiles, heads_of_round: kv_heads(forward) };
     stored.bytes_before_carried(forward)
 }
 

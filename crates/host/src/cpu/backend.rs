@@ -18,6 +18,7 @@ pub(crate) fn device() -> Device {
         shared_per_block: 0,
         shared_per_multiprocessor: 0,
         memory: available_bytes().try_into().unwrap_or(u64::MAX),
+        memory_bandwidth: 0,
     }
 }
 

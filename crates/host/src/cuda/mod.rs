@@ -242,6 +242,9 @@ fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
             needed: dotted(least),
         });
     }
+    // kHz, and bits that move twice in a clock.
+    let memory_clock = get(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?.max(0) as u64;
+    let memory_width = get(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?.max(0) as u64;
     Ok(Device {
         backend: BackendKind::Cuda,
         driver: format!("CUDA {} driver", driver::version_name(cuda_version)),
@@ -251,6 +254,7 @@ fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
         shared_per_multiprocessor: get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?
             as usize,
         memory: check("cuDeviceTotalMem", context.total_mem())? as u64,
+        memory_bandwidth: 2 * 1000 * memory_clock * memory_width / 8,
         name,
     })
 }

@@ -202,6 +202,35 @@ fn parts_of_a_head_give_the_bits_of_a_whole_one() {
     }
 }
 
+/// Where heads take turns, those behind them take the memory of their sums, and shorter sequences have none.
+#[test]
+fn sums_of_later_heads_wait_for_those_before() {
+    let tensors = {
+        let layout = TensorLayout::bshd(1, 1302, 1, 40);
+        Tensors { q: layout, k: layout, v: layout, o: layout }
+    };
+    let offsets = [0, 520, 522, 900, 901, 1302];
+    for (seed, causal) in [(0, false), (1, true), (2, false), (3, true)] {
+        let options = Options { causal, ..Options::default() };
+        let problem = Problem::varlen(tensors, DType::F16, options, &offsets, &offsets).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let made = Made::<f16>::new(problem, layouts, 7);
+        // Sums of one head, or of two, and dS of one unit.
+        for heads in [1, 2] {
+            let limit = heads * 5 * 128 * 2 * 64 * 4 + 4 * 640 * 128;
+            let request = BackwardRequest {
+                unit_rows: Some(256),
+                workspace_limit: Some(limit),
+                ..with(Some(BackwardKernel::BackwardSm90))
+            };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            let (reasons, turns) = (ran.plan.reasons(), format!("; {heads} key/value heads at a time"));
+            assert!(reasons.iter().any(|reason| reason.contains(&turns)), "{reasons:?}");
+            assert!(ran.report(&made).passed(), "{causal} {heads}: {}", ran.report(&made));
+        }
+    }
+}
+
 /// Of three panels of queries the second step of two panels has one, and its rows are nobody else's.
 #[test]
 fn steps_of_two_panels_give_the_bits_of_steps_of_one() {

@@ -44,13 +44,13 @@ pub struct BackwardParams {
     pub dsinks: u64,
     /// Sequences that a sink is for: all, or 1 where each has its own.
     pub sequences_of_sink: u32,
-    /// The tiles of a launch that computes all gradients.
+    /// The tiles of the launch that computes all gradients.
     pub tickets: Tickets,
 }
 
-/// The tiles of launches that compute all gradients, as `attention::backward_tiles` says, and in which order
-/// blocks take them. A unit is a key/value head of a sequence with its query heads, or with one of them, or
-/// with some queries of that one: tiles of keys, which store dS, and tiles of queries.
+/// The tiles of the launch that computes all gradients, as `attention::backward_tiles` says, and in which
+/// order blocks take them. A unit is a key/value head of a sequence with its query heads, or with one of
+/// them, or with some queries of that one: tiles of keys, which store dS, and tiles of queries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tickets {
@@ -58,12 +58,12 @@ pub struct Tickets {
     pub counters: u64,
     /// Tiles of [`Self::TILE_BYTES`] each, those of keys first, from a multiple of 16 on.
     pub tiles: u64,
-    /// dK and dV of tiles of keys whose head has further units, from a multiple of 16 on.
+    /// dK and dV of tiles of keys of a round whose head has further units, from a multiple of 16 on.
     pub carried: u64,
     /// Key/value heads of all sequences.
     pub heads: u32,
-    /// Those of a launch; the last launch may have fewer.
-    pub heads_of_launch: u32,
+    /// Those of a round, which take turns; the last round may have fewer.
+    pub heads_of_round: u32,
     /// Units of a key/value head: for each run of query heads one for each run of queries.
     pub units_of_head: u32,
     /// Query heads of a unit.
@@ -81,15 +81,7 @@ pub struct Tickets {
     pub key_rows: u32,
     /// Rows of a tile of queries.
     pub query_rows: u32,
-    /// Launches that take tickets.
-    pub launches: u32,
-    /// Which of them this is.
-    pub launch: u32,
-    /// The first and one past the last tile of keys of this launch.
-    pub of_keys: [u32; 2],
-    /// Those of queries.
-    pub of_queries: [u32; 2],
-    /// Blocks of this launch that take tiles of queries alone.
+    /// Blocks that take tiles of queries alone.
     pub query_blocks: u32,
 }
 
@@ -100,25 +92,39 @@ impl Tickets {
     /// Bytes of a tile.
     pub const TILE_BYTES: u64 = 80;
 
-    /// Counters of a launch: of blocks that have arrived, and of tickets of both kinds.
-    const OF_LAUNCH: u32 = 3;
+    /// Counters of blocks that have arrived, and of tickets of both kinds.
+    const ARRIVALS: u32 = 3;
 
-    /// Units of all launches.
+    /// All units.
     #[inline(always)]
     pub const fn units(&self) -> u32 {
         self.heads * self.units_of_head
     }
 
-    /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several
-    /// units, one for each tile of keys of a head, of units in which it is done; and those of launches.
-    pub const fn counter_count(&self) -> u32 {
-        self.arrivals_of(self.launches)
+    /// All tiles of keys.
+    #[inline(always)]
+    pub const fn all_of_keys(&self) -> u32 {
+        self.units() * self.key_tiles
     }
 
-    /// The counter of the units in which the `tile`-th tile of keys of a head is done.
+    /// All tiles.
     #[inline(always)]
-    pub const fn units_done(&self, head: u32, tile: u32) -> u32 {
-        2 * self.units() + head * self.key_tiles + tile
+    pub const fn all_tiles(&self) -> u32 {
+        self.units() * (self.key_tiles + self.query_tiles * self.unit_heads)
+    }
+
+    /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several
+    /// units, one for each tile of keys of a round, of units in which it is done; and those of blocks and
+    /// tickets.
+    pub const fn counter_count(&self) -> u32 {
+        self.arrivals() + Self::ARRIVALS
+    }
+
+    /// The counter of the units in which the `column`-th tile of keys of its round is done; rounds before
+    /// count too.
+    #[inline(always)]
+    pub const fn units_done(&self, column: u32) -> u32 {
+        2 * self.units() + column
     }
 
     /// Address of a counter.
@@ -133,16 +139,11 @@ impl Tickets {
         self.tiles + Self::TILE_BYTES * tile as u64
     }
 
-    /// This launch's counter of blocks that have arrived.
+    /// The counter of blocks that have arrived; behind it are those of tickets.
     #[inline(always)]
     pub const fn arrivals(&self) -> u32 {
-        self.arrivals_of(self.launch)
-    }
-
-    #[inline(always)]
-    const fn arrivals_of(&self, launch: u32) -> u32 {
-        let tiles = if self.units_of_head > 1 { self.heads * self.key_tiles } else { 0 };
-        2 * self.units() + tiles + Self::OF_LAUNCH * launch
+        let tiles = if self.units_of_head > 1 { self.heads_of_round * self.key_tiles } else { 0 };
+        2 * self.units() + tiles
     }
 
     /// Whether the block that arrives as the `arrived`-th of `blocks` takes tiles of keys: the first does,

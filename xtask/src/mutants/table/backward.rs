@@ -314,8 +314,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "backward_carried",
             "the second unit of a tile of keys begins with 0",
-            "slots.units_before() > 0",
-            "slots.units_before() > 1",
+            "if slots.began_before() {",
+            "if false {",
         )],
     },
     Family {
@@ -384,8 +384,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_tiles_ring",
                 "dS is overwritten before its queries are done",
-                "unit.of_launch >= tickets.ring",
-                "unit.of_launch > tickets.ring",
+                "unit.number >= tickets.ring",
+                "unit.number > tickets.ring",
             ),
             defect(
                 "backward_tiles_empty",
@@ -396,20 +396,20 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_tiles_slot",
                 "a unit's dS does not take the place of an earlier one's",
-                "unit.of_launch % tickets.ring * tickets.unit_heads",
-                "unit.of_launch * tickets.unit_heads",
+                "unit.number % tickets.ring * tickets.unit_heads",
+                "unit.number * tickets.unit_heads",
             ),
             defect(
                 "backward_tiles_before",
                 "a tile of keys forgets its units with query heads before",
-                "runs_before + run - first_run",
+                "unit.part / runs * runs_seen + run - first_run",
                 "run - first_run",
             ),
             defect(
                 "backward_tiles_goes_on",
                 "a tile of keys ends with its first query head",
-                "!(of_last_heads && run == last_run)",
-                "run != last_run",
+                "tickets.units_of_head / runs * runs_seen,",
+                "runs_seen,",
             ),
         ],
     },

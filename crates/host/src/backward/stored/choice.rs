@@ -28,8 +28,8 @@ pub(in crate::backward) fn fastest(
     let estimate = Estimate::new(forward, device);
     let of_units = |unit_rows: Option<usize>| {
         let ways = division::all(forward, unit_rows).into_iter().flat_map(|division| {
-            let launches = 0..=kv_heads(forward).ilog2() + 1;
-            launches.filter_map(move |halved| Stored::within(forward, (division, tiles), halved, limit))
+            let rounds = rounds(forward, device, (division, tiles));
+            rounds.filter_map(move |heads| Stored::within(forward, (division, tiles), heads, limit))
         });
         let timed = ways.map(|stored| (estimate.stored(&stored), stored));
         timed.min_by(|(a, _), (b, _)| a.total_cmp(b))
@@ -39,20 +39,33 @@ pub(in crate::backward) fn fastest(
     (!twice || cycles < estimate.recomputed()).then_some(stored)
 }
 
+/// How many key/value heads might take turns: all where each is one unit. Else so many that their tiles of
+/// keys are twice as many as blocks, which seldom wait for one another then, or a half, a quarter, and so on.
+fn rounds(
+    forward: &Problem,
+    device: &Device,
+    (division, tiles): (Division, Tiles),
+) -> impl Iterator<Item = usize> {
+    let heads = kv_heads(forward);
+    let enough = (2 * device.multiprocessors as usize).div_ceil(tiles.of_keys(forward).max(1));
+    let most = if division.units(forward) > 1 { heads.min(enough.max(1)) } else { heads };
+    let halves = std::iter::successors(Some(most), |&heads| (heads > 1).then_some(heads.div_ceil(2)));
+    halves.take(if division.units(forward) > 1 { usize::MAX } else { 1 })
+}
+
 impl Stored {
-    /// Units of a division, with the key/value heads halved so often for a launch, and as many of them at a
-    /// time as there is room for; `None` where there is no room for one.
+    /// Units of a division, with so many key/value heads in a round, and as many of them at a time as there
+    /// is room for; `None` where there is no room for one.
     fn within(
         forward: &Problem,
         (division, tiles): (Division, Tiles),
-        halved: u32,
+        heads_of_round: usize,
         limit: u64,
     ) -> Option<Self> {
         let limit = limit.min(u64::from(PIECE) * u64::from(u32::MAX));
-        let heads_of_launch = kv_heads(forward).div_ceil(1 << halved);
-        let stored = Self { ring: 0, division, tiles, heads_of_launch };
+        let stored = Self { ring: 0, division, tiles, heads_of_round };
         let left = limit.checked_sub(stored.carried_bytes(forward))?;
-        let most = heads_of_launch * division.units(forward);
+        let most = stored.units(forward);
         let ring =
             usize::try_from(left / division.unit_bytes(forward, &tiles)).map_or(most, |ring| ring.min(most));
         (ring > 0).then_some(Self { ring, ..stored })
@@ -87,7 +100,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Query heads and queries of a unit, units at a time, and key/value heads of a launch.
+    /// Query heads and queries of a unit, units at a time, and key/value heads of a round.
     fn chosen(
         shape: (usize, usize, usize, usize),
         causal: bool,
@@ -98,7 +111,7 @@ mod tests {
         let stored =
             fastest(&problem, Sim::new(0).device(), tiles, (Storage { limit, unit_rows: None }, true))?;
         assert!(stored.limited_bytes(problem.forward()) <= limit);
-        Some((stored.division.heads, stored.division.rows, stored.ring, stored.heads_of_launch))
+        Some((stored.division.heads, stored.division.rows, stored.ring, stored.heads_of_round))
     }
 
     #[test]
@@ -108,15 +121,31 @@ mod tests {
         assert_eq!(chosen((16, 1024, 16, 16), full, limit), Some((1, 1024, 256, 256)));
         assert_eq!(chosen((4, 4096, 16, 16), full, limit), Some((1, 4096, 16, 64)));
         // Else runs of queries, or query heads that share keys one by one.
-        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 2048, 8, 32)));
-        assert_eq!(chosen((1, 16_384, 16, 16), full, limit), Some((1, 2048, 4, 16)));
-        assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), Some((1, 2048, 4, 16)));
-        assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 12, 32)));
+        assert_eq!(chosen((2, 8192, 16, 16), full, limit), Some((1, 4096, 7, 5)));
+        assert_eq!(chosen((1, 16_384, 16, 16), full, limit), Some((1, 2048, 7, 3)));
+        assert_eq!(chosen((1, 16_384, 16, 16), causal, limit), None);
+        assert_eq!(chosen((4, 4096, 32, 8), causal, limit), Some((1, 4096, 14, 9)));
         assert_eq!(chosen((1, 4096, 8, 1), causal, limit), Some((1, 4096, 8, 1)));
         // Units of so few queries as fit beside so many keys cost more than scores that are computed twice.
         assert_eq!(chosen((1, 131_072, 16, 16), full, limit), None);
         // Units that would fit are too short.
         assert_eq!(chosen((4, 4096, 16, 16), full, 33 << 20), None);
+    }
+
+    #[test]
+    fn where_memory_is_slow_scores_are_computed_twice() {
+        let layout = TensorLayout::bshd(4, 4096, 32, 64);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let problem = BackwardProblem::like(problem).unwrap();
+        let tiles = Tiles::of_problem(problem.forward(), Algorithm::BackwardKeysDsSm90).unwrap();
+        let is_stored = |memory_bandwidth| {
+            let device = Device { memory_bandwidth, ..Sim::new(0).device().clone() };
+            let storage = Storage { limit: DEFAULT_WORKSPACE_LIMIT, unit_rows: None };
+            fastest(&problem, &device, tiles, (storage, true)).is_some()
+        };
+        // An H200's, and an H100's; 0 is not known.
+        assert_eq!([4_800, 3_350, 0].map(|gb| is_stored(gb * 1_000_000_000)), [true, false, true]);
     }
 
     #[test]
@@ -130,7 +159,7 @@ mod tests {
             assert_eq!(stored.is_some(), least_bytes(forward, &tiles) <= limit);
             let Some(stored) = stored else { continue };
             let bytes = |ring| Stored { ring, ..stored }.limited_bytes(forward);
-            let all = stored.heads_of_launch * stored.units_of_head(forward);
+            let all = stored.units(forward);
             assert!(bytes(stored.ring) <= limit, "{shape:?} {stored:?}");
             assert!(stored.ring == all || bytes(stored.ring + 1) > limit, "{shape:?} {stored:?}");
         }

@@ -32,7 +32,7 @@ pub(super) unsafe fn restore<T: Tile>(
     which: u32,
 ) -> T::Gradient {
     let mut gradient = T::Gradient::ZERO;
-    if slots.units_before() > 0 {
+    if slots.began_before() {
         let address = address(params, slots, which);
         let mut first = 0;
         while first < T::Gradient::LEN {

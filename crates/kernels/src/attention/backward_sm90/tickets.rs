@@ -81,7 +81,7 @@ impl<T: Tile> TileSlots<T> {
         let wait = |counter, awaited| unsafe {
             global::wait_at_least(params.tickets.counter(self.word(counter)), awaited);
         };
-        let (awaited, before) = (self.word(tiles::AWAITED + 1), self.units_before());
+        let (awaited, before) = (self.word(tiles::AWAITED + 1), self.word(tiles::PLACE) / 4);
         if before > 0 {
             wait(tiles::UNITS_DONE, before);
         }
@@ -91,19 +91,19 @@ impl<T: Tile> TileSlots<T> {
         }
     }
 
-    /// Units that the tile of keys at hand was in before: that have left dK and dV of it.
+    /// Whether the tile of keys at hand was in units before this one: they have left dK and dV of it.
     #[inline(always)]
-    pub(super) fn units_before(&self) -> u32 {
-        self.word(tiles::PLACE) / 2
+    pub(super) fn began_before(&self) -> bool {
+        self.word(tiles::PLACE) & tiles::BEGAN_BEFORE != 0
     }
 
     /// Whether the tile of keys at hand is in units behind this one: who go on with dK and dV of it.
     #[inline(always)]
     pub(super) fn goes_on(&self) -> bool {
-        !self.word(tiles::PLACE).is_multiple_of(2)
+        self.word(tiles::PLACE) & tiles::GOES_ON != 0
     }
 
-    /// Which tile of keys of its launch's heads the one at hand is.
+    /// Which tile of keys of its round's heads the one at hand is.
     #[inline(always)]
     pub(super) fn column(&self) -> u32 {
         self.word(tiles::COLUMN)
@@ -224,7 +224,8 @@ unsafe fn count_in(tickets: &Tickets, slot: u32) {
 /// The slot is this thread's; `tickets` is valid.
 #[inline(always)]
 unsafe fn take(tickets: &Tickets, kind: u32, slot: u32) -> bool {
-    let [first, end] = if kind == OF_KEYS { tickets.of_keys } else { tickets.of_queries };
+    let all_of_keys = tickets.all_of_keys();
+    let (first, end) = if kind == OF_KEYS { (0, all_of_keys) } else { (all_of_keys, tickets.all_tiles()) };
     loop {
         // SAFETY: blocks access counters by atomics alone, tiles are written, and the slot is this thread's.
         unsafe {
