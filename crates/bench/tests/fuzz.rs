@@ -71,6 +71,24 @@ fn a_problem_can_be_run_alone() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("planned; too large to be run here"));
 }
 
+/// A row that sees two keys and a sink, whose O is between two numbers of bf16 and rounded one way in half of
+/// its columns; and one that sees two keys that are alike, of which dropout keeps one.
+#[test]
+fn dq_is_not_held_to_the_luck_of_a_computation_that_stores_no_o() {
+    let of_sink = r#"{"backward":{"forward":{"dtype":"bf16","head_dim":147,"scores":"equal",
+        "seed":"8909945958963882778","sequences":[[0,0],[0,0],[0,1],[3,11]],"sinks":"all","values":"mean-one",
+        "window":[0,1]}}}"#;
+    let of_dropout = r#"{"backward":{"forward":{"batch":2,"dropout":0.8999999761581421,"dtype":"f16",
+        "group":2,"head_dim":79,"kv_heads":5,"kv_seq":3,"scores":"equal","seed":"2315569956421457600","seq":7,
+        "softcap":5.0,"values":"mean-one","window":[null,0]}}}"#;
+    for problem in [of_sink, of_dropout] {
+        for backend in ["cpu", "sim"] {
+            let output = fa_bench(&["fuzz", "--backend", backend, "--problem", problem]);
+            assert!(output.status.success(), "{output:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_asked_for_wrongly_is_refused_in_a_line() {
     for (line, message) in [

@@ -58,33 +58,34 @@ impl Accuracy {
     ///
     /// The rule of FlashAttention's tests for gradients (`hopper/test_flash_attn.py`): as for an output, but
     /// with a softcap, whose slope loses digits to cancellation, three times the plain computation's error in
-    /// place of twice. Four times `rounding` is added: how far one relative rounding to fp32 of each
-    /// intermediate, and one of O to the storage type, moves an element.
+    /// place of twice; and no less than `stored`, what storing intermediates that the plain computation does
+    /// not have, or rounds by luck, costs. Four times `rounding` is added: how far one relative rounding to
+    /// fp32 of each intermediate, and one of O to the storage type, moves an element.
     ///
     /// # Panics
     /// When the three differ in length.
     pub fn of_gradient<T: Element>(
         found: &[T],
-        (exact, rounding): (&[f64], f64),
+        (exact, stored, rounding): (&[f64], f64, f64),
         standard: &[T],
         softcap: bool,
     ) -> Self {
         let factor = if softcap { 3.0 } else { 2.0 };
-        Self::beside(found, exact, standard, (factor, 0.0, GRADIENT_ROUNDINGS * rounding))
+        Self::beside(found, exact, standard, (factor, stored, GRADIENT_ROUNDINGS * rounding))
     }
 
-    /// At most `factor` times the plain computation's error and what storing costs twice, or `by_chance`
-    /// where both are lucky, and `rounding`.
+    /// At most `factor` times the plain computation's error and what storing the result costs twice, or
+    /// `stored`, what storing results and intermediates costs, where both are lucky; and `rounding`.
     fn beside<T: Element>(
         found: &[T],
         exact: &[f64],
         standard: &[T],
-        (factor, by_chance, rounding): (f64, f64, f64),
+        (factor, stored, rounding): (f64, f64, f64),
     ) -> Self {
         let wide = |values: &[T]| values.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>();
         let (standard_error, _) = compare(&wide(standard), exact);
         let storage = exact.iter().map(|&exact| storage_error::<T>(exact)).fold(0.0, f64::max);
-        let bound = by_chance.max(factor * standard_error + 2.0 * storage) + rounding;
+        let bound = stored.max(factor * standard_error + 2.0 * storage) + rounding;
         Self::new(&wide(found), exact, Some(standard_error), bound)
     }
 

@@ -130,18 +130,18 @@ impl<T: Element> ExpectedGradients<T> {
     ) -> GradientReport {
         let found = problem.gather(found, &self.heads);
         let softcap = problem.forward().softcap() != 0.0;
-        let (Exact { gradients: exact, rounding }, standard) = (&self.exact, &self.standard);
-        let of = |found: &[T], exact: &[f64], standard: &[T], rounding| {
-            Accuracy::of_gradient(found, (exact, rounding), standard, softcap)
+        let (Exact { gradients: exact, rounding, dq_stored }, standard) = (&self.exact, &self.standard);
+        let of = |found: &[T], exact: &[f64], standard: &[T], stored, rounding| {
+            Accuracy::of_gradient(found, (exact, stored, rounding), standard, softcap)
         };
         GradientReport {
-            dq: of(&found.dq, &exact.dq, &standard.dq, rounding[0]),
-            dk: of(&found.dk, &exact.dk, &standard.dk, rounding[1]),
-            dv: of(&found.dv, &exact.dv, &standard.dv, rounding[2]),
+            dq: of(&found.dq, &exact.dq, &standard.dq, *dq_stored, rounding[0]),
+            dk: of(&found.dk, &exact.dk, &standard.dk, 0.0, rounding[1]),
+            dv: of(&found.dv, &exact.dv, &standard.dv, 0.0, rounding[2]),
             dsinks: dsinks.map(|dsinks| {
                 let dsinks: Vec<_> = self.sinks.iter().map(|sink| dsinks[sink.index]).collect();
                 let (exact, standard) = &self.of_sinks;
-                Accuracy::of_gradient(&dsinks, (&exact.gradients, exact.rounding), standard, softcap)
+                Accuracy::of_gradient(&dsinks, (&exact.gradients, 0.0, exact.rounding), standard, softcap)
             }),
         }
     }

@@ -40,13 +40,30 @@ impl<T> Gradients<T> {
     }
 }
 
-/// Gradients in f64, and how far one relative rounding to fp32 of each intermediate moves an element of dQ,
-/// dK and dV, at most and to first order; and beside that, about how far rounding O to the storage type does,
-/// which delta is made from. No computation in fp32 from a stored O can promise less.
+/// Gradients in f64, and how far roundings move them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exact {
     pub(crate) gradients: Gradients<f64>,
+    /// How far one relative rounding to fp32 of each intermediate moves an element of dQ, dK and dV, at most
+    /// and to first order; and beside that, about how far rounding O to the storage type does, which delta is
+    /// made from. No computation in fp32 from a stored O can promise less.
     pub(crate) rounding: [f64; 3],
+    /// How far storing O, dS and dQ moves an element of dQ, while they are normal numbers: the most of
+    ///
+    /// |softmax_scale · e · Σⱼ pⱼ tⱼ kⱼ| + u · √Σ_g (Σⱼ∈g |softmax_scale · dSⱼ kⱼ|)² + u · |dq|
+    ///
+    /// Here e = Σ (round(o) − o) · do is what the row's delta is off by, tⱼ the softcap's slope, and u the
+    /// storage type's unit roundoff. 0 for fp32.
+    ///
+    /// The plain computation makes delta from P and dP, and has no e. Where elements of O are all rounded in
+    /// one direction, e grows with their number and not with its square root: a sink that takes a little
+    /// from the mean of two rows of V turns all ties one way.
+    ///
+    /// Each dS is rounded once, by u · |dS| at most, and independently of the others, but for those of a
+    /// group g: numbers that are the same up to signs and powers of two are rounded by the same share, and
+    /// add up. With dropout that keeps one of two keys they are dS and −dS. The plain computation rounds both
+    /// alike, so that they cancel; with e they are no longer opposite, and may be a ulp apart.
+    pub(crate) dq_stored: f64,
 }
 
 /// Unit roundoff of fp32.
@@ -80,8 +97,9 @@ impl BackwardProblem {
     pub(crate) fn exact<T: Element>(&self, inputs: GradientInputs<'_, T>, heads: &[KvHead]) -> Exact {
         let mut all = Exact::default();
         for &head in heads {
-            let Exact { gradients, rounding } = HeadInputs::new(self, inputs, head).exact();
+            let Exact { gradients, rounding, dq_stored } = HeadInputs::new(self, inputs, head).exact();
             all.gradients.append(gradients);
+            all.dq_stored = all.dq_stored.max(dq_stored);
             all.rounding = std::array::from_fn(|index| all.rounding[index].max(rounding[index]));
         }
         all
@@ -138,6 +156,8 @@ struct OfStoredO {
     by_rounding: Vec<f64>,
     /// The same of the sink's part.
     of_sink: [f64; 2],
+    /// How far that, and storing dS and dQ, moves an element of dQ: [`Exact::dq_stored`] of a row.
+    dq: f64,
 }
 
 impl<'a> HeadInputs<'a> {
@@ -229,8 +249,9 @@ impl<'a> HeadInputs<'a> {
         let mut exact = Exact::default();
         let mut most = [0.0_f64; 3];
         let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-        for (row, moved, _) in rows {
+        for (row, moved, stored) in rows {
             most[0] = most[0].max(largest(&moved.dq));
+            exact.dq_stored = exact.dq_stored.max(stored.dq);
             exact.gradients.dq.extend(row.dq);
         }
         for ([dk, dk_moved], [dv, dv_moved]) in keys {
@@ -333,7 +354,32 @@ impl<'a> HeadInputs<'a> {
         let mut together = vec![0.0; problem.head_dim()];
         seen.zip(&by_chance).for_each(|(key, stored)| add(&mut together, &self.k[key], scale * stored));
         add_magnitude(&mut moved.dq, &together, 1.0);
-        (part, moved, OfStoredO { by_chance, by_rounding, of_sink })
+        let dq = self.dq_stored(&part, &by_rounding);
+        (part, moved, OfStoredO { by_chance, by_rounding, of_sink, dq })
+    }
+
+    /// [`Exact::dq_stored`] of a row whose delta, from the rounded O, moves each dS so far.
+    fn dq_stored(&self, row: &RowPart<f64>, by_rounding: &[f64]) -> f64 {
+        if self.stored <= ROUNDOFF {
+            return 0.0;
+        }
+        let scale = f64::from(self.problem.softmax_scale());
+        let mantissa = |&key: &usize| (row.ds[key] as f32).to_bits() << 9;
+        let mut keys: Vec<_> = (0..row.ds.len()).collect();
+        keys.sort_unstable_by_key(mantissa);
+        let [mut of_o, mut alike, mut squares] = [(); 3].map(|()| vec![0.0; row.dq.len()]);
+        for group in keys.chunk_by(|a, b| mantissa(a) == mantissa(b)) {
+            alike.fill(0.0);
+            for &key in group {
+                let k = &self.k[row.first + key];
+                add(&mut of_o, k, scale * ROUNDOFF * by_rounding[key]);
+                add_magnitude(&mut alike, k, scale * row.ds[key]);
+            }
+            add_square(&mut squares, &alike, self.stored);
+        }
+        let all = of_o.iter().zip(squares).zip(&row.dq);
+        all.map(|((of_o, square), dq)| of_o.abs() + square.sqrt() + self.stored * dq.abs())
+            .fold(0.0, f64::max)
     }
 
     /// About how far rounding O's elements to the storage type, independently of one another, moves delta,

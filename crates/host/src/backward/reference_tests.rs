@@ -1,6 +1,7 @@
 use super::*;
 use crate::forward::Dropout;
 use crate::{DType, Options, TensorLayout, Tensors, reference};
+use half::f16;
 
 /// Normal-like values, the same for the same seed.
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -186,4 +187,35 @@ fn samples_have_the_first_and_the_last_head() {
     assert_eq!(problem.sample(9), all);
     assert_eq!(problem.sample(2), [all[0], all[3]]);
     assert_eq!(problem.sample(1), [all[0]]);
+}
+
+/// Two keys that share a row evenly; O is between two numbers of fp16 in each column, and rounded down.
+#[test]
+fn what_storage_costs_dq_is_what_was_derived() {
+    let (columns, ulp) = (160, f16::EPSILON.to_f64());
+    let (qk, v) = (|rows| TensorLayout::bshd(1, rows, 1, 1), |rows| TensorLayout::bshd(1, rows, 1, columns));
+    let options = Options { softmax_scale: Some(0.5), ..Options::default() };
+    let problem = |dtype| {
+        let tensors = Tensors { q: qk(1), k: qk(2), v: v(2), o: v(1) };
+        BackwardProblem::like(Problem::new(tensors, dtype, options.clone()).unwrap()).unwrap()
+    };
+    let (q, k, dout) = ([f16::ZERO], [3.0, 1.0].map(f16::from_f32), vec![f16::ONE; columns]);
+    let values = [f16::ONE, f16::ONE + f16::EPSILON].map(|value| vec![value; columns]).concat();
+    let problem16 = problem(DType::F16);
+    let inputs = GradientInputs { q: &q, k: &k, v: &values, dout: &dout, dlse: None };
+    let exact = problem16.exact(inputs, &problem16.heads());
+    let (columns, u) = (columns as f64, DType::F16.roundoff());
+    // A column gives delta an error of half a ulp, and dS minus or plus a quarter of one.
+    let (e, ds) = (columns * ulp / 2.0, columns * ulp / 4.0);
+    assert_eq!(exact.gradients.dq, [0.5 * ds * (1.0 - 3.0)]);
+    let [of_o, of_ds, of_dq] = [0.5 * e * 0.5 * (3.0 + 1.0), u * 0.5 * ds * (3.0 + 1.0), u * ds];
+    assert!((exact.dq_stored / (of_o + of_ds + of_dq) - 1.0).abs() < 1e-12);
+    // What independent roundings of O promise is less.
+    assert!(accuracy::GRADIENT_ROUNDINGS * exact.rounding[0] < exact.dq_stored);
+
+    let wide = |values: &[f16]| values.iter().map(|value| value.to_f32()).collect::<Vec<_>>();
+    let [q, k, values, dout] = [&q[..], &k, &values, &dout].map(wide);
+    let problem32 = problem(DType::F32);
+    let inputs = GradientInputs { q: &q, k: &k, v: &values, dout: &dout, dlse: None };
+    assert_eq!(problem32.exact(inputs, &problem32.heads()).dq_stored, 0.0);
 }
