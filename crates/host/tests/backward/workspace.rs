@@ -231,6 +231,29 @@ fn sums_of_later_heads_wait_for_those_before() {
     }
 }
 
+/// A short sequence is in one unit and keeps no sums: it must not count for long ones before and behind it.
+#[test]
+fn a_short_sequence_does_not_count_for_a_long_one() {
+    let [q, kv] = [2600, 190].map(|rows| TensorLayout::bshd(1, rows, 1, 40));
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    let (queries, keys) = ([0, 1050, 1558, 1560, 1562, 2600], [0, 100, 101, 103, 104, 190]);
+    for seed in 0..4 {
+        let problem = Problem::varlen(tensors, DType::F16, Options::default(), &queries, &keys).unwrap();
+        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+        let made = Made::<f16>::new(problem, layouts, 7);
+        for units in [2, 3, 4, 6] {
+            // Sums of one tile of keys, and dS of some units.
+            let request = BackwardRequest {
+                unit_rows: Some(256),
+                workspace_limit: Some((1 + units) * 128 * 2 * 64 * 4),
+                ..with(Some(BackwardKernel::BackwardSm90))
+            };
+            let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            assert!(ran.report(&made).passed(), "{units}: {}", ran.report(&made));
+        }
+    }
+}
+
 /// Of three panels of queries the second step of two panels has one, and its rows are nobody else's.
 #[test]
 fn steps_of_two_panels_give_the_bits_of_steps_of_one() {

@@ -406,6 +406,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "run - first_run",
             ),
             defect(
+                "backward_tiles_single",
+                "a tile that is in one unit counts among those that keep sums",
+                "of_keys && exists && part.units > 1",
+                "of_keys && exists && tickets.units_of_head > 1",
+            ),
+            defect(
                 "backward_tiles_goes_on",
                 "a tile of keys ends with its first query head",
                 "tickets.units_of_head / runs * runs_seen,",

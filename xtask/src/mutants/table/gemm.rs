@@ -54,8 +54,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "gemm_sm80_wait",
                 "of three stages one too few is waited for",
-                "cp_async::wait_group::<1>()",
-                "cp_async::wait_group::<2>()",
+                "cp_async::wait_for_oldest::<STAGES>();\n                barrier::sync(0, THREADS); // The",
+                "cp_async::wait_group::<2>();\n                barrier::sync(0, THREADS); // The",
             ),
             nth(
                 "gemm_sm80_barrier",
