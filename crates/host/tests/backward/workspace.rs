@@ -138,18 +138,23 @@ fn heads_take_turns_in_memory_within_a_launch() {
     }
 }
 
+/// Packed sequences of one head, that begin with these rows of queries and of keys; the last number is all.
+fn one_head(head_dim: usize, options: Options, queries: &[u32], keys: &[u32]) -> Made<f16> {
+    let [q, kv] = [queries, keys].map(|of| TensorLayout::bshd(1, of[of.len() - 1] as usize, 1, head_dim));
+    let tensors = Tensors { q, k: kv, v: kv, o: q };
+    let problem = Problem::varlen(tensors, DType::F16, options, queries, keys).unwrap();
+    let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
+    Made::new(problem, layouts, 7)
+}
+
 /// A sequence without rows, or whose rows see nothing, stores no dS: who takes the memory behind it waits for
 /// those before it. The simulator finds who does not.
 #[test]
 fn empty_sequences_do_not_stand_between_those_that_take_turns_in_memory() {
     let (queries, keys) = ([0, 65, 65, 66, 196, 196, 199, 200], [0, 2, 2, 3, 73, 78, 78, 90]);
-    let [q, kv] = [200, 90].map(|rows| TensorLayout::bshd(1, rows, 1, 24));
     for causal in [false, true] {
         let options = Options { causal, ..Options::default() };
-        let tensors = Tensors { q, k: kv, v: kv, o: q };
-        let problem = Problem::varlen(tensors, DType::F16, options, &queries, &keys).unwrap();
-        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
-        let made = Made::<f16>::new(problem, layouts, 7);
+        let made = one_head(24, options, &queries, &keys);
         for (ring, seed) in [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4)] {
             let workspace_limit = Some(ring * 4 * 128 * 128);
             let request = BackwardRequest { workspace_limit, ..with(Some(BackwardKernel::BackwardSm90)) };
@@ -205,16 +210,10 @@ fn parts_of_a_head_give_the_bits_of_a_whole_one() {
 /// Where heads take turns, those behind them take the memory of their sums, and shorter sequences have none.
 #[test]
 fn sums_of_later_heads_wait_for_those_before() {
-    let tensors = {
-        let layout = TensorLayout::bshd(1, 1302, 1, 40);
-        Tensors { q: layout, k: layout, v: layout, o: layout }
-    };
     let offsets = [0, 520, 522, 900, 901, 1302];
     for (seed, causal) in [(0, false), (1, true), (2, false), (3, true)] {
         let options = Options { causal, ..Options::default() };
-        let problem = Problem::varlen(tensors, DType::F16, options, &offsets, &offsets).unwrap();
-        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
-        let made = Made::<f16>::new(problem, layouts, 7);
+        let made = one_head(40, options, &offsets, &offsets);
         // Sums of one head, or of two, and dS of one unit.
         for heads in [1, 2] {
             let limit = heads * 5 * 128 * 2 * 64 * 4 + 4 * 640 * 128;
@@ -234,13 +233,9 @@ fn sums_of_later_heads_wait_for_those_before() {
 /// A short sequence is in one unit and keeps no sums: it must not count for long ones before and behind it.
 #[test]
 fn a_short_sequence_does_not_count_for_a_long_one() {
-    let [q, kv] = [2600, 190].map(|rows| TensorLayout::bshd(1, rows, 1, 40));
-    let tensors = Tensors { q, k: kv, v: kv, o: q };
     let (queries, keys) = ([0, 1050, 1558, 1560, 1562, 2600], [0, 100, 101, 103, 104, 190]);
     for seed in 0..4 {
-        let problem = Problem::varlen(tensors, DType::F16, Options::default(), &queries, &keys).unwrap();
-        let layouts = *BackwardProblem::like(problem.clone()).unwrap().layouts();
-        let made = Made::<f16>::new(problem, layouts, 7);
+        let made = one_head(40, Options::default(), &queries, &keys);
         for units in [2, 3, 4, 6] {
             // Sums of one tile of keys, and dS of some units.
             let request = BackwardRequest {
@@ -249,6 +244,7 @@ fn a_short_sequence_does_not_count_for_a_long_one() {
                 ..with(Some(BackwardKernel::BackwardSm90))
             };
             let ran = made.run_with(&Backend::simulator(seed), &request).unwrap();
+            assert!(ran.plan.reasons().iter().any(|reason| reason.ends_with("at a time take turns")));
             assert!(ran.report(&made).passed(), "{units}: {}", ran.report(&made));
         }
     }

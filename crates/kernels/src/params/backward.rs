@@ -101,6 +101,12 @@ impl Tickets {
         self.heads * self.units_of_head
     }
 
+    /// Tiles of queries of a unit.
+    #[inline(always)]
+    pub const fn query_tiles_of_unit(&self) -> u32 {
+        self.query_tiles * self.unit_heads
+    }
+
     /// All tiles of keys.
     #[inline(always)]
     pub const fn all_of_keys(&self) -> u32 {
@@ -110,7 +116,7 @@ impl Tickets {
     /// All tiles.
     #[inline(always)]
     pub const fn all_tiles(&self) -> u32 {
-        self.units() * (self.key_tiles + self.query_tiles * self.unit_heads)
+        self.units() * (self.key_tiles + self.query_tiles_of_unit())
     }
 
     /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several

@@ -376,6 +376,25 @@ pub(super) const FAMILIES: &[Family] = &[
         tests: &["backward"],
         defects: &[
             defect(
+                "backward_tiles_slot",
+                "a unit's dS does not take the place of an earlier one's",
+                "unit.number % tickets.ring * tickets.unit_heads",
+                "unit.number * tickets.unit_heads",
+            ),
+            defect(
+                "backward_tiles_single",
+                "a tile that is in one unit counts among those that keep sums",
+                "of_keys && exists && part.units > 1",
+                "of_keys && exists && tickets.units_of_head > 1",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_tiles/unit.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[
+            defect(
                 "backward_tiles_keys",
                 "tiles of queries wait for one tile of keys too few",
                 "(Unit::counter(self.unit.number, true), tickets.key_tiles)",
@@ -393,23 +412,18 @@ pub(super) const FAMILIES: &[Family] = &[
                 "if unit.stores(params, tickets) {",
                 "if true {",
             ),
-            defect(
-                "backward_tiles_slot",
-                "a unit's dS does not take the place of an earlier one's",
-                "unit.number % tickets.ring * tickets.unit_heads",
-                "unit.number * tickets.unit_heads",
-            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_tiles/part.rs",
+        entries: "backward_keys_ds_sm90",
+        tests: &["backward"],
+        defects: &[
             defect(
                 "backward_tiles_before",
                 "a tile of keys forgets its units with query heads before",
                 "unit.part / runs * runs_seen + run - first_run",
                 "run - first_run",
-            ),
-            defect(
-                "backward_tiles_single",
-                "a tile that is in one unit counts among those that keep sums",
-                "of_keys && exists && part.units > 1",
-                "of_keys && exists && tickets.units_of_head > 1",
             ),
             defect(
                 "backward_tiles_goes_on",

@@ -29,7 +29,9 @@ pub(in crate::backward) fn fastest(
     let of_units = |unit_rows: Option<usize>| {
         let ways = division::all(forward, unit_rows).into_iter().flat_map(|division| {
             let rounds = rounds(forward, device, (division, tiles));
-            rounds.filter_map(move |heads| Stored::within(forward, (division, tiles), heads, limit))
+            rounds
+                .into_iter()
+                .filter_map(move |heads| Stored::within(forward, (division, tiles), heads, limit))
         });
         let timed = ways.map(|stored| (estimate.stored(&stored), stored));
         timed.min_by(|(a, _), (b, _)| a.total_cmp(b))
@@ -41,16 +43,14 @@ pub(in crate::backward) fn fastest(
 
 /// How many key/value heads might take turns: all where each is one unit. Else so many that their tiles of
 /// keys are twice as many as blocks, which seldom wait for one another then, or a half, a quarter, and so on.
-fn rounds(
-    forward: &Problem,
-    device: &Device,
-    (division, tiles): (Division, Tiles),
-) -> impl Iterator<Item = usize> {
+fn rounds(forward: &Problem, device: &Device, (division, tiles): (Division, Tiles)) -> Vec<usize> {
     let heads = kv_heads(forward);
+    if division.units(forward) == 1 {
+        return vec![heads];
+    }
     let enough = (2 * device.multiprocessors as usize).div_ceil(tiles.of_keys(forward).max(1));
-    let most = if division.units(forward) > 1 { heads.min(enough.max(1)) } else { heads };
-    let halves = std::iter::successors(Some(most), |&heads| (heads > 1).then_some(heads.div_ceil(2)));
-    halves.take(if division.units(forward) > 1 { usize::MAX } else { 1 })
+    let most = heads.min(enough.max(1));
+    std::iter::successors(Some(most), |&heads| (heads > 1).then_some(heads.div_ceil(2))).collect()
 }
 
 impl Stored {
