@@ -27,7 +27,7 @@ fn head_dim_129_runs_on_hopper_in_both_layouts() {
         let made = Made::<f16>::of_case(&case);
         let plan = Backend::simulator(4).plan(&made.problem, &BackwardRequest::default()).unwrap();
         let names: Vec<_> = plan.launches().iter().map(|launch| launch.entry.name).collect();
-        assert_eq!(names, ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m64_n64_d144"]);
+        assert_eq!(names, ["pack", "backward_delta_f16", "backward_keys_ds_sm90_f16_m32_n128_d144"]);
         made.check(&Backend::simulator(4), &BackwardRequest::default()).unwrap();
     }
 }
@@ -174,6 +174,7 @@ fn parts_of_a_head_give_the_bits_of_a_whole_one() {
         (64, Options { causal: true, ..Options::default() }),
         (40, Options { window: (Some(150), Some(60)), ..Options::default() }),
         (136, Options { causal: true, ..Options::default() }),
+        (176, Options::default()),
         (24, Options { softcap: 2.0, ..Options::default() }),
     ];
     for (seed, (head_dim, options)) in options.into_iter().enumerate() {
@@ -196,7 +197,11 @@ fn parts_of_a_head_give_the_bits_of_a_whole_one() {
         let (bits, whole) = run(Some(600), None);
         assert!(whole.report(&made).passed(), "{case:?}: {}", whole.report(&made));
         // dS of four panels, and dK and dV of the tiles of keys.
-        let (rows, columns) = if head_dim > 128 { (64, 144) } else { (128, 64) };
+        let (rows, columns) = match head_dim {
+            161.. => (64, 192),
+            129.. => (128, 144),
+            _ => (128, 64),
+        };
         let (unit, carried) = (4 * 256 * 128, 140_u64.div_ceil(rows) * rows * 2 * columns * 4);
         for ring in [6, 2, 1] {
             let (of_parts, ran) = run(Some(256), Some(ring * unit + carried));

@@ -69,7 +69,15 @@ pub fn piece(ds: &StoredDs, head: u32, (row, key): (u32, u32)) -> u32 {
     head * ds.head_pieces + row / PANEL * ds.panel_pieces + key * (ROW_BYTES / PIECE) + lane
 }
 
-/// Stores a thread's part of a panel, or of two, rounded and packed as A, from the `first` piece on.
+/// Pieces from those of a panel's first queries to those so many queries behind, a multiple of
+/// [`PIECE_QUERIES`].
+#[inline(always)]
+pub fn behind(ds: &StoredDs, queries: u32) -> u32 {
+    let of_piece = ROW_BYTES * PIECE_QUERIES / PANEL / PIECE;
+    queries / PANEL * ds.panel_pieces + queries % PANEL / PIECE_QUERIES * of_piece
+}
+
+/// Stores a thread's part of a half panel, of a panel, or of two, rounded and packed as A, from the `first` piece on.
 ///
 /// # Safety
 /// The panel's rows are writable, and nobody else accesses this thread's pieces.

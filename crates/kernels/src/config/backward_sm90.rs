@@ -62,8 +62,8 @@ impl BackwardSm90Config {
     /// Bytes of the barriers of a stage of a ring: two barriers, that where it lands, and 8 bytes of none.
     pub const RING_BYTES: u32 = 32;
 
-    /// The widest rows of which a warpgroup holds dK and dV.
-    const BOTH_GRADIENTS: u32 = 128;
+    /// The widest rows of which a warpgroup holds dK and dV, from 129 on beside steps of 32.
+    const BOTH_GRADIENTS: u32 = 160;
 
     /// Whether one warpgroup computes P and dV, and the other dS and dK.
     #[inline]
@@ -296,6 +296,8 @@ mod tests {
         assert_eq!((wide.weights_bytes(), wide.check(1, &Limits::of(90))), (16 << 10, Ok(())));
         let wide = BackwardSm90Config { head_dim: 192, ..wide };
         assert_eq!((wide.owned(), wide.stages()), (64, 3));
+        let wide = BackwardSm90Config { step: 32, head_dim: 160, ..wide };
+        assert_eq!((wide.owned(), wide.owned_stages(), wide.stages(), wide.accumulators()), (128, 1, 5, 192));
     }
 
     #[test]

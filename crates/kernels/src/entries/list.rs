@@ -209,7 +209,7 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_e4m3(192, 96, 128),
     forward_sm90_e4m3(128, 128, 128),
     forward_sm90_e4m3(128, 96, 256),
-    // (rows of a step, HEAD_DIM): a block owns 128.
+    // (rows of a step, HEAD_DIM): a block owns 128, or 64 above HEAD_DIM 160.
     backward_keys_sm90(64, 64),
     backward_keys_sm90(64, 96),
     backward_keys_sm90(64, 128),
@@ -217,15 +217,15 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90(64, 64),
     backward_keys_ds_sm90(64, 96),
     backward_keys_ds_sm90(64, 128),
-    backward_keys_ds_sm90(64, 144),
-    backward_keys_ds_sm90(64, 160),
+    backward_keys_ds_sm90(32, 144),
+    backward_keys_ds_sm90(32, 160),
     backward_keys_ds_sm90(64, 192),
     backward_keys_ds_sm90(64, 256),
     // Whatever is done to scores, and weights that are dropped.
     backward_keys_ds_sm90_score_mod(64, 64),
     backward_keys_ds_sm90_score_mod(64, 96),
     backward_keys_ds_sm90_score_mod(64, 128),
-    backward_keys_ds_sm90_score_mod(64, 160),
+    backward_keys_ds_sm90_score_mod(32, 160),
     backward_keys_ds_sm90_score_mod(64, 192),
     backward_keys_ds_sm90_score_mod(64, 256),
     backward_queries_sm90(128, 64),

@@ -259,11 +259,12 @@ fn what_tensor_maps_do_not_describe_is_copied_first() {
         // 56 rows of 18 chunks each for a block, of Q, K, V and dO.
         ("pack", 2 * (6 * 2 + 2 * 6 + 2 * 6 + 6 * 2)),
         ("backward_delta_f16", 2 * 6 * 4),
-        ("backward_keys_ds_sm90_f16_m64_n64_d144", 2 * 2 * 5 + 2 * 6),
+        ("backward_keys_ds_sm90_f16_m32_n128_d144", 2 * 2 * 3 + 2 * 6),
     ];
     assert_eq!(launches, expected);
-    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads, behind 11 counters and 32 tiles.
-    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 512 + 32 * 80 + 12 * 2 * 384 * 128);
+    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads, behind 11 counters and 24 tiles of
+    // 80 bytes.
+    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 512 + 2048 + 12 * 2 * 384 * 128);
     let delta = (4 * 2 * 6 * 100_u64).next_multiple_of(256);
     assert_eq!(plan.workspace_bytes(), delta + copies + ds);
     let why = "q's seqlen stride is 774 elements, and tensor maps take positive multiples of 8 below 2^39";

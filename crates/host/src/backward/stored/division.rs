@@ -66,6 +66,7 @@ impl Division {
 mod tests {
     use super::*;
     use crate::{DType, Options, TensorLayout, Tensors};
+    use fa_kernels::entries::Algorithm;
 
     fn problem(seqlen: usize, heads: usize) -> Problem {
         let [q, kv] = [heads, 2].map(|heads| TensorLayout::bshd(1, seqlen, heads, 64));
@@ -82,6 +83,21 @@ mod tests {
         assert_eq!(of(100, 2, None), [(1, 256)]);
         assert_eq!(of(1000, 8, Some(300)), [(1, 512), (1, 256)]);
         assert_eq!(of(1000, 8, Some(usize::MAX)), of(1000, 8, None));
+    }
+
+    #[test]
+    fn units_have_panels_for_all_their_queries() {
+        for head_dim in [64, 96, 128, 129, 145, 192, 256] {
+            for seqlen in [1, 31, 33, 64, 65, 97, 129, 250] {
+                let layout = TensorLayout::bshd(1, seqlen, 2, head_dim);
+                let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+                let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+                let tiles = Tiles::of_problem(&problem, Algorithm::BackwardKeysDsSm90).unwrap();
+                let panels = Division::whole(&problem).panels(&problem, &tiles);
+                let [steps, rows] = [tiles.step, PANEL as usize].map(|of| seqlen.next_multiple_of(of));
+                assert_eq!(panels * PANEL as usize, steps.max(rows), "{head_dim} {seqlen}");
+            }
+        }
     }
 
     #[test]

@@ -67,9 +67,6 @@ impl<T: Tile> Consumer<T> {
     /// Products of a step's scores, and of its dP.
     const DEPTHS_AHEAD: usize = T::HEAD_DIM as usize / 16;
 
-    /// Panels of dS of a step.
-    const PANELS: u32 = T::STEP / stored_ds::PANEL;
-
     /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
     const DP_AHEAD: bool = T::HEAD_DIM <= 96 && T::STEP <= 64;
 
@@ -188,14 +185,18 @@ impl<T: Tile> Consumer<T> {
             row += T::STEP;
             left -= 1;
             if T::STORES_DS {
-                self.ds_at += Self::PANELS * params.ds.panel_pieces;
+                self.ds_at += if T::STEP.is_multiple_of(stored_ds::PANEL) {
+                    stored_ds::behind(&params.ds, T::STEP)
+                } else {
+                    stored_ds::behind(&params.ds, row) - stored_ds::behind(&params.ds, row - T::STEP)
+                };
             }
             if left == 0 {
                 heads -= 1;
                 row = source.block().first;
                 left = source.block().steps_of_head();
                 if T::STORES_DS {
-                    let of_head = left * Self::PANELS * params.ds.panel_pieces;
+                    let of_head = stored_ds::behind(&params.ds, left * T::STEP);
                     self.ds_at += params.ds.head_pieces - of_head;
                 }
             }

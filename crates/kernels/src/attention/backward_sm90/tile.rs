@@ -46,7 +46,7 @@ pub trait Tile: Copy {
         };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
-        assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP.is_multiple_of(stored_ds::PANEL));
+        assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP.is_multiple_of(stored_ds::PIECE_QUERIES));
         assert!(!Self::SCORE_MOD || Self::STORES_DS);
         config
     };

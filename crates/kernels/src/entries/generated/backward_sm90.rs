@@ -108,32 +108,32 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d144");
+    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m32_n128_d144")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m32_n128_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_f16_m32_n128_d144");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 144, false>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 144, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d144")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d144");
+    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m32_n128_d144")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m32_n128_d144(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m32_n128_d144");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 144, false>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 144, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d160");
+    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m32_n128_d160")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m32_n128_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_f16_m32_n128_d160");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, false>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 160, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d160")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d160");
+    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m32_n128_d160")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m32_n128_d160(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m32_n128_d160");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, false>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 160, false>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d192")]
@@ -206,18 +206,18 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, true>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d160_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_f16_m64_n64_d160_score_mod");
+    #[unsafe(export_name = "backward_keys_ds_sm90_f16_m32_n128_d160_score_mod")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_f16_m32_n128_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_f16_m32_n128_d160_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, true>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 160, true>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod")]
-    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod");
+    #[unsafe(export_name = "backward_keys_ds_sm90_bf16_m32_n128_d160_score_mod")]
+    unsafe extern "ptx-kernel" fn backward_keys_ds_sm90_bf16_m32_n128_d160_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
+        let maps = parameter_address!("backward_keys_ds_sm90_bf16_m32_n128_d160_score_mod");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, true>>(&mapped.params, maps) }
+        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 160, true>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "backward_keys_ds_sm90_f16_m64_n64_d192_score_mod")]
@@ -313,10 +313,10 @@ pub(in crate::entries) mod native {
         ("backward_keys_ds_sm90_bf16_m64_n128_d96", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, false>>)),
         ("backward_keys_ds_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, false>>)),
         ("backward_keys_ds_sm90_bf16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, false>>)),
-        ("backward_keys_ds_sm90_f16_m64_n64_d144", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 144, false>>)),
-        ("backward_keys_ds_sm90_bf16_m64_n64_d144", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 144, false>>)),
-        ("backward_keys_ds_sm90_f16_m64_n64_d160", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, false>>)),
-        ("backward_keys_ds_sm90_bf16_m64_n64_d160", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, false>>)),
+        ("backward_keys_ds_sm90_f16_m32_n128_d144", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 144, false>>)),
+        ("backward_keys_ds_sm90_bf16_m32_n128_d144", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 144, false>>)),
+        ("backward_keys_ds_sm90_f16_m32_n128_d160", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 160, false>>)),
+        ("backward_keys_ds_sm90_bf16_m32_n128_d160", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 160, false>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d192", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 192, false>>)),
         ("backward_keys_ds_sm90_bf16_m64_n64_d192", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 192, false>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d256", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 256, false>>)),
@@ -327,8 +327,8 @@ pub(in crate::entries) mod native {
         ("backward_keys_ds_sm90_bf16_m64_n128_d96_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 96, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n128_d128_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 128, true>>)),
         ("backward_keys_ds_sm90_bf16_m64_n128_d128_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 128, true>>)),
-        ("backward_keys_ds_sm90_f16_m64_n64_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 160, true>>)),
-        ("backward_keys_ds_sm90_bf16_m64_n64_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 160, true>>)),
+        ("backward_keys_ds_sm90_f16_m32_n128_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 32, 160, true>>)),
+        ("backward_keys_ds_sm90_bf16_m32_n128_d160_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 32, 160, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d192_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 192, true>>)),
         ("backward_keys_ds_sm90_bf16_m64_n64_d192_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, 64, 192, true>>)),
         ("backward_keys_ds_sm90_f16_m64_n64_d256_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, true, 64, 256, true>>)),
