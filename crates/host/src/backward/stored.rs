@@ -39,7 +39,7 @@ pub(super) struct Storage {
 /// Tiles of a kernel that stores dS and computes all gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tiles {
-    /// Queries of a step of a tile of keys, or of a panel where that has more.
+    /// Queries of a step of a tile of keys.
     step: usize,
     /// Rows of a tile of keys.
     keys: usize,
@@ -55,7 +55,7 @@ impl Tiles {
         let Tile { block_m, block_n, head_dim } = entry.tile;
         let config = BackwardSm90Config { owns_keys: true, stores_ds: true, step: block_m, head_dim };
         let (queries, carried_bytes) = (config.queries() as usize, config.carried_bytes().into());
-        Self { step: block_m.max(PANEL) as usize, keys: block_n as usize, queries, carried_bytes }
+        Self { step: block_m as usize, keys: block_n as usize, queries, carried_bytes }
     }
 
     /// Of the entry of this algorithm of the least HEAD_DIM that holds the problem's; `None` where there is

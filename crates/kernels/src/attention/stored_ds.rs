@@ -77,7 +77,8 @@ pub fn behind(ds: &StoredDs, queries: u32) -> u32 {
     queries / PANEL * ds.panel_pieces + queries % PANEL / PIECE_QUERIES * of_piece
 }
 
-/// Stores a thread's part of a half panel, of a panel, or of two, rounded and packed as A, from the `first` piece on.
+/// Stores a thread's part of a panel, of its half, or of two, rounded and packed as A, from the `first` piece
+/// on.
 ///
 /// # Safety
 /// The panel's rows are writable, and nobody else accesses this thread's pieces.

@@ -262,9 +262,9 @@ fn what_tensor_maps_do_not_describe_is_copied_first() {
         ("backward_keys_ds_sm90_f16_m32_n128_d144", 2 * 2 * 3 + 2 * 6),
     ];
     assert_eq!(launches, expected);
-    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads, behind 11 counters and 24 tiles of
-    // 80 bytes.
-    let (copies, ds) = (2 * 288 * 2 * (6 * 100 + 2 * 300), 512 + 2048 + 12 * 2 * 384 * 128);
+    // Rows of 288 bytes; dS of two panels of 384 keys for each of 12 heads, behind 11 counters and 24 tiles.
+    let (copies, tiles) = (2 * 288 * 2 * (6 * 100 + 2 * 300), (24 * 80_u64).next_multiple_of(256));
+    let ds = 512 + tiles + 12 * 2 * 384 * 128;
     let delta = (4 * 2 * 6 * 100_u64).next_multiple_of(256);
     assert_eq!(plan.workspace_bytes(), delta + copies + ds);
     let why = "q's seqlen stride is 774 elements, and tensor maps take positive multiples of 8 below 2^39";

@@ -45,7 +45,7 @@ impl Division {
 
     /// Panels of a head of a unit: of whole steps.
     pub(super) fn panels(&self, forward: &Problem, tiles: &Tiles) -> usize {
-        forward.seqlen_q().min(self.rows).next_multiple_of(tiles.step) / PANEL as usize
+        forward.seqlen_q().min(self.rows).next_multiple_of(tiles.step).div_ceil(PANEL as usize)
     }
 
     /// Bytes of dS of a unit.
