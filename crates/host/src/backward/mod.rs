@@ -13,7 +13,6 @@ mod problem;
 mod reference;
 mod request;
 mod stored;
-mod summed;
 
 #[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};

@@ -12,7 +12,6 @@ use super::launch::LaunchDetails;
 use super::packed;
 use super::pairs;
 use super::stored::{self, Storage, Stored, Tiles};
-use super::summed::Summed;
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -100,7 +99,7 @@ pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
             | BackwardKeysDsSm80
             | BackwardKeysSm90
     );
-    of_two_launches || algorithm.stores_ds() || algorithm.sums_dq()
+    of_two_launches || algorithm.stores_ds()
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -121,18 +120,16 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardDqSm80, BackwardKeys, BackwardKeysDqSm90, BackwardKeysDropout, BackwardKeysDsSm80,
-        BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80, BackwardKeysSm80ScoreMod,
-        BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
-        BackwardQueriesSm80ScoreMod, BackwardQueriesSm90,
+        BackwardDqSm80, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysDsSm90,
+        BackwardKeysDsSm90ScoreMod, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
+        BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
+        BackwardQueriesSm90,
     };
     match kernel {
         BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
             &[&[BackwardKeysDsSm90ScoreMod]]
         }
-        BackwardKernel::BackwardSm90 => {
-            &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDqSm90], &[BackwardKeysDsSm90]]
-        }
+        BackwardKernel::BackwardSm90 => &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDsSm90]],
         BackwardKernel::BackwardSm80 if needs_score_mod(problem.forward()) => {
             &[&[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod]]
         }
@@ -206,7 +203,7 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let needed = packed::workspace_bytes(forward, &copies, 0)
+    let needed = packed::workspace_bytes(forward, &copies, None)
         .saturating_add(stored::most_bytes_before_carried(forward));
     let left = workspace_bytes.checked_sub(needed);
     let tiles = Tiles::of_problem(forward, stores_ds(forward));
@@ -241,16 +238,11 @@ fn launches(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![why, "nothing is added up by atomics, so that each run gives the same bits".to_owned()],
     };
-    let (mut stored, mut summed, mut way) = (None, None, ways(problem, kernel)[0]);
+    let (mut stored, mut way) = (None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        summed = summed_dq(problem, device, (asked, storage))?;
-        if let Some(summed) = summed {
-            plan.reasons.push(summed.reason(forward, device));
-        } else {
-            let why;
-            (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
-            plan.reasons.push(why);
-        }
+        let why;
+        (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
+        plan.reasons.push(why);
         if !copies.is_empty() {
             let cycles = stored::cycles(problem, device, stored.as_ref());
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
@@ -258,9 +250,6 @@ fn launches(
         }
         if stored.is_some() {
             way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
-        }
-        if summed.is_some() {
-            way = &[Algorithm::BackwardKeysDqSm90];
         }
     }
     let mut of_pairs = Vec::new();
@@ -291,11 +280,9 @@ fn launches(
         plan.reasons.push(stored.reason(forward, device));
     }
     if kernel == BackwardKernel::BackwardSm90 {
-        let of_stored = stored.map_or(0, |stored| stored.bytes(forward));
-        let behind = summed.map_or(of_stored, |summed| summed.bytes(forward));
-        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, behind);
+        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, stored);
     }
-    let details = LaunchDetails { copies, stored, summed, ..LaunchDetails::default() };
+    let details = LaunchDetails { copies, stored, ..LaunchDetails::default() };
     let (paired, single): (Vec<_>, Vec<_>) = entries.iter().partition(|it| pairs::is_of_pair(it.algorithm));
     for entry in single {
         plan.launches.push(launch_of(problem, device, entry, details)?);
@@ -322,21 +309,6 @@ fn way_reason(way: &[Algorithm]) -> Option<&'static str> {
     })
 }
 
-/// How dQ is summed where dS is made, if it is.
-fn summed_dq(
-    problem: &BackwardProblem,
-    device: &Device,
-    (asked, storage): (Option<&'static Entry>, Storage),
-) -> Result<Option<Summed>> {
-    let forward = problem.forward();
-    let Some(entry) = asked.filter(|entry| entry.algorithm.sums_dq()) else { return Ok(None) };
-    let summed = Summed::new(forward, device, entry);
-    match summed.refusal(forward, storage.limit) {
-        Some(reason) => Err(Error::UnfitEntry { entry: entry.name, reason }),
-        None => Ok(Some(summed)),
-    }
-}
-
 /// The launch of an entry.
 fn launch_of(
     problem: &BackwardProblem,
@@ -344,16 +316,10 @@ fn launch_of(
     entry: &'static Entry,
     details: LaunchDetails,
 ) -> Result<Launch<BackwardProblem>> {
-    let forward = problem.forward();
-    let blocks = match details {
-        LaunchDetails { stored: Some(stored), .. } if entry.algorithm.stores_ds() => {
-            stored.blocks(forward, device)
-        }
-        LaunchDetails { summed: Some(summed), .. } if entry.algorithm.sums_dq() => {
-            summed.blocks(forward, device)
-        }
-        _ => return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) }),
+    let Some(stored) = details.stored.filter(|_| entry.algorithm.stores_ds()) else {
+        return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) });
     };
+    let blocks = stored.blocks(problem.forward(), device);
     Ok(Launch { details: LaunchDetails { blocks, ..details }, ..Launch::new(entry, blocks.all) })
 }
 
@@ -411,9 +377,6 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             "all gradients",
             format!("BLOCK_N {n} keys, or {} queries, of a tile x BLOCK_M {m}", Tiles::of(entry).queries),
         ),
-        Algorithm::BackwardKeysDqSm90 => {
-            ("all gradients", format!("BLOCK_N {n} keys of a tile x BLOCK_M {m}"))
-        }
         Algorithm::BackwardKeysDsSm80 => {
             ("dK, dV and dS", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

@@ -83,8 +83,6 @@ pub struct Tickets {
     pub query_rows: u32,
     /// Blocks that take tiles of queries alone.
     pub query_blocks: u32,
-    /// Steps of a query head whose dQ is summed over its tiles of keys in turn; 0 where dS is stored.
-    pub steps_of_head: u32,
 }
 
 impl Tickets {
@@ -122,16 +120,10 @@ impl Tickets {
     }
 
     /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several
-    /// units, one for each tile of keys of a round, of units in which it is done; those of blocks and
-    /// tickets; and one for each step whose dQ is summed.
+    /// units, one for each tile of keys of a round, of units in which it is done; and those of blocks and
+    /// tickets.
     pub const fn counter_count(&self) -> u32 {
-        self.sum_counter(0, 0) + self.units() * self.unit_heads * self.steps_of_head
-    }
-
-    /// The counter of tiles of keys that have added to dQ of a step of a query head.
-    #[inline(always)]
-    pub const fn sum_counter(&self, head: u32, step: u32) -> u32 {
-        self.arrivals() + Self::ARRIVALS + head * self.steps_of_head + step
+        self.arrivals() + Self::ARRIVALS
     }
 
     /// The counter of the units in which the `column`-th tile of keys of its round is done; rounds before

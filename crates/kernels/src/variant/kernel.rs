@@ -82,7 +82,6 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardDqSm80) => "backward_dq_sm80",
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
             Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
-            Self::Attention(Algorithm::BackwardKeysDqSm90) => "backward_keys_dq_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
             _ => self.family(),
         }
@@ -134,7 +133,6 @@ impl Kernel {
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
-                | Algorithm::BackwardKeysDqSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::Pack

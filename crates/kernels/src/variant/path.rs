@@ -72,7 +72,6 @@ impl Variant {
                 Algorithm::BackwardDqSm80 => ("attention::backward_sm80", "backward_dq"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
-                | Algorithm::BackwardKeysDqSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
             },
@@ -143,9 +142,9 @@ impl Variant {
             Config::BackwardSm90(c) => {
                 let score_mod = has(Algorithm::BackwardKeysDsSm90ScoreMod);
                 let stores_ds = score_mod || has(Algorithm::BackwardKeysDsSm90);
-                let (owns_keys, sums_dq, step, d) = (c.owns_keys, c.sums_dq, c.step, c.head_dim);
+                let (owns_keys, step, d) = (c.owns_keys, c.step, c.head_dim);
                 format!(
-                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {sums_dq}, {step}, {d}, {score_mod}>"
+                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
                 )
             }
             Config::GemmSimt(c) => {

@@ -110,7 +110,6 @@ impl Variant {
                 | Algorithm::BackwardQueriesSm80ScoreMod => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
-                | Algorithm::BackwardKeysDqSm90
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => Signature {
                     params: "BackwardParams",

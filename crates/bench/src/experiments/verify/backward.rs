@@ -85,7 +85,6 @@ impl Takes for Target {
             | Algorithm::BackwardQueriesSm80ScoreMod
             | Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
-            | Algorithm::BackwardKeysDqSm90
             | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
             _ => true,

@@ -170,7 +170,6 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesSm80ScoreMod
         | Algorithm::BackwardKeysSm90
         | Algorithm::BackwardKeysDsSm90
-        | Algorithm::BackwardKeysDqSm90
         | Algorithm::BackwardKeysDsSm90ScoreMod
         | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {
