@@ -64,6 +64,30 @@ impl QueryRange {
             end: (last + params.window_left + seqlen_q).saturating_sub(seqlen_k).min(seqlen_q),
         }
     }
+
+    /// As [`KeyRange::from_multiple`].
+    #[inline(always)]
+    pub fn from_multiple(self, of: u32) -> Self {
+        Self { first: multiple_before((self.first, self.end), of), ..self }
+    }
+}
+
+/// Rows whose products tensor cores add up at once. A sum has the same bits wherever blocks of rows begin, as
+/// long as that is at multiples of these.
+pub const ADDED_AT_ONCE: u32 = 16;
+
+/// The last multiple of a number up to where a range begins that has rows.
+#[inline(always)]
+fn multiple_before((first, end): (u32, u32), of: u32) -> u32 {
+    if first < end { first - first % of } else { first }
+}
+
+impl KeyRange {
+    /// With those before it from a multiple of a number on, none of which is seen.
+    #[inline(always)]
+    pub fn from_multiple(self, of: u32) -> Self {
+        Self { first: multiple_before((self.first, self.end), of), ..self }
+    }
 }
 
 /// The mask of a tile of queries against blocks of keys.
@@ -236,6 +260,17 @@ mod tests {
             AttentionParams { window_left: left, window_span: left + right, ..AttentionParams::default() };
         let rows = |len| Rows { first: 7, len };
         (params, WorkTile { tile: 0, head: 0, batch: 0, queries: rows(seqlen_q), keys: rows(seqlen_k) })
+    }
+
+    #[test]
+    fn ranges_begin_earlier_and_empty_ones_stay_empty() {
+        let of = |first, end| {
+            let QueryRange { first, end } = QueryRange { first, end }.from_multiple(ADDED_AT_ONCE);
+            assert_eq!(KeyRange { first, end }.from_multiple(ADDED_AT_ONCE), KeyRange { first, end });
+            (first, end)
+        };
+        assert_eq!([of(17, 18), of(16, 40), of(15, 16), of(0, 1)], [(16, 18), (16, 40), (0, 16), (0, 1)]);
+        assert_eq!([of(17, 17), of(21, 3)], [(17, 17), (21, 3)]);
     }
 
     #[test]

@@ -279,6 +279,40 @@ fn steps_of_two_panels_give_the_bits_of_steps_of_one() {
     }
 }
 
+/// The first query that sees a tile's keys, and the first key of a window, stand at no multiple of 16, which
+/// tensor cores add up at once.
+#[test]
+fn bits_of_unequal_lengths_do_not_depend_on_the_workspace() {
+    let window = Options { window: (Some(75), Some(9)), ..Options::default() };
+    for (head_dim, options) in
+        [(64, Options { causal: true, ..Options::default() }), (128, window.clone()), (136, window)]
+    {
+        let case = Case {
+            dtype: DType::F16,
+            shape: [1, 205, 338, 2, 2, head_dim],
+            head_dim_v: None,
+            orders: [Order::Bshd; 3],
+            options,
+            seed: 11,
+        };
+        let made = Made::<f16>::of_case(&case);
+        let run = |request: BackwardRequest| {
+            let ran = made.run_with(&Backend::simulator(4), &request).unwrap();
+            assert!(ran.report(&made).passed(), "{case:?}: {}", ran.report(&made));
+            ran.gradients.map(|gradient| gradient.into_iter().map(f16::to_bits).collect::<Vec<_>>())
+        };
+        let kernel = |kernel| with(Some(kernel));
+        let bits = run(kernel(BackwardKernel::BackwardSm90));
+        for request in [
+            BackwardRequest { workspace_limit: Some(0), ..BackwardRequest::default() },
+            kernel(BackwardKernel::BackwardSm80),
+            BackwardRequest { workspace_limit: Some(0), ..kernel(BackwardKernel::BackwardSm80) },
+        ] {
+            assert!(run(request.clone()) == bits, "{case:?} {request:?}");
+        }
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let layout = TensorLayout::bhsd(1, 1024, 2, 64);

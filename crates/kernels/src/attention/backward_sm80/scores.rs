@@ -2,7 +2,7 @@
 
 use super::Tile;
 use crate::dropout::{KEY_MULTIPLE, QUERY_MULTIPLE};
-use crate::mask::{KeyRange, QueryRange, TileMask};
+use crate::mask::{ADDED_AT_ONCE, KeyRange, QueryRange, TileMask};
 use crate::params::AttentionParams;
 use crate::scheduler::WorkTile;
 use crate::score::ScoreMod;
@@ -10,17 +10,15 @@ use crate::score::ScoreMod;
 /// The queries that a block which owns the keys from `first_key` on goes over, from where a step may begin.
 #[inline(always)]
 pub(super) fn queries<T: Tile>(params: &AttentionParams, work: &WorkTile, first_key: u32) -> QueryRange {
-    let seen = QueryRange::of_keys(params, work, first_key, T::OWNED);
-    let before = if T::DROPOUT { seen.first % QUERY_MULTIPLE } else { 0 };
-    QueryRange { first: seen.first - before, ..seen }
+    let multiple = if T::DROPOUT { QUERY_MULTIPLE } else { ADDED_AT_ONCE };
+    QueryRange::of_keys(params, work, first_key, T::OWNED).from_multiple(multiple)
 }
 
 /// The keys that a block which owns the queries from `first_row` on goes over, from where a step may begin.
 #[inline(always)]
 pub(super) fn keys<T: Tile>(params: &AttentionParams, work: &WorkTile, first_row: u32) -> KeyRange {
-    let seen = TileMask::new(params, work, first_row, T::OWNED, T::STEP).seen;
-    let before = if T::DROPOUT { seen.first % KEY_MULTIPLE } else { 0 };
-    KeyRange { first: seen.first - before, ..seen }
+    let multiple = if T::DROPOUT { KEY_MULTIPLE } else { ADDED_AT_ONCE };
+    TileMask::new(params, work, first_row, T::OWNED, T::STEP).seen.from_multiple(multiple)
 }
 
 /// What happens to the scores of a head.

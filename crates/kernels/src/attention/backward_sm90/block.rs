@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use super::tile::Tile;
 use crate::attention::stored_ds;
-use crate::mask::{QueryRange, TileMask};
+use crate::mask::{ADDED_AT_ONCE, KeyRange, QueryRange, TileMask};
 use crate::params::BackwardParams;
 use crate::scheduler::{Rows, WorkTile};
 
@@ -58,7 +58,8 @@ impl<T: Tile> Block<T> {
             if T::OWNS_KEYS {
                 let work = WorkTile::of_key_swizzle(attention, attention.seqlen_k.div_ceil(rows), order);
                 let owned = work.tile * rows;
-                let QueryRange { first, end } = QueryRange::of_keys(attention, &work, owned, rows);
+                let seen = QueryRange::of_keys(attention, &work, owned, rows);
+                let QueryRange { first, end } = seen.from_multiple(ADDED_AT_ONCE);
                 let (kv_head, heads) = (work.kv_head(attention), attention.group);
                 Self { work, owned, kv_head, first, end, heads, ds_head: 0, unit_row: 0, tile: PhantomData }
             } else {
@@ -66,7 +67,7 @@ impl<T: Tile> Block<T> {
                 let owned = work.tile * rows;
                 let seen = TileMask::new(attention, &work, owned, rows, T::STEP).seen;
                 let (kv_head, heads) = (work.kv_head(attention), 1);
-                let (first, end) = (seen.first, seen.end);
+                let KeyRange { first, end } = seen.from_multiple(ADDED_AT_ONCE);
                 Self { work, owned, kv_head, first, end, heads, ds_head: 0, unit_row: 0, tile: PhantomData }
             }
         }
