@@ -178,14 +178,14 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_sm80_first_query",
                 "steps of queries begin within a draw",
-                "seen.first % QUERY_MULTIPLE",
-                "0",
+                "if T::DROPOUT { QUERY_MULTIPLE } else { ADDED_AT_ONCE }",
+                "1",
             ),
             defect(
                 "backward_sm80_first_key",
                 "steps of keys begin within a draw",
-                "seen.first % KEY_MULTIPLE",
-                "0",
+                "if T::DROPOUT { KEY_MULTIPLE } else { ADDED_AT_ONCE }",
+                "1",
             ),
             defect(
                 "backward_sm80_slope",
