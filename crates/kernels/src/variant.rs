@@ -147,6 +147,8 @@ impl Variant {
                 | Algorithm::BackwardKeysDsSm80
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDqSm90
+                | Algorithm::BackwardKeysDqSm90ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod,
             ) => Tile { block_m: tile.block_n, block_n: tile.block_m, ..tile },
             _ => tile,

@@ -10,6 +10,7 @@ use super::packed::{self, Copies};
 use super::pairs::{self, Pair};
 use super::plan::owns_keys;
 use super::stored::{self, Blocks, Stored};
+use super::summed::Summed;
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
@@ -54,6 +55,8 @@ pub struct LaunchDetails {
     pub(super) copies: Copies,
     /// How dS is stored, if it is.
     pub(super) stored: Option<Stored>,
+    /// How dQ is summed, if it is where dS is made.
+    pub(super) summed: Option<Summed>,
     /// The blocks that compute its tiles.
     pub(super) blocks: Blocks,
     /// Which heads it is for, where dS passes from one launch to the next.
@@ -78,7 +81,7 @@ pub(crate) fn params(
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let LaunchDetails { copies, stored, blocks, pair } = &details;
+    let LaunchDetails { copies, stored, summed, blocks, pair } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
         return Ok(Params::Pack(pack_params(sources, copies, target)));
@@ -89,6 +92,11 @@ pub(crate) fn params(
         let counters = details.stored_at(forward, addresses.forward.workspace);
         params.tickets = stored.tickets(forward, *blocks, counters);
         params.ds = stored.layout(forward, counters + stored.bytes_before_ds(forward));
+    }
+    if let Some(summed) = summed {
+        let counters = details.stored_at(forward, addresses.forward.workspace);
+        params.tickets = summed.tickets(forward, counters);
+        params.ds = summed.layout(forward, counters + summed.bytes_before_sums(forward));
     }
     if let Some(pair) = *pair {
         params.ds = pairs::layout(forward, addresses.forward.workspace, pair);
@@ -109,9 +117,13 @@ pub(crate) fn params(
         |(address, layout): (u64, TensorLayout), rows| encode(&class_map((address, 2), &layout, rows, 0));
     let (owned, step) = (config.box_rows(), config.step);
     let (queries, keys) = if config.owns_keys { (step, owned) } else { (owned, step) };
-    let ds = match stored {
-        Some(stored) => map((params.ds.address, ds_layout(forward, *stored)), keys)?,
-        None => tma::TensorMap::default(),
+    let ds = match (stored, summed) {
+        (Some(stored), _) => map((params.ds.address, ds_layout(forward, *stored)), keys)?,
+        (None, Some(summed)) => {
+            let (view, rows) = summed.view(forward);
+            map((params.ds.address, view), rows)?
+        }
+        (None, None) => tma::TensorMap::default(),
     };
     let maps = [map(q, queries)?, map(k, keys)?, map(v, keys)?, map(dout, queries)?, ds];
     Ok(Params::MappedBackward(Mapped { maps, params }))
@@ -127,8 +139,9 @@ fn ds_layout(forward: &Problem, stored: Stored) -> TensorLayout {
 fn config(entry: &Entry) -> BackwardSm90Config {
     let Tile { block_m, block_n, head_dim } = entry.tile;
     let owns_keys = owns_keys(entry.algorithm);
-    let stores_ds = entry.algorithm.stores_ds();
-    BackwardSm90Config { owns_keys, stores_ds, step: if owns_keys { block_m } else { block_n }, head_dim }
+    let (stores_ds, sums_dq) = (entry.algorithm.stores_ds(), entry.algorithm.sums_dq());
+    let step = if owns_keys { block_m } else { block_n };
+    BackwardSm90Config { owns_keys, stores_ds, sums_dq, step, head_dim }
 }
 
 /// Heads whose tiles are computed at about the same time. Under a causal mask the longest tiles of them go

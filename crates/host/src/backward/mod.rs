@@ -13,6 +13,7 @@ mod problem;
 mod reference;
 mod request;
 mod stored;
+mod summed;
 
 #[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};

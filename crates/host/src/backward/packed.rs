@@ -4,7 +4,7 @@
 //! addresses, and delta reads O and dO where they are.
 
 use super::launch::{BackwardAddresses, LaunchDetails};
-use super::stored::{self, Stored};
+use super::stored;
 use super::{BackwardKernel, BackwardProblem};
 use crate::operation::Launch;
 use crate::plan::{Packed, PackedCopy, checked_grid, pack_entry, unmapped};
@@ -38,13 +38,12 @@ pub(super) fn of_all(problem: &BackwardProblem) -> Copies {
     Copies::copying(tensors(problem).map(|tensor| (tensor, true)))
 }
 
-/// Bytes of a workspace that holds copies, and dS where it is stored.
-pub(super) fn workspace_bytes(forward: &Problem, copies: &Copies, stored: Option<Stored>) -> u64 {
-    if copies.is_empty() && stored.is_none() {
+/// Bytes of a workspace that holds copies, and behind them what dS or sums of dQ take.
+pub(super) fn workspace_bytes(forward: &Problem, copies: &Copies, behind: u64) -> u64 {
+    if copies.is_empty() && behind == 0 {
         return stored::delta_bytes(forward);
     }
-    let of_ds = stored.map_or(0, |stored| stored.bytes(forward));
-    stored::behind_delta(forward).saturating_add(copies.bytes).saturating_add(of_ds)
+    stored::behind_delta(forward).saturating_add(copies.bytes).saturating_add(behind)
 }
 
 /// Why there is no room for the copies that are needed, if so.

@@ -5,13 +5,14 @@ pub(super) mod kernel;
 use fa_kernels::entries::{Algorithm, Entry};
 
 use self::kernel::{
-    Chosen, choose_kernel, computes_scores_twice, kernel_of_entry, needs_score_mod, refusal, stores_ds,
-    too_large,
+    Chosen, choose_kernel, computes_scores_twice, is_first, kernel_of_entry, needs_score_mod, refusal,
+    stores_ds, sums_dq, too_large,
 };
 use super::launch::LaunchDetails;
 use super::packed;
 use super::pairs;
 use super::stored::{self, Storage, Stored, Tiles};
+use super::summed::Summed;
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -99,7 +100,7 @@ pub(super) const fn owns_keys(algorithm: Algorithm) -> bool {
             | BackwardKeysDsSm80
             | BackwardKeysSm90
     );
-    of_two_launches || algorithm.stores_ds()
+    of_two_launches || algorithm.stores_ds() || algorithm.sums_dq()
 }
 
 /// Storage type of the entries that are built for a launch.
@@ -120,16 +121,18 @@ fn first_launches(problem: &BackwardProblem) -> Vec<Algorithm> {
 /// What the launches behind these compute, in their order: in each of the ways in which a GPU kernel does.
 fn ways(problem: &BackwardProblem, kernel: BackwardKernel) -> &'static [&'static [Algorithm]] {
     use Algorithm::{
-        BackwardDqSm80, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysDsSm90,
-        BackwardKeysDsSm90ScoreMod, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardKeysSm90,
-        BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
-        BackwardQueriesSm90,
+        BackwardDqSm80, BackwardKeys, BackwardKeysDqSm90, BackwardKeysDqSm90ScoreMod, BackwardKeysDropout,
+        BackwardKeysDsSm80, BackwardKeysDsSm90, BackwardKeysDsSm90ScoreMod, BackwardKeysSm80,
+        BackwardKeysSm80ScoreMod, BackwardKeysSm90, BackwardQueries, BackwardQueriesDropout,
+        BackwardQueriesSm80, BackwardQueriesSm80ScoreMod, BackwardQueriesSm90,
     };
     match kernel {
         BackwardKernel::BackwardSm90 if needs_score_mod(problem.forward()) => {
-            &[&[BackwardKeysDsSm90ScoreMod]]
+            &[&[BackwardKeysDqSm90ScoreMod], &[BackwardKeysDsSm90ScoreMod]]
         }
-        BackwardKernel::BackwardSm90 => &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDsSm90]],
+        BackwardKernel::BackwardSm90 => {
+            &[&[BackwardKeysSm90, BackwardQueriesSm90], &[BackwardKeysDqSm90], &[BackwardKeysDsSm90]]
+        }
         BackwardKernel::BackwardSm80 if needs_score_mod(problem.forward()) => {
             &[&[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod]]
         }
@@ -203,7 +206,7 @@ fn of_kernel(
 /// Hopper's kernel with copies of all, where they fit, and else the fastest kernel that needs none.
 fn anywhere(problem: &BackwardProblem, device: &Device, workspace_bytes: u64, limit: u64) -> (Chosen, u64) {
     let (forward, copies, why) = (problem.forward(), packed::of_all(problem), String::new());
-    let needed = packed::workspace_bytes(forward, &copies, None)
+    let needed = packed::workspace_bytes(forward, &copies, 0)
         .saturating_add(stored::most_bytes_before_carried(forward));
     let left = workspace_bytes.checked_sub(needed);
     let tiles = Tiles::of_problem(forward, stores_ds(forward));
@@ -238,19 +241,27 @@ fn launches(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![why, "nothing is added up by atomics, so that each run gives the same bits".to_owned()],
     };
-    let (mut stored, mut way) = (None, ways(problem, kernel)[0]);
+    let (mut stored, mut summed, mut way) = (None, None, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        let why;
-        (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
-        plan.reasons.push(why);
+        summed = summed_dq(problem, device, (asked, storage), table)?;
+        if let Some(summed) = summed {
+            plan.reasons.push(summed.reason(forward, device));
+        } else {
+            let why;
+            (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
+            plan.reasons.push(why);
+        }
         if !copies.is_empty() {
-            let cycles = stored::cycles(problem, device, stored.as_ref());
+            let cycles = stored::cycles(problem, device, (stored.as_ref(), summed.is_some()));
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
             plan.launches.push(packed::launch(copies)?);
         }
-        if stored.is_some() {
-            way = ways(problem, kernel)[ways(problem, kernel).len() - 1];
-        }
+        let mut others = ways(problem, kernel).iter().copied();
+        let chosen = others.find(|way| match way[0] {
+            algorithm if algorithm.sums_dq() => summed.is_some(),
+            algorithm => summed.is_none() && algorithm.stores_ds() == stored.is_some(),
+        });
+        way = chosen.unwrap_or(way);
     }
     let mut of_pairs = Vec::new();
     if kernel == BackwardKernel::BackwardSm80 {
@@ -280,9 +291,11 @@ fn launches(
         plan.reasons.push(stored.reason(forward, device));
     }
     if kernel == BackwardKernel::BackwardSm90 {
-        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, stored);
+        let of_stored = stored.map_or(0, |stored| stored.bytes(forward));
+        let behind = summed.map_or(of_stored, |summed| summed.bytes(forward));
+        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, behind);
     }
-    let details = LaunchDetails { copies, stored, ..LaunchDetails::default() };
+    let details = LaunchDetails { copies, stored, summed, ..LaunchDetails::default() };
     let (paired, single): (Vec<_>, Vec<_>) = entries.iter().partition(|it| pairs::is_of_pair(it.algorithm));
     for entry in single {
         plan.launches.push(launch_of(problem, device, entry, details)?);
@@ -301,12 +314,40 @@ fn way_reason(way: &[Algorithm]) -> Option<&'static str> {
         Algorithm::BackwardKeysDsSm90ScoreMod => {
             Some("by the entries that change scores and drop weights; they store dS alone")
         }
-        Algorithm::BackwardKeysSm80ScoreMod => Some("by the entries that change scores and drop weights"),
+        Algorithm::BackwardKeysDqSm90ScoreMod | Algorithm::BackwardKeysSm80ScoreMod => {
+            Some("by the entries that change scores and drop weights")
+        }
         Algorithm::BackwardKeysDropout => {
             Some("dropout: by the entries that draw again which weights were kept")
         }
         _ => None,
     })
+}
+
+/// How dQ is summed where dS is made, if it is: where that was asked for, or nothing else was and it is
+/// faster.
+fn summed_dq(
+    problem: &BackwardProblem,
+    device: &Device,
+    (asked, storage): (Option<&'static Entry>, Storage),
+    table: &[Tuned],
+) -> Result<Option<Summed>> {
+    let (forward, Storage { limit, unit_rows }) = (problem.forward(), storage);
+    if let Some(entry) = asked.filter(|entry| !is_first(entry.algorithm)) {
+        if !entry.algorithm.sums_dq() {
+            return Ok(None);
+        }
+        let summed = Summed::new(forward, device, entry);
+        return match summed.refusal(forward, limit) {
+            Some(reason) => Err(Error::UnfitEntry { entry: entry.name, reason }),
+            None => Ok(Some(summed)),
+        };
+    }
+    let of_launch = (BackwardKernel::BackwardSm90, sums_dq(forward));
+    let Ok((entry, _)) = choose_entry(problem, device, of_launch, table) else { return Ok(None) };
+    let summed = Summed::new(forward, device, entry);
+    let suits = unit_rows.is_none() && summed.refusal(forward, limit).is_none();
+    Ok((suits && summed.is_fastest(forward, device)).then_some(summed))
 }
 
 /// The launch of an entry.
@@ -316,10 +357,16 @@ fn launch_of(
     entry: &'static Entry,
     details: LaunchDetails,
 ) -> Result<Launch<BackwardProblem>> {
-    let Some(stored) = details.stored.filter(|_| entry.algorithm.stores_ds()) else {
-        return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) });
+    let forward = problem.forward();
+    let blocks = match details {
+        LaunchDetails { stored: Some(stored), .. } if entry.algorithm.stores_ds() => {
+            stored.blocks(forward, device)
+        }
+        LaunchDetails { summed: Some(summed), .. } if entry.algorithm.sums_dq() => {
+            summed.blocks(forward, device)
+        }
+        _ => return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) }),
     };
-    let blocks = stored.blocks(problem.forward(), device);
     Ok(Launch { details: LaunchDetails { blocks, ..details }, ..Launch::new(entry, blocks.all) })
 }
 
@@ -377,6 +424,9 @@ fn reason(problem: &BackwardProblem, device: &Device, entry: &Entry, order: &str
             "all gradients",
             format!("BLOCK_N {n} keys, or {} queries, of a tile x BLOCK_M {m}", Tiles::of(entry).queries),
         ),
+        algorithm if algorithm.sums_dq() => {
+            ("all gradients", format!("BLOCK_N {n} keys of a tile x BLOCK_M {m}"))
+        }
         Algorithm::BackwardKeysDsSm80 => {
             ("dK, dV and dS", format!("BLOCK_N {n} keys of a block x BLOCK_M {m}"))
         }

@@ -69,9 +69,10 @@ pub struct BackwardRequest {
     pub kernel: Option<BackwardKernel>,
     /// The entry of the launch that it is for, by its name; without `kernel` also the kernel that it is of.
     pub entry: Option<String>,
-    /// Bytes of dS that may be stored, with dK and dV in fp32 where a head's dS is not stored at a time;
-    /// beside delta, which is 4 bytes a row, and beside copies of what tensor maps do not describe. `None`
-    /// for [`DEFAULT_WORKSPACE_LIMIT`]. Scores are computed twice where not even some queries' dS fits.
+    /// Bytes of dS that may be stored, with dK and dV in fp32 where a head's dS is not stored at a time, or
+    /// of dQ in fp32; beside delta, which is 4 bytes a row, and beside copies of what tensor maps do not
+    /// describe. `None` for [`DEFAULT_WORKSPACE_LIMIT`]. Scores are computed twice where not even some
+    /// queries' dS fits.
     pub workspace_limit: Option<u64>,
     /// Queries of a head of which dS is stored at a time at most, rounded up to whole tiles, and fewer where
     /// they do not fit; more, where a whole head fits and parts of it, with the sums between them, do not.

@@ -21,11 +21,11 @@ use crate::{Device, Problem};
 pub const DEFAULT_WORKSPACE_LIMIT: u64 = 512 << 20;
 
 /// What the workspace's parts are multiples of, so that rows of dS are whole lines of L2.
-const ALIGNMENT: u64 = 256;
+pub(super) const ALIGNMENT: u64 = 256;
 
 /// Tiles, 43 GB of them, beyond which their counters, fewer than eight for each, might not be numbered in 32
 /// bits.
-const MOST_TILES: u128 = 1 << 29;
+pub(super) const MOST_TILES: u128 = 1 << 29;
 
 /// What may be stored.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,8 @@ impl Tiles {
     /// Of an entry that stores dS.
     pub(super) fn of(entry: &Entry) -> Self {
         let Tile { block_m, block_n, head_dim } = entry.tile;
-        let config = BackwardSm90Config { owns_keys: true, stores_ds: true, step: block_m, head_dim };
+        let config =
+            BackwardSm90Config { owns_keys: true, stores_ds: true, sums_dq: false, step: block_m, head_dim };
         let (queries, carried_bytes) = (config.queries() as usize, config.carried_bytes().into());
         Self { step: block_m as usize, keys: block_n as usize, queries, carried_bytes }
     }
@@ -88,7 +89,7 @@ pub(super) struct Stored {
 pub(super) struct Blocks {
     pub(super) all: u32,
     /// Those of them that take tiles of queries alone.
-    of_queries: u32,
+    pub(super) of_queries: u32,
 }
 
 impl Stored {

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod made;
+mod summed;
 mod workspace;
 
 use common::{Case, Order, case, for_each_element, sinks_of, untouched_outside};

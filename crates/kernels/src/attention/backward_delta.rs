@@ -2,6 +2,7 @@
 //! Algorithm 2, line 4): dS = P ∘ (dP − rowsum(dO ∘ O) + dlse), since the slope of lse is P.
 
 use crate::attention::backward_tiles;
+use crate::attention::stored_ds::{self, GRANULE};
 use crate::element::Element;
 use crate::mask::KeyRange;
 use crate::params::BackwardParams;
@@ -22,7 +23,8 @@ const CHUNK: u32 = 16;
 const ROW_LANES: u32 = 16;
 
 /// delta of [`BLOCK_M`] query rows, in fp32: each half of a warp takes one row after another. If the backward
-/// pass stores dS, [`backward_tiles`] is written too.
+/// pass takes tickets for tiles, [`backward_tiles`] is written too; if it sums dQ, then zeros for queries
+/// that no tile of keys adds to.
 ///
 /// Launch: ⌈Sq / BLOCK_M⌉·H·B blocks of [`THREADS`] threads, without shared memory.
 ///
@@ -38,6 +40,10 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
     let shape = (work.queries, attention.head_dim_v);
     let o = GlobalTile::of_head::<E>(attention.o, &attention.o_strides, &work, work.head, shape);
     let dout = GlobalTile::of_head::<E>(params.dout, &params.dout_strides, &work, work.head, shape);
+    // Of queries that no tile of keys adds to.
+    let clears = params.tickets.steps_of_head > 0;
+    let dq_shape = (work.queries, attention.head_dim);
+    let dq = GlobalTile::of_head::<E>(params.dq, &params.dq_strides, &work, work.head, dq_shape);
     let aligned = is_aligned::<E>(&o) && is_aligned::<E>(&dout);
     let elements = const { CHUNK / E::BYTES as u32 };
     let lane = index::thread() % ROW_LANES;
@@ -51,6 +57,15 @@ pub unsafe fn backward_delta<E: Element>(params: &BackwardParams) {
             // SAFETY: the row exists, and so does the column.
             sum += unsafe { product::<E>(&o, &dout, (row, column), aligned) };
             column += elements * ROW_LANES;
+        }
+        if exists && clears {
+            let (first_key, end_key) = stored_ds::keys(attention, &work, row / GRANULE * GRANULE);
+            let mut column = lane;
+            while first_key >= end_key && column < attention.head_dim {
+                // SAFETY: the row exists, and so does the column.
+                unsafe { E::store(dq.at::<E>(row, column), 0.0) };
+                column += ROW_LANES;
+            }
         }
         // SAFETY: all lanes of the warp are here; a row that exists is stored by the first of its lanes.
         unsafe {

@@ -11,6 +11,9 @@
 //! multiprocessors and take tiles, most of them of keys and some of queries (`tickets.rs`); a tile is copied
 //! while the one before is multiplied.
 //!
+//! A launch that sums dQ has a warpgroup more, which computes dQ of each step from dS in shared memory and
+//! adds it to sums that pass from one tile of keys to the next (`sums.rs`).
+//!
 //! The next step's scores are begun with this step's gradients, a product from registers and one from shared
 //! memory in turn. dP runs beside the exponentials, or is begun with those scores where registers hold both.
 //! Warpgroups begin these products in turn: one that multiplies from registers alone leaves a third of the
@@ -24,6 +27,7 @@ mod producer;
 mod queries;
 mod scores;
 mod split;
+mod sums;
 mod tickets;
 mod tile;
 
@@ -40,7 +44,8 @@ use consumer::Consumer;
 use split::SplitConsumer;
 use tickets::TileSlots;
 pub use tile::{BackwardSm90Tile, Tile};
-use tile::{DsRows, KeyRows, OwnedRows, OwnedStages, QueryStages, StepRows, StepStages};
+use tile::{DsRows, DsStages, KeyRows, OwnedRows, OwnedStages, QueryStages, StepRows, StepStages};
+use tile::{SavedStages, SumRows, SumStages};
 
 /// Barriers in the source; the build fails when the PTX has another number.
 pub const fn barriers(config: BackwardSm90Config) -> u32 {
@@ -48,13 +53,15 @@ pub const fn barriers(config: BackwardSm90Config) -> u32 {
 }
 
 /// dK and dV of a tile of keys, summed over the query heads that share it, or dQ of a tile of queries; all of
-/// them where dS is stored.
+/// them where dS is stored, or dQ summed.
 ///
 /// `maps` is the address of the tensor maps of Q, K, V, dO and dS, [heads, panels of 64 queries, keys, 64],
-/// as [`Panels::load`] wants them, with boxes of 64 rows, or of a step where that has more. Launch:
-/// [`BackwardSm90Config::THREADS`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
-/// in a block for each tile, ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries; where dS
-/// is stored, two blocks or more for all tiles, of which at least two run at a time.
+/// as [`Panels::load`] wants them, with boxes of 64 rows, or of a step where that has more. In place of dS
+/// sums have theirs, [heads, steps, rows of 128 bytes, 64 of 16 bits], with boxes of a step. Launch:
+/// [`BackwardSm90Config::threads`] threads with [`BackwardSm90Config::shared_bytes`] bytes of shared memory
+/// in a block for each tile, ⌈Sk / owned⌉·H / group·B owning keys, ⌈Sq / owned⌉·H·B owning queries. Where
+/// dS is stored, two blocks or more for all tiles, of which at least two run at a time; where dQ is summed,
+/// any number of blocks.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, sequences that have no batch index are fixed
@@ -67,7 +74,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     unsafe {
         let pipeline = Pipeline::<T>::new();
         let maps = Maps { first: maps };
-        if T::STORES_DS {
+        if const { T::CONFIG.takes_tickets() } {
             return all_gradients(params, maps, pipeline);
         }
         let block = Block::<T>::new(params);
@@ -77,10 +84,10 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
         if index::thread() == 0 {
             pipeline.init(params);
         }
-        barrier::sync(0, BackwardSm90Config::THREADS);
+        barrier::sync(0, const { T::CONFIG.threads() });
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
-        if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(BackwardSm90Config::REGISTERS.1);
+        if warpgroup == const { T::CONFIG.copier() } {
+            give_registers(const { T::CONFIG.registers().2 });
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => producer::copy(params, maps, pipeline, &block),
                 1 if T::OWNS_KEYS => producer::write_block_statistics(params, pipeline, &block),
@@ -88,7 +95,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
                 _ => {}
             }
         } else {
-            take_registers(BackwardSm90Config::REGISTERS.0);
+            take_registers(const { T::CONFIG.registers().0 });
             if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run(params, &block);
             } else if warpgroup == 0 {
@@ -100,7 +107,7 @@ pub unsafe fn backward_sm90<T: Tile>(params: &BackwardParams, maps: u64) {
     }
 }
 
-/// [`backward_sm90`] where dS is stored.
+/// [`backward_sm90`] where blocks take tickets for tiles.
 ///
 /// # Safety
 /// As there.
@@ -110,31 +117,49 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
     unsafe {
         if index::thread() == 0 {
             pipeline.init(params);
-            pipeline.init_ring::<QueryStages<T>>(params, pipeline.query_barriers(), 1);
+            if T::STORES_DS {
+                pipeline.init_ring::<QueryStages<T>>(params, pipeline.query_barriers(), 1);
+            }
+            if T::SUMS_DQ {
+                Ring::<DsStages<T>>::init_filled_by(
+                    pipeline.ds_barriers(),
+                    BackwardSm90Config::WARPGROUPS * WARPS,
+                    WARPS,
+                );
+                Ring::<SumStages<T>>::init(pipeline.sum_barriers(), WARPS);
+                Ring::<SavedStages<T>>::init_filled_by(pipeline.saved_barriers(), WARPS, 1);
+            }
             TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
         }
-        barrier::sync(0, BackwardSm90Config::THREADS);
+        barrier::sync(0, const { T::CONFIG.threads() });
         let warpgroup = warp::broadcast(index::thread() / WARPGROUP, 0);
         let mut slots = TileSlots::consumer(pipeline.schedule());
-        if warpgroup == BackwardSm90Config::WARPGROUPS {
-            give_registers(BackwardSm90Config::REGISTERS.1);
+        if warpgroup == const { T::CONFIG.copier() } {
+            give_registers(const { T::CONFIG.registers().2 });
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => {
                     producer::copy_tiles(params, maps, pipeline, &mut slots);
-                    queries::copy_tiles(params, maps, pipeline, &mut slots);
+                    if T::STORES_DS {
+                        queries::copy_tiles(params, maps, pipeline, &mut slots);
+                    }
                 }
                 1 => producer::write_all_statistics(params, pipeline, slots),
-                2 if params.fix_up != 0 => {
+                2 if T::SUMS_DQ && leads_warp() => sums::take_turns(params, maps, pipeline, &mut slots),
+                2 if T::STORES_DS && params.fix_up != 0 => {
                     producer::clear_all_ends(params, pipeline, &mut slots);
                     queries::clear_ends(params, pipeline, &mut slots);
                 }
+                3 if T::SUMS_DQ && leads_warp() => sums::count_turns(params, pipeline, &mut slots),
                 3 if leads_warp() => {
                     tickets::announce::<T>(params, TileSlots::producer(pipeline.schedule()));
                 }
                 _ => {}
             }
+        } else if T::SUMS_DQ && warpgroup == BackwardSm90Config::WARPGROUPS {
+            give_registers(const { T::CONFIG.registers().1 });
+            sums::add_tiles(params, pipeline, &mut slots);
         } else {
-            take_registers(BackwardSm90Config::REGISTERS.0);
+            take_registers(const { T::CONFIG.registers().0 });
             if !T::CONFIG.splits_roles() {
                 Consumer::new(pipeline).run_tiles(params, &mut slots);
             } else if warpgroup == 0 {
@@ -142,10 +167,12 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
             } else {
                 SplitConsumer::<T, true>::new(pipeline).run_tiles(params, &mut slots);
             }
-            // What follows from it would otherwise be computed before the loop of keys, and kept in
-            // registers.
-            let pipeline = Pipeline { base: index::unknown(pipeline.base), ..pipeline };
-            queries::multiply_tiles(params, pipeline, &mut slots);
+            if T::STORES_DS {
+                // What follows from it would otherwise be computed before the loop of keys, and kept in
+                // registers.
+                let pipeline = Pipeline { base: index::unknown(pipeline.base), ..pipeline };
+                queries::multiply_tiles(params, pipeline, &mut slots);
+            }
         }
     }
 }
@@ -171,8 +198,7 @@ impl<T: Tile> Pipeline<T> {
     unsafe fn init(self, params: &BackwardParams) {
         // SAFETY: one thread makes the barriers, which lie behind all else, before the block barrier.
         unsafe {
-            let consumers = BackwardSm90Config::WARPGROUPS * WARPS;
-            Ring::<OwnedStages<T>>::init(self.owned_barriers(), consumers);
+            Ring::<OwnedStages<T>>::init(self.owned_barriers(), WARPS * const { T::CONFIG.copier() });
             let producers = if T::OWNS_KEYS { 2 } else { 1 };
             self.init_ring::<StepStages<T>>(params, self.step_barriers(), producers);
         }
@@ -209,6 +235,42 @@ impl<T: Tile> Pipeline<T> {
     #[inline(always)]
     fn query_barriers(self) -> u32 {
         self.step_barriers() + const { BackwardSm90Config::RING_BYTES * T::CONFIG.stages() }
+    }
+
+    /// Those of dS on its way to the warpgroup that sums dQ.
+    #[inline(always)]
+    fn ds_barriers(self) -> u32 {
+        self.query_barriers()
+    }
+
+    /// Those of sums.
+    #[inline(always)]
+    fn sum_barriers(self) -> u32 {
+        self.ds_barriers() + const { 16 * T::CONFIG.ds_stages() }
+    }
+
+    /// Those of sums that are stored.
+    #[inline(always)]
+    fn saved_barriers(self) -> u32 {
+        self.sum_barriers() + const { 16 * T::CONFIG.sum_stages() }
+    }
+
+    /// dS of a stage, with keys of one of the warpgroups.
+    #[inline(always)]
+    fn ds_of_keys(self, stage: u32, warpgroup: u32) -> Panels<DsRows> {
+        Panels::new(self.base + const { T::CONFIG.ds_offset() }).stage(2 * stage + warpgroup)
+    }
+
+    /// A sum of dQ, as it lies in device memory.
+    #[inline(always)]
+    fn sum(self, stage: u32) -> Panels<SumRows<T>> {
+        Panels::new(self.base + const { T::CONFIG.sums_offset() }).stage(stage)
+    }
+
+    /// dQ of a step on its way out.
+    #[inline(always)]
+    fn dq(self) -> Panels<StepRows<T>> {
+        Panels::new(self.base + const { T::CONFIG.dq_offset() })
     }
 
     /// The owned rows of K and V, or of Q and dO.
@@ -250,7 +312,8 @@ impl<T: Tile> Pipeline<T> {
     /// Warps that read what is announced: those that multiply, copy, write statistics, and clear ends.
     #[inline(always)]
     fn readers(self, params: &BackwardParams) -> u32 {
-        BackwardSm90Config::WARPGROUPS * WARPS + 2 + (params.fix_up != 0) as u32
+        let others = if T::SUMS_DQ { 4 } else { 2 + (params.fix_up != 0) as u32 };
+        WARPS * const { T::CONFIG.copier() } + others
     }
 
     /// Where P is handed on.
@@ -285,7 +348,7 @@ impl Maps {
         [self.first, self.first + 3 * tma::TensorMap::BYTES]
     }
 
-    /// Of dS.
+    /// Of dS, or of sums of dQ.
     #[inline(always)]
     fn ds(self) -> u64 {
         self.first + 4 * tma::TensorMap::BYTES

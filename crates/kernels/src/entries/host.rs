@@ -118,6 +118,10 @@ pub enum Algorithm {
     BackwardKeysDsSm90,
     /// [`Self::BackwardKeysDsSm90`] with a `score::ScoreMod` or dropout, or both.
     BackwardKeysDsSm90ScoreMod,
+    /// `attention::backward_sm90` summing dQ: all gradients.
+    BackwardKeysDqSm90,
+    /// [`Self::BackwardKeysDqSm90`] with a `score::ScoreMod` or dropout, or both.
+    BackwardKeysDqSm90ScoreMod,
     /// `attention::backward_sm90` owning queries.
     BackwardQueriesSm90,
 }
@@ -137,6 +141,11 @@ impl Algorithm {
     /// Whether it stores dS, and computes all gradients in one launch.
     pub const fn stores_ds(self) -> bool {
         matches!(self, Self::BackwardKeysDsSm90 | Self::BackwardKeysDsSm90ScoreMod)
+    }
+
+    /// Whether it sums dQ where dS is made, and computes all gradients in one launch.
+    pub const fn sums_dq(self) -> bool {
+        matches!(self, Self::BackwardKeysDqSm90 | Self::BackwardKeysDqSm90ScoreMod)
     }
 
     /// The kernel family, which is also the name of the archive that its PTX ships in.
@@ -165,6 +174,8 @@ impl Algorithm {
             | Self::BackwardQueriesSm80ScoreMod => "backward_sm80",
             Self::BackwardKeysSm90
             | Self::BackwardKeysDsSm90
+            | Self::BackwardKeysDqSm90
+            | Self::BackwardKeysDqSm90ScoreMod
             | Self::BackwardKeysDsSm90ScoreMod
             | Self::BackwardQueriesSm90 => "backward_sm90",
         }

@@ -268,7 +268,8 @@ pub(super) const fn backward_dq_sm80(
 /// Of `backward_sm90`: rows of a step, HEAD_DIM.
 const fn backward_sm90(algorithm: Algorithm, step: u32, head_dim: u32) -> Line {
     let owns_keys = !matches!(algorithm, Algorithm::BackwardQueriesSm90);
-    let config = BackwardSm90Config { owns_keys, stores_ds: algorithm.stores_ds(), step, head_dim };
+    let (stores_ds, sums_dq) = (algorithm.stores_ds(), algorithm.sums_dq());
+    let config = BackwardSm90Config { owns_keys, stores_ds, sums_dq, step, head_dim };
     of(algorithm, Config::BackwardSm90(config), HALF, 1)
 }
 
@@ -285,6 +286,16 @@ pub(super) const fn backward_keys_ds_sm90(step: u32, head_dim: u32) -> Line {
 /// As [`backward_keys_sm90`].
 pub(super) const fn backward_keys_ds_sm90_score_mod(step: u32, head_dim: u32) -> Line {
     backward_sm90(Algorithm::BackwardKeysDsSm90ScoreMod, step, head_dim)
+}
+
+/// As [`backward_keys_sm90`].
+pub(super) const fn backward_keys_dq_sm90(step: u32, head_dim: u32) -> Line {
+    backward_sm90(Algorithm::BackwardKeysDqSm90, step, head_dim)
+}
+
+/// As [`backward_keys_sm90`].
+pub(super) const fn backward_keys_dq_sm90_score_mod(step: u32, head_dim: u32) -> Line {
+    backward_sm90(Algorithm::BackwardKeysDqSm90ScoreMod, step, head_dim)
 }
 
 /// As [`backward_keys_sm90`].

@@ -3,14 +3,14 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dropout, backward_keys_ds_sm80,
-    backward_keys_ds_sm90, backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod,
-    backward_keys_sm90, backward_queries, backward_queries_dropout, backward_queries_sm80,
-    backward_queries_sm80_score_mod, backward_queries_sm90, backward_sinks, decode, decode_combine,
-    forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod,
-    forward_sm90, forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod,
-    gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores, standard_softmax, standard_values,
-    transpose,
+    Line, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dq_sm90,
+    backward_keys_dq_sm90_score_mod, backward_keys_dropout, backward_keys_ds_sm80, backward_keys_ds_sm90,
+    backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod, backward_keys_sm90,
+    backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
+    backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt, forward_simt_dropout,
+    forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90, forward_sm90_dropout,
+    forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90,
+    mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
 };
 use crate::variant::Storage;
 
@@ -228,6 +228,9 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90_score_mod(32, 160),
     backward_keys_ds_sm90_score_mod(64, 192),
     backward_keys_ds_sm90_score_mod(64, 256),
+    // dQ summed where dS is made.
+    backward_keys_dq_sm90(64, 64),
+    backward_keys_dq_sm90_score_mod(64, 64),
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),
     backward_queries_sm90(128, 128),

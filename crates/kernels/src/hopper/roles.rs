@@ -85,7 +85,7 @@ pub fn leads_warp() -> bool {
     index::thread().is_multiple_of(32)
 }
 
-/// Leaves this thread so many registers (24, 32, 40 or 56), and the others to warpgroups that multiply.
+/// Leaves this thread so many registers (24, 32, 40, 56 or 64), and the others to warpgroups that multiply.
 ///
 /// # Safety
 /// All threads of the warpgroup call this together, with a number up to what they have.
@@ -99,13 +99,14 @@ pub unsafe fn give_registers(left: u32) {
             32 => setmaxnreg::decrease::<32>(),
             40 => setmaxnreg::decrease::<40>(),
             56 => setmaxnreg::decrease::<56>(),
+            64 => setmaxnreg::decrease::<64>(),
             _ => unreachable!("no tile asks for so many registers"),
         }
     }
 }
 
-/// Takes registers, up to so many for this thread (152, 160, 232 or 240), that the warpgroup that copies has
-/// given.
+/// Takes registers, up to so many for this thread (152, 160, 208, 232 or 240), that warpgroups which need
+/// fewer have given.
 ///
 /// # Safety
 /// All threads of the warpgroup call this together. The block starts with as many registers as all of its
@@ -118,6 +119,7 @@ pub unsafe fn take_registers(wanted: u32) {
         match wanted {
             152 => setmaxnreg::increase::<152>(),
             160 => setmaxnreg::increase::<160>(),
+            208 => setmaxnreg::increase::<208>(),
             232 => setmaxnreg::increase::<232>(),
             240 => setmaxnreg::increase::<240>(),
             _ => unreachable!("no tile asks for so many registers"),

@@ -50,11 +50,13 @@ pub struct BackwardParams {
 
 /// The tiles of the launch that computes all gradients, as `attention::backward_tiles` says, and in which
 /// order blocks take them. A unit is a key/value head of a sequence with its query heads, or with one of
-/// them, or with some queries of that one: tiles of keys, which store dS, and tiles of queries.
+/// them, or with some queries of that one: tiles of keys, which store dS, and tiles of queries. Where dQ is
+/// summed, a unit is a key/value head with all of its query heads, and has tiles of keys alone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tickets {
-    /// [`Self::counter_count`] counters of [`Self::COUNTER_BYTES`] each; 0 where no dS is stored.
+    /// [`Self::counter_count`] counters of [`Self::COUNTER_BYTES`] each; 0 where no
+    /// tickets are taken.
     pub counters: u64,
     /// Tiles of [`Self::TILE_BYTES`] each, those of keys first, from a multiple of 16 on.
     pub tiles: u64,
@@ -83,6 +85,8 @@ pub struct Tickets {
     pub query_rows: u32,
     /// Blocks that take tiles of queries alone.
     pub query_blocks: u32,
+    /// Steps of a query head whose dQ is summed over its tiles of keys in turn; 0 where dS is stored.
+    pub steps_of_head: u32,
 }
 
 impl Tickets {
@@ -120,10 +124,16 @@ impl Tickets {
     }
 
     /// Counters: two for each unit, of its tiles of either kind that are done; where heads have several
-    /// units, one for each tile of keys of a round, of units in which it is done; and those of blocks and
-    /// tickets.
+    /// units, one for each tile of keys of a round, of units in which it is done; those of blocks and
+    /// tickets; and one for each step whose dQ is summed.
     pub const fn counter_count(&self) -> u32 {
-        self.arrivals() + Self::ARRIVALS
+        self.sum_counter(0, 0) + self.units() * self.unit_heads * self.steps_of_head
+    }
+
+    /// The counter of tiles of keys that have added to dQ of a step of a query head.
+    #[inline(always)]
+    pub const fn sum_counter(&self, head: u32, step: u32) -> u32 {
+        self.arrivals() + Self::ARRIVALS + head * self.steps_of_head + step
     }
 
     /// The counter of the units in which the `column`-th tile of keys of its round is done; rounds before

@@ -91,16 +91,26 @@ impl Config {
                     Self::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds: false })
                 }
                 Algorithm::BackwardKeysSm90 => {
-                    let config =
-                        BackwardSm90Config { owns_keys: true, stores_ds: false, step: block_m, head_dim };
+                    let config = BackwardSm90Config {
+                        owns_keys: true,
+                        stores_ds: false,
+                        sums_dq: false,
+                        step: block_m,
+                        head_dim,
+                    };
                     if block_n != config.owned() {
                         return None;
                     }
                     Self::BackwardSm90(config)
                 }
                 Algorithm::BackwardQueriesSm90 => {
-                    let config =
-                        BackwardSm90Config { owns_keys: false, stores_ds: false, step: block_n, head_dim };
+                    let config = BackwardSm90Config {
+                        owns_keys: false,
+                        stores_ds: false,
+                        sums_dq: false,
+                        step: block_n,
+                        head_dim,
+                    };
                     if block_m != config.owned() {
                         return None;
                     }

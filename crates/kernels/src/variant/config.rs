@@ -223,7 +223,7 @@ impl Config {
             Self::Backward(config) => config.threads(),
             Self::BackwardMma(config) => config.threads(),
             Self::BackwardDq(config) => config.threads(),
-            Self::BackwardSm90(_) => BackwardSm90Config::THREADS,
+            Self::BackwardSm90(config) => config.threads(),
             Self::GemmSimt(config) => config.threads(),
             Self::GemmSm80 { config, .. } => config.threads(),
             Self::GemmSm90 { config, .. } => config.threads(),

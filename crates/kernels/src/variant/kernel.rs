@@ -82,6 +82,7 @@ impl Kernel {
             Self::Attention(Algorithm::BackwardDqSm80) => "backward_dq_sm80",
             Self::Attention(Algorithm::BackwardKeysSm90) => "backward_keys_sm90",
             Self::Attention(algorithm) if algorithm.stores_ds() => "backward_keys_ds_sm90",
+            Self::Attention(algorithm) if algorithm.sums_dq() => "backward_keys_dq_sm90",
             Self::Attention(Algorithm::BackwardQueriesSm90) => "backward_queries_sm90",
             _ => self.family(),
         }
@@ -95,7 +96,8 @@ impl Kernel {
                 | Algorithm::ForwardSm90ScoreMod
                 | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardQueriesSm80ScoreMod
-                | Algorithm::BackwardKeysDsSm90ScoreMod,
+                | Algorithm::BackwardKeysDsSm90ScoreMod
+                | Algorithm::BackwardKeysDqSm90ScoreMod,
             ) => "_score_mod",
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
             Self::Attention(
@@ -133,6 +135,8 @@ impl Kernel {
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDqSm90
+                | Algorithm::BackwardKeysDqSm90ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::Pack

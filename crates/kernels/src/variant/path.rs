@@ -72,6 +72,8 @@ impl Variant {
                 Algorithm::BackwardDqSm80 => ("attention::backward_sm80", "backward_dq"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDqSm90
+                | Algorithm::BackwardKeysDqSm90ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => ("attention::backward_sm90", "backward_sm90"),
             },
@@ -140,11 +142,12 @@ impl Variant {
                 format!("{element}, {m}, {n}, {d}, {warps_m}, {stages}, {blocks}, {pairs}")
             }
             Config::BackwardSm90(c) => {
-                let score_mod = has(Algorithm::BackwardKeysDsSm90ScoreMod);
-                let stores_ds = score_mod || has(Algorithm::BackwardKeysDsSm90);
-                let (owns_keys, step, d) = (c.owns_keys, c.step, c.head_dim);
+                let score_mod =
+                    has(Algorithm::BackwardKeysDsSm90ScoreMod) || has(Algorithm::BackwardKeysDqSm90ScoreMod);
+                let (owns_keys, stores_ds, sums_dq) = (c.owns_keys, c.stores_ds, c.sums_dq);
+                let (step, d) = (c.step, c.head_dim);
                 format!(
-                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {step}, {d}, {score_mod}>"
+                    "{module}::BackwardSm90Tile<{element}, {owns_keys}, {stores_ds}, {sums_dq}, {step}, {d}, {score_mod}>"
                 )
             }
             Config::GemmSimt(c) => {

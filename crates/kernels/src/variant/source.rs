@@ -110,6 +110,8 @@ impl Variant {
                 | Algorithm::BackwardQueriesSm80ScoreMod => signature("BackwardParams", "Backward"),
                 Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
+                | Algorithm::BackwardKeysDqSm90
+                | Algorithm::BackwardKeysDqSm90ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90 => Signature {
                     params: "BackwardParams",

@@ -85,6 +85,8 @@ impl Takes for Target {
             | Algorithm::BackwardQueriesSm80ScoreMod
             | Algorithm::BackwardKeysSm90
             | Algorithm::BackwardKeysDsSm90
+            | Algorithm::BackwardKeysDqSm90
+            | Algorithm::BackwardKeysDqSm90ScoreMod
             | Algorithm::BackwardKeysDsSm90ScoreMod
             | Algorithm::BackwardQueriesSm90 => self.is_planned(problem),
             _ => true,

@@ -170,6 +170,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::BackwardQueriesSm80ScoreMod
         | Algorithm::BackwardKeysSm90
         | Algorithm::BackwardKeysDsSm90
+        | Algorithm::BackwardKeysDqSm90
+        | Algorithm::BackwardKeysDqSm90ScoreMod
         | Algorithm::BackwardKeysDsSm90ScoreMod
         | Algorithm::BackwardQueriesSm90 => None,
         Algorithm::Pack | Algorithm::Transpose => Some(Target {

@@ -127,6 +127,15 @@ pub(super) fn stores_ds(forward: &Problem) -> Algorithm {
     }
 }
 
+/// What sums dQ of the problem.
+pub(super) fn sums_dq(forward: &Problem) -> Algorithm {
+    if needs_score_mod(forward) {
+        Algorithm::BackwardKeysDqSm90ScoreMod
+    } else {
+        Algorithm::BackwardKeysDqSm90
+    }
+}
+
 /// Why dS of tiles does not fit a workspace of so many bytes, if so.
 pub(super) fn too_large(forward: &Problem, tiles: &Tiles, limit: u64) -> Option<String> {
     let bytes = stored::least_bytes(forward, tiles);

@@ -325,14 +325,14 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
         planned(&of_layouts([layout; 2]), Sim::new(0).device(), limit)
     };
     let copies = |plan: &BackwardPlan| plan.unaligned()[0].details.copies.bytes;
-    // dS takes 256 MiB, which hold copies of 64 MiB and dS of fewer heads.
-    let plan = of(32, 1024, 64, None);
+    // dS takes 256 MiB, which hold copies of 128 MiB and dS of fewer heads.
+    let plan = of(32, 1024, 128, None);
     assert_eq!(names_of(plan.launches())[0], "backward_delta_f16");
-    let of_ds = "backward_keys_ds_sm90_f16_m128_n128_d64";
+    let of_ds = "backward_keys_ds_sm90_f16_m64_n128_d128";
     assert_eq!(names_of(plan.unaligned()), ["pack", "backward_delta_f16", of_ds]);
-    assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 64 * 2);
+    assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 128 * 2);
     let ring = plan.unaligned()[2].details.stored.unwrap().ring as u64;
-    assert!((32..96).contains(&ring), "{ring}");
+    assert!((32..64).contains(&ring), "{ring}");
     let needed = 4 * 32 * 4 * 1024 + copies(&plan) + ring * (2 << 20);
     assert!(needed <= plan.workspace_bytes(), "{needed} of {}", plan.workspace_bytes());
     // Nothing is stored that copies could lie in place of.
@@ -343,6 +343,57 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     assert_eq!(names_of(plan.unaligned())[1], "backward_keys_sm80_f16_m16_n64_d256_w8");
     let plan = of(1, 4096, 256, None);
     assert_eq!(names_of(plan.unaligned())[..2], ["pack", "backward_delta_f16"]);
+}
+
+#[test]
+fn dq_is_summed_where_tiles_of_keys_suffice() {
+    let of = |[batch, seqlen, heads, group]: [usize; 4], options: &Options, request: &BackwardRequest| {
+        let q = TensorLayout::bhsd(batch, seqlen, heads * group, 64);
+        let kv = TensorLayout::bhsd(batch, seqlen, heads, 64);
+        let tensors = Tensors { q, k: kv, v: kv, o: q };
+        let forward = Problem::new(tensors, DType::F16, options.clone()).unwrap();
+        Plan::new(&BackwardProblem::like(forward).unwrap(), Sim::new(0).device(), request).unwrap()
+    };
+    let entry = |plan: &BackwardPlan| plan.launches()[1].entry;
+    let (full, none) = (Options::default(), BackwardRequest::default());
+    let causal = Options { causal: true, ..Options::default() };
+    // 132 multiprocessors, and tiles of 128 keys.
+    for (shape, options, expected) in [
+        ([1, 4096, 16, 1], &full, true),
+        ([1, 4096, 8, 1], &full, false),
+        ([2, 512, 32, 1], &full, true),
+        ([1, 512, 32, 1], &full, false),
+        ([1, 4096, 16, 1], &causal, false),
+        ([1, 8192, 16, 1], &causal, true),
+        ([1, 4096, 32, 1], &causal, true),
+        ([4, 4096, 8, 4], &causal, true),
+    ] {
+        assert_eq!(entry(&of(shape, options, &none)).algorithm.sums_dq(), expected, "{shape:?}");
+    }
+    let shape = [1, 4096, 32, 1];
+    let plan = of(shape, &full, &none);
+    // Sums, counters of two for each head, of tickets, and for each step, and tiles of 80 bytes.
+    let (sum, counters) = (32 * 4096 * 64 * 4, ((2 * 32 + 3 + 32 * 64) * 32_u64).next_multiple_of(256));
+    assert_eq!(plan.workspace_bytes(), 4 * 32 * 4096 + counters + 32 * 32 * 80 + sum);
+    assert_eq!((plan.launches().len(), plan.launches()[1].grid), (2, 132));
+    let expected = format!(
+        "dQ is summed in fp32 where dS is made, in the order of keys, in {sum} bytes; one launch of 132 blocks \
+         that take tiles of keys as they come, of 32 key/value heads in turn"
+    );
+    assert_eq!(plan.reasons()[2], expected);
+    // Copies of all do not fit in place of sums.
+    assert_eq!(names_of(plan.unaligned())[1], "backward_keys_ds_sm80_f16_m32_n128_d64_w4");
+    let softcap = Options { softcap: 2.0, ..Options::default() };
+    let score_mod = "backward_keys_dq_sm90_f16_m64_n128_d64_score_mod";
+    assert_eq!(entry(&of(shape, &softcap, &none)).name, score_mod);
+    // No room for sums, or dS was asked for.
+    for request in [
+        BackwardRequest { workspace_limit: Some(sum - 1), ..none.clone() },
+        BackwardRequest { unit_rows: Some(512), ..none.clone() },
+        BackwardRequest { entry: Some("backward_keys_ds_sm90_f16_m64_n128_d64".to_owned()), ..none },
+    ] {
+        assert!(!entry(&of(shape, &full, &request)).algorithm.sums_dq(), "{request:?}");
+    }
 }
 
 /// A bound on units that the workspace does not hold is no reason to store none, or to launch without them.

@@ -27,6 +27,8 @@ impl StepCycles {
     const KEYS_DS: f64 = 1_650.0;
     /// As [`Self::KEYS_DS`], where two warpgroups split roles, in products.
     const SPLIT_ROLES: f64 = 3.5;
+    /// Owning keys, where dQ is summed.
+    const KEYS_DQ: f64 = 2_800.0;
     /// Owning queries.
     const QUERIES: f64 = 650.0;
 }
@@ -161,6 +163,11 @@ impl<'a> Estimate<'a> {
         let of_heads = if units > 1.0 { in_turn.min(1.0) } else { 1.0 };
         let of_mask = if forward.causal() { Self::CAUSAL } else { 1.0 };
         Self::LAUNCH + longest + of_mask * all / of_ring / of_heads
+    }
+
+    /// The launch that computes all gradients, where dQ is summed.
+    pub(super) fn summed(&self) -> f64 {
+        self.owning_keys(kv_heads(self.forward), self.product + StepCycles::KEYS_DQ)
     }
 
     /// Both launches where each computes its own scores.

@@ -6,8 +6,9 @@ use super::Pipeline;
 use super::block::{Block, Source};
 use super::carried;
 use super::scores::{self, Place, QueryHead};
+use super::sums;
 use super::tickets::TileSlots;
-use super::tile::{OwnedRows, OwnedStages, StepRows, StepStages, Tile};
+use super::tile::{DsStages, OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
 use crate::attention::stored_ds;
 use crate::config::BackwardSm90Config;
@@ -57,6 +58,8 @@ pub(super) struct Consumer<T: Tile> {
     pub(super) gradients: [T::Gradient; 2],
     /// This thread's first piece of a step's dS.
     ds_at: u32,
+    /// Where dS goes on its way to the warpgroup that sums dQ.
+    ds_ring: Ring<DsStages<T>>,
     /// The mask from the first of this warpgroup's rows, and the first of the others, on.
     corner: MaskCorner,
 }
@@ -97,6 +100,7 @@ impl<T: Tile> Consumer<T> {
                 head: QueryHead::default(),
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
+                ds_ring: Ring::producer(pipeline.ds_barriers()),
                 corner: MaskCorner::default(),
             }
         }
@@ -142,11 +146,15 @@ impl<T: Tile> Consumer<T> {
         while let Some(stage) = slots.next_of_keys(pipeline) {
             self.owned = Self::owned(pipeline, warpgroup, stage);
             // SAFETY: what the block owns is there, and so the tile's copies have waited for others.
-            self.gradients = [0, 1].map(|which| unsafe { carried::restore(params, slots, self.part(which)) });
+            self.gradients = if T::STORES_DS {
+                [0, 1].map(|which| unsafe { carried::restore(params, slots, self.part(which)) })
+            } else {
+                [T::Gradient::ZERO; 2]
+            };
             if (&*slots).block().steps() > 0 {
                 self.multiply(params, &*slots);
             }
-            if slots.goes_on() {
+            if T::STORES_DS && slots.goes_on() {
                 // SAFETY: the warpgroup's threads are together.
                 unsafe {
                     carried::save(params, slots, self.part(0), &self.gradients[0]);
@@ -268,6 +276,10 @@ impl<T: Tile> Consumer<T> {
         if T::STORES_DS {
             // SAFETY: the workspace holds all panels of the launch's heads, and the piece is this thread's.
             unsafe { stored_ds::store(&params.ds, self.ds_at, &self.ds) };
+        }
+        if T::SUMS_DQ {
+            // SAFETY: the warp's lanes are together.
+            unsafe { sums::hand_on(self.pipeline, self.warpgroup, &mut self.ds_ring, &self.ds) };
         }
         if !LAST {
             self.wait_ahead();

@@ -4,7 +4,7 @@ use super::block::Block;
 use super::tile::Tile;
 use super::{Consumer, OwnedRows, scores};
 use crate::attention::alignment::row_store::store_rows_by_chunks;
-use crate::hopper::epilogue::scale_rows;
+use crate::hopper::epilogue::{scale_rows, wait_read};
 use crate::hopper::roles::WARP_ROWS;
 use crate::params::{BackwardParams, Strides};
 use crate::ptx::index;
@@ -38,7 +38,12 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn store_one(&self, (which, stage): (u32, u32), block: &Block<T>, view: (u64, &Strides), columns: u32) {
         let warp_row = index::reread_thread() / 32 * WARP_ROWS;
-        let lines = self.pipeline.owned(which, stage).from_row(warp_row);
+        // K's is read by the warpgroup that sums dQ.
+        let lines = self.pipeline.owned(if T::SUMS_DQ { 1 } else { which }, stage).from_row(warp_row);
+        if T::SUMS_DQ {
+            // SAFETY: all lanes of the warp are here.
+            unsafe { wait_read() };
+        }
         // SAFETY: all lanes of the warp are here, and the products of its warpgroup have read the rows.
         unsafe { store_warp(lines, &self.gradients[which as usize], (block, warp_row), view, columns) };
     }

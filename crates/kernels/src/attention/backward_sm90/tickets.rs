@@ -160,6 +160,22 @@ pub(super) unsafe fn announce<T: Tile>(params: &BackwardParams, mut slots: TileS
     }
 }
 
+/// Announces the next tile of keys, or that there is none, of a launch whose blocks all take tiles of keys.
+///
+/// # Safety
+/// As [`announce`]; nothing was announced behind an end.
+#[inline(always)]
+pub(super) unsafe fn announce_next<T: Tile>(tickets: &Tickets, slots: &mut TileSlots<T>) {
+    let slot = slots.acquire();
+    // SAFETY: the slot is this thread's from `acquire` to `fill`.
+    unsafe {
+        if !take(tickets, OF_KEYS, slot) {
+            shared::store_b32(slot + 4 * KIND, EMPTY);
+        }
+    }
+    slots.fill();
+}
+
 /// Announces tiles of a kind, as long as there are tickets for them.
 ///
 /// # Safety

@@ -10,6 +10,7 @@ use crate::ptx::wgmma::{Accumulator, Format, Span};
 use crate::registers::{Columns, Registers};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::{Extent, Extents};
+use crate::tile::wgmma::LINE;
 
 /// What the kernel is compiled for.
 pub trait Tile: Copy {
@@ -28,6 +29,8 @@ pub trait Tile: Copy {
     const OWNS_KEYS: bool;
     /// Whether it stores dS too, and goes on to tiles of queries, which compute dQ from it.
     const STORES_DS: bool;
+    /// Whether a further warpgroup adds its part of dQ to sums.
+    const SUMS_DQ: bool;
     /// Rows of a step.
     const STEP: u32;
     /// Columns that rows are padded to in shared memory.
@@ -41,13 +44,15 @@ pub trait Tile: Copy {
         let config = BackwardSm90Config {
             owns_keys: Self::OWNS_KEYS,
             stores_ds: Self::STORES_DS,
+            sums_dq: Self::SUMS_DQ,
             step: Self::STEP,
             head_dim: Self::HEAD_DIM,
         };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::STEP);
         assert!(Self::Packed::LEN * 2 == Self::S::LEN && Self::Gradient::LEN as u32 * 2 == Self::HEAD_DIM);
         assert!(!Self::STORES_DS || Self::OWNS_KEYS && Self::STEP.is_multiple_of(stored_ds::PIECE_QUERIES));
-        assert!(!Self::SCORE_MOD || Self::STORES_DS);
+        assert!(!Self::SCORE_MOD || Self::STORES_DS || Self::SUMS_DQ);
+        assert!(!Self::SUMS_DQ || Self::OWNS_KEYS && Self::STEP == stored_ds::PANEL && !Self::STORES_DS);
         config
     };
 }
@@ -58,13 +63,21 @@ pub struct BackwardSm90Tile<
     E,
     const OWNS_KEYS: bool,
     const STORES_DS: bool,
+    const SUMS_DQ: bool,
     const STEP: u32,
     const HEAD_DIM: u32,
     const SCORE_MOD: bool,
 >(PhantomData<E>);
 
-impl<E, const OWNS_KEYS: bool, const STORES_DS: bool, const STEP: u32, const D: u32, const SCORE_MOD: bool>
-    Tile for BackwardSm90Tile<E, OWNS_KEYS, STORES_DS, STEP, D, SCORE_MOD>
+impl<
+    E,
+    const OWNS_KEYS: bool,
+    const STORES_DS: bool,
+    const SUMS_DQ: bool,
+    const STEP: u32,
+    const D: u32,
+    const SCORE_MOD: bool,
+> Tile for BackwardSm90Tile<E, OWNS_KEYS, STORES_DS, SUMS_DQ, STEP, D, SCORE_MOD>
 where
     E: MmaElement + Format,
     Columns<STEP>: Span,
@@ -78,6 +91,7 @@ where
 
     const OWNS_KEYS: bool = OWNS_KEYS;
     const STORES_DS: bool = STORES_DS;
+    const SUMS_DQ: bool = SUMS_DQ;
     const STEP: u32 = STEP;
     const HEAD_DIM: u32 = D;
     const SCORE_MOD: bool = SCORE_MOD;
@@ -97,6 +111,40 @@ pub(super) struct QueryStages<T>(PhantomData<T>);
 
 impl<T: Tile> Stages for QueryStages<T> {
     const COUNT: u32 = T::CONFIG.query_stages();
+}
+
+/// Steps whose dS is on its way to the warpgroup that sums dQ.
+#[derive(Clone, Copy)]
+pub(super) struct DsStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for DsStages<T> {
+    const COUNT: u32 = T::CONFIG.ds_stages();
+}
+
+/// Steps whose sum of dQ is on its way.
+#[derive(Clone, Copy)]
+pub(super) struct SumStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for SumStages<T> {
+    const COUNT: u32 = T::CONFIG.sum_stages();
+}
+
+/// Steps whose sum is stored, and not counted yet.
+#[derive(Clone, Copy)]
+pub(super) struct SavedStages<T>(PhantomData<T>);
+
+impl<T: Tile> Stages for SavedStages<T> {
+    const COUNT: u32 = T::CONFIG.saved_stages();
+}
+
+/// dQ of a step in fp32, in lines: a view of 16-bit elements.
+#[derive(Clone, Copy)]
+pub(super) struct SumRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for SumRows<T> {
+    const ROWS: u32 = T::CONFIG.sum_bytes() / LINE;
+    const COLUMNS: u32 = LINE / 2;
+    const ELEMENT_BYTES: u32 = 2;
 }
 
 /// Tiles of which shared memory holds what a block owns.

@@ -114,6 +114,10 @@ impl Place {
     /// There are tiles of both kinds, so many of queries in a unit, and all of them are below 2^31.
     #[inline(always)]
     pub(super) unsafe fn of_tile(tickets: &Tickets, query_tiles: u32, tile: u32) -> Self {
+        if tickets.steps_of_head > 0 {
+            // SAFETY: the caller's promise is this function's.
+            return unsafe { Self::of_turn(tickets, tile) };
+        }
         let all_of_keys = tickets.all_of_keys();
         let of_keys = tile < all_of_keys;
         let (tile, tiles) =
@@ -122,6 +126,26 @@ impl Place {
         unsafe {
             assert_unchecked(tiles > 0);
             Self { unit: Unit::new(tickets, tile / tiles), index: tile % tiles, of_keys }
+        }
+    }
+
+    /// As [`Self::of_tile`] where dQ is summed over tiles of keys in turn: heads of a round have one each in
+    /// turn too, so that few of a head are computed at a time.
+    ///
+    /// # Safety
+    /// As [`Self::of_tile`]; heads are units.
+    #[inline(always)]
+    unsafe fn of_turn(tickets: &Tickets, tile: u32) -> Self {
+        // SAFETY: rounds have tiles, and so has this one a head.
+        unsafe {
+            let tiles = tickets.heads_of_round * tickets.key_tiles;
+            assert_unchecked(tiles > 0);
+            let (round, of_round) = (tile / tiles, tile % tiles);
+            let first = round * tickets.heads_of_round;
+            let heads = tickets.heads_of_round.min(tickets.heads - first);
+            assert_unchecked(heads > 0);
+            let unit = Unit::new(tickets, first + of_round % heads);
+            Self { unit, index: of_round / heads, of_keys: true }
         }
     }
 
@@ -255,6 +279,27 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn heads_of_a_round_have_tiles_of_keys_in_turn() {
+        let tickets = Tickets {
+            heads: 5,
+            heads_of_round: 2,
+            units_of_head: 1,
+            key_tiles: 3,
+            steps_of_head: 7,
+            ..Tickets::default()
+        };
+        // SAFETY: there are tiles, and rounds have heads.
+        let place = |tile| unsafe { Place::of_tile(&tickets, 0, tile) };
+        let order: Vec<_> = (0..15).map(|tile| (place(tile).unit.head, place(tile).index)).collect();
+        let round = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)];
+        assert_eq!((&order[..6], &order[12..]), (&round[..], &[(4, 0), (4, 1), (4, 2)][..]));
+        for (at, &(head, index)) in order.iter().enumerate() {
+            // Whom a tile waits for has an earlier ticket.
+            assert!(index == 0 || order[..at].contains(&(head, index - 1)), "{head} {index}");
         }
     }
 

@@ -56,7 +56,10 @@ pub(super) fn backward(draw: &mut Draw, backend: BackendKind, size: Size) -> Bac
         run = backward_entry(draw, &forward).unwrap_or_default();
     }
     let (dlse, no_dsinks) = (draw.once_in(3), draw.once_in(6));
-    let limit = if draw.once_in(3) { draw.logarithmic(16 << 10, 16 << 20) as u64 } else { 0 };
+    let sums_dq = entries().any(|entry| entry.name == run && entry.algorithm.sums_dq());
+    // Sums of dQ are not stored in parts.
+    let limited = draw.once_in(3) && !sums_dq;
+    let limit = if limited { draw.logarithmic(16 << 10, 16 << 20) as u64 } else { 0 };
     let sm_margin = if draw.once_in(6) { draw.pick(&[16, 66, 130]) } else { 0 };
     let unit_rows = if draw.once_in(3) { draw.logarithmic(1, 2048) } else { 0 };
     Backward { forward, dout, dq, dk, dv, dlse, no_dsinks, run, limit, unit_rows, sm_margin }
@@ -68,12 +71,13 @@ fn needs_score_mod(case: &Attention) -> bool {
     changes_scores || case.scale.is_some_and(|scale| scale <= 0.0) || case.dropout > 0.0
 }
 
-/// An entry of `backward_sm80`, or of `backward_simt` in fp32, and by chance where scores are changed.
+/// An entry of `backward_sm80`, one that sums dQ, or of `backward_simt` in fp32, and by chance where scores
+/// are changed.
 fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     use Algorithm::{
-        BackwardDqSm80, BackwardKeys, BackwardKeysDropout, BackwardKeysDsSm80, BackwardKeysSm80,
-        BackwardKeysSm80ScoreMod, BackwardQueries, BackwardQueriesDropout, BackwardQueriesSm80,
-        BackwardQueriesSm80ScoreMod,
+        BackwardDqSm80, BackwardKeys, BackwardKeysDqSm90, BackwardKeysDqSm90ScoreMod, BackwardKeysDropout,
+        BackwardKeysDsSm80, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardQueries,
+        BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
     };
     let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let needs_score_mod = needs_score_mod(case);
@@ -81,10 +85,15 @@ fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     let algorithms = match (on_fma, case.dropout > 0.0) {
         (true, true) => &[BackwardKeysDropout, BackwardQueriesDropout][..],
         (true, false) => &[BackwardKeys, BackwardQueries],
-        _ if needs_score_mod => &[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod],
-        _ => &[BackwardKeysSm80, BackwardQueriesSm80, BackwardKeysDsSm80, BackwardDqSm80],
+        _ if needs_score_mod => {
+            &[BackwardKeysSm80ScoreMod, BackwardQueriesSm80ScoreMod, BackwardKeysDqSm90ScoreMod]
+        }
+        _ => &[BackwardKeysSm80, BackwardQueriesSm80, BackwardKeysDsSm80, BackwardDqSm80, BackwardKeysDqSm90],
     };
-    let fits = |entry: &&Entry| algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest);
+    let fits = |entry: &&Entry| {
+        let takes = case.sequences.is_empty() || !entry.algorithm.sums_dq();
+        takes && algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest)
+    };
     let all: Vec<_> = entries().filter(fits).collect();
     (!all.is_empty()).then(|| draw.pick(&all).name.to_owned())
 }
