@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// The problems whose figures are published, the backward pass alone, in place of one; with --dim those
     /// of one head_dim [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "seq", "only"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "seq", "only", "layout"])]
     grid: Option<Grid>,
     /// The only case to run: no mask, a causal one, or none with dropout [default: all]
     #[arg(long, value_parser = named(&Training::ALL, Training::name))]
@@ -96,6 +96,9 @@ pub(crate) struct Args {
     sm_margin: u32,
     #[command(flatten)]
     shape: ShapeArgs,
+    /// Order of the axes in memory: batch, seqlen, heads, head_dim
+    #[arg(long, default_value = "bhsd", value_parser = named(&Layout::ALL, Layout::name))]
+    layout: Layout,
     /// Sequence length [default: 2048; cpu: 512; sim: 64]
     #[arg(long, value_parser = at_least_one)]
     seq: Option<usize>,
@@ -121,9 +124,9 @@ impl Args {
         }
         let is_packed = !self.lengths.is_empty();
         let (batch, seq) = if is_packed { (1, rows as usize) } else { (shape.batch, shape.seq) };
-        let mut tensors = *Shape { batch, seq, ..shape }.problem(Layout::Bhsd)?.tensors();
+        let mut tensors = *Shape { batch, seq, ..shape }.problem(self.layout)?.tensors();
         if let Some(heads) = self.kv_heads {
-            let layout = Layout::Bhsd.tensor(batch, seq, heads, shape.head_dim);
+            let layout = self.layout.tensor(batch, seq, heads, shape.head_dim);
             (tensors.k, tensors.v) = (layout, layout);
         }
         if !is_packed {
@@ -158,7 +161,10 @@ fn grid(lab: &mut Lab, args: &Args) -> Result<()> {
     lab.compare_at_power_limit();
     for case in Attention::of(lab).cases(args.shape.dtype, args.shape.dim)? {
         check(lab, args, &case.problem)?;
-        with_output_element!(case.problem.dtype(), backward_alone(lab, &case, args.request()))?;
+        with_output_element!(
+            case.problem.dtype(),
+            backward_alone(lab, &case, (args.layout, args.request()))
+        )?;
     }
     lab.add_headline();
     note_of_flops(lab);
@@ -189,9 +195,12 @@ fn trainings(lab: &mut Lab, args: &Args) -> Result<()> {
         let name = format!("D={head_dim} {}", training.name());
         let case = Case { name, x: None, problem };
         if args.alone {
-            with_output_element!(case.problem.dtype(), backward_alone(lab, &case, args.request()))?;
+            with_output_element!(
+                case.problem.dtype(),
+                backward_alone(lab, &case, (args.layout, args.request()))
+            )?;
         } else {
-            with_output_element!(case.problem.dtype(), measure(lab, &case, args.request()))?;
+            with_output_element!(case.problem.dtype(), measure(lab, &case, (args.layout, args.request())))?;
         }
     }
     note_of_flops(lab);
@@ -220,7 +229,7 @@ fn note_of_flops(lab: &mut Lab) {
 fn backward_alone<T: Element<Output = T>>(
     lab: &mut Lab,
     case: &Case<Problem>,
-    request: BackwardRequest,
+    (layout, request): (Layout, BackwardRequest),
 ) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let problem = &case.problem;
@@ -229,12 +238,12 @@ fn backward_alone<T: Element<Output = T>>(
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     drop(forward);
     let (prepared, report, verdict) = backward.judged(&session.backend)?;
-    let row = row_of(case, &backward.plan, (&report, &verdict));
+    let row = row_of((case, layout), &backward.plan, (&report, &verdict));
     let template = Row { series: String::new(), plan: None, check: None, figures: Vec::new(), ..row.clone() };
     let (flops, launches) = (backward.gradients.problem.flops(), prepared.launches());
     let passes = Passes { forward: None, backward: Some(&RefCell::new(prepared)) };
     let mut entrants = vec![Entrant::new(row, Box::new(passes), flops).launching(launches)];
-    let work = Work { problem, layout: Layout::Bhsd, pass: Pass::Backward, flops };
+    let work = Work { problem, layout, pass: Pass::Backward, flops };
     entrants.extend(lab.peer_attention(&template, work, Form::Strided)?);
     lab.race(entrants, 1).map(drop)
 }
@@ -243,7 +252,7 @@ fn backward_alone<T: Element<Output = T>>(
 fn measure<T: Element<Output = T>>(
     lab: &mut Lab,
     Case { name, problem, .. }: &Case<Problem>,
-    request: BackwardRequest,
+    (layout, request): (Layout, BackwardRequest),
 ) -> Result<()> {
     let session = Rc::clone(&lab.session);
     let backend = &session.backend;
@@ -252,7 +261,7 @@ fn measure<T: Element<Output = T>>(
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     let extra = backward.extra_bytes(backend)?;
     let (prepared, report, judgement) = backward.judged(backend)?;
-    let template = Row { problem: Some(ProblemRecord::new(problem, Layout::Bhsd)), ..Row::default() };
+    let template = Row { problem: Some(ProblemRecord::new(problem, layout)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
     let names = [plan.kernel().name(), backward.plan.kernel().name()];
     let mut rows = [
@@ -283,7 +292,7 @@ fn measure<T: Element<Output = T>>(
     ];
     let ours = entrants.len();
     for ((template, pass), flops) in calls.iter().zip(passes).zip(flops) {
-        let work = Work { problem, layout: Layout::Bhsd, pass, flops };
+        let work = Work { problem, layout, pass, flops };
         entrants.extend(lab.peer_attention(template, work, Form::Strided)?);
     }
     let rows = lab.race(entrants, ours)?;

@@ -87,8 +87,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "sinks_sequence",
                 "sinks for all sequences have the rows of the first alone",
-                "let sequences = params.sequences_of_sink;",
-                "let sequences = params.sequences_of_sink.min(1);",
+                "params.sequences_of_sink",
+                "params.sequences_of_sink.min(1)",
             ),
             defect(
                 "sinks_warps",
@@ -314,8 +314,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "backward_carried",
             "the second unit of a tile of keys begins with 0",
-            "if slots.began_before() {",
-            "if false {",
+            "slots.began_before()",
+            "false",
         )],
     },
     Family {
@@ -327,6 +327,42 @@ pub(super) const FAMILIES: &[Family] = &[
             "dS of a unit stands behind that of all queries before it",
             "(self.first - self.unit_row, key)",
             "(self.first, key)",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_sm90/sums.rs",
+        entries: "backward_keys_dq_sm90",
+        tests: &["backward"],
+        defects: &[
+            defect(
+                "backward_sums_turn",
+                "a sum is taken before the tile of keys before has added to it",
+                "global::wait_at_least(step.counter(params, slots), before);",
+                "global::wait_at_least(step.counter(params, slots), before - 1);",
+            ),
+            defect(
+                "backward_sums_last",
+                "dQ leaves with the tile before the last",
+                "owned + GRANULE >= end",
+                "owned + 2 * GRANULE >= end",
+            ),
+            defect(
+                "backward_sums_panel",
+                "dS of both warpgroups has the same place",
+                "pipeline.ds_of_keys(ring.stage(), warpgroup.index())",
+                "pipeline.ds_of_keys(ring.stage(), 0)",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/backward_delta.rs",
+        entries: "backward_keys_dq_sm90",
+        tests: &["backward"],
+        defects: &[defect(
+            "backward_sums_empty",
+            "dQ of queries that see no key is left as it was",
+            "params.tickets.steps_of_head > 0",
+            "false",
         )],
     },
     Family {
@@ -347,8 +383,8 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "backward_ds_sm80_panels",
             "the last panel of a head is left out where its second half has no queries",
-            "let end = seen.end.next_multiple_of(PANEL);",
-            "let end = seen.end;",
+            "seen.end.next_multiple_of(PANEL)",
+            "seen.end",
         )],
     },
     Family {
@@ -365,8 +401,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_dq_sm80_rows",
                 "queries stay in the order in which dS has them",
-                "row = place / PANEL * PANEL + stored_ds::query(place % PANEL)",
-                "row = place",
+                "place / PANEL * PANEL + stored_ds::query(place % PANEL)",
+                "place",
             ),
         ],
     },
@@ -406,11 +442,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "unit.number >= tickets.ring",
                 "unit.number > tickets.ring",
             ),
-            defect(
+            nth(
                 "backward_tiles_empty",
                 "keys wait for a unit that stores no dS, and not for the one before it",
-                "if unit.stores(params, tickets) {",
-                "if true {",
+                1,
+                "unit.stores(params, tickets)",
+                "true",
             ),
         ],
     },
@@ -428,8 +465,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "backward_tiles_goes_on",
                 "a tile of keys ends with its first query head",
-                "tickets.units_of_head / runs * runs_seen,",
-                "runs_seen,",
+                "tickets.units_of_head / runs * runs_seen",
+                "runs_seen",
             ),
         ],
     },

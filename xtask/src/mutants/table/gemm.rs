@@ -51,11 +51,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "if stage == 0 { steps - 1 } else { stage - 1 }",
                 "stage",
             ),
-            defect(
+            nth(
                 "gemm_sm80_wait",
                 "of three stages one too few is waited for",
-                "cp_async::wait_for_oldest::<STAGES>();\n                barrier::sync(0, THREADS); // The",
-                "cp_async::wait_group::<2>();\n                barrier::sync(0, THREADS); // The",
+                2,
+                "cp_async::wait_for_oldest::<STAGES>();",
+                "cp_async::wait_group::<2>();",
             ),
             nth(
                 "gemm_sm80_barrier",

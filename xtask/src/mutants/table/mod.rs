@@ -128,7 +128,18 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for (file, defects) in files {
             let text = std::fs::read_to_string(root.join(file)).unwrap();
-            assert_ne!(weave(&text, &defects).unwrap(), text, "{file}");
+            let woven = weave(&text, &defects).unwrap();
+            assert_ne!(woven, text, "{file}");
+            assert!(syn::parse_file(&woven).is_ok(), "{file} is no Rust with {woven}");
+        }
+    }
+
+    /// What a switched statement binds is not there behind it.
+    #[test]
+    fn no_defect_is_a_binding() {
+        for (.., defect) in numbered() {
+            let (Place::Only(text) | Place::Nth(_, text)) = defect.edit.place;
+            assert!(!text.starts_with("let "), "{}: {text}", defect.name);
         }
     }
 

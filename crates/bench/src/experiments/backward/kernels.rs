@@ -11,6 +11,7 @@ use flash_attention::{Element, Problem};
 use super::passes::{BothPasses, Passes, row_of};
 use crate::lab::{Case, Entrant, Lab};
 use crate::measure::Subject;
+use crate::problem::Layout;
 
 /// The backward pass of a case by each of these kernels that takes it, in turns: a row each.
 ///
@@ -41,7 +42,7 @@ pub(crate) fn race_of_kernels<T: Element<Output = T>>(
     let mut prepared = Vec::new();
     for plan in &plans {
         let (pass, report, verdict) = gradients.judged(inputs, &expected, &session.backend, plan)?;
-        rows.push(row_of(case, plan, (&report, &verdict)));
+        rows.push(row_of((case, Layout::Bhsd), plan, (&report, &verdict)));
         prepared.push((pass.launches(), RefCell::new(pass)));
     }
     let flops = gradients.problem.flops();

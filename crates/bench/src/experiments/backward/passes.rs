@@ -100,7 +100,7 @@ impl<T: Element> BackwardSubject<'_, T> {
 
 /// The row of the backward pass of a case by a plan, without what is measured.
 pub(super) fn row_of(
-    Case { name, x, problem }: &Case<Problem>,
+    (Case { name, x, problem }, layout): (&Case<Problem>, Layout),
     plan: &BackwardPlan,
     (report, verdict): (&GradientReport, &Verdict),
 ) -> Row {
@@ -108,7 +108,7 @@ pub(super) fn row_of(
         case: format!("{name} backward"),
         x: *x,
         series: plan.kernel().name().to_owned(),
-        problem: Some(ProblemRecord::new(problem, Layout::Bhsd)),
+        problem: Some(ProblemRecord::new(problem, layout)),
         plan: Some(PlanRecord::of_backward(plan)),
         ..Row::default()
     };
