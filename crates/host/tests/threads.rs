@@ -7,7 +7,6 @@ mod common;
 use std::sync::Barrier;
 
 use common::{Case, Order};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use flash_attention::cuda::Cuda;
 use flash_attention::forward::{Addresses, Outputs};
 use flash_attention::{Backend, BackendKind, DType, Options, Plan, Request};
@@ -86,36 +85,49 @@ fn threads_share_the_cpu() {
     all_at_a_time(&expected(&backend), |case| alone(&backend, case));
 }
 
-/// Device memory with `values`.
-fn upload(stream: &std::sync::Arc<CudaStream>, values: &[f16]) -> CudaSlice<u16> {
-    let bits: Vec<u16> = values.iter().map(|value| value.to_bits()).collect();
-    stream.clone_htod(&bits).unwrap()
+/// Puts `bytes` behind those of an image, at a multiple of 256, and returns where.
+fn place(image: &mut Vec<u8>, bytes: impl IntoIterator<Item = u8>) -> usize {
+    let start = image.len().next_multiple_of(256);
+    image.resize(start, 0);
+    image.extend(bytes);
+    start
 }
 
-/// One problem on a stream of its own, with outputs that hold −77 before.
-fn on_a_stream(cuda: &Cuda, stream: &std::sync::Arc<CudaStream>, case: &Case) -> Results {
+fn f16_bytes(values: &[f16]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// One problem in memory and on a stream of its own, with outputs that hold −77 before.
+fn on_a_stream(cuda: &Cuda, case: &Case) -> Results {
     let problem = case.problem();
     let plan = Plan::new(&problem, cuda.device(), &Request::default()).unwrap();
-    let [q, k, v] = case.inputs::<f16>().map(|values| upload(stream, &values));
-    let o = upload(stream, &vec![f16::from_f32(-77.0); problem.tensors().o.span()]);
-    let lse = stream.clone_htod(&vec![-77.0_f32; problem.lse_len()]).unwrap();
-    let workspace = stream.clone_htod(&vec![0xff_u8; plan.workspace_bytes().max(1) as usize]).unwrap();
+    let mut image = Vec::new();
+    let [q, k, v] = case.inputs::<f16>().map(|values| place(&mut image, f16_bytes(&values)));
+    let mut o_bytes = f16_bytes(&vec![f16::from_f32(-77.0); problem.tensors().o.span()]);
+    let mut lse_bytes = (-77.0_f32).to_ne_bytes().repeat(problem.lse_len());
+    let o = place(&mut image, o_bytes.iter().copied());
+    let lse = place(&mut image, lse_bytes.iter().copied());
+    let workspace = place(&mut image, vec![0xff; plan.workspace_bytes() as usize]);
+    let mut memory = cuda.device_memory(image.len()).unwrap();
+    memory.write(0, &image).unwrap();
+    let at = |start: usize| memory.address() + start as u64;
     let addresses = Addresses {
-        q: q.device_ptr(stream).0,
-        k: k.device_ptr(stream).0,
-        v: v.device_ptr(stream).0,
-        o: o.device_ptr(stream).0,
-        lse: Some(lse.device_ptr(stream).0),
-        workspace: workspace.device_ptr(stream).0,
+        q: at(q),
+        k: at(k),
+        v: at(v),
+        o: at(o),
+        lse: Some(at(lse)),
+        workspace: at(workspace),
         ..Addresses::default()
     };
-    // SAFETY: the tensors, as long as the problem's views, outlive the synchronisation below; no other stream
-    // uses them.
-    unsafe { cuda.enqueue(&plan, &addresses, stream.cu_stream()) }.unwrap();
-    let o = stream.clone_dtoh(&o).unwrap();
-    let lse: Vec<f32> = stream.clone_dtoh(&lse).unwrap();
-    stream.synchronize().unwrap();
-    (o, lse.iter().map(|value| value.to_bits()).collect())
+    // SAFETY: the tensors, as long as the problem's views, outlive the reads below, which wait for the
+    // stream; no other stream uses them.
+    unsafe { cuda.enqueue(&plan, &addresses, memory.stream()) }.unwrap();
+    memory.read(o, &mut o_bytes).unwrap();
+    memory.read(lse, &mut lse_bytes).unwrap();
+    let bits = |bytes: &[u8; 4]| u32::from_ne_bytes(*bytes);
+    let o = o_bytes.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
+    (o, lse_bytes.as_chunks().0.iter().map(bits).collect())
 }
 
 #[test]
@@ -127,9 +139,5 @@ fn threads_share_a_gpu() {
     let expected = expected(&Backend::cuda(lone));
     // Its kernels are not loaded yet, which the threads then do all at a time.
     let shared = Cuda::new(0).unwrap();
-    let context = CudaContext::new(0).unwrap();
-    all_at_a_time(&expected, |case| {
-        context.bind_to_thread().unwrap();
-        on_a_stream(&shared, &context.new_stream().unwrap(), case)
-    });
+    all_at_a_time(&expected, |case| on_a_stream(&shared, case));
 }
