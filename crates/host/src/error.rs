@@ -480,14 +480,24 @@ pub enum Error {
         /// The least one needed.
         needed: String,
     },
+    /// The driver lacks a function that newer ones have.
+    #[error("NVIDIA driver has no function {function}; it supports {found}")]
+    NoDriverFunction {
+        /// The function, as the driver's library would export it.
+        function: &'static str,
+        /// What the driver supports, such as `CUDA 11.4`.
+        found: String,
+    },
     /// A driver call failed.
-    #[error("{call} failed: {name} ({description})")]
+    #[error("{call} failed with {code}: {name} ({description})")]
     Cuda {
         /// The driver function, with what it was called for.
         call: String,
-        /// The driver's name of the error.
+        /// The `CUresult` that it returned.
+        code: u32,
+        /// The driver's name of the error, or that it has none.
         name: String,
-        /// The driver's description of it.
+        /// The driver's description of it, or that it has none.
         description: String,
     },
     /// The driver's compiler refused an entry.
@@ -495,7 +505,7 @@ pub enum Error {
     Jit {
         /// The PTX entry.
         entry: String,
-        /// The driver's name of the error.
+        /// The driver's name of the error, with its code.
         name: String,
         /// The compiler's log.
         log: String,
@@ -523,6 +533,7 @@ impl Error {
                 | Self::NoCudaDevice { .. }
                 | Self::DriverTooOld { .. }
                 | Self::DeviceTooOld { .. }
+                | Self::NoDriverFunction { .. }
                 | Self::Cuda { .. }
                 | Self::Jit { .. }
                 | Self::Shipped { .. }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Tensors that already lie on a GPU are [`DeviceTensor`]s: `attention(&q, &k, &v).causal().enqueue(&cuda,
-//! &o, stream)` puts the launches on the caller's stream.
+//! &o, stream)` puts the launches on the caller's stream, a [`cuda::Stream`] of whichever library made it.
 //!
 //! Everything else goes the long way, which is the same for every [`Operation`]: a problem is validated once,
 //! [`Backend::plan`] chooses kernel and tile and says why, and the [`Plan`] is run as often as one likes,

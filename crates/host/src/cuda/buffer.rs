@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, DriverError, result, sys};
-
-use super::driver::check;
+use super::driver::{Context, Stream};
 use crate::{Error, Result};
 
 /// Bytes that the end of an allocation is rounded up to, NaN behind what was written: compute-sanitizer takes
@@ -13,8 +11,8 @@ const CHUNK: usize = 16;
 
 /// A plain allocation of device memory.
 pub(super) struct Buffer {
-    context: Arc<CudaContext>,
-    address: sys::CUdeviceptr,
+    context: Arc<Context>,
+    address: u64,
     bytes: usize,
 }
 
@@ -24,25 +22,27 @@ impl Buffer {
     /// # Errors
     /// [`Error::OutOfMemory`] with the bytes needed and free, when the device has not enough.
     pub(super) fn new(
-        context: &Arc<CudaContext>,
+        context: &Arc<Context>,
         device: &str,
         what: &'static str,
         bytes: usize,
     ) -> Result<Self> {
-        check("cuCtxSetCurrent", context.bind_to_thread())?;
+        context.make_current()?;
+        let mut address = 0;
         // The driver refuses a size of 0.
-        // SAFETY: a context is current.
-        let allocated = unsafe { result::malloc_sync(bytes.max(1).next_multiple_of(CHUNK)) };
-        if let Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) = allocated {
-            let (free, _) = check("cuMemGetInfo", context.mem_get_info())?;
+        let allocated = bytes.max(1).next_multiple_of(CHUNK);
+        // SAFETY: the driver writes one address; a context is current.
+        if let Err(failure) = unsafe { context.driver().cuMemAlloc_v2(&raw mut address, allocated) } {
+            if !failure.is_out_of_memory() {
+                return Err(failure.of(format_args!("{bytes} bytes for {what}")));
+            }
             return Err(Error::OutOfMemory {
                 what,
                 needed: bytes as u128,
-                available: free as u128,
+                available: u128::from(context.free_bytes()?),
                 device: device.to_owned(),
             });
         }
-        let address = check(format_args!("cuMemAlloc({bytes} bytes for {what})"), allocated)?;
         Ok(Self { context: Arc::clone(context), address, bytes })
     }
 
@@ -56,9 +56,10 @@ impl Buffer {
 
     /// Sets every byte on `stream`.
     #[cfg(feature = "testing")]
-    pub(super) fn fill(&self, byte: u8, stream: sys::CUstream) -> Result<()> {
+    pub(super) fn fill(&self, byte: u8, stream: Stream) -> Result<()> {
         // SAFETY: the allocation is live and as long as said.
-        check("cuMemsetD8Async", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
+        unsafe { self.context.driver().cuMemsetD8Async(self.address, byte, self.bytes, stream) }?;
+        Ok(())
     }
 
     /// Copies host values to the start of the buffer, which is at least as long, before what comes next on
@@ -66,34 +67,36 @@ impl Buffer {
     ///
     /// `cuMemcpyHtoD` would return once small values are staged, and no stream but the default one would wait
     /// for the rest of the way (CUDA driver API, "API synchronization behavior").
-    pub(super) fn write<T: Copy>(&self, values: &[T], stream: sys::CUstream) -> Result<()> {
+    pub(super) fn write<T: Copy>(&self, values: &[T], stream: Stream) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
-        let end = size_of_val(values);
+        let (end, driver) = (size_of_val(values), self.context.driver());
         // SAFETY: the allocation is live and long enough. The driver has read pageable host memory when the
         // call returns.
-        check("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(self.address, values, stream) })?;
+        unsafe { driver.cuMemcpyHtoDAsync_v2(self.address, values.as_ptr().cast(), end, stream) }?;
         let rest = end.next_multiple_of(CHUNK) - end;
         if rest == 0 {
             return Ok(());
         }
         // SAFETY: the allocation has whole chunks.
-        let filled = unsafe { result::memset_d8_async(self.address + end as u64, 0xff, rest, stream) };
-        check("cuMemsetD8Async", filled)
+        unsafe { driver.cuMemsetD8Async(self.address + end as u64, 0xff, rest, stream) }?;
+        Ok(())
     }
 
     /// Copies the start of the buffer, which is at least as long, to host values.
     pub(super) fn read<T: Copy>(&self, values: &mut [T]) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.bytes);
+        let (to, bytes) = (values.as_mut_ptr().cast(), size_of_val(values));
         // SAFETY: the allocation is live and long enough, and any bits are a valid T (f32, f16, bf16, e4m3).
-        check("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_sync(values, self.address) })
+        unsafe { self.context.driver().cuMemcpyDtoH_v2(to, self.address, bytes) }?;
+        Ok(())
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // A free that fails leaves nothing to be done here; the next call on the context reports its fault.
-        let _ = self.context.bind_to_thread();
+        let _ = self.context.make_current();
         // SAFETY: allocated by `new`, freed once.
-        let _ = unsafe { result::free_sync(self.address) };
+        let _ = unsafe { self.context.driver().cuMemFree_v2(self.address) };
     }
 }

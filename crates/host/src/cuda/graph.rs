@@ -1,15 +1,13 @@
 //! CUDA graphs: launches recorded once and replayed with one call, which costs the host what a single launch
 //! does.
 
-use cudarc::driver::{CudaGraph, sys};
-
-use super::driver::check;
-use super::{CUstream, Cuda};
-use crate::{Error, Result};
+use super::driver::ExecutableGraph;
+use super::{Cuda, Stream};
+use crate::Result;
 
 /// What was put on a stream, ready to be replayed on it.
 pub struct Graph {
-    graph: CudaGraph,
+    graph: ExecutableGraph,
 }
 
 impl Cuda {
@@ -25,21 +23,14 @@ impl Cuda {
     /// # Safety
     /// What the launches read and write stays alive, and is touched by nothing else meanwhile, whenever the
     /// graph is replayed. `enqueue` leaves the stream's capture to this function.
-    pub unsafe fn capture(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Graph> {
+    pub unsafe fn capture(&self, enqueue: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         // Of this thread alone: what others allocate meanwhile is no concern of the recording.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        check("cuStreamBeginCapture", self.stream.begin_capture(mode))?;
+        self.stream.begin_capture()?;
         let enqueued = enqueue(self.stream());
         // In any case: a stream that goes on recording could not be used.
-        let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        let ended = self.stream.end_capture();
         enqueued?;
-        let graph = check("cuStreamEndCapture and cuGraphInstantiate", ended)?;
-        let graph = graph.ok_or_else(|| Error::Cuda {
-            call: "cuStreamEndCapture".to_owned(),
-            name: "no graph".to_owned(),
-            description: "the driver recorded nothing".to_owned(),
-        })?;
-        Ok(Graph { graph })
+        Ok(Graph { graph: ended?.instantiate()? })
     }
 }
 
@@ -49,6 +40,6 @@ impl Graph {
     /// # Errors
     /// When the driver refuses the launch.
     pub fn launch(&self) -> Result<()> {
-        check("cuGraphLaunch", self.graph.launch())
+        self.graph.launch()
     }
 }

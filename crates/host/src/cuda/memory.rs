@@ -1,19 +1,15 @@
 //! Device memory for a caller who places tensors in it, with a stream that orders copies and launches.
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaStream, result};
-
 use super::buffer::Buffer;
-use super::driver::check;
-use super::{CUstream, Cuda};
+use super::driver::OwnedStream;
+use super::{Cuda, Stream};
 use crate::{Error, Result};
 
 /// An allocation and a stream. Launches that [`Cuda::enqueue`] puts on the stream find what was
 /// copied before.
 pub struct DeviceMemory {
     cuda: Cuda,
-    stream: Arc<CudaStream>,
+    stream: OwnedStream,
     buffer: Buffer,
 }
 
@@ -24,7 +20,7 @@ impl Cuda {
     /// When the device has not so much memory left, or the driver fails.
     pub fn device_memory(&self, bytes: usize) -> Result<DeviceMemory> {
         let buffer = self.buffer("a piece of device memory", bytes)?;
-        let stream = check("cuStreamCreate", self.context.new_stream())?;
+        let stream = OwnedStream::new(&self.context)?;
         Ok(DeviceMemory { cuda: self.clone(), stream, buffer })
     }
 }
@@ -41,8 +37,8 @@ impl DeviceMemory {
     }
 
     /// The stream, for launches.
-    pub fn stream(&self) -> CUstream {
-        self.stream.cu_stream()
+    pub fn stream(&self) -> Stream {
+        self.stream.handle()
     }
 
     /// Copies host bytes to those from `offset` on.
@@ -53,8 +49,11 @@ impl DeviceMemory {
         let address = self.at(offset, values.len())?;
         // SAFETY: the range is this object's own. The driver has read pageable host memory when the call
         // returns.
-        let copied = unsafe { result::memcpy_htod_async(address, values, self.stream()) };
-        check("cuMemcpyHtoDAsync", copied)
+        unsafe {
+            let (from, bytes) = (values.as_ptr().cast(), values.len());
+            self.cuda.context.driver().cuMemcpyHtoDAsync_v2(address, from, bytes, self.stream())
+        }?;
+        Ok(())
     }
 
     /// Sets `len` bytes from `offset` on.
@@ -64,7 +63,8 @@ impl DeviceMemory {
     pub fn fill(&mut self, offset: usize, len: usize, byte: u8) -> Result<()> {
         let address = self.at(offset, len)?;
         // SAFETY: the range is this object's own.
-        check("cuMemsetD8Async", unsafe { result::memset_d8_async(address, byte, len, self.stream()) })
+        unsafe { self.cuda.context.driver().cuMemsetD8Async(address, byte, len, self.stream()) }?;
+        Ok(())
     }
 
     /// Waits for everything on the stream and copies the bytes from `offset` on to the host.
@@ -74,8 +74,11 @@ impl DeviceMemory {
     pub fn read(&self, offset: usize, values: &mut [u8]) -> Result<()> {
         let address = self.at(offset, values.len())?;
         // SAFETY: the range is this object's own, and the copy is over before the borrow ends.
-        check("cuMemcpyDtoHAsync", unsafe { result::memcpy_dtoh_async(values, address, self.stream()) })?;
-        check("cuStreamSynchronize", self.stream.synchronize())
+        unsafe {
+            let (to, bytes) = (values.as_mut_ptr().cast(), values.len());
+            self.cuda.context.driver().cuMemcpyDtoHAsync_v2(to, address, bytes, self.stream())
+        }?;
+        self.stream.synchronize()
     }
 
     /// The address of `len` bytes from `offset` on, with the context made current.
@@ -84,7 +87,7 @@ impl DeviceMemory {
         if needed > self.bytes() {
             return Err(Error::BufferTooSmall { tensor: "device memory", len: self.bytes(), needed });
         }
-        check("cuCtxSetCurrent", self.cuda.context.bind_to_thread())?;
+        self.cuda.context.make_current()?;
         Ok(self.address() + offset as u64)
     }
 }

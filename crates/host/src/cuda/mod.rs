@@ -1,7 +1,7 @@
-//! The CUDA backend: the driver API through `cudarc`, loaded at run time, and the shipped PTX.
+//! The CUDA backend: the driver API, loaded at run time, and the shipped PTX.
 //!
 //! Everything that an embedding runtime (candle, burn, cust) needs is [`Cuda::enqueue`]: raw device
-//! pointers and a stream in, launches enqueued, nothing allocated on the device and nothing synchronised.
+//! pointers and a [`Stream`] in, launches enqueued, nothing allocated on the device and nothing synchronised.
 
 mod buffer;
 mod driver;
@@ -16,11 +16,10 @@ pub(crate) mod timing;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use fa_kernels::entries::{Entry, Params};
 use fa_kernels::ptx::tma;
 
-pub use cudarc::driver::sys::CUstream;
+pub use driver::Stream;
 pub use graph::Graph;
 pub use memory::DeviceMemory;
 pub(crate) use resident::Resident;
@@ -29,16 +28,19 @@ use crate::operation::Launch;
 use crate::tensor_map::TensorMap;
 use crate::{BackendKind, Device, Error, Operation, Plan, Result};
 use buffer::Buffer;
-use driver::{attribute, check};
+use driver::{Context, DeviceAttribute, Driver, OwnedStream, PointerAttribute};
 use modules::Modules;
 use tensor_map::TensorMaps;
+
+/// What `cuda.h` calls a [`Stream`].
+pub type CUstream = Stream;
 
 /// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last
 /// calls.
 #[derive(Clone)]
 pub struct Cuda {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    context: Arc<Context>,
+    stream: Arc<OwnedStream>,
     modules: Arc<Modules>,
     tensor_maps: Arc<TensorMaps>,
     device: Device,
@@ -53,18 +55,10 @@ impl Cuda {
     /// # Errors
     /// When there is no driver or no such device, or either is too old for the shipped kernels.
     pub fn new(ordinal: usize) -> Result<Self> {
-        let cuda_version = driver::init()?;
-        let devices = check("cuDeviceGetCount", result::device::get_count())? as usize;
-        if ordinal >= devices {
-            return Err(Error::NoCudaDevice {
-                reason: format!("device {ordinal} was asked for, and the driver sees {devices}"),
-            });
-        }
-        let context = check("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
-        // Streams are the caller's to order; cudarc's own bookkeeping would add events to each launch.
-        // SAFETY: every buffer of this backend is used on one stream, or synchronised between streams.
-        unsafe { context.disable_event_tracking() };
-        let stream = check("cuStreamCreate", context.new_stream())?;
+        let driver = Driver::get()?;
+        let cuda_version = driver.init()?;
+        let context = Arc::new(Context::retain(driver, ordinal)?);
+        let stream = Arc::new(OwnedStream::new(&context)?);
         let device = describe(&context, cuda_version)?;
         let (modules, tensor_maps) = (Arc::new(Modules::default()), Arc::new(TensorMaps::new()));
         Ok(Self { context, stream, modules, tensor_maps, device, cuda_version })
@@ -76,8 +70,8 @@ impl Cuda {
     }
 
     /// This backend's own stream.
-    pub fn stream(&self) -> CUstream {
-        self.stream.cu_stream()
+    pub fn stream(&self) -> Stream {
+        self.stream.handle()
     }
 
     /// Bytes of the device's memory that are free, as its allocator counts them over all processes.
@@ -85,9 +79,7 @@ impl Cuda {
     /// # Errors
     /// When the driver fails.
     pub fn free_bytes(&self) -> Result<u64> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
-        let (free, _) = check("cuMemGetInfo", self.context.mem_get_info())?;
-        Ok(free as u64)
+        self.context.free_bytes()
     }
 
     /// Device memory for `what`.
@@ -102,7 +94,7 @@ impl Cuda {
     /// compiler's log.
     pub fn load<O: Operation>(&self, plan: &Plan<O>) -> Result<()> {
         plan.check_device(&self.device)?;
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.context.make_current()?;
         let mut launches = plan.launches().iter().chain(plan.unaligned());
         launches.try_for_each(|launch| self.modules.function(launch.entry).map(drop))
     }
@@ -115,7 +107,7 @@ impl Cuda {
     /// # Safety
     /// The PTX is a module whose entry is `entry` in name, parameters, and what it computes.
     pub unsafe fn load_ptx<A, T>(&self, entry: &'static Entry<A, T>, ptx: &str) -> Result<()> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.context.make_current()?;
         self.modules.load(entry, ptx)
     }
 
@@ -139,7 +131,7 @@ impl Cuda {
         &self,
         plan: &Plan<O>,
         addresses: &O::Addresses,
-        stream: CUstream,
+        stream: Stream,
     ) -> Result<()> {
         plan.check_device(&self.device)?;
         // SAFETY: the caller vouches for addresses and stream; the launches are the plan's for them.
@@ -155,9 +147,9 @@ impl Cuda {
         plan: &Plan<O>,
         launches: &[Launch<O>],
         addresses: &O::Addresses,
-        stream: CUstream,
+        stream: Stream,
     ) -> Result<()> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.context.make_current()?;
         launches.iter().try_for_each(|launch| {
             let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
             // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
@@ -167,13 +159,12 @@ impl Cuda {
 
     /// Refuses an address that is no memory of this GPU.
     pub(crate) fn check_address(&self, tensor: &'static str, address: u64) -> Result<()> {
-        check("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.context.make_current()?;
         let (mut ordinal, this) = (-1, self.context.ordinal());
-        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        let (value, driver) = ((&raw mut ordinal).cast::<c_void>(), self.context.driver());
         // SAFETY: the driver writes one integer, and only looks the address up.
-        let found =
-            unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast::<c_void>(), attribute, address) };
-        let reason = match (found.result(), usize::try_from(ordinal)) {
+        let found = unsafe { driver.cuPointerGetAttribute(value, PointerAttribute::DeviceOrdinal, address) };
+        let reason = match (found, usize::try_from(ordinal)) {
             (Ok(()), Ok(ordinal)) if ordinal == this => return Ok(()),
             (Ok(()), Ok(ordinal)) => format!("is memory of GPU {ordinal}, and this is GPU {this}"),
             _ => format!("is no memory of a GPU, and GPU {this}'s was expected"),
@@ -196,7 +187,7 @@ impl Cuda {
         entry: &'static Entry<A, T>,
         grid: u32,
         params: &Params,
-        stream: CUstream,
+        stream: Stream,
     ) -> Result<()> {
         let function = self.modules.function(entry)?;
         let params: *const c_void = match params {
@@ -209,30 +200,34 @@ impl Cuda {
             Params::MappedGemm(params) => (&raw const *params).cast(),
             Params::MappedBackward(params) => (&raw const *params).cast(),
         };
-        let mut arguments = [params.cast_mut()];
+        let (mut arguments, driver) = ([params.cast_mut()], self.context.driver());
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
         // memory is the caller's promise.
         let launched = unsafe {
-            result::launch_kernel(
+            driver.cuLaunchKernel(
                 function,
-                (grid, 1, 1),
-                (entry.threads, 1, 1),
+                grid,
+                1,
+                1,
+                entry.threads,
+                1,
+                1,
                 entry.shared_bytes,
                 stream,
-                &mut arguments,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
             )
         };
-        check(format_args!("cuLaunchKernel({})", entry.name), launched)
+        launched.map_err(|failure| failure.of(entry.name))
     }
 }
 
 /// Reads the device's limits and refuses one that the shipped kernels do not run on.
-fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
-    use sys::CUdevice_attribute as Attribute;
-    let get = |which| attribute(context, which);
-    let capability = 10 * get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
-        + get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let name = check("cuDeviceGetName", context.name())?;
+fn describe(context: &Context, cuda_version: i32) -> Result<Device> {
+    use DeviceAttribute as Attribute;
+    let get = |attribute| context.attribute(attribute);
+    let capability = 10 * get(Attribute::ComputeCapabilityMajor)? + get(Attribute::ComputeCapabilityMinor)?;
+    let name = context.name()?;
     let least =
         fa_kernels::entries::entries().map(|entry| entry.target.compute_capability()).min().unwrap_or(0);
     if (capability as u32) < least {
@@ -243,17 +238,16 @@ fn describe(context: &CudaContext, cuda_version: i32) -> Result<Device> {
         });
     }
     // kHz, and bits that move twice in a clock.
-    let memory_clock = get(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?.max(0) as u64;
-    let memory_width = get(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?.max(0) as u64;
+    let memory_clock = get(Attribute::MemoryClockRate)?.max(0) as u64;
+    let memory_width = get(Attribute::GlobalMemoryBusWidth)?.max(0) as u64;
     Ok(Device {
         backend: BackendKind::Cuda,
         driver: format!("CUDA {} driver", driver::version_name(cuda_version)),
         compute_capability: capability as u32,
-        multiprocessors: get(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
-        shared_per_block: get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
-        shared_per_multiprocessor: get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?
-            as usize,
-        memory: check("cuDeviceTotalMem", context.total_mem())? as u64,
+        multiprocessors: get(Attribute::MultiprocessorCount)? as u32,
+        shared_per_block: get(Attribute::MaxSharedMemoryPerBlockOptin)? as usize,
+        shared_per_multiprocessor: get(Attribute::MaxSharedMemoryPerMultiprocessor)? as usize,
+        memory: context.total_bytes()?,
         memory_bandwidth: 2 * 1000 * memory_clock * memory_width / 8,
         name,
     })

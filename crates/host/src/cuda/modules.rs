@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{DriverError, result, sys};
 use fa_kernels::entries::Entry;
 
-use super::driver;
+use super::driver::{CuFunction, CuModule, Driver, FunctionAttribute, JitOption};
 use crate::{Error, Result};
 
 /// Bytes for the driver compiler's log.
@@ -22,14 +21,14 @@ pub(super) struct Modules {
 }
 
 #[derive(Clone, Copy)]
-struct Function(sys::CUfunction);
+struct Function(CuFunction);
 
 // SAFETY: a function handle is an opaque address that the driver lets every thread use.
 unsafe impl Send for Function {}
 
 impl Modules {
     /// The entry's function, loaded into the current context if it is not yet.
-    pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<sys::CUfunction> {
+    pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<CuFunction> {
         let place = self.place(entry);
         // Other threads wait for this entry alone while the driver compiles it.
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,12 +56,13 @@ impl Modules {
 
 /// What ships of an entry: its cubin, where it has one that the driver takes, else its PTX. Only an entry
 /// that runs on one architecture alone has a cubin, and no plan launches it on another.
-fn shipped(entry: &str) -> Result<sys::CUmodule> {
+fn shipped(entry: &str) -> Result<CuModule> {
     if let Some(cubin) = crate::shipped::cubin(entry)? {
-        // SAFETY: the image is a whole cubin, of a length that its headers say.
-        let loaded = unsafe { result::module::load_data(cubin.as_ptr().cast()) };
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle; the image is a whole cubin, of a length that its headers say.
+        let loaded = unsafe { Driver::get()?.cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()) };
         // A driver that is older than the cubin's assembler may refuse it, and compile the PTX.
-        if let Ok(module) = loaded {
+        if loaded.is_ok() {
             return Ok(module);
         }
     }
@@ -74,35 +74,31 @@ fn c_string(entry: &str, text: &str) -> Result<CString> {
 }
 
 /// The entry's function in its module.
-fn function<A, T>(entry: &Entry<A, T>, module: sys::CUmodule) -> Result<sys::CUfunction> {
-    let name = c_string(entry.name, entry.name)?;
-    // SAFETY: the module was just loaded and is never unloaded.
-    let function =
-        driver::check("cuModuleGetFunction", unsafe { result::module::get_function(module, name) })?;
-    let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+fn function<A, T>(entry: &Entry<A, T>, module: CuModule) -> Result<CuFunction> {
+    let (driver, name) = (Driver::get()?, c_string(entry.name, entry.name)?);
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the driver writes one handle; the module was just loaded and is never unloaded.
+    unsafe { driver.cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
+        .map_err(|failure| failure.of(entry.name))?;
+    let (shared, bytes) = (FunctionAttribute::MaxDynamicSharedSize, entry.shared_bytes);
     // Beyond 48 KiB a kernel gets dynamic shared memory only when its limit is raised first.
     // SAFETY: the function is live; the planner checked the size against the device.
-    let raised =
-        unsafe { result::function::set_function_attribute(function, shared, entry.shared_bytes as i32) };
-    driver::check(
-        format_args!("cuFuncSetAttribute({}, {} bytes of shared memory)", entry.name, entry.shared_bytes),
-        raised,
-    )?;
+    unsafe { driver.cuFuncSetAttribute(function, shared, bytes as i32) }
+        .map_err(|failure| failure.of(format_args!("{}, {bytes} bytes of shared memory", entry.name)))?;
     Ok(function)
 }
 
 /// Has the driver compile PTX, with its log in the error.
-fn compile(entry: &str, ptx: &str) -> Result<sys::CUmodule> {
+fn compile(entry: &str, ptx: &str) -> Result<CuModule> {
     let ptx = c_string(entry, ptx)?;
     let mut log = vec![0_u8; LOG_BYTES];
-    let mut options =
-        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut options = [JitOption::ErrorLogBuffer, JitOption::ErrorLogBufferSizeBytes];
     let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is NUL-terminated PTX, and the two options carry a buffer and its size as
     // the driver API defines them; both outlive the call.
     let loaded = unsafe {
-        sys::cuModuleLoadDataEx(
+        Driver::get()?.cuModuleLoadDataEx(
             &raw mut module,
             ptx.as_ptr().cast(),
             options.len() as u32,
@@ -110,14 +106,5 @@ fn compile(entry: &str, ptx: &str) -> Result<sys::CUmodule> {
             values.as_mut_ptr(),
         )
     };
-    loaded.result().map(|()| module).map_err(|error| jit_error(entry, error, &log))
-}
-
-fn jit_error(entry: &str, error: DriverError, log: &[u8]) -> Error {
-    let log = log.split(|&byte| byte == 0).next().unwrap_or_default();
-    Error::Jit {
-        entry: entry.to_owned(),
-        name: driver::name(error),
-        log: String::from_utf8_lossy(log).trim().to_owned(),
-    }
+    loaded.map(|()| module).map_err(|failure| failure.of_compiler(entry, &log))
 }

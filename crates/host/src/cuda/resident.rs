@@ -2,7 +2,6 @@
 
 use super::Cuda;
 use super::buffer::Buffer;
-use super::driver::check;
 #[cfg(feature = "testing")]
 use super::timing::Clock;
 #[cfg(feature = "testing")]
@@ -99,7 +98,7 @@ impl<O: Operation> Resident<O> {
     /// # Errors
     /// When a kernel faulted.
     pub(crate) fn wait(&self) -> Result<()> {
-        check("cuStreamSynchronize", self.cuda.stream.synchronize())
+        self.cuda.stream.synchronize()
     }
 
     /// Waits for the runs so far and copies what they wrote; the inputs are those that were copied.

@@ -4,11 +4,13 @@ use std::ffi::c_void;
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::sys;
 use fa_kernels::ptx::tma;
 use lru::LruCache;
 
-use super::driver;
+use super::driver::{
+    CuTensorMap, Driver, TensorMapDataType, TensorMapFloatOobFill, TensorMapInterleave, TensorMapL2Promotion,
+    TensorMapSwizzle, version_name,
+};
 use crate::tensor_map::TensorMap;
 use crate::{Error, Result};
 
@@ -66,20 +68,17 @@ impl TensorMaps {
 /// [`TensorMaps::encoded`], of a map that is not kept.
 fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
     if cuda_version < CUDA_12 {
-        return Err(Error::DriverTooOld {
-            found: driver::version_name(cuda_version),
-            needed: driver::version_name(CUDA_12),
-        });
+        return Err(Error::DriverTooOld { found: version_name(cuda_version), needed: version_name(CUDA_12) });
     }
     let data_type = match map.element_bytes {
-        1 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-        _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+        1 => TensorMapDataType::Uint8,
+        _ => TensorMapDataType::Uint16,
     };
-    let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
+    let mut encoded = CuTensorMap([0; 16]);
     // SAFETY: the map is written to a place of its own; the arrays have as many elements as the rank says, at
     // least, and the address is only written down.
-    let result = unsafe {
-        sys::cuTensorMapEncodeTiled(
+    unsafe {
+        Driver::get()?.cuTensorMapEncodeTiled(
             &raw mut encoded,
             data_type,
             map.rank,
@@ -88,24 +87,21 @@ fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
             map.strides.as_ptr(),
             map.box_dims.as_ptr(),
             [1; 5].as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            TensorMapInterleave::None,
+            TensorMapSwizzle::Bytes128,
+            TensorMapL2Promotion::Bytes256,
+            TensorMapFloatOobFill::None,
         )
-    };
-    driver::check("cuTensorMapEncodeTiled", result.result())?;
-    Ok(tma::TensorMap(encoded.opaque))
+    }?;
+    Ok(tma::TensorMap(encoded.0))
 }
 
 /// A kept map with another address; the driver refuses one that is no multiple of 16.
 fn replace_address(kept: &tma::TensorMap, address: u64) -> Result<tma::TensorMap> {
-    let mut map = sys::CUtensorMap { opaque: kept.0 };
-    // SAFETY: `encode` made the map, so this driver has the function; the map is in a place of its own, and
-    // the address is only written down.
-    let result = unsafe { sys::cuTensorMapReplaceAddress(&raw mut map, address as *mut c_void) };
-    driver::check("cuTensorMapReplaceAddress", result.result())?;
-    Ok(tma::TensorMap(map.opaque))
+    let mut map = CuTensorMap(kept.0);
+    // SAFETY: `encode` made the map, which is in a place of its own here; the address is only written down.
+    unsafe { Driver::get()?.cuTensorMapReplaceAddress(&raw mut map, address as *mut c_void) }?;
+    Ok(tma::TensorMap(map.0))
 }
 
 #[cfg(test)]

@@ -2,35 +2,31 @@
 
 use std::time::Duration;
 
-use cudarc::driver::{CudaEvent, sys};
-
 use crate::Result;
 use crate::cuda::buffer::Buffer;
-use crate::cuda::driver::{attribute, check};
-use crate::cuda::{CUstream, Cuda};
+use crate::cuda::driver::{DeviceAttribute, Event};
+use crate::cuda::{Cuda, Stream};
 
 /// Two events of a backend's stream, and what evicts its caches.
 pub(crate) struct Clock {
     cuda: Cuda,
     /// Larger than the L2 cache: writing it evicts everything else.
     eviction: Option<Buffer>,
-    events: [CudaEvent; 2],
+    events: [Event; 2],
 }
 
 impl Clock {
     pub(crate) fn new(cuda: &Cuda) -> Result<Self> {
-        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = || check("cuEventCreate", cuda.context.new_event(flags));
-        Ok(Self { cuda: cuda.clone(), eviction: None, events: [event()?, event()?] })
+        let events = [Event::new(&cuda.context)?, Event::new(&cuda.context)?];
+        Ok(Self { cuda: cuda.clone(), eviction: None, events })
     }
 
     /// The time that what `enqueue` puts on the backend's stream takes; waits for it.
-    pub(crate) fn time(&self, enqueue: impl FnOnce(CUstream) -> Result<()>) -> Result<Duration> {
+    pub(crate) fn time(&self, enqueue: impl FnOnce(Stream) -> Result<()>) -> Result<Duration> {
         self.record(0)?;
         enqueue(self.cuda.stream())?;
         self.record(1)?;
-        let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(&self.events[1]))?;
-        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+        self.events[0].time_until(&self.events[1])
     }
 
     /// The time of one replay of a graph that holds `count` times what `enqueue` puts on the backend's
@@ -53,27 +49,20 @@ impl Clock {
     /// When each of `count` pieces of work ended, from the moment before the first; `enqueue` puts the one of
     /// its number on the backend's stream. Waits for all of them.
     pub(crate) fn marks(&self, count: usize, enqueue: impl Fn(usize) -> Result<()>) -> Result<Vec<Duration>> {
-        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        let event = |_| check("cuEventCreate", self.cuda.context.new_event(flags));
         // Before the first launch, so that nothing is made between two of them.
-        let ends = (0..count).map(event).collect::<Result<Vec<_>>>()?;
+        let ends = (0..count).map(|_| Event::new(&self.cuda.context)).collect::<Result<Vec<_>>>()?;
         self.record(0)?;
         for (index, end) in ends.iter().enumerate() {
             enqueue(index)?;
-            check("cuEventRecord", end.record(&self.cuda.stream))?;
+            end.record(&self.cuda.stream)?;
         }
-        let since = |end: &CudaEvent| {
-            let milliseconds = check("cuEventElapsedTime", self.events[0].elapsed_ms(end))?;
-            Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
-        };
-        ends.iter().map(since).collect()
+        ends.iter().map(|end| self.events[0].time_until(end)).collect()
     }
 
     /// Evicts the L2 cache.
     pub(crate) fn flush_cache(&mut self) -> Result<()> {
         if self.eviction.is_none() {
-            let size = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
-            let l2_bytes = attribute(&self.cuda.context, size)? as usize;
+            let l2_bytes = self.cuda.context.attribute(DeviceAttribute::L2CacheSize)? as usize;
             self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * l2_bytes)?);
         }
         let Some(eviction) = &self.eviction else { return Ok(()) };
@@ -81,6 +70,6 @@ impl Clock {
     }
 
     fn record(&self, event: usize) -> Result<()> {
-        check("cuEventRecord", self.events[event].record(&self.cuda.stream))
+        self.events[event].record(&self.cuda.stream)
     }
 }

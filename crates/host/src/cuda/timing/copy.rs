@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use cudarc::driver::result;
-
 use super::clock::Clock;
 use crate::Result;
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
-use crate::cuda::driver::check;
+use crate::cuda::driver::Driver;
 
 /// Two buffers, and the copy of one to the other.
 pub struct DeviceCopy {
@@ -53,8 +51,8 @@ impl DeviceCopy {
         self.clock.time(|stream| {
             // SAFETY: both buffers are this object's own and as long; it outlives the copy, because `time`
             // waits for it.
-            let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, stream) };
-            check("cuMemcpyDtoDAsync", copied)
+            unsafe { Driver::get()?.cuMemcpyDtoDAsync_v2(to, from, bytes, stream) }?;
+            Ok(())
         })
     }
 }

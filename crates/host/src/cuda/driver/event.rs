@@ -1,0 +1,63 @@
+//! Events: points of a stream, and the time between two of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Context, CuEvent, EVENT_DEFAULT, OwnedStream};
+use crate::Result;
+
+/// An event, destroyed when it is dropped.
+pub(in crate::cuda) struct Event {
+    context: Arc<Context>,
+    handle: CuEvent,
+}
+
+// SAFETY: the handle is an address that is only given to the driver, whose functions every thread may call,
+// with the events of the process. It stays valid until `drop`.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver orders calls that take the same event.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
+        context.make_current()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle; a context is current.
+        unsafe { context.driver().cuEventCreate(&raw mut handle, EVENT_DEFAULT) }?;
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+
+    /// Marks the end of what is on the stream so far.
+    pub(in crate::cuda) fn record(&self, stream: &OwnedStream) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: event and stream live; of different contexts the driver refuses them.
+        unsafe { self.context.driver().cuEventRecord(self.handle, stream.handle()) }?;
+        Ok(())
+    }
+
+    /// The time from this event to a later one; waits for both.
+    ///
+    /// # Errors
+    /// When one was not recorded, or a kernel faulted.
+    pub(in crate::cuda) fn time_until(&self, end: &Self) -> Result<Duration> {
+        self.context.make_current()?;
+        let driver = self.context.driver();
+        let mut milliseconds = 0.0;
+        for event in [self, end] {
+            // SAFETY: the event lives.
+            unsafe { driver.cuEventSynchronize(event.handle) }?;
+        }
+        // SAFETY: the driver writes one number; both events live.
+        unsafe { driver.cuEventElapsedTime(&raw mut milliseconds, self.handle, end.handle) }?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // A failure leaves nothing to be done.
+        let _ = self.context.make_current();
+        // SAFETY: created by `new`, destroyed once.
+        let _ = unsafe { self.context.driver().cuEventDestroy_v2(self.handle) };
+    }
+}
