@@ -32,9 +32,6 @@ use driver::{Context, DeviceAttribute, Driver, OwnedStream, PointerAttribute};
 use modules::Modules;
 use tensor_map::TensorMaps;
 
-/// What `cuda.h` calls a [`Stream`].
-pub type CUstream = Stream;
-
 /// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last
 /// calls.
 #[derive(Clone)]

@@ -417,8 +417,8 @@ mod tests {
         assert_eq!((wide.owned(), wide.owned_stages(), wide.stages(), wide.accumulators()), (128, 1, 5, 192));
         // Beside dS, sums, and dQ on its way out.
         let summed = BackwardSm90Config { stores_ds: false, sums_dq: true, ..narrow };
-        assert_eq!((summed.owned_stages(), summed.stages(), summed.threads()), (2, 3, 512));
-        assert_eq!((summed.ds_offset(), summed.summing_bytes()), (112 << 10, (3 * 16 + 2 * 16 + 8) << 10));
+        assert_eq!((summed.owned_stages(), summed.stages(), summed.threads()), (2, 4, 512));
+        assert_eq!((summed.ds_offset(), summed.summing_bytes()), (128 << 10, (3 * 16 + 2 * 16 + 8) << 10));
         assert_eq!(summed.check(1, &Limits::of(90)), Ok(()));
     }
 

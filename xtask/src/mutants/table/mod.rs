@@ -130,7 +130,9 @@ mod tests {
             let text = std::fs::read_to_string(root.join(file)).unwrap();
             let woven = weave(&text, &defects).unwrap();
             assert_ne!(woven, text, "{file}");
-            assert!(syn::parse_file(&woven).is_ok(), "{file} is no Rust with {woven}");
+            if let Err(error) = syn::parse_file(&woven) {
+                panic!("{file}, with defects woven in: {error}");
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use flash_attention::backward::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan};
-use flash_attention::cuda::{CUstream, Cuda, DeviceMemory};
+use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
 use flash_attention::decode::{DecodeAddresses, DecodeInputs, DecodePlan};
 use flash_attention::forward::{Addresses, Outputs, PerHead};
 use flash_attention::gemm::{GemmAddresses, GemmPlan};
@@ -254,7 +254,7 @@ impl OnGpu {
         &mut self,
         memory: &mut Memory,
         workspace_bytes: u64,
-        enqueue: impl FnOnce(&Cuda, Places, CUstream) -> flash_attention::Result<()>,
+        enqueue: impl FnOnce(&Cuda, Places, Stream) -> flash_attention::Result<()>,
     ) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
         let outputs_at = inputs.len();

@@ -145,8 +145,8 @@ impl<T: Tile> Consumer<T> {
         let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
         while let Some(stage) = slots.next_of_keys(pipeline) {
             self.owned = Self::owned(pipeline, warpgroup, stage);
-            // SAFETY: what the block owns is there, and so the tile's copies have waited for others.
             self.gradients = if T::STORES_DS {
+                // SAFETY: what the block owns is there, and so the tile's copies have waited for others.
                 [0, 1].map(|which| unsafe { carried::restore(params, slots, self.part(which)) })
             } else {
                 [T::Gradient::ZERO; 2]
