@@ -204,6 +204,12 @@ pub enum Error {
         /// What does not hold.
         limit: String,
     },
+    /// A run on host tensors has no offsets of its packed batch.
+    #[error("the device alone has cu_seqlens of this plan; Plan::with_cu_seqlens gives them to a run")]
+    CuSeqlensOnDevice,
+    /// Offsets are given to a plan that takes none.
+    #[error("the plan takes no cu_seqlens: its problem is not of Problem::varlen_on_device")]
+    CuSeqlensPlanned,
     /// A packed tensor has a batch axis.
     #[error("q: batch is {batch}; a packed batch lies in one, with its sequences behind one another")]
     PackedBatch {

@@ -14,6 +14,7 @@ use fa_kernels::ptx::tma;
 pub(crate) use self::maps::class_map;
 use self::maps::{class_maps, residue_maps};
 use crate::forward::{MAX_SEQLEN, PerHead};
+use crate::operation::Tensor;
 use crate::plan::{Launch, LaunchDetails};
 use crate::plan::{
     Packed, PackedCopy, TileOrder, chunks, head_blocks, is_shifted, margin, residues, tiles, unmapped,
@@ -43,8 +44,8 @@ pub struct Addresses {
     pub workspace: u64,
     /// What each head has.
     pub per_head: PerHead<u64>,
-    /// The same values as [`Problem::cu_seqlens`], u32 [B + 1], first of queries and then of keys; needed
-    /// where the problem has them.
+    /// Offsets of a packed batch, u32 [B + 1], first of queries and then of keys: the same values as
+    /// [`Problem::cu_seqlens`], or any within bounds where the host has none.
     pub cu_seqlens: Option<(u64, u64)>,
 }
 
@@ -133,7 +134,7 @@ fn persistent_params(
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
     let TileOrder { heads_per_swizzle, snake_order, short_tiles, tail_tiles, sequence_step } = *order;
-    let is_varlen = problem.cu_seqlens().is_some();
+    let is_varlen = problem.is_packed();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.fix_up_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
@@ -224,16 +225,30 @@ fn transpose_params(problem: &Problem, packed: &Packed, addresses: &Addresses) -
 /// 16-bit elements of 16 bytes.
 const CHUNK: u32 = 8;
 
+/// Places the offsets of a packed batch.
+pub(crate) fn place_cu_seqlens<'t>(
+    problem: &'t Problem,
+    place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+) -> Result<Option<(u64, u64)>> {
+    if !problem.is_packed() {
+        return Ok(None);
+    }
+    let (q, k) = problem.cu_seqlens().ok_or(Error::CuSeqlensOnDevice)?;
+    let q = place(Tensor::list("cu_seqlens_q", q, q.len()))?;
+    Ok(Some((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?)))
+}
+
 /// The parameters that every entry of a plan for `problem` has.
 pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
-    let (cu_seqlens_q, cu_seqlens_k) = match problem.cu_seqlens() {
-        None => (0, 0),
-        Some(_) => addresses.cu_seqlens.ok_or(Error::MissingAddress { tensor: "cu_seqlens" })?,
+    let (cu_seqlens_q, cu_seqlens_k) = if problem.is_packed() {
+        addresses.cu_seqlens.ok_or(Error::MissingAddress { tensor: "cu_seqlens" })?
+    } else {
+        (0, 0)
     };
     let tensors = problem.tensors();
     // A packed batch has no steps from one sequence to the next.
     let (heads, rows) = (problem.heads() as u64, tensors.q.seqlen as u64);
-    let steps = u64::from(problem.cu_seqlens().is_none());
+    let steps = u64::from(!problem.is_packed());
     let strides = |layout: &TensorLayout| {
         let strides = strides(layout);
         Strides { batch: steps * strides.batch, ..strides }

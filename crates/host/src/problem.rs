@@ -85,6 +85,40 @@ impl Problem {
         Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
     }
 
+    /// As [`Self::varlen`], for offsets that the device alone has: `batch` sequences, of at most
+    /// `max_seqlen_q` and `max_seqlen_k` rows each. Plans do for any offsets within these bounds, so that a
+    /// CUDA graph can be replayed with others; [`Plan::with_cu_seqlens`](crate::Plan::with_cu_seqlens) gives
+    /// them to a run on host tensors.
+    ///
+    /// # Errors
+    /// As [`Self::varlen`].
+    pub fn varlen_on_device(
+        tensors: Tensors,
+        dtype: DType,
+        options: Options,
+        batch: usize,
+        (max_seqlen_q, max_seqlen_k): (usize, usize),
+    ) -> Result<Self> {
+        if tensors.q.batch != 1 {
+            return Err(Error::PackedBatch { batch: tensors.q.batch });
+        }
+        let totals = (tensors.q.seqlen, tensors.k.seqlen);
+        let sequences = Sequences::on_device(batch, (max_seqlen_q, max_seqlen_k), totals)?;
+        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
+    }
+
+    /// The same problem with offsets that a run has.
+    ///
+    /// # Errors
+    /// When it is not of [`Self::varlen_on_device`], and as [`Self::varlen`] and for offsets beyond bounds.
+    pub(crate) fn with_cu_seqlens(&self, q: &[u32], k: &[u32]) -> Result<Self> {
+        let Some(sequences) = &self.sequences else {
+            return Err(Error::CuSeqlensPlanned);
+        };
+        let sequences = sequences.with(q, k, (self.tensors.q.seqlen, self.tensors.k.seqlen))?;
+        Ok(Self { sequences: Some(Arc::new(sequences)), ..self.clone() })
+    }
+
     fn validated(
         tensors: Tensors,
         dtype: DType,
@@ -219,18 +253,31 @@ impl Problem {
     }
 
     /// First row of each sequence and of what follows the last, [B + 1], of queries and of keys, in a packed
-    /// batch.
+    /// batch whose offsets the host has.
     pub fn cu_seqlens(&self) -> Option<(&[u32], &[u32])> {
-        self.sequences.as_ref().map(|sequences| (sequences.q.offsets(), sequences.k.offsets()))
+        let sequences = self.sequences.as_ref().filter(|sequences| sequences.is_given())?;
+        Some((sequences.q.offsets(), sequences.k.offsets()))
     }
 
-    /// Rows of Q and O along their sequence axis that are a sequence's.
+    /// Whether sequences of different lengths lie behind one another.
+    pub const fn is_packed(&self) -> bool {
+        self.sequences.is_some()
+    }
+
+    /// Whether launches may not rely on the sequences' offsets.
+    pub(crate) fn has_bounds_alone(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|sequences| !sequences.is_planned())
+    }
+
+    /// Rows of Q and O along their sequence axis that are a sequence's; about as many where the device alone
+    /// has the offsets.
     #[inline]
     pub fn query_rows(&self, batch: usize) -> Range<usize> {
         self.sequences.as_ref().map_or(0..self.tensors.q.seqlen, |sequences| sequences.q.rows(batch))
     }
 
-    /// Rows of K and V along their sequence axis that are a sequence's.
+    /// Rows of K and V along their sequence axis that are a sequence's; about as many where the device alone
+    /// has the offsets.
     #[inline]
     pub fn key_rows(&self, batch: usize) -> Range<usize> {
         self.sequences.as_ref().map_or(0..self.tensors.k.seqlen, |sequences| sequences.k.rows(batch))
@@ -268,12 +315,12 @@ impl Problem {
         self.heads() / self.kv_heads()
     }
 
-    /// Query rows of the longest sequence, Sq; 1 where all are empty.
+    /// Query rows of the longest sequence, Sq, or their bound; 1 where all are empty.
     pub fn seqlen_q(&self) -> usize {
         self.sequences.as_ref().map_or(self.tensors.q.seqlen, |sequences| sequences.q.longest().max(1))
     }
 
-    /// Key rows of the longest sequence, Sk; 1 where all are empty.
+    /// Key rows of the longest sequence, Sk, or their bound; 1 where all are empty.
     pub fn seqlen_k(&self) -> usize {
         self.sequences.as_ref().map_or(self.tensors.k.seqlen, |sequences| sequences.k.longest().max(1))
     }

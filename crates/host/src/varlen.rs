@@ -10,11 +10,28 @@ use crate::{Error, Result};
 pub(crate) struct Sequences {
     pub(crate) q: CuSeqlens,
     pub(crate) k: CuSeqlens,
+    /// Which offsets a plan may rely on.
+    known: Known,
+}
+
+/// Which offsets of a packed batch a plan may rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// All.
+    All,
+    /// None: launches must do for any offsets within bounds. These are the ones that a run has.
+    Given,
+    /// None, and these stand for lengths that the device alone has.
+    Assumed,
 }
 
 /// First row of each sequence and of what follows the last, [B + 1].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CuSeqlens(Vec<u32>);
+pub(crate) struct CuSeqlens {
+    offsets: Vec<u32>,
+    /// Rows of the longest sequence, or a bound of them.
+    longest: usize,
+}
 
 impl Sequences {
     /// Validates offsets into `total_q` rows of Q and O and `total_k` rows of K and V.
@@ -26,12 +43,64 @@ impl Sequences {
         if q.len() != k.len() || q.len() < 2 {
             return Err(Error::CuSeqlensLen { q: q.len(), k: k.len() });
         }
-        Ok(Self { q: CuSeqlens::new("q", q, total_q)?, k: CuSeqlens::new("k", k, total_k)? })
+        let (q, k) = (CuSeqlens::new("q", q, total_q)?, CuSeqlens::new("k", k, total_k)?);
+        Ok(Self { q, k, known: Known::All })
+    }
+
+    /// So many sequences of at most so many rows each, whose offsets the device alone has.
+    ///
+    /// # Errors
+    /// When there are none, and as [`Self::new`].
+    pub(crate) fn on_device(
+        batch: usize,
+        (max_seqlen_q, max_seqlen_k): (usize, usize),
+        (total_q, total_k): (usize, usize),
+    ) -> Result<Self> {
+        if batch == 0 || batch >= u32::MAX as usize {
+            return Err(Error::CuSeqlensLen { q: batch.saturating_add(1), k: batch.saturating_add(1) });
+        }
+        let q = CuSeqlens::assumed("q", batch, max_seqlen_q, total_q)?;
+        let k = CuSeqlens::assumed("k", batch, max_seqlen_k, total_k)?;
+        Ok(Self { q, k, known: Known::Assumed })
+    }
+
+    /// The same bounds, with offsets that a run has.
+    ///
+    /// # Errors
+    /// As [`Self::new`], when launches rely on others, and when there are more or fewer sequences, or a
+    /// longer one.
+    pub(crate) fn with(&self, q: &[u32], k: &[u32], totals: (usize, usize)) -> Result<Self> {
+        if self.is_planned() {
+            return Err(Error::CuSeqlensPlanned);
+        }
+        let given = Self::new(q, k, totals.0, totals.1)?;
+        if given.batch() != self.batch() {
+            let (value, expected) = (given.batch(), self.batch());
+            return Err(Error::ShapeMismatch {
+                tensor: "cu_seqlens",
+                axis: "batch",
+                value,
+                other: "the plan",
+                expected,
+            });
+        }
+        let (q, k) = (given.q.within("q", self.q.longest)?, given.k.within("k", self.k.longest)?);
+        Ok(Self { q, k, known: Known::Given })
     }
 
     /// Number of sequences.
     pub(crate) const fn batch(&self) -> usize {
-        self.q.0.len() - 1
+        self.q.offsets.len() - 1
+    }
+
+    /// Whether launches may rely on the offsets.
+    pub(crate) fn is_planned(&self) -> bool {
+        self.known == Known::All
+    }
+
+    /// Whether the offsets are those of a run.
+    pub(crate) fn is_given(&self) -> bool {
+        self.known != Known::Assumed
     }
 }
 
@@ -58,22 +127,43 @@ impl CuSeqlens {
         {
             return refused(index, format!("a sequence has at most {MAX_SEQLEN} rows"));
         }
-        Ok(Self(offsets.to_vec()))
+        let longest = offsets.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize;
+        Ok(Self { offsets: offsets.to_vec(), longest })
+    }
+
+    /// Sequences of about the same length, for estimates, of which none has more rows than `max_seqlen`.
+    fn assumed(tensor: &'static str, batch: usize, max_seqlen: usize, total: usize) -> Result<Self> {
+        let longest = max_seqlen.min(total);
+        if longest > MAX_SEQLEN {
+            return Err(Error::SeqLen { tensor, value: longest, limit: MAX_SEQLEN });
+        }
+        let rows = longest.saturating_mul(batch).min(total) as u128;
+        // The offsets are at most `total`, which tensors of fewer than 2^32 rows have.
+        let offset = |index: usize| u32::try_from(rows * index as u128 / batch as u128).unwrap_or(u32::MAX);
+        Ok(Self { offsets: (0..=batch).map(offset).collect(), longest })
+    }
+
+    /// The same offsets under a bound of the rows of a sequence.
+    fn within(self, tensor: &'static str, max_seqlen: usize) -> Result<Self> {
+        if self.longest > max_seqlen {
+            return Err(Error::SeqLen { tensor, value: self.longest, limit: max_seqlen });
+        }
+        Ok(Self { longest: max_seqlen, ..self })
     }
 
     /// Rows of a sequence.
     pub(crate) fn rows(&self, batch: usize) -> Range<usize> {
-        self.0[batch] as usize..self.0[batch + 1] as usize
+        self.offsets[batch] as usize..self.offsets[batch + 1] as usize
     }
 
-    /// Rows of the longest sequence.
-    pub(crate) fn longest(&self) -> usize {
-        self.0.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize
+    /// Rows of the longest sequence, or a bound of them.
+    pub(crate) const fn longest(&self) -> usize {
+        self.longest
     }
 
     /// The offsets.
     pub(crate) fn offsets(&self) -> &[u32] {
-        &self.0
+        &self.offsets
     }
 }
 

@@ -60,16 +60,45 @@ fn kernels(dtype: DType) -> Vec<(Backend, Kernel)> {
     all
 }
 
+/// The same batch, whose offsets the device alone has, with so many more rows in the longest sequence.
+fn on_device(problem: &Problem, options: &Options, more: usize) -> Problem {
+    let bounds = (problem.seqlen_q() + more, problem.seqlen_k() + more);
+    let (tensors, batch) = (*problem.tensors(), problem.batch());
+    Problem::varlen_on_device(tensors, problem.dtype(), options.clone(), batch, bounds).unwrap()
+}
+
 /// O and lse of a kernel, over outputs that hold −77.
 fn run<T: Element>(
-    (backend, kernel): &(Backend, Kernel),
+    subject: &(Backend, Kernel),
     problem: &Problem,
+    inputs: &[Vec<T>; 3],
+) -> (Vec<T::Output>, Vec<f32>, DType) {
+    let (backend, kernel) = subject;
+    let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
+    run_plan(subject, &plan, inputs)
+}
+
+/// As [`run`], by a plan that did not see the offsets.
+fn run_on_device<T: Element>(
+    subject: &(Backend, Kernel),
+    (problem, planned): (&Problem, &Problem),
+    inputs: &[Vec<T>; 3],
+) -> (Vec<T::Output>, Vec<f32>, DType) {
+    let (backend, kernel) = subject;
+    let plan = backend.plan(planned, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
+    let (q, k) = problem.cu_seqlens().unwrap();
+    run_plan(subject, &plan.with_cu_seqlens(q, k).unwrap(), inputs)
+}
+
+fn run_plan<T: Element>(
+    (backend, _): &(Backend, Kernel),
+    plan: &Plan,
     [q, k, v]: &[Vec<T>; 3],
 ) -> (Vec<T::Output>, Vec<f32>, DType) {
-    let plan = backend.plan(problem, &Request { kernel: Some(*kernel), ..Request::default() }).unwrap();
+    let problem = plan.problem();
     let mut o = vec![T::Output::from_f32(-77.0); problem.tensors().o.span()];
     let mut lse = vec![-77.0; problem.lse_len()];
-    backend.run(&plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+    backend.run(plan, (q, k, v), Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     (o, lse, plan.score_dtype())
 }
 
@@ -78,13 +107,17 @@ fn inputs<T: Element>(problem: &Problem) -> [Vec<T>; 3] {
     [(5, q), (6, k), (7, v)].map(|(seed, layout)| tensor(layout, seed))
 }
 
-fn matches_the_reference<T: Element>(packed: &Packed) -> Result<(), TestCaseError> {
+fn matches_the_reference<T: Element>(packed: &Packed, more: Option<usize>) -> Result<(), TestCaseError> {
     let problem = packed.problem(T::DTYPE);
     let inputs = inputs::<T>(&problem);
     let [q, k, v] = &inputs;
     let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
+    let planned = more.map(|more| on_device(&problem, &packed.options, more));
     for subject in kernels(T::DTYPE) {
-        let (o, lse, scores) = run(&subject, &problem, &inputs);
+        let (o, lse, scores) = match &planned {
+            Some(planned) => run_on_device(&subject, (&problem, planned), &inputs),
+            None => run(&subject, &problem, &inputs),
+        };
         let report = expected.judge(&problem, &o, Some(&lse), scores);
         prop_assert!(report.passed(), "{} on {:?}: {report}", subject.1, subject.0.device().backend);
         let written = lse.iter().filter(|&&lse| lse != -77.0).count();
@@ -111,12 +144,13 @@ proptest! {
         padded in any::<bool>(),
         half in any::<bool>(),
         mapped in any::<bool>(),
+        more in prop::option::of(0..200_usize),
     ) {
         let orders = if padded { [Order::Padded(if mapped { 8 } else { 3 }), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
         // Tensor maps want rows at multiples of 16 bytes.
         let shape = if mapped { [shape[0], shape[1], shape[2].next_multiple_of(8)] } else { shape };
         let packed = Packed { lengths, unused, shape, orders, options };
-        if half { matches_the_reference::<f16>(&packed)? } else { matches_the_reference::<f32>(&packed)? }
+        if half { matches_the_reference::<f16>(&packed, more)? } else { matches_the_reference::<f32>(&packed, more)? }
     }
 }
 
@@ -219,6 +253,63 @@ fn a_packed_batch_of_equal_lengths_is_a_plain_one() {
             assert!(same, "{}: lse of {batch} {head} {row}", subject.1);
         }
     }
+}
+
+/// One plan for a bound of lengths serves batches of any: what a replayed graph does.
+#[test]
+fn lengths_on_the_device_may_change_under_a_plan() {
+    let shape = [2, 2, 40];
+    let packed = |lengths: &[(usize, usize)]| {
+        let (rows, keys) = lengths.iter().fold((0, 0), |(rows, keys), pair| (rows + pair.0, keys + pair.1));
+        assert_eq!((rows, keys), (400, 500));
+        let (lengths, options) = (lengths.to_vec(), Options { causal: true, ..Options::default() });
+        Packed { lengths, unused: 10, shape, orders: [Order::Bshd; 3], options }
+    };
+    let batches = [
+        packed(&[(100, 200), (300, 100), (0, 200)]),
+        packed(&[(300, 0), (0, 300), (100, 200)]),
+        packed(&[(133, 167), (133, 167), (134, 166)]),
+    ];
+    let first = batches[0].problem(DType::F16);
+    let planned = on_device(&first, &batches[0].options, 100);
+    let inputs = inputs::<f16>(&first);
+    let [q, k, v] = &inputs;
+    for subject in kernels(DType::F16) {
+        let request = Request { kernel: Some(subject.1), ..Request::default() };
+        let plan = subject.0.plan(&planned, &request).unwrap();
+        for batch in &batches {
+            let problem = batch.problem(DType::F16);
+            let (of_q, of_k) = problem.cu_seqlens().unwrap();
+            let (o, lse, scores) = run_plan(&subject, &plan.with_cu_seqlens(of_q, of_k).unwrap(), &inputs);
+            let rows = reference::all(&problem);
+            let report = accuracy::check(&problem, (q, k, v), &o, Some(&lse), scores, &rows);
+            assert!(report.passed(), "{} {:?}: {report}", subject.1, batch.lengths);
+        }
+    }
+}
+
+#[test]
+fn offsets_that_the_device_has_are_given_to_runs_on_host_tensors() {
+    let layout = TensorLayout::bshd(1, 10, 1, 8);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let options = Options::default;
+    let of = |batch, bounds| Problem::varlen_on_device(tensors, DType::F32, options(), batch, bounds);
+    let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
+    let plan = |problem| backend.plan(&problem, &Request::default()).unwrap();
+    let bounded = plan(of(2, (6, 7)).unwrap());
+    assert_eq!((bounded.problem().batch(), bounded.problem().seqlen_k()), (2, 7));
+    let mut o = [0.0_f32; 80];
+    let run = backend.run(&bounded, (&[0.0; 80], &[0.0; 80], &[0.0; 80]), Outputs { o: &mut o, lse: None });
+    let message = "the device alone has cu_seqlens of this plan; Plan::with_cu_seqlens gives them to a run";
+    assert_eq!(run.unwrap_err().to_string(), message);
+    let error = |q: &[u32], k: &[u32]| bounded.with_cu_seqlens(q, k).unwrap_err().to_string();
+    assert_eq!(error(&[0, 7, 7], &[0, 7, 10]), "q: seqlen is 7; the limit is 6");
+    assert!(error(&[0, 5], &[0, 5]).contains("batch is 1"), "{}", error(&[0, 5], &[0, 5]));
+    let known = plan(Problem::varlen(tensors, DType::F32, options(), &[0, 5], &[0, 5]).unwrap());
+    let message = "the plan takes no cu_seqlens: its problem is not of Problem::varlen_on_device";
+    assert_eq!(known.with_cu_seqlens(&[0, 5], &[0, 5]).unwrap_err().to_string(), message);
+    let none = "cu_seqlens_q has 1 offsets and cu_seqlens_k 1; both need one more than there are sequences, at least 2";
+    assert_eq!(of(0, (6, 7)).unwrap_err().to_string(), none);
 }
 
 #[test]

@@ -109,7 +109,7 @@ pub(crate) fn params(
     let params = BackwardParams {
         heads_per_swizzle: heads_per_swizzle(problem, entry),
         // A map clips at the end of its tensor, and not at that of a packed sequence.
-        fix_up: if forward.cu_seqlens().is_some() { config.fix_up_distance() } else { 0 },
+        fix_up: if forward.is_packed() { config.fix_up_distance() } else { 0 },
         ..params
     };
     let [q, k, v, dout] = packed::reads(problem, copies, addresses);
@@ -171,7 +171,7 @@ fn plain_params(problem: &BackwardProblem, addresses: &BackwardAddresses) -> Res
     let sequences_of_sink = if sinks > forward.heads() { 1 } else { forward.batch() as u32 };
     let GradientLayouts { dout, dq, dk, dv } = problem.layouts();
     // A packed batch has no steps from one sequence to the next.
-    let is_packed = forward.cu_seqlens().is_some();
+    let is_packed = forward.is_packed();
     let strides = |layout: &TensorLayout| {
         let strides = strides(layout);
         Strides { batch: if is_packed { 0 } else { strides.batch }, ..strides }

@@ -9,10 +9,10 @@ use super::{
     BackwardRequest, BackwardResults, params, plan,
 };
 use crate::forward::Addresses;
-use crate::launch::check_workspace;
+use crate::launch::{check_workspace, place_cu_seqlens};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
-use crate::{DType, Device, Element, Error, Result, TensorLayout, cpu};
+use crate::{DType, Device, Element, Result, TensorLayout, cpu};
 
 impl sealed::Sealed for BackwardProblem {}
 
@@ -56,13 +56,7 @@ impl Operation for BackwardProblem {
                 lse: Some(place(Tensor::list("lse", inputs.lse, forward.lse_len()))?),
                 workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
                 per_head: forward.scores().place(place)?,
-                cu_seqlens: forward
-                    .cu_seqlens()
-                    .map(|(q, k)| {
-                        let q = place(Tensor::list("cu_seqlens_q", q, q.len()))?;
-                        Ok::<_, Error>((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?))
-                    })
-                    .transpose()?,
+                cu_seqlens: place_cu_seqlens(forward, place)?,
             },
             dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
             dq: place(Tensor::output("dq", &mut *outputs.dq, gradients.dq))?,
@@ -115,5 +109,16 @@ impl Operation for BackwardProblem {
     fn outputs<T: Element>(results: &mut BackwardResults<T>) -> BackwardOutputs<'_, T> {
         let BackwardResults { dq, dk, dv, dsinks } = results;
         BackwardOutputs { dq, dk, dv, dsinks: dsinks.as_deref_mut() }
+    }
+}
+
+impl BackwardPlan {
+    /// The same launches with the offsets of a packed batch, for a run on host tensors.
+    ///
+    /// # Errors
+    /// When the problem is not of [`Problem::varlen_on_device`](crate::Problem::varlen_on_device), and as
+    /// [`Problem::varlen`](crate::Problem::varlen) and for offsets beyond its bounds.
+    pub fn with_cu_seqlens(&self, cu_seqlens_q: &[u32], cu_seqlens_k: &[u32]) -> Result<Self> {
+        Ok(self.with_problem(self.problem().with_cu_seqlens(cu_seqlens_q, cu_seqlens_k)?))
     }
 }

@@ -94,6 +94,14 @@ pub struct BackwardResults<T> {
 }
 
 impl BackwardProblem {
+    /// The same problem with offsets that a run has.
+    ///
+    /// # Errors
+    /// As [`Problem::varlen`], when it is not of [`Problem::varlen_on_device`], and for offsets beyond bounds.
+    pub(crate) fn with_cu_seqlens(&self, q: &[u32], k: &[u32]) -> Result<Self> {
+        Ok(Self { forward: self.forward.with_cu_seqlens(q, k)?, ..self.clone() })
+    }
+
     /// Validates the gradients' shapes and strides against the forward problem's.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ impl Summed {
 
     /// Why dQ of a problem is not summed in a workspace of so many bytes, if so.
     pub(super) fn refusal(&self, forward: &Problem, limit: u64) -> Option<String> {
-        if forward.cu_seqlens().is_some() {
+        if forward.is_packed() {
             return Some("sequences are packed".to_owned());
         }
         let bytes = self.sum_bytes(forward);

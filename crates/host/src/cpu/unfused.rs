@@ -55,7 +55,7 @@ impl Matrix {
     /// The rows of one head.
     fn rows(&self, problem: &Problem, columns: Columns) -> Rows {
         // A packed batch lies in one.
-        let batch = if problem.cu_seqlens().is_some() { 0 } else { columns.batch };
+        let batch = if problem.is_packed() { 0 } else { columns.batch };
         let first = problem.key_rows(columns.batch).start;
         let offset = batch * self.stride_batch + columns.kv_head * self.stride_head + first * self.stride;
         // SAFETY: batch, head and row are in range, so that the address is inside the tensor or at its end.

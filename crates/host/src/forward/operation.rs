@@ -4,6 +4,7 @@ use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
 use super::{Addresses, Outputs, Results};
+use crate::launch::place_cu_seqlens;
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::plan::LaunchDetails;
 use crate::tensor_map::TensorMap;
@@ -55,13 +56,7 @@ impl Operation for Problem {
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
-            cu_seqlens: problem
-                .cu_seqlens()
-                .map(|(q, k)| {
-                    let q = place(Tensor::list("cu_seqlens_q", q, q.len()))?;
-                    Ok::<_, crate::Error>((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?))
-                })
-                .transpose()?,
+            cu_seqlens: place_cu_seqlens(problem, place)?,
         })
     }
 
@@ -100,6 +95,17 @@ impl Operation for Problem {
 
     fn outputs<T: Element>(results: &mut Results<T>) -> Outputs<'_, T> {
         results.outputs()
+    }
+}
+
+impl Plan {
+    /// The same launches with the offsets of a packed batch, for a run on host tensors.
+    ///
+    /// # Errors
+    /// When the problem is not of [`Problem::varlen_on_device`], and as [`Problem::varlen`] and for offsets
+    /// beyond its bounds.
+    pub fn with_cu_seqlens(&self, cu_seqlens_q: &[u32], cu_seqlens_k: &[u32]) -> Result<Self> {
+        Ok(self.with_problem(self.problem().with_cu_seqlens(cu_seqlens_q, cu_seqlens_k)?))
     }
 }
 

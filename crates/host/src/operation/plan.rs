@@ -82,6 +82,11 @@ impl<O: Operation> Plan<O> {
         Ok(Self::of(problem, device, problem.choose_entry(device, entry)?))
     }
 
+    /// The same launches, for a problem that differs in nothing that they depend on.
+    pub(crate) fn with_problem(&self, problem: O) -> Self {
+        Self { problem: Arc::new(problem), ..self.clone() }
+    }
+
     pub(crate) fn of(problem: &O, device: &Device, choice: Choice<O>) -> Self {
         Self { problem: Arc::new(problem.clone()), device: device.clone(), choice }
     }

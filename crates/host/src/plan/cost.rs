@@ -18,10 +18,14 @@ pub(crate) fn whole_tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> u
     (problem.seqlen_q() as u32).saturating_sub(short_rows).div_ceil(tile.block_m)
 }
 
-/// Tiles of all heads.
+/// Tiles of all heads, or their most where the device alone has the sequences' offsets.
 pub(crate) fn tiles(problem: &Problem, tile: &Tile, short_tiles: u32) -> usize {
     let rows = |batch| problem.query_rows(batch).len();
-    let of_a_head: usize = if problem.cu_seqlens().is_some() {
+    let of_a_head: usize = if problem.has_bounds_alone() {
+        let (batch, rows) = (problem.batch(), tile.block_m as usize);
+        let of_longest = batch * problem.seqlen_q().div_ceil(rows);
+        of_longest.min(problem.tensors().q.seqlen / rows + batch)
+    } else if problem.is_packed() {
         (0..problem.batch()).map(|batch| rows(batch).div_ceil(tile.block_m as usize)).sum()
     } else {
         problem.batch() * (whole_tiles(problem, tile, short_tiles) + short_tiles) as usize

@@ -70,7 +70,7 @@ impl Schedule {
 /// swizzle goes into the grid, so all are tried; and where that leaves them uneven, the last rounds' tiles
 /// are a block each.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
-    if problem.cu_seqlens().is_some() {
+    if problem.is_packed() {
         return varlen::schedule(problem, tile, multiprocessors);
     }
     let heads = problem.heads() * problem.batch();

@@ -89,7 +89,11 @@ impl<T: Element<Output = T>> Made<T> {
         backend: &Backend,
         request: &BackwardRequest,
     ) -> flash_attention::Result<Ran<T>> {
-        let plan = backend.plan(&self.problem, request)?;
+        self.run_plan(backend, backend.plan(&self.problem, request)?)
+    }
+
+    /// As [`Self::run_with`], by a plan of the same tensors.
+    pub(crate) fn run_plan(&self, backend: &Backend, plan: BackwardPlan) -> flash_attention::Result<Ran<T>> {
         let GradientLayouts { dq, dk, dv, .. } = self.problem.layouts();
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(|layout| vec![T::from_f32(-77.0); layout.span() + 3]);
         let sinks = self.problem.forward().per_head().sinks;

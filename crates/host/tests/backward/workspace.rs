@@ -313,6 +313,31 @@ fn bits_of_unequal_lengths_do_not_depend_on_the_workspace() {
     }
 }
 
+/// Offsets that the device alone has change neither what is computed nor a bit of it.
+#[test]
+fn lengths_on_the_device_give_the_bits_of_known_ones() {
+    let options = Options { causal: true, ..Options::default() };
+    let made = packed::<f16>(options.clone(), (40, 24));
+    let forward = made.problem.forward();
+    let bounds = (forward.seqlen_q() + 60, forward.seqlen_k() + 90);
+    let planned = Problem::varlen_on_device(*forward.tensors(), DType::F16, options, forward.batch(), bounds);
+    let planned = BackwardProblem::new(planned.unwrap(), *made.problem.layouts()).unwrap();
+    let (q, k) = forward.cu_seqlens().unwrap();
+    for kernel in [BackwardKernel::BackwardSm90, BackwardKernel::BackwardSm80, BackwardKernel::BackwardSimt] {
+        for workspace_limit in [None, Some(200_000), Some(0)] {
+            let request = BackwardRequest { workspace_limit, ..with(Some(kernel)) };
+            let backend = Backend::simulator(3);
+            let plan = backend.plan(&planned, &request).unwrap().with_cu_seqlens(q, k).unwrap();
+            let bits =
+                |ran: Ran<f16>| ran.gradients.map(|of| of.into_iter().map(f16::to_bits).collect::<Vec<_>>());
+            let known = made.run_with(&backend, &request).unwrap();
+            let ran = made.run_plan(&backend, plan).unwrap();
+            assert!(ran.report(&made).passed(), "{kernel}: {}", ran.report(&made));
+            assert!(bits(ran) == bits(known), "{kernel} {workspace_limit:?}");
+        }
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_the_square_of_the_sequence() {
     let layout = TensorLayout::bhsd(1, 1024, 2, 64);

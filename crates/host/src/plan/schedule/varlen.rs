@@ -29,8 +29,8 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let blocks = all_tiles.min(multiprocessors as usize).max(1);
     let swizzle = heads.min(cached_heads(problem));
     let tried = TRIED_TILES / all_tiles.max(1) / 2;
-    if tried == 0 {
-        // So many tiles a block even each other out in any order.
+    if tried == 0 || problem.has_bounds_alone() {
+        // So many tiles a block even each other out in any order, or their lengths are not known.
         let total = heads as f64 * sequences.iter().flatten().map(|&cost| cost as f64).sum::<f64>();
         let order = TileOrder { heads_per_swizzle: swizzle as u32, ..TileOrder::default() };
         let cycles = total / blocks as f64;
