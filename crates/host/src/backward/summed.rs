@@ -31,8 +31,8 @@ impl Summed {
         let Tile { block_m, block_n, head_dim } = entry.tile;
         let config =
             BackwardSm90Config { owns_keys: true, stores_ds: false, sums_dq: true, step: block_m, head_dim };
-        // As measured: few heads stay in L2 with their sums, and tiles of many wait less for each other. Those
-        // with limits begin later than the ones before them, and it takes twice as many.
+        // As measured: few heads stay in L2 with their sums, and tiles of many wait less for each other.
+        // Those with limits begin later than the ones before them, and it takes twice as many.
         let times = if is_limited(forward) { 2 } else { 1 };
         let key_tiles = forward.seqlen_k().div_ceil(block_n as usize).max(1);
         let enough = 2 * times * (device.multiprocessors as usize).div_ceil(key_tiles);

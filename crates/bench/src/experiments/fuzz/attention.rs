@@ -57,6 +57,14 @@ impl Attention {
         }
     }
 
+    /// The same problem where a plan is not to know the offsets of its packed batch.
+    pub(super) fn bounded(&self, problem: &Problem) -> flash_attention::Result<Option<Problem>> {
+        let Some(slack) = self.slack.filter(|_| problem.is_packed()) else { return Ok(None) };
+        let bounds = (problem.seqlen_q() + slack, problem.seqlen_k() + slack);
+        let (tensors, options) = (*problem.tensors(), self.options());
+        Problem::varlen_on_device(tensors, problem.dtype(), options, problem.batch(), bounds).map(Some)
+    }
+
     fn options(&self) -> Options {
         let sequences = if self.sequences.is_empty() { self.batch } else { self.sequences.len() };
         let values = |list| match list {
@@ -107,8 +115,15 @@ pub(super) fn check_range(problem: &Problem, data: Data) -> Result<(), Stop> {
     if score > LARGEST || problem.v_descale() > LARGEST { Err(Stop::Large) } else { Ok(()) }
 }
 
-/// The plan that a kernel or entry and a tile ask for.
+/// The plan that a kernel or entry and a tile ask for, with the offsets that it may not have known.
 fn planned(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
+    let Some(bounded) = case.bounded(problem)? else { return chosen(problem, device, case) };
+    let plan = chosen(&bounded, device, case)?;
+    let (q, k) = problem.cu_seqlens().unwrap_or_default();
+    Ok(plan.with_cu_seqlens(q, k)?)
+}
+
+fn chosen(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
     if let Some(entry) = entries().find(|entry| entry.name == case.run) {
         return Ok(Plan::of_entry(problem, device, entry)?);
     }

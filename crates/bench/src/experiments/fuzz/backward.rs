@@ -36,7 +36,17 @@ impl Backward {
         BackwardProblem::new(forward, layouts)
     }
 
+    /// The plan that is asked for, with the offsets that it may not have known.
     fn planned(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
+        let Some(bounded) = self.forward.bounded(problem.forward())? else {
+            return self.chosen(problem, device);
+        };
+        let plan = self.chosen(&BackwardProblem::new(bounded, *problem.layouts())?, device)?;
+        let (q, k) = problem.forward().cu_seqlens().unwrap_or_default();
+        Ok(plan.with_cu_seqlens(q, k)?)
+    }
+
+    fn chosen(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
         use flash_attention::backward::BackwardKernel as Kernel;
         let is_entry = entries().any(|entry| entry.name == self.run);
         let kernel = if is_entry { None } else { named(&self.run, &Kernel::ALL, Kernel::name)? };

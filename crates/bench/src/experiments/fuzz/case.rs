@@ -89,6 +89,9 @@ pub(super) struct Attention {
     pub(super) sequences: Vec<[usize; 2]>,
     /// Rows of queries and keys behind the last sequence of a packed batch.
     pub(super) tail: [usize; 2],
+    /// Rows between the longest sequence and the bound of a plan that does not know the offsets of a packed
+    /// batch; absent where it does.
+    pub(super) slack: Option<usize>,
     pub(super) q: Place,
     pub(super) k: Place,
     pub(super) v: Place,
@@ -133,6 +136,7 @@ impl Default for Attention {
             head_dim_v: None,
             sequences: Vec::new(),
             tail: [0; 2],
+            slack: None,
             q: Place::default(),
             k: Place::default(),
             v: Place::default(),

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn every_feature_is_drawn() {
         let mut forward = 0;
-        let mut met = [false; 15];
+        let mut met = [false; 16];
         for case in cases(BackendKind::Cuda, Some(Operation::Forward)) {
             let Case::Forward(case) = case else { unreachable!("only these were asked for") };
             forward += 1;
@@ -83,10 +83,11 @@ mod tests {
                 !case.run.is_empty(),
                 case.dtype == DType::E4m3,
                 case.scores == Data::Huge,
+                case.slack.is_some(),
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!((forward, met), (400, [true; 15]));
+        assert_eq!((forward, met), (400, [true; 16]));
         let mut met = [false; 10];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };

@@ -161,6 +161,7 @@ fn shape(draw: &mut Draw, case: &mut Attention, size: Size) {
             })
             .collect();
         case.tail = [0; 2].map(|_| if draw.once_in(2) { 0 } else { draw.between(1, 9) });
+        case.slack = draw.once_in(3).then(|| if draw.once_in(3) { 0 } else { draw.logarithmic(1, 1000) });
         // Where it does not count.
         (case.seq, case.kv_seq) = (1, 1);
         return;
