@@ -39,8 +39,13 @@ impl Shape {
             _ => (self.batch, self.seq_k),
         };
         let cache = TensorLayout::bshd(outer, rows, self.kv_heads, self.head_dim);
-        let options =
-            DecodeOptions { causal: self.causal, softmax_scale: self.softmax_scale, sinks, max_pages };
+        let options = DecodeOptions {
+            causal: self.causal,
+            softmax_scale: self.softmax_scale,
+            sinks,
+            max_pages,
+            ..DecodeOptions::default()
+        };
         DecodeProblem::new(Tensors { q, k: cache, v: cache, o: q }, self.dtype, options)
     }
 }

@@ -207,6 +207,18 @@ pub enum Error {
     /// A run on host tensors has no offsets of its packed batch.
     #[error("the device alone has cu_seqlens of this plan; Plan::with_cu_seqlens gives them to a run")]
     CuSeqlensOnDevice,
+    /// A run on host tensors has no values of a list.
+    #[error("{name}: the device alone has the values of this plan, and a run on host tensors needs them")]
+    HeadValuesOnDevice {
+        /// Which list.
+        name: &'static str,
+    },
+    /// A list is given twice.
+    #[error("{name}: values are given, and as many that the device has; one of them is needed")]
+    HeadValuesTwice {
+        /// Which list.
+        name: &'static str,
+    },
     /// Offsets are given to a plan that takes none.
     #[error("the plan takes no cu_seqlens: its problem is not of Problem::varlen_on_device")]
     CuSeqlensPlanned,

@@ -37,6 +37,9 @@ pub struct Options {
     /// Each row of a head has one more score, this one as it is, whose weight is multiplied with nothing: it
     /// joins the row's sum and its log-sum-exp.
     pub sinks: Option<Vec<f32>>,
+    /// Of lists whose values the device alone has, how many there are, in place of the values above: H or
+    /// B·H. Runs on host tensors refuse them.
+    pub on_device: PerHead<usize>,
     /// Factors that tensors in e4m3 were divided by before they were rounded, so that they fill its range; 1
     /// when absent.
     pub descale: Option<Descale>,
@@ -116,20 +119,19 @@ impl Scores {
         check_scale(softmax_scale)?;
         let softcap = options.softcap;
         check_softcap(softcap, softmax_scale)?;
-        let per_head =
-            PerHead { alibi_slopes: options.alibi_slopes.as_deref(), sinks: options.sinks.as_deref() };
-        let per_head = per_head.try_map(|name, values| HeadValues::new(name, values, heads))?;
+        let Options { alibi_slopes, sinks, on_device, .. } = options;
+        let of =
+            |name, values: &Option<Vec<f32>>, len| HeadValues::of_list(name, values.as_deref(), len, heads);
+        let per_head = PerHead {
+            alibi_slopes: of("alibi_slopes", alibi_slopes, on_device.alibi_slopes)?,
+            sinks: of("sinks", sinks, on_device.sinks)?,
+        };
         Ok(Self { softmax_scale, softcap, v_descale, per_head })
     }
 
     /// Whether anything but a factor and the mask lies between Q·Kᵀ and the softmax.
     pub(crate) const fn changes_scores(&self) -> bool {
         self.softcap != 0.0 || self.per_head.alibi_slopes.is_some()
-    }
-
-    /// Slopes of ALiBi, `[H]` or `[B, H]`.
-    pub(crate) fn alibi_slopes(&self) -> Option<&[f32]> {
-        self.per_head.alibi_slopes.as_ref().map(|slopes| &*slopes.values)
     }
 
     /// Slope of a head; 0 without ALiBi.
@@ -158,10 +160,25 @@ impl Scores {
         }
     }
 
-    /// The lists that there are.
+    /// The lists that there are, those without values that the device alone has.
     pub(crate) fn per_head(&self) -> PerHead<&[f32]> {
         let Ok(lists) = self.per_head.try_map(|_, list| Ok::<_, Infallible>(&*list.values));
         lists
+    }
+
+    /// How many values the lists have.
+    pub(crate) fn per_head_lens(&self) -> PerHead<usize> {
+        let Ok(lens) = self.per_head.try_map(|_, list| Ok::<_, Infallible>(list.len));
+        lens
+    }
+
+    /// Refuses lists whose values the device alone has.
+    pub(crate) fn check_on_host(&self) -> Result<()> {
+        let check = |name, list: &HeadValues| match list.values.len() {
+            0 => Err(Error::HeadValuesOnDevice { name }),
+            _ => Ok(()),
+        };
+        self.per_head.try_map(check).map(drop)
     }
 
     /// The rows of a table of tensors for the lists.
@@ -172,6 +189,7 @@ impl Scores {
         &'t self,
         place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
     ) -> Result<PerHead<u64>> {
+        self.check_on_host()?;
         self.per_head().try_map(|name, values| place(Tensor::list(name, values, values.len())))
     }
 
@@ -205,22 +223,44 @@ pub(crate) struct Heads {
 /// A value for each query head, of all sequences alike or of each its own.
 #[derive(Clone, Debug, PartialEq)]
 struct HeadValues {
+    /// None where the device alone has them.
     values: Arc<[f32]>,
+    len: usize,
     /// Values from one sequence to the next; 0 where all have the same.
     batch_stride: usize,
 }
 
 impl HeadValues {
-    fn new(name: &'static str, values: &[f32], Heads { batch, heads }: Heads) -> Result<Self> {
-        let all = batch.saturating_mul(heads);
-        if values.len() != heads && values.len() != all {
-            return Err(Error::HeadValues { name, len: values.len(), heads, all });
+    /// A list of these values, or of so many that the device has, if there is one.
+    fn of_list(
+        name: &'static str,
+        values: Option<&[f32]>,
+        on_device: Option<usize>,
+        heads: Heads,
+    ) -> Result<Option<Self>> {
+        match (values, on_device) {
+            (Some(_), Some(_)) => Err(Error::HeadValuesTwice { name }),
+            (Some(values), None) => Self::new(name, values, heads).map(Some),
+            (None, Some(len)) => Self::with_len(name, len, heads).map(Some),
+            (None, None) => Ok(None),
         }
+    }
+
+    fn with_len(name: &'static str, len: usize, Heads { batch, heads }: Heads) -> Result<Self> {
+        let all = batch.saturating_mul(heads);
+        if len != heads && len != all {
+            return Err(Error::HeadValues { name, len, heads, all });
+        }
+        let batch_stride = if len > heads { heads } else { 0 };
+        Ok(Self { values: Arc::default(), len, batch_stride })
+    }
+
+    fn new(name: &'static str, values: &[f32], heads: Heads) -> Result<Self> {
+        let list = Self::with_len(name, values.len(), heads)?;
         if let Some(index) = values.iter().position(|value| !value.is_finite()) {
             return Err(Error::HeadValue { name, index, value: values[index] });
         }
-        let batch_stride = if values.len() > heads { heads } else { 0 };
-        Ok(Self { values: Arc::from(values), batch_stride })
+        Ok(Self { values: Arc::from(values), ..list })
     }
 
     fn of(&self, batch: usize, head: usize) -> f32 {

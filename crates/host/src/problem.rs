@@ -231,12 +231,12 @@ impl Problem {
         self.dropout.as_ref()
     }
 
-    /// Slopes of ALiBi, `[H]` or `[B, H]`.
+    /// Slopes of ALiBi, `[H]` or `[B, H]`; none of them where the device alone has the values.
     pub fn alibi_slopes(&self) -> Option<&[f32]> {
-        self.scores.alibi_slopes()
+        self.per_head().alibi_slopes
     }
 
-    /// The lists that the problem has with a value for each head.
+    /// The lists that the problem has with a value for each head; none where the device alone has the values.
     pub fn per_head(&self) -> PerHead<&[f32]> {
         self.scores.per_head()
     }
@@ -353,7 +353,8 @@ impl Problem {
         index * self.tensors.q.seqlen + self.query_rows(batch).start + row
     }
 
-    /// Checks that buffers of these lengths (in elements) hold what the views reach.
+    /// Checks that the host has all that a run takes, and that buffers of these lengths (in elements) hold
+    /// what the views reach.
     pub(crate) fn check_buffers<T: crate::Element>(
         &self,
         q: usize,
@@ -362,6 +363,10 @@ impl Problem {
         o: usize,
         lse: Option<usize>,
     ) -> Result<()> {
+        self.scores.check_on_host()?;
+        if self.is_packed() && self.cu_seqlens().is_none() {
+            return Err(Error::CuSeqlensOnDevice);
+        }
         if T::DTYPE != self.dtype {
             return Err(Error::DTypeMismatch { given: T::DTYPE, expected: self.dtype });
         }

@@ -85,3 +85,35 @@ fn slopes_and_sinks_are_by_head_or_by_sequence_and_head() {
     assert_eq!(gradients(sinks(vec![1.0; 3]).unwrap()).unwrap(), 3);
     assert_eq!(gradients(sinks(vec![1.0; 6]).unwrap()).unwrap(), 6);
 }
+
+/// Values of lists that the device alone has: launches take their addresses, and runs on the host need them.
+#[test]
+fn lists_on_the_device_are_planned_by_their_number() {
+    let of = |options: Options| Problem::new(tensors(8, 8, 3, 3, 8), DType::F32, options);
+    let on_device = |alibi_slopes, sinks| Options {
+        on_device: crate::forward::PerHead { alibi_slopes, sinks },
+        ..Options::default()
+    };
+    let problem = of(on_device(Some(3), Some(6))).unwrap();
+    assert!(problem.changes_scores() && problem.per_head().sinks == Some(&[]));
+    let addresses = crate::forward::PerHead { alibi_slopes: Some(64), sinks: Some(128) };
+    let params = problem.scores().params(&addresses).unwrap();
+    assert_eq!((params.alibi_slopes.batch_stride, params.sinks.batch_stride), (0, 3));
+    let backend = crate::Backend::open(Some(crate::BackendKind::Cpu)).unwrap();
+    let plan = backend.plan(&problem, &crate::Request::default()).unwrap();
+    let len = problem.tensors().q.span();
+    let (tensor, mut o) = (vec![0.0_f32; len], vec![0.0_f32; len]);
+    let outputs = crate::forward::Outputs { o: &mut o, lse: None };
+    assert_eq!(
+        backend.run(&plan, (&tensor, &tensor, &tensor), outputs).unwrap_err().to_string(),
+        "alibi_slopes: the device alone has the values of this plan, and a run on host tensors needs them"
+    );
+    assert_eq!(
+        of(on_device(None, Some(4))).unwrap_err().to_string(),
+        "sinks has 4 elements; 3 (one per head) or 6 (one per sequence and head) are needed"
+    );
+    assert_eq!(
+        of(Options { sinks: Some(vec![0.5; 3]), ..on_device(None, Some(3)) }).unwrap_err().to_string(),
+        "sinks: values are given, and as many that the device has; one of them is needed"
+    );
+}

@@ -54,7 +54,7 @@ impl Case {
         let cache = TensorLayout::strided([outer, rows, h, d], [rows * h * row, h * row, row, 1]);
         let Self { causal, softmax_scale, .. } = *self;
         let sinks = self.seed.is_multiple_of(2).then(|| sinks_of(h * group));
-        let options = DecodeOptions { causal, softmax_scale, sinks, max_pages };
+        let options = DecodeOptions { causal, softmax_scale, sinks, max_pages, ..DecodeOptions::default() };
         let tensors = Tensors { q, k: cache, v: cache, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Case, Order, case, sinks_of, untouched_outside};
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::forward::{Dropout, Outputs};
+use flash_attention::forward::{Dropout, Outputs, PerHead};
 use flash_attention::sim::Sim;
 use flash_attention::{DType, Device, Element, Kernel, Options, Plan, Request, accuracy, reference};
 use half::{bf16, f16};
@@ -19,6 +19,7 @@ const PLAIN: Options = Options {
     softcap: 0.0,
     alibi_slopes: None,
     sinks: None,
+    on_device: PerHead { alibi_slopes: None, sinks: None },
     descale: None,
     dropout: None,
 };

@@ -167,7 +167,7 @@ impl BackwardProblem {
     /// # Errors
     /// When there are none.
     pub(crate) fn sinks(&self) -> Result<usize> {
-        self.forward.per_head().sinks.map(<[f32]>::len).ok_or(Error::NoSinks)
+        self.forward.scores().per_head_lens().sinks.ok_or(Error::NoSinks)
     }
 
     /// Checks that buffers hold what the views reach.

@@ -1,5 +1,6 @@
 //! One decode problem: validated once here, trusted by everything after.
 
+use crate::options::PerHead;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
 /// The most query rows of a sequence: more are better served by the forward kernels.
@@ -14,6 +15,8 @@ pub struct DecodeOptions {
     pub softmax_scale: Option<f32>,
     /// As [`Options::sinks`].
     pub sinks: Option<Vec<f32>>,
+    /// In place of these where the device alone has the values: how many there are, H or B·H.
+    pub sinks_on_device: Option<usize>,
     /// Entries of each sequence in the page table; `None` where K and V are contiguous.
     pub max_pages: Option<usize>,
 }
@@ -113,9 +116,13 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { causal, softmax_scale, sinks, max_pages } = options;
-        let dense =
-            Problem::new(dense, dtype, Options { causal, softmax_scale, sinks, ..Options::default() })?;
+        let DecodeOptions { causal, softmax_scale, sinks, sinks_on_device, max_pages } = options;
+        let on_device = PerHead { sinks: sinks_on_device, ..PerHead::default() };
+        let dense = Problem::new(
+            dense,
+            dtype,
+            Options { causal, softmax_scale, sinks, on_device, ..Options::default() },
+        )?;
         if v.head_dim != k.head_dim {
             let (value, expected) = (v.head_dim, k.head_dim);
             return Err(Error::ShapeMismatch { tensor: "v", axis: "head_dim", value, other: "k", expected });

@@ -86,6 +86,7 @@ impl Attention {
                 seed,
                 offset: (seed >> 40) as u32,
             }),
+            ..Options::default()
         }
     }
 

@@ -74,6 +74,7 @@ impl Decode {
             sinks: self.sinks.then(|| sinks(self.kv_heads.saturating_mul(self.group).min(MOST_VALUES))),
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
             max_pages: self.is_paged().then(|| self.max_pages()),
+            ..DecodeOptions::default()
         };
         DecodeProblem::new(tensors, self.dtype, options)
     }
