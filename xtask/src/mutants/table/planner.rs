@@ -80,7 +80,7 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "launch_batch",
                 "a packed batch steps from sequence to sequence",
-                "u64::from(problem.cu_seqlens().is_none())",
+                "u64::from(!problem.is_packed())",
                 "1",
             ),
             defect(
