@@ -313,6 +313,33 @@ fn bits_of_unequal_lengths_do_not_depend_on_the_workspace() {
     }
 }
 
+/// A warpgroup passes stages that it needs nothing of, and no lane misses one that is filled again meanwhile.
+#[test]
+fn stages_that_are_passed_are_seen_by_all_lanes() {
+    let order = Order::Spread(7);
+    let case = Case {
+        dtype: DType::Bf16,
+        shape: [2, 19, 197, 2, 1, 49],
+        head_dim_v: Some(9),
+        orders: [order, order, Order::Bshd],
+        options: Options {
+            causal: true,
+            softmax_scale: Some(0.0),
+            dropout: Some(Dropout {
+                probability: 0.1,
+                seed: 1_043_652_534_199_184_439,
+                offset: 1_645_204_050,
+            }),
+            ..Options::default()
+        },
+        seed: 5_343_178_624_481_791_354,
+    };
+    let made = Made::<bf16>::of_case(&case);
+    for schedule in [10_893_789_355_948_002_631, 1, 2] {
+        made.check(&Backend::simulator(schedule), &with(Some(BackwardKernel::BackwardSm90))).unwrap();
+    }
+}
+
 /// Offsets that the device alone has change neither what is computed nor a bit of it.
 #[test]
 fn lengths_on_the_device_give_the_bits_of_known_ones() {

@@ -179,8 +179,7 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
             let (first_seen, end_seen) = if warpgroup.index() == 0 { seen[0] } else { seen[1] };
             let (mut key, end) = both(seen);
             while key < first_seen && key < end {
-                ring.wait();
-                ring.leave(leads_warp());
+                pass(&mut ring);
                 key += KEYS;
             }
             while key < end_seen {
@@ -197,14 +196,28 @@ pub(super) unsafe fn multiply_tiles<T: Tile>(
                 key += KEYS;
             }
             while key < end {
-                ring.wait();
-                ring.leave(leads_warp());
+                pass(&mut ring);
                 key += KEYS;
             }
             store::<T>(params, pipeline, &(&*slots).block(), (&mut dq, first_panel));
             slots.leave(leads_warp());
         }
         wait_all();
+    }
+}
+
+/// Leaves a stage of which a warpgroup needs nothing.
+///
+/// # Safety
+/// All lanes of the warp call this together.
+#[inline(always)]
+unsafe fn pass<T: Tile>(ring: &mut Ring<QueryStages<T>>) {
+    ring.wait();
+    // A lane that has not seen the stage filled could miss it, once it is filled again.
+    // SAFETY: all lanes are here, and leave the stage once.
+    unsafe {
+        warp::sync();
+        ring.leave(leads_warp());
     }
 }
 
