@@ -1,0 +1,240 @@
+"""numpy arrays, and what comes by DLPack, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _checks, _plans
+from ._plans import Settings
+
+NAMES = {"float16": "f16", "float32": "f32", "bfloat16": "bf16"}
+
+Array = np.ndarray
+
+
+def tensor(value: Any, name: str = "q") -> Array:
+    """The argument as an array, without a copy."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise ValueError(f"{name} is a {type(value).__name__}; a tensor is needed")
+    kind, _ = value.__dlpack_device__()
+    if kind != 1:
+        raise ValueError(f"{name} is on DLPack device {kind}; without torch, tensors on the CPU (1) are taken")
+    return np.from_dlpack(value)
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The library's name of a type."""
+    if dtype.name not in NAMES or not dtype.isnative:
+        raise ValueError(f"dtype is {dtype}; one of {', '.join(NAMES)} is needed")
+    return NAMES[dtype.name]
+
+
+def _rows(array: Array) -> Array:
+    """The array, or a copy where its strides are none that the library takes."""
+    size = array.itemsize
+    whole = all(stride >= 0 and stride % size == 0 for stride in array.strides)
+    if whole and array.flags.aligned and (array.shape[-1] == 1 or array.strides[-1] == size):
+        return array
+    return np.ascontiguousarray(array)
+
+
+def _view(array: Array) -> _plans.View:
+    return _plans.batched(array.shape, tuple(stride // array.itemsize for stride in array.strides))
+
+
+def _output(q: Array, heads_first: bool, head_dim: int) -> Array:
+    """O, its heads outside its rows where those of Q are. What no sequence has stays 0."""
+    shape = (*q.shape[:-1], head_dim)
+    if heads_first:
+        batch, rows, heads, _ = shape
+        return np.zeros((batch, heads, rows, head_dim), q.dtype).transpose(0, 2, 1, 3)
+    return np.zeros(shape, q.dtype)
+
+
+def _offsets(cu_seqlens: Array) -> list[int]:
+    offsets = np.asarray(cu_seqlens)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise ValueError(f"cu_seqlens: {offsets.ndim} axes of {offsets.dtype}; integers [B + 1] are needed")
+    if offsets.size and offsets.min() < 0:
+        raise ValueError(f"cu_seqlens: the least offset is {offsets.min()}; 0 or more is needed")
+    return offsets.tolist()
+
+
+class Call:
+    """A checked call: arrays, their plan's key, and offsets."""
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        softmax_scale: float | None,
+        causal: bool,
+        window: tuple[int, int],
+        softcap: float,
+        alibi_slopes: Any = None,
+        cu_seqlens: tuple[Any, Any] | None = None,
+        max_seqlens: tuple[int, int] | None = None,
+        dropout: tuple[float, int, int] | None = None,
+    ):
+        q, k, v = tensor(q, "q"), tensor(k, "k"), tensor(v, "v")
+        self.dtype = _checks.qkv(q, k, v, 4 if cu_seqlens is None else 3, name_of)
+        _checks.shapes(q, k, v)
+        if not 1 <= q.shape[-1]:
+            raise ValueError("q: head_dim is 0; at least 1 is needed")
+        self.heads_first = q.ndim == 4 and q.strides[1] < q.strides[2]
+        self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
+        self.cu_seqlens = None if cu_seqlens is None else tuple(map(_offsets, cu_seqlens))
+        varlen = None
+        if self.cu_seqlens is not None:
+            if len(self.cu_seqlens[0]) != len(self.cu_seqlens[1]):
+                lens = tuple(map(len, self.cu_seqlens))
+                raise ValueError(f"cu_seqlens_q has {lens[0]} offsets and cu_seqlens_k {lens[1]}")
+            varlen = (len(self.cu_seqlens[0]) - 1, *map(int, max_seqlens or (q.shape[0], k.shape[0])))
+        self.settings = Settings(
+            bool(causal),
+            q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
+            (_checks.no_limit(window[0]), _checks.no_limit(window[1])),
+            float(softcap),
+            None if alibi_slopes is None else tuple(np.asarray(alibi_slopes).ravel().tolist()),
+            None,
+            dropout,
+            varlen,
+        )
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        """[B, H, Sq], or of a packed batch [H, total_q]."""
+        if self.q.ndim == 3:
+            return (self.q.shape[1], self.q.shape[0])
+        return (self.q.shape[0], self.q.shape[2], self.q.shape[1])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row sees a key."""
+        return self.q.size == 0 or self.k.size == 0 or self.v.size == 0
+
+    def forward(self) -> tuple[Array, Array]:
+        """O and lse."""
+        o = _output(self.q, self.heads_first, self.v.shape[-1])
+        lse = np.full(self.lse_shape, -np.inf, np.float32)
+        if not self.is_empty:
+            plan = _plans.forward(None, self.dtype, self._views(o), self.settings)
+            plan.run(self._addresses(o, lse), self.cu_seqlens)
+        return o, lse
+
+    def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
+        """dQ, dK and dV."""
+        grads = tuple(np.zeros(array.shape, array.dtype) for array in (self.q, self.k, self.v))
+        if self.is_empty:
+            return grads
+        dout, o = _rows(dout), _rows(o)
+        lse = np.ascontiguousarray(lse, np.float32)
+        dlse = None if dlse is None else np.ascontiguousarray(dlse, np.float32)
+        for name, array, shape in (("lse", lse, self.lse_shape), ("dlse", dlse, self.lse_shape)):
+            if array is not None and array.shape != shape:
+                raise ValueError(f"{name}: shape is {array.shape}; {shape} is needed")
+        for name, array in (("o", o), ("dout", dout)):
+            if array.dtype != self.q.dtype:
+                raise ValueError(f"{name} holds {array.dtype}, but q holds {self.q.dtype}")
+        views = tuple(map(_view, (dout, *grads)))
+        plan = _plans.backward(None, self.dtype, self._views(o), self.settings, views)
+        written = [dout.ctypes.data, *(grad.ctypes.data for grad in grads)]
+        written.append(0 if dlse is None else dlse.ctypes.data)
+        plan.run(self._addresses(o, lse), written, self.cu_seqlens)
+        return grads
+
+    def _views(self, o: Array) -> tuple[_plans.View, ...]:
+        return tuple(map(_view, (self.q, self.k, self.v, o)))
+
+    def _addresses(self, o: Array, lse: Array) -> list[int]:
+        return [array.ctypes.data for array in (self.q, self.k, self.v, o, lse)]
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    alibi_slopes: Any = None,
+    cu_seqlens: tuple[Any, Any] | None = None,
+    max_seqlens: tuple[int, int] | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> tuple[Array, Array]:
+    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences."""
+    _checks.dropout(dropout_p)
+    dropout = (float(dropout_p), int(np.random.randint(2**62)), 0) if dropout_p else None
+    return Call(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        cu_seqlens=cu_seqlens,
+        max_seqlens=max_seqlens,
+        dropout=dropout,
+    ).forward()
+
+
+def decode(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    seqused: Array | None,
+    page_table: Array | None,
+    softmax_scale: float,
+    causal: bool,
+    num_splits: int,
+) -> tuple[Array, Array]:
+    """O and lse of few queries against a cache, which is pages where there is a page table."""
+    del num_splits  # the CPU has none
+    dtype = _checks.qkv(q, k, v, 4, name_of)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
+    batch, rows, heads, _ = q.shape
+    lse = np.full((batch, heads, rows), -np.inf, np.float32)
+    for name, values, shape in (
+        ("cache_seqlens", seqused, (batch,)),
+        ("block_table", page_table, (batch, -1 if page_table is None else page_table.shape[-1])),
+    ):
+        if values is not None:
+            _checks.int32_list(name, values, shape, np.int32, values.flags.c_contiguous)
+    pages = None if page_table is None else page_table.shape[1]
+    views = tuple(map(_view, (q, k, v, o)))
+    plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+    lists = [0 if values is None else values.ctypes.data for values in (seqused, page_table)]
+    plan.run([*(array.ctypes.data for array in (q, k, v, o, lse)), *lists])
+    return o, lse
+
+
+def swapped(array: Array) -> Array:
+    """Axes 1 and 2 swapped, as a view."""
+    return array.swapaxes(1, 2)
+
+
+def arange(length: int, like: Array) -> Array:
+    """0, 1, ... as indices."""
+    return np.arange(length)
+
+
+def integers(values: Any, like: Array) -> Array:
+    """A contiguous int32 array."""
+    return np.ascontiguousarray(values, np.int32)
+
+
+def indices(values: Array) -> Array:
+    """For indexing."""
+    return values.astype(np.int64)

@@ -1,0 +1,121 @@
+//! The backward pass.
+
+use flash_attention::backward::{
+    BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
+    GradientLayouts,
+};
+use flash_attention::cuda::Stream;
+use flash_attention::{DType, Element};
+use half::{bf16, f16};
+use pyo3::prelude::*;
+
+use crate::error::raised;
+use crate::forward::{CuSeqlens, Forward, addresses};
+use crate::memory::{read, write};
+use crate::place::Place;
+use crate::settings::{View, layout, optional};
+
+/// A planned backward pass.
+#[pyclass(frozen, module = "flash_attention_rs._native")]
+pub(crate) struct Backward {
+    plan: BackwardPlan,
+    place: Place,
+}
+
+#[pymethods]
+impl Backward {
+    /// `views`: those of dO, dQ, dK and dV.
+    #[new]
+    fn new(py: Python<'_>, forward: &Forward, views: [View; 4]) -> PyResult<Self> {
+        py.detach(|| {
+            let [dout, dq, dk, dv] = views.map(layout);
+            let layouts = GradientLayouts { dout, dq, dk, dv };
+            let problem = BackwardProblem::new(forward.plan.problem().clone(), layouts).map_err(raised)?;
+            let place = Place::open(forward.device)?;
+            Ok(Self { plan: place.plan(&problem, &BackwardRequest::default())?, place })
+        })
+    }
+
+    #[getter]
+    fn workspace_bytes(&self) -> u64 {
+        self.plan.workspace_bytes()
+    }
+
+    #[getter]
+    fn kernel(&self) -> &'static str {
+        self.plan.kernel().name()
+    }
+
+    #[getter]
+    fn reasons(&self) -> Vec<String> {
+        self.plan.reasons().to_vec()
+    }
+
+    /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 9], gradients: [u64; 5], stream: usize) -> PyResult<()> {
+        let cuda = self.place.cuda()?;
+        let [dout, dq, dk, dv, dlse] = gradients;
+        let forward = addresses(at);
+        let addresses =
+            BackwardAddresses { forward, dout, dq, dk, dv, dlse: optional(dlse), dsinks: None };
+        py.detach(|| {
+            // SAFETY: as in `Forward::enqueue`.
+            unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }
+        })
+        .map_err(raised)
+    }
+
+    /// `at`: q, k, v, o, lse in host memory; `gradients`: dout, dq, dk, dv, dlse; 0 is no dlse.
+    #[pyo3(signature = (at, gradients, cu_seqlens=None))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        at: [usize; 5],
+        gradients: [usize; 5],
+        cu_seqlens: Option<CuSeqlens>,
+    ) -> PyResult<()> {
+        py.detach(|| {
+            let given;
+            let plan = match &cu_seqlens {
+                None => &self.plan,
+                Some((q, k)) => {
+                    given = self.plan.with_cu_seqlens(q, k).map_err(raised)?;
+                    &given
+                }
+            };
+            match plan.problem().forward().dtype() {
+                DType::F16 => self.run_as::<f16>(plan, at, gradients),
+                DType::Bf16 => self.run_as::<bf16>(plan, at, gradients),
+                _ => self.run_as::<f32>(plan, at, gradients),
+            }
+        })
+    }
+}
+
+impl Backward {
+    fn run_as<T: Element>(&self, plan: &BackwardPlan, at: [usize; 5], gradients: [usize; 5]) -> PyResult<()> {
+        let (problem, layouts) = (plan.problem().forward(), plan.problem().layouts());
+        let (tensors, lse_len) = (problem.tensors(), problem.lse_len());
+        let ([q, k, v, o, lse], [dout, dq, dk, dv, dlse]) = (at, gradients);
+        // SAFETY: as in `Forward::run_as`; what Python's half has just allocated are dQ, dK and dV.
+        let (inputs, outputs) = unsafe {
+            let inputs = BackwardInputs {
+                q: read::<T>("q", q, tensors.q.span())?,
+                k: read::<T>("k", k, tensors.k.span())?,
+                v: read::<T>("v", v, tensors.v.span())?,
+                o: read::<T>("o", o, tensors.o.span())?,
+                lse: read::<f32>("lse", lse, lse_len)?,
+                dout: read::<T>("dout", dout, layouts.dout.span())?,
+                dlse: if dlse == 0 { None } else { Some(read::<f32>("dlse", dlse, lse_len)?) },
+            };
+            let outputs = BackwardOutputs {
+                dq: write::<T>("dq", dq, layouts.dq.span())?,
+                dk: write::<T>("dk", dk, layouts.dk.span())?,
+                dv: write::<T>("dv", dv, layouts.dv.span())?,
+                dsinks: None,
+            };
+            (inputs, outputs)
+        };
+        self.place.cpu()?.run(plan, inputs, outputs).map_err(raised)
+    }
+}

@@ -1,0 +1,116 @@
+//! Few queries against a K/V cache.
+
+use flash_attention::cuda::Stream;
+use flash_attention::decode::{
+    DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+};
+use flash_attention::forward::Outputs;
+use flash_attention::{DType, Element};
+use half::{bf16, f16};
+use pyo3::prelude::*;
+
+use crate::error::raised;
+use crate::memory::{read, write};
+use crate::place::Place;
+use crate::settings::{View, dtype, optional, tensors};
+
+/// A planned decode step.
+#[pyclass(frozen, module = "flash_attention_rs._native")]
+pub(crate) struct Decode {
+    plan: DecodePlan,
+    place: Place,
+}
+
+#[pymethods]
+impl Decode {
+    #[new]
+    #[pyo3(signature = (device, dtype_name, views, causal, softmax_scale=None, max_pages=None, num_splits=None))]
+    #[expect(clippy::too_many_arguments, reason = "one call of Python's half")]
+    fn new(
+        py: Python<'_>,
+        device: Option<usize>,
+        dtype_name: &str,
+        views: [View; 4],
+        causal: bool,
+        softmax_scale: Option<f32>,
+        max_pages: Option<usize>,
+        num_splits: Option<usize>,
+    ) -> PyResult<Self> {
+        let dtype = dtype(dtype_name)?;
+        py.detach(|| {
+            let options = DecodeOptions { causal, softmax_scale, max_pages, ..DecodeOptions::default() };
+            let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
+            let place = Place::open(device)?;
+            let request = DecodeRequest { num_splits, ..DecodeRequest::default() };
+            Ok(Self { plan: place.plan(&problem, &request)?, place })
+        })
+    }
+
+    #[getter]
+    fn workspace_bytes(&self) -> u64 {
+        self.plan.workspace_bytes()
+    }
+
+    #[getter]
+    fn reasons(&self) -> Vec<String> {
+        self.plan.reasons().to_vec()
+    }
+
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 8], stream: usize) -> PyResult<()> {
+        let cuda = self.place.cuda()?;
+        let [q, k, v, o, lse, workspace, seqused_k, page_table] = at;
+        let addresses = DecodeAddresses {
+            q,
+            k,
+            v,
+            o,
+            lse: optional(lse),
+            seqused_k: optional(seqused_k),
+            page_table: optional(page_table),
+            workspace,
+            ..DecodeAddresses::default()
+        };
+        py.detach(|| {
+            // SAFETY: as in `Forward::enqueue`; the page table is the caller's, who has promised that it
+            // names pages of the cache.
+            unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }
+        })
+        .map_err(raised)
+    }
+
+    /// `at`: q, k, v, o, lse, seqused_k, page_table in host memory; 0 is none of the last three.
+    fn run(&self, py: Python<'_>, at: [usize; 7]) -> PyResult<()> {
+        py.detach(|| match self.plan.problem().dense().dtype() {
+            DType::F16 => self.run_as::<f16>(at),
+            DType::Bf16 => self.run_as::<bf16>(at),
+            _ => self.run_as::<f32>(at),
+        })
+    }
+}
+
+impl Decode {
+    fn run_as<T: Element<Output = T>>(&self, at: [usize; 7]) -> PyResult<()> {
+        let (problem, [q, k, v, o, lse, seqused_k, page_table]) = (self.plan.problem(), at);
+        let dense = problem.dense();
+        let batch = dense.batch();
+        let entries = batch * problem.max_pages().unwrap_or(0);
+        // SAFETY: as in `Forward::run_as`; the lists are contiguous int32 arrays of these lengths.
+        let (inputs, outputs) = unsafe {
+            let list = |tensor, address, len| match address {
+                0 => Ok(None),
+                _ => read::<i32>(tensor, address, len).map(Some),
+            };
+            let inputs = DecodeInputs {
+                q: read::<T>("q", q, dense.tensors().q.span())?,
+                k: read::<T>("k", k, problem.k().span())?,
+                v: read::<T>("v", v, problem.v().span())?,
+                seqused_k: list("seqused_k", seqused_k, batch)?,
+                page_table: list("page_table", page_table, entries)?,
+            };
+            let lse = if lse == 0 { None } else { Some(write::<f32>("lse", lse, dense.lse_len())?) };
+            (inputs, Outputs { o: write::<T>("o", o, dense.tensors().o.span())?, lse })
+        };
+        self.place.cpu()?.run(&self.plan, inputs, outputs).map_err(raised)
+    }
+}
