@@ -1,0 +1,302 @@
+"""The functions that people call: flash-attn's names and PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from . import _arrays, _native
+
+try:
+    import torch
+
+    from . import _torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+    _torch = None  # type: ignore[assignment]
+
+
+def _half(q: Any) -> Any:
+    """The half of the package that a tensor is of."""
+    if torch is not None and isinstance(q, torch.Tensor):
+        return _torch
+    return _arrays.module()
+
+
+def _result(half_result: tuple[Any, Any], return_attn_probs: bool) -> Any:
+    o, lse = half_result
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """softmax(softmax_scale * Q K^T + mask) V for each batch and head.
+
+    Args:
+        q: [B, Sq, H, D], any strides; a last axis that is not contiguous is copied. float16, bfloat16, float32.
+        k: [B, Sk, Hkv, D], where Hkv divides H: query head h reads head h // (H // Hkv).
+        v: [B, Sk, Hkv, Dv]. D and Dv are 1 to 256.
+        dropout_p: probability of dropping a weight, 0 to below 1.
+        softmax_scale: 1 / sqrt(D) where None.
+        causal: query i sees key j only if j <= i + Sk - Sq (aligned bottom-right).
+        window_size: (left, right): i + Sk - Sq - left <= j <= i + Sk - Sq + right; -1 is no limit.
+        softcap: scores s become softcap * tanh(s / softcap); 0 is off.
+        alibi_slopes: float32 [H] or [B, H]: adds -slope * |i + Sk - Sq - j| to scores.
+        deterministic: has no effect, because the backward pass gives the same bits in each run.
+        return_attn_probs: returns (out, lse, None), with lse the log-sum-exp of scores, float32 [B, H, Sq].
+
+    Returns:
+        [B, Sq, H, Dv] in the type of q. A row that sees no key is 0, and its lse -inf.
+
+    Raises:
+        ValueError: names the argument, its value and the limit.
+        RuntimeError: where the GPU cannot be used, and why.
+    """
+    del deterministic
+    half = _half(q)
+    result = half.attention(
+        q,
+        k,
+        v,
+        alibi_slopes=alibi_slopes,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=window_size,
+        softcap=softcap,
+        dropout_p=dropout_p,
+    )
+    return _result(result, return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` for Q, K and V in one tensor, [B, S, 3, H, D], which is not copied."""
+    if qkv.ndim != 5 or qkv.shape[2] != 3:
+        raise ValueError(f"qkv: shape is {tuple(qkv.shape)}; [B, S, 3, H, D] is needed")
+    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    return flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+) -> Any:
+    """`flash_attn_func` for sequences of different lengths behind one another.
+
+    Args:
+        q: [total_q, H, D]; k: [total_k, Hkv, D]; v: [total_k, Hkv, Dv].
+        cu_seqlens_q: int32 [B + 1], 0 and the end of each sequence. On a GPU it stays there: nothing waits.
+        cu_seqlens_k: the same of keys. A sequence may be empty.
+        max_seqlen_q: the most rows of a sequence, or a bound of them; on a GPU nothing checks it.
+        max_seqlen_k: the same of keys.
+
+    Returns:
+        [total_q, H, Dv]; with return_attn_probs also lse, [H, total_q], and None. Rows behind the last
+        sequence are unspecified.
+    """
+    del deterministic
+    if block_table is not None:
+        raise NotImplementedError("block_table: pages are taken by flash_attn_with_kvcache alone")
+    half = _half(q)
+    result = half.attention(
+        q,
+        k,
+        v,
+        alibi_slopes=alibi_slopes,
+        cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
+        max_seqlens=(int(max_seqlen_q), int(max_seqlen_k)),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=window_size,
+        softcap=softcap,
+        dropout_p=dropout_p,
+    )
+    return _result(result, return_attn_probs)
+
+
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    block_table: Any = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Any = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention against a K/V cache, each sequence of its own length; forward pass alone.
+
+    Args:
+        q: [B, Sq, H, D], Sq up to 16.
+        k_cache: [B, Sk, Hkv, D], or pages [num_pages, page_size, Hkv, D] with a block_table.
+        v_cache: as k_cache.
+        k: [B, new, Hkv, D], written behind the cached keys first, in place; v: the same.
+        cache_seqlens: keys that are in the cache, int or int32 [B]; all of it where None.
+        cache_batch_idx: int32 [B], the row of the cache for each sequence.
+        block_table: int32 [B, pages]: key j of sequence b is row j % page_size of page block_table[b, j // page_size].
+        causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
+        num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
+        return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
+
+    A window, a softcap, alibi_slopes, or Sq above 16 need a contiguous cache and one length: None or an int.
+    Rotary embeddings and cache_leftpad raise NotImplementedError.
+    """
+    del rotary_interleaved
+    for name, value in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
+        if value is not None:
+            raise NotImplementedError(f"{name}: flash_attn_with_kvcache does not take it")
+    half = _half(q)
+    q, k_cache, v_cache = half.tensor(q), half.tensor(k_cache, "k_cache"), half.tensor(v_cache, "v_cache")
+    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} has {tensor.ndim} axes; 4 are needed")
+    if block_table is not None and cache_batch_idx is not None:
+        raise ValueError("cache_batch_idx and block_table are given; one of them is possible")
+    batch = q.shape[0]
+    seqlens, table = cache_seqlens, block_table
+    if cache_batch_idx is not None:
+        # Each row of the cache is a page, and each sequence has one.
+        table = half.integers(cache_batch_idx, q).reshape(batch, 1)
+    if table is not None:
+        table = half.integers(table, q)
+    one_length = seqlens is None or isinstance(seqlens, int)
+    room = k_cache.shape[1] if table is None else k_cache.shape[1] * table.shape[1]
+    if k is not None:
+        if seqlens is None:
+            raise ValueError("k is given without cache_seqlens, which says where it goes")
+        if v is None or k.shape[:3] != v.shape[:3]:
+            raise ValueError("k and v are written together, and have the same [B, new, Hkv]")
+        used = half.integers([seqlens] * batch if one_length else seqlens, q)
+        _append(half, (k_cache, v_cache), (k, v), used, table)
+        seqlens = seqlens + k.shape[1]
+    if one_length and seqlens is not None and not 0 <= seqlens <= room:
+        raise ValueError(f"cache_seqlens is {seqlens}; a sequence has room for {room} keys")
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    plain = tuple(window_size) == (-1, -1) and softcap == 0.0 and alibi_slopes is None
+    if plain and q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and k_cache.shape[-1] == v_cache.shape[-1]:
+        used = None
+        if seqlens is not None:
+            used = half.integers([seqlens] * batch if one_length else seqlens, q)
+        o, lse = half.decode(
+            q,
+            k_cache,
+            v_cache,
+            seqused=used,
+            page_table=table,
+            softmax_scale=scale,
+            causal=causal,
+            num_splits=num_splits,
+        )
+    elif table is None and one_length:
+        keys = slice(None, seqlens)
+        o, lse = half.attention(
+            q,
+            k_cache[:, keys],
+            v_cache[:, keys],
+            alibi_slopes=alibi_slopes,
+            softmax_scale=scale,
+            causal=causal,
+            window=window_size,
+            softcap=softcap,
+        )
+    else:
+        raise NotImplementedError(
+            f"window_size {window_size}, softcap {softcap}, alibi_slopes, {q.shape[1]} queries (the limit is "
+            f"{_native.MAX_DECODE_SEQLEN_Q}) or another head_dim of V: with pages or cache_seqlens [B] these are not there"
+        )
+    return (o, lse) if return_softmax_lse else o
+
+
+def _append(half: Any, caches: tuple[Any, Any], new: tuple[Any, Any], used: Any, table: Any) -> None:
+    """Writes new keys and values behind those that are used."""
+    batch, length = new[0].shape[:2]
+    sequence = half.arange(batch, used)[:, None]
+    position = half.indices(used)[:, None] + half.arange(length, used)[None]
+    page_size = caches[0].shape[1]
+    for cache, values in zip(caches, new):
+        if table is None:
+            cache[sequence, position] = values
+        else:
+            cache[half.indices(table)[sequence, position // page_size], position % page_size] = values
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """`torch.nn.functional.scaled_dot_product_attention`: [B, H, S, D], a causal mask aligned top-left.
+
+    With attn_mask, or tensors of another rank than 4, torch tensors go to PyTorch's own function; numpy
+    arrays raise NotImplementedError.
+    """
+    half = _half(query)
+    if attn_mask is not None or query.ndim != 4:
+        if half is _torch:
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        raise NotImplementedError(f"attn_mask, or {query.ndim} axes: [B, H, S, D] without a mask is taken")
+    query, key, value = half.tensor(query), half.tensor(key, "key"), half.tensor(value, "value")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ValueError(f"key: heads is {key.shape[1]}, but query has {query.shape[1]}; enable_gqa lets them differ")
+    window = (-1, -1)
+    rows, keys = query.shape[2], key.shape[2]
+    if is_causal and rows < keys:
+        key, value = key[:, :, :rows], value[:, :, :rows]
+    if is_causal:
+        window = (-1, max(rows - keys, 0))
+    q, k, v = half.swapped(query), half.swapped(key), half.swapped(value)
+    o, _ = half.attention(q, k, v, softmax_scale=scale, window=window, dropout_p=dropout_p)
+    return half.swapped(o)

@@ -1,0 +1,62 @@
+"""Plans and launches by address. What gives a wrong address, or one of freed memory, has undefined behaviour."""
+
+from typing import Any, Optional, Sequence
+
+__version__: str
+#: The most query rows of a sequence that `Decode` takes.
+MAX_DECODE_SEQLEN_Q: int
+
+#: Shape and strides in elements, both in the order B, S, H, D.
+_View = tuple[Sequence[int], Sequence[int]]
+_CuSeqlens = Optional[tuple[Sequence[int], Sequence[int]]]
+
+def describe(device: Optional[int] = None) -> str:
+    """One line about GPU `device`, or about the CPU. RuntimeError says what is missing."""
+
+class Forward:
+    """A planned forward pass on a GPU by its ordinal, or on the CPU (None).
+
+    Raises ValueError with the argument, its value and the limit, and RuntimeError where the GPU cannot be used.
+    """
+
+    workspace_bytes: int
+    kernel: str
+    reasons: list[str]
+    def __init__(self, device: Optional[int], dtype_name: str, views: Sequence[_View], settings: Any) -> None:
+        """`dtype_name`: f16, bf16 or f32; `views`: q, k, v, o; `settings`: the fields of `_plans.Settings`."""
+    def enqueue(self, at: Sequence[int], stream: int) -> None:
+        """On a GPU. `at`: q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens_q, cu_seqlens_k; 0 is none."""
+    def run(self, at: Sequence[int], cu_seqlens: _CuSeqlens = None) -> None:
+        """On the CPU. `at`: q, k, v, o, lse; 0 is no lse."""
+
+class Backward:
+    """A planned backward pass; `views`: dout, dq, dk, dv."""
+
+    workspace_bytes: int
+    kernel: str
+    reasons: list[str]
+    def __init__(self, forward: Forward, views: Sequence[_View]) -> None: ...
+    def enqueue(self, at: Sequence[int], gradients: Sequence[int], stream: int) -> None:
+        """On a GPU. `at`: as `Forward.enqueue`; `gradients`: dout, dq, dk, dv, dlse; 0 is no dlse."""
+    def run(self, at: Sequence[int], gradients: Sequence[int], cu_seqlens: _CuSeqlens = None) -> None:
+        """On the CPU. `at`: q, k, v, o, lse."""
+
+class Decode:
+    """A planned decode step; K and V are pages where `max_pages` is given."""
+
+    workspace_bytes: int
+    reasons: list[str]
+    def __init__(
+        self,
+        device: Optional[int],
+        dtype_name: str,
+        views: Sequence[_View],
+        causal: bool,
+        softmax_scale: Optional[float] = None,
+        max_pages: Optional[int] = None,
+        num_splits: Optional[int] = None,
+    ) -> None: ...
+    def enqueue(self, at: Sequence[int], stream: int) -> None:
+        """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table; 0 is none."""
+    def run(self, at: Sequence[int]) -> None:
+        """On the CPU. `at`: q, k, v, o, lse, seqused_k, page_table."""

@@ -1,0 +1,77 @@
+"""Each refusal names the argument, its value and the limit."""
+
+import numpy as np
+import pytest
+from plain import tensors
+
+import flash_attention_rs as fa
+from flash_attention_rs import _native, _plans
+
+Q, K, V = tensors((1, 10, 4, 8), 2)
+
+
+@pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+        ((Q, K[:, :5], V), {}, r"v: shape is \(1, 10, 2, 8\), but k has \(1, 5, 2, 8\)"),
+        ((Q, K[..., :7], V), {}, "k: head_dim is 7, but q has 8"),
+        ((Q[:, :, :3], K, V), {}, "kv_heads is 2, which does not divide heads = 3"),
+        ((Q, K.astype(np.float16), V), {}, "k holds float16, but q holds float32"),
+        (tuple(x.astype(np.float64) for x in (Q, K, V)), {}, "dtype is float64; one of float16, float32, bfloat16"),
+        ((Q[0], K, V), {}, "q has 3 axes; 4 are needed"),
+        ((Q, K, V), {"softcap": -1.0}, "softcap is -1.0; 0 "),
+        ((Q, K, V), {"softmax_scale": float("nan")}, "softmax_scale is NaN"),
+        ((Q, K, V), {"dropout_p": 1.0}, "dropout_p is 1.0; 0 to below 1"),
+        ((Q, K, V), {"alibi_slopes": [1.0, 2.0]}, "alibi_slopes has 2 elements; 4 "),
+        (([[1.0]], K, V), {}, "q is a list; a tensor is needed"),
+        (tuple(np.ones((1, 2, 1, 257), np.float32) for _ in range(3)), {}, "head_dim is 257; kernels take 1 to 256"),
+    ],
+)
+def test_arguments(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        fa.flash_attn_func(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "offsets_q, offsets_k, message",
+    [
+        ([0, 4], [0, 4, 10], "cu_seqlens_q has 2 offsets and cu_seqlens_k 3"),
+        ([1, 10], [0, 10], "cu_seqlens_q: offset 0 is 1; the first must be 0"),
+        ([0, 11], [0, 10], "cu_seqlens_q: offset 1 is 11; q has 10 rows"),
+        ([0, 6, 5], [0, 5, 10], "cu_seqlens_q: offset 2 is 5"),
+        ([0, 9], [0, -1], "the least offset is -1"),
+        ([0, 10], [0, 10], "k: seqlen is 10; the limit is 5"),
+    ],
+)
+def test_offsets(offsets_q, offsets_k, message):
+    with pytest.raises(ValueError, match=message):
+        fa.flash_attn_varlen_func(Q[0], K[0], V[0], np.array(offsets_q), np.array(offsets_k), 10, 5)
+
+
+def test_a_machine_without_a_gpu_says_what_is_missing():
+    try:
+        _native.describe(0)
+    except RuntimeError as error:
+        assert "no CUDA device" in str(error) or "driver" in str(error)
+    with pytest.raises(RuntimeError):
+        _native.describe(4000)
+
+
+def test_addresses_are_checked_as_far_as_they_can_be():
+    view = ((1, 1, 1, 1), (1, 1, 1, 1))
+    plan = _native.Forward(None, "f32", (view,) * 4, _plans.Settings(False, 1.0, (None, None), 0.0))
+    with pytest.raises(ValueError, match="q: no address was given"):
+        plan.run([0] * 5)
+    with pytest.raises(ValueError, match="q: address 0x3 is no multiple of 4"):
+        plan.run([3] * 5)
+    with pytest.raises(ValueError, match="the plan is for the CPU"):
+        plan.enqueue([0] * 9, 0)
+    with pytest.raises(ValueError, match="dtype is f64; one of f32, f16, bf16"):
+        _native.Forward(None, "f64", (view,) * 4, _plans.Settings(False, 1.0, (None, None), 0.0))
+
+
+def test_doctor(capsys):
+    from flash_attention_rs.doctor import main
+
+    assert main() == 0
+    assert "a small call on the CPU: right" in capsys.readouterr().out

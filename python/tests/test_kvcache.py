@@ -1,0 +1,79 @@
+"""Decoding with numpy caches."""
+
+import numpy as np
+import pytest
+from plain import attention, close, tensors
+
+import flash_attention_rs as fa
+
+
+def expected(q, k, v, lens, causal=True):
+    parts = [attention(q[[b]], k[[b], :n], v[[b], :n], causal=causal) for b, n in enumerate(lens)]
+    return tuple(np.concatenate(part) for part in zip(*parts))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_each_sequence_has_its_length(rows):
+    q, k, v = tensors((3, rows, 8, 32), 2, keys=50)
+    lens = np.array([50, 7, 21], np.int32)
+    o, lse = fa.flash_attn_with_kvcache(q, k, v, cache_seqlens=lens, causal=True, return_softmax_lse=True)
+    want, want_lse = expected(q, k, v, lens)
+    close(o, want)
+    close(lse, want_lse)
+    close(fa.flash_attn_with_kvcache(q, k, v, cache_seqlens=20, causal=True), expected(q, k, v, [20] * 3)[0])
+    close(fa.flash_attn_with_kvcache(q, k, v), attention(q, k, v)[0])
+
+
+def test_pages_and_appended_keys():
+    q, k, v = tensors((2, 1, 4, 16), 2, keys=32)
+    pages = [np.zeros((9, 8, 2, 16), np.float32) for _ in range(2)]
+    table = np.array([[7, 0, 3, 5], [1, 8, 2, 4]], np.int32)
+    for cache, values in zip(pages, (k, v)):
+        for b in range(2):
+            cache[table[b]] = values[b].reshape(4, 8, 2, 16)
+            cache[table[b, 1], 4:] = 99  # behind 12 keys
+    new = [np.stack([x[b, 12:14] for b in range(2)]) for x in (k, v)]
+    lens = np.array([12, 12], np.int32)
+    o = fa.flash_attn_with_kvcache(q, *pages, *new, cache_seqlens=lens, block_table=table, causal=True)
+    close(o, expected(q, k, v, [14, 14])[0])
+    assert (pages[0][table[1, 1], 5] == k[1, 13]).all()
+
+
+def test_appends_to_a_contiguous_cache():
+    q, k, v = tensors((2, 2, 4, 16), 2, keys=20)
+    caches = [x.copy() for x in (k, v)]
+    for cache in caches:
+        cache[0, 10:], cache[1, 3:] = np.nan, np.nan
+    new = [np.stack((x[0, 10:12], x[1, 3:5])) for x in (k, v)]
+    lens = np.array([10, 3], np.int32)
+    o = fa.flash_attn_with_kvcache(q, *caches, *new, cache_seqlens=lens, causal=True)
+    close(o, expected(q, k, v, [12, 5])[0])
+
+
+def test_rows_of_the_cache_by_index():
+    q, k, v = tensors((2, 1, 4, 16), 2, keys=20)
+    big = [np.concatenate((np.full_like(x, np.nan), x[::-1])) for x in (k, v)]
+    o = fa.flash_attn_with_kvcache(q, *big, cache_seqlens=np.array([20, 9], np.int32), cache_batch_idx=[3, 2])
+    close(o, expected(q, k, v, [20, 9])[0])
+
+
+def test_windows_take_the_forward_pass():
+    q, k, v = tensors((2, 3, 4, 16), 2, keys=40)
+    o = fa.flash_attn_with_kvcache(q, k, v, cache_seqlens=30, causal=True, window_size=(5, 0))
+    close(o, attention(q, k[:, :30], v[:, :30], causal=True, window=(5, 0))[0])
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"cache_seqlens": 41}, ValueError, "cache_seqlens is 41; a sequence has room for 40 keys"),
+        ({"cache_seqlens": np.array([1, 41], np.int32)}, ValueError, "room for 40 keys"),
+        ({"block_table": np.array([[0], [2]], np.int32)}, ValueError, r"page_table\[1\]\[0\] is 2; there are 2 pages"),
+        ({"rotary_cos": 1}, NotImplementedError, "rotary_cos"),
+        ({"cache_seqlens": np.array([1, 2], np.int32), "softcap": 1.0}, NotImplementedError, "softcap 1.0"),
+    ],
+)
+def test_refusals(options, error, message):
+    q, k, v = tensors((2, 1, 4, 16), 2, keys=40)
+    with pytest.raises(error, match=message):
+        fa.flash_attn_with_kvcache(q, k, v, **options)
