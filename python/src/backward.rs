@@ -56,8 +56,7 @@ impl Backward {
         let cuda = self.place.cuda()?;
         let [dout, dq, dk, dv, dlse] = gradients;
         let forward = addresses(at);
-        let addresses =
-            BackwardAddresses { forward, dout, dq, dk, dv, dlse: optional(dlse), dsinks: None };
+        let addresses = BackwardAddresses { forward, dout, dq, dk, dv, dlse: optional(dlse), dsinks: None };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`.
             unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }

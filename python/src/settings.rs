@@ -50,8 +50,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// The validated problem.
     pub(crate) fn problem(self, dtype: DType, tensors: Tensors) -> PyResult<Problem> {
-        let dropout =
-            self.dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
+        let dropout = self.dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
         let options = Options {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
