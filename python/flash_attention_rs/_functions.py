@@ -10,7 +10,7 @@ try:
     import torch
 
     from . import _torch
-except ImportError:
+except (ImportError, OSError):  # not there, or libraries that it needs are not
     torch = None  # type: ignore[assignment]
     _torch = None  # type: ignore[assignment]
 

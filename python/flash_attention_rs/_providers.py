@@ -77,7 +77,7 @@ def _install() -> _Handle:
         q, k, v = (t.transpose(1, 2) for t in (query, key, value))
         o, lse = ops.forward(q, k, v, *options(query, is_causal, scale, dropout_p, rng))
         # The seed stays on the host, whose launches need it.
-        seed = torch.empty(1, dtype=torch.int64) if rng is None else rng
+        seed = torch.zeros(1, dtype=torch.int64) if rng is None else rng
         offset = torch.zeros((), dtype=torch.int64)
         return o.transpose(1, 2), lse, None, None, query.size(2), key.size(2), seed, offset, query.new_empty(0)
 

@@ -19,6 +19,9 @@ _OPTIONS = (
     "int window_right, float softcap, float dropout_p"
 )
 
+#: The handle alone costs a tenth of the object that has it.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
 _library = torch.library.Library("flash_attention_rs", "DEF")
 _library.define(
     f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
@@ -101,9 +104,13 @@ def _workspace(plan: Any, q: Tensor) -> Optional[Tensor]:
     return torch.empty(size, dtype=torch.uint8, device=q.device) if size else None
 
 
+def _current_stream(index: int) -> int:
+    return torch.cuda.current_stream(index).cuda_stream if _raw_stream is None else _raw_stream(index)
+
+
 def _enqueue(plan: Any, index: int, *addresses: Any) -> None:
     """Launches on the GPU's current stream, and leaves the current device as it is."""
-    stream = torch.cuda.current_stream(index).cuda_stream
+    stream = _current_stream(index)
     if torch.cuda.current_device() == index:
         plan.enqueue(*addresses, stream)
     else:
@@ -303,6 +310,7 @@ def attention(
     dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences."""
+    k, v = tensor(k, "k"), tensor(v, "v")
     _checks.dropout(dropout_p)
     cu_q, cu_k = (None, None) if cu_seqlens is None else cu_seqlens
     max_q, max_k = (0, 0) if max_seqlens is None else max_seqlens

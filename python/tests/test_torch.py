@@ -161,12 +161,22 @@ def test_compile(device):
         torch.testing.assert_close(a, b)
 
 
+def test_empty_tensors(device):
+    q, k, v = tensors(device, (2, 4, 2, 8))
+    assert fa.flash_attn_func(q[:, :0], k, v).shape == (2, 0, 2, 8)
+    o = fa.flash_attn_func(q, k[:, :0], v[:, :0])
+    assert not o.any()
+    assert not torch.autograd.grad(o.sum(), q)[0].any()
+
+
 def test_refusals(device):
     q, k, v = tensors(device, (1, 8, 2, 8))
     with pytest.raises(ValueError, match="k holds torch.float16, but q holds torch.float32"):
         fa.flash_attn_func(q, k.half(), v)
     with pytest.raises(ValueError, match="dtype is torch.float64"):
         fa.flash_attn_func(q.double(), k.double(), v.double())
+    with pytest.raises(ValueError, match="k is a list, but q is a torch.Tensor"):
+        fa.flash_attn_func(q, [1.0], v)
     cu = torch.tensor([0, 8], device=device)
     with pytest.raises(ValueError, match="cu_seqlens_q holds torch.int64; int32 is needed"):
         fa.flash_attn_varlen_func(q[0], k[0], v[0], cu, cu, 8, 8)
