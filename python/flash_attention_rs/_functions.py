@@ -92,7 +92,7 @@ def flash_attn_qkvpacked_func(
     """`flash_attn_func` for Q, K and V in one tensor, [B, S, 3, H, D], which is not copied."""
     if qkv.ndim != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv: shape is {tuple(qkv.shape)}; [B, S, 3, H, D] is needed")
-    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    q, k, v = _half(qkv).unbound(qkv)
     return flash_attn_func(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )

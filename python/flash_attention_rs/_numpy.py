@@ -220,6 +220,11 @@ def decode(
     return o, lse
 
 
+def unbound(qkv: Array) -> tuple[Array, ...]:
+    """Views of what axis 2 holds."""
+    return tuple(qkv[:, :, index] for index in range(qkv.shape[2]))
+
+
 def swapped(array: Array) -> Array:
     """Axes 1 and 2 swapped, as a view."""
     return array.swapaxes(1, 2)

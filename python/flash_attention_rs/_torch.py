@@ -338,6 +338,11 @@ def decode(
     return torch.ops.flash_attention_rs.decode(q, k, v, seqused, page_table, softmax_scale, causal, num_splits)
 
 
+def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
+    """Views of what axis 2 holds, whose gradients are stacked in one copy."""
+    return qkv.unbind(2)
+
+
 def swapped(t: Tensor) -> Tensor:
     """Axes 1 and 2 swapped, as a view."""
     return t.transpose(1, 2)
