@@ -132,6 +132,9 @@ def flash_attn_varlen_func(
     del deterministic
     if block_table is not None:
         raise NotImplementedError("block_table: pages are taken by flash_attn_with_kvcache alone")
+    for name, rows in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if rows < 0:
+            raise ValueError(f"{name} is {rows}; 0 or more is needed")
     half = _half(q)
     result = half.attention(
         q,
@@ -207,16 +210,20 @@ def flash_attn_with_kvcache(
         table = half.integers(table, q)
     one_length = seqlens is None or isinstance(seqlens, int)
     room = k_cache.shape[1] if table is None else k_cache.shape[1] * table.shape[1]
+    new = 0 if k is None else k.shape[1]
+    if one_length and seqlens is not None and not 0 <= seqlens <= room - new:
+        behind = f", {new} of them new" if new else ""
+        raise ValueError(f"cache_seqlens is {seqlens}; a sequence has room for {room} keys{behind}")
     if k is not None:
         if seqlens is None:
             raise ValueError("k is given without cache_seqlens, which says where it goes")
         if v is None or k.shape[:3] != v.shape[:3]:
             raise ValueError("k and v are written together, and have the same [B, new, Hkv]")
         used = half.integers([seqlens] * batch if one_length else seqlens, q)
+        if half.is_on_host(used) and not (0 <= used.min() and used.max() <= room - new):
+            raise ValueError(f"cache_seqlens is {used.tolist()}; a sequence has room for {room} keys, {new} of them new")
         _append(half, (k_cache, v_cache), (k, v), used, table)
-        seqlens = seqlens + k.shape[1]
-    if one_length and seqlens is not None and not 0 <= seqlens <= room:
-        raise ValueError(f"cache_seqlens is {seqlens}; a sequence has room for {room} keys")
+        seqlens = seqlens + new
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     plain = tuple(window_size) == (-1, -1) and softcap == 0.0 and alibi_slopes is None
     if plain and q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and k_cache.shape[-1] == v_cache.shape[-1]:

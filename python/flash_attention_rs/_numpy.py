@@ -243,3 +243,8 @@ def integers(values: Any, like: Array) -> Array:
 def indices(values: Array) -> Array:
     """For indexing."""
     return values.astype(np.int64)
+
+
+def is_on_host(values: Array) -> bool:
+    """Whether values can be looked at without waiting for a GPU."""
+    return True

@@ -73,12 +73,12 @@ def _install() -> _Handle:
     ) -> tuple[Any, ...]:
         if return_debug_mask:
             raise NotImplementedError("return_debug_mask: the library stores no weights")
-        rng = torch.randint(2**62, (1,)) if dropout_p > 0.0 else None
+        rng = torch.randint(2**62, (2,)) if dropout_p > 0.0 else None
         q, k, v = (t.transpose(1, 2) for t in (query, key, value))
         o, lse = ops.forward(q, k, v, *options(query, is_causal, scale, dropout_p, rng))
-        # The seed stays on the host, whose launches need it.
-        seed = torch.zeros(1, dtype=torch.int64) if rng is None else rng
-        offset = torch.zeros((), dtype=torch.int64)
+        # A seed stays on the host, whose launches need it; without one these are never read.
+        seed = torch.empty((2,), dtype=torch.uint64, device=q.device) if rng is None else rng
+        offset = torch.empty((), dtype=torch.uint64, device=q.device)
         return o.transpose(1, 2), lse, None, None, query.size(2), key.size(2), seed, offset, query.new_empty(0)
 
     def backward(

@@ -135,8 +135,8 @@ class _Options:
                 count = alibi.numel()
         if cu_q is not None:
             for name, offsets in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
-                _checks.int32_list(name, offsets, (cu_q.shape[0],), torch.int32, offsets.is_contiguous())
-            varlen = (cu_q.shape[0] - 1, max_q, max_k)
+                _checks.int32_list(name, offsets, (cu_q.numel(),), torch.int32, offsets.is_contiguous())
+            varlen = (cu_q.numel() - 1, max_q, max_k)
         if rng is not None:
             dropout = (dropout_p, int(rng[0]), 0)
         window = (_checks.no_limit(left), _checks.no_limit(right))
@@ -361,3 +361,8 @@ def integers(values: Any, like: Tensor) -> Tensor:
 def indices(values: Tensor) -> Tensor:
     """For indexing."""
     return values.long()
+
+
+def is_on_host(values: Tensor) -> bool:
+    """Whether values can be looked at without waiting for a GPU."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
