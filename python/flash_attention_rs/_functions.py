@@ -43,7 +43,7 @@ def flash_attn_func(
     """softmax(softmax_scale * Q K^T + mask) V for each batch and head.
 
     Args:
-        q: [B, Sq, H, D], any strides; a last axis that is not contiguous is copied. float16, bfloat16, float32.
+        q: [B, Sq, H, D] in float16, bfloat16 or float32; copied only if its last axis is not contiguous.
         k: [B, Sk, Hkv, D], where Hkv divides H: query head h reads head h // (H // Hkv).
         v: [B, Sk, Hkv, Dv]. D and Dv are 1 to 256.
         dropout_p: probability of dropping a weight, 0 to below 1.
@@ -94,7 +94,17 @@ def flash_attn_qkvpacked_func(
         raise ValueError(f"qkv: shape is {tuple(qkv.shape)}; [B, S, 3, H, D] is needed")
     q, k, v = _half(qkv).unbound(qkv)
     return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -182,7 +192,7 @@ def flash_attn_with_kvcache(
         k: [B, new, Hkv, D], written behind the cached keys first, in place; v: the same.
         cache_seqlens: keys that are in the cache, int or int32 [B]; all of it where None.
         cache_batch_idx: int32 [B], the row of the cache for each sequence.
-        block_table: int32 [B, pages]: key j of sequence b is row j % page_size of page block_table[b, j // page_size].
+        block_table: int32 [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
         causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
         num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
@@ -191,7 +201,11 @@ def flash_attn_with_kvcache(
     Rotary embeddings and cache_leftpad raise NotImplementedError.
     """
     del rotary_interleaved
-    for name, value in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
+    for name, value in (
+        ("rotary_cos", rotary_cos),
+        ("rotary_sin", rotary_sin),
+        ("cache_leftpad", cache_leftpad),
+    ):
         if value is not None:
             raise NotImplementedError(f"{name}: flash_attn_with_kvcache does not take it")
     half = _half(q)
@@ -221,7 +235,9 @@ def flash_attn_with_kvcache(
             raise ValueError("k and v are written together, and have the same [B, new, Hkv]")
         used = half.integers([seqlens] * batch if one_length else seqlens, q)
         if half.is_on_host(used) and not (0 <= used.min() and used.max() <= room - new):
-            raise ValueError(f"cache_seqlens is {used.tolist()}; a sequence has room for {room} keys, {new} of them new")
+            raise ValueError(
+                f"cache_seqlens is {used.tolist()}; a sequence has room for {room} keys, {new} of them new"
+            )
         _append(half, (k_cache, v_cache), (k, v), used, table)
         seqlens = seqlens + new
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
@@ -255,7 +271,7 @@ def flash_attn_with_kvcache(
     else:
         raise NotImplementedError(
             f"window_size {window_size}, softcap {softcap}, alibi_slopes, {q.shape[1]} queries (the limit is "
-            f"{_native.MAX_DECODE_SEQLEN_Q}) or another head_dim of V: with pages or cache_seqlens [B] these are not there"
+            f"{_native.MAX_DECODE_SEQLEN_Q}) or another head_dim of V: pages and cache_seqlens [B] take none"
         )
     return (o, lse) if return_softmax_lse else o
 
@@ -297,7 +313,9 @@ def scaled_dot_product_attention(
         raise NotImplementedError(f"attn_mask, or {query.ndim} axes: [B, H, S, D] without a mask is taken")
     query, key, value = half.tensor(query), half.tensor(key, "key"), half.tensor(value, "value")
     if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise ValueError(f"key: heads is {key.shape[1]}, but query has {query.shape[1]}; enable_gqa lets them differ")
+        raise ValueError(
+            f"key: heads is {key.shape[1]}, but query has {query.shape[1]}; enable_gqa lets them differ"
+        )
     window = (-1, -1)
     rows, keys = query.shape[2], key.shape[2]
     if is_causal and rows < keys:

@@ -1,6 +1,7 @@
-"""Plans and launches by address. What gives a wrong address, or one of freed memory, has undefined behaviour."""
+"""Plans and launches by address. A wrong address, or one of freed memory, is undefined behaviour."""
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 __version__: str
 #: The most query rows of a sequence that `Decode` takes.
@@ -16,14 +17,14 @@ def describe(device: Optional[int] = None) -> str:
 class Forward:
     """A planned forward pass on a GPU by its ordinal, or on the CPU (None).
 
-    Raises ValueError with the argument, its value and the limit, and RuntimeError where the GPU cannot be used.
+    ValueError names the argument, its value and the limit; RuntimeError says why the GPU cannot be used.
     """
 
     workspace_bytes: int
     kernel: str
     reasons: list[str]
     def __init__(self, device: Optional[int], dtype_name: str, views: Sequence[_View], settings: Any) -> None:
-        """`dtype_name`: f16, bf16 or f32; `views`: q, k, v, o; `settings`: the fields of `_plans.Settings`."""
+        """`dtype_name`: f16, bf16 or f32; `views`: q, k, v, o; `settings`: of `_plans.Settings`."""
     def enqueue(self, at: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens_q, cu_seqlens_k; 0 is none."""
     def run(self, at: Sequence[int], cu_seqlens: _CuSeqlens = None) -> None:

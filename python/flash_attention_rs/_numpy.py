@@ -22,7 +22,9 @@ def tensor(value: Any, name: str = "q") -> Array:
         raise ValueError(f"{name} is a {type(value).__name__}; a tensor is needed")
     kind, _ = value.__dlpack_device__()
     if kind != 1:
-        raise ValueError(f"{name} is on DLPack device {kind}; without torch, tensors on the CPU (1) are taken")
+        raise ValueError(
+            f"{name} is on DLPack device {kind}; without torch, tensors on the CPU (1) are taken"
+        )
     return np.from_dlpack(value)
 
 
@@ -89,13 +91,14 @@ class Call:
             raise ValueError("q: head_dim is 0; at least 1 is needed")
         self.heads_first = q.ndim == 4 and q.strides[1] < q.strides[2]
         self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
-        self.cu_seqlens = None if cu_seqlens is None else tuple(map(_offsets, cu_seqlens))
+        self.cu_seqlens: tuple[list[int], list[int]] | None = None
         varlen = None
-        if self.cu_seqlens is not None:
-            if len(self.cu_seqlens[0]) != len(self.cu_seqlens[1]):
-                lens = tuple(map(len, self.cu_seqlens))
-                raise ValueError(f"cu_seqlens_q has {lens[0]} offsets and cu_seqlens_k {lens[1]}")
-            varlen = (len(self.cu_seqlens[0]) - 1, *map(int, max_seqlens or (q.shape[0], k.shape[0])))
+        if cu_seqlens is not None:
+            in_q, in_k = map(_offsets, cu_seqlens)
+            if len(in_q) != len(in_k):
+                raise ValueError(f"cu_seqlens_q has {len(in_q)} offsets and cu_seqlens_k {len(in_k)}")
+            max_q, max_k = max_seqlens or (q.shape[0], k.shape[0])
+            self.cu_seqlens, varlen = (in_q, in_k), (len(in_q) - 1, int(max_q), int(max_k))
         self.settings = Settings(
             bool(causal),
             q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),

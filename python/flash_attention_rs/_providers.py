@@ -57,7 +57,9 @@ def _install() -> _Handle:
     ops = torch.ops.flash_attention_rs
     library = torch.library.Library("aten", "IMPL", "CUDA")
 
-    def options(query: Any, is_causal: bool, scale: Optional[float], dropout_p: float, rng: Any) -> tuple[Any, ...]:
+    def options(
+        query: Any, is_causal: bool, scale: Optional[float], dropout_p: float, rng: Any
+    ) -> tuple[Any, ...]:
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         return (None, None, None, rng, 0, 0, scale, is_causal, -1, -1, 0.0, dropout_p)
 
@@ -79,7 +81,17 @@ def _install() -> _Handle:
         # A seed stays on the host, whose launches need it; without one these are never read.
         seed = torch.empty((2,), dtype=torch.uint64, device=q.device) if rng is None else rng
         offset = torch.empty((), dtype=torch.uint64, device=q.device)
-        return o.transpose(1, 2), lse, None, None, query.size(2), key.size(2), seed, offset, query.new_empty(0)
+        return (
+            o.transpose(1, 2),
+            lse,
+            None,
+            None,
+            query.size(2),
+            key.size(2),
+            seed,
+            offset,
+            query.new_empty(0),
+        )
 
     def backward(
         grad_out: Any,
@@ -149,7 +161,7 @@ def _transformers_attention(
     window = (-1, -1)
     if sliding_window is not None and k.shape[1] > sliding_window:
         window = (sliding_window - 1, sliding_window - 1)
-    options = {
+    options: dict[str, Any] = {
         "dropout_p": dropout,
         "softmax_scale": scaling,
         "causal": causal,
@@ -170,7 +182,7 @@ def _packed(q: Any, k: Any, kwargs: dict[str, Any]) -> Optional[tuple[Any, ...]]
     import torch
 
     names = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-    given = [kwargs.get(name) for name in names]
+    given: list[Any] = [kwargs.get(name) for name in names]
     if all(value is not None for value in given):
         cu_q, cu_k, max_q, max_k = given
         return cu_q.int(), cu_k.int(), int(max_q), int(max_k)

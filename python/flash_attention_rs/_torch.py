@@ -88,9 +88,9 @@ def _address(t: Optional[Tensor]) -> int:
     return 0 if t is None else t.data_ptr()
 
 
-def _place(*tensors: Optional[Tensor]) -> Optional[int]:
+def _place(q: Tensor, *tensors: Optional[Tensor]) -> Optional[int]:
     """The GPU that the tensors are on, or None for the CPU."""
-    device = tensors[0].device
+    device = q.device
     for t in tensors:
         if t is not None and t.device != device:
             raise ValueError(f"a tensor is on {t.device}, but q is on {device}")
@@ -128,7 +128,9 @@ class _Options:
         values = count = dropout = varlen = None
         if alibi is not None:
             if alibi.dtype != torch.float32 or not alibi.is_contiguous():
-                raise ValueError(f"alibi_slopes: {alibi.dtype}, strides {alibi.stride()}; contiguous float32 is needed")
+                raise ValueError(
+                    f"alibi_slopes: {alibi.dtype}, strides {alibi.stride()}; contiguous float32 is needed"
+                )
             if place is None:
                 values = tuple(alibi.flatten().tolist())
             else:
@@ -193,19 +195,19 @@ def _backward(
         if t.dtype != q.dtype:
             raise ValueError(f"{name} holds {t.dtype}, but q holds {q.dtype}")
     expected = _lse_shape(q)
-    for name, t in (("lse", lse), ("dlse", dlse)):
-        if t is not None and (t.dtype != torch.float32 or tuple(t.shape) != expected):
-            raise ValueError(f"{name}: {t.dtype} {tuple(t.shape)}; torch.float32 {expected} is needed")
+    for name, rows in (("lse", lse), ("dlse", dlse)):
+        if rows is not None and (rows.dtype != torch.float32 or tuple(rows.shape) != expected):
+            raise ValueError(f"{name}: {rows.dtype} {tuple(rows.shape)}; torch.float32 {expected} is needed")
     call = _Options(q, place, options)
     if options[1] is not None:  # rows of no sequence are not written
         dq.zero_(), dk.zero_(), dv.zero_()
     q, k, v, o, dout, lse = _rows(q), _rows(k), _rows(v), _rows(o), _rows(dout), lse.contiguous()
-    dlse = None if dlse is None else dlse.contiguous()
+    dlse_rows = None if dlse is None else dlse.contiguous()
     views = (_view(q), _view(k), _view(v), _view(o))
     gradients = (_view(dout), _view(dq), _view(dk), _view(dv))
     plan = _plans.backward(place, dtype, views, call.settings, gradients)
     at = [t.data_ptr() for t in (q, k, v, o, lse)]
-    written = [*(t.data_ptr() for t in (dout, dq, dk, dv)), _address(dlse)]
+    written = [*(t.data_ptr() for t in (dout, dq, dk, dv)), _address(dlse_rows)]
     if place is None:
         plan.run(at, written, call.on_host())
     else:
@@ -239,7 +241,9 @@ def _decode(
     pages = None
     if page_table is not None:
         pages = page_table.shape[-1]
-        _checks.int32_list("block_table", page_table, (q.shape[0], pages), torch.int32, page_table.is_contiguous())
+        _checks.int32_list(
+            "block_table", page_table, (q.shape[0], pages), torch.int32, page_table.is_contiguous()
+        )
     q, k, v = _rows(q), _rows(k), _rows(v)
     views = (_view(q), _view(k), _view(v), _view(o))
     splits = num_splits if num_splits > 0 and place is not None else None
@@ -335,7 +339,9 @@ def decode(
     num_splits: int,
 ) -> tuple[Tensor, Tensor]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    return torch.ops.flash_attention_rs.decode(q, k, v, seqused, page_table, softmax_scale, causal, num_splits)
+    return torch.ops.flash_attention_rs.decode(
+        q, k, v, seqused, page_table, softmax_scale, causal, num_splits
+    )
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:

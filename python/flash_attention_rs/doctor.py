@@ -1,4 +1,4 @@
-"""`python -m flash_attention_rs.doctor`: what is there, what is missing, and whether a small call is right."""
+"""`python -m flash_attention_rs.doctor`: what is there or missing, and whether a small call is right."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ def test_gradients_are_those_of_finite_differences():
     call = Call(q, k, v, **options)
     o, lse = call.forward()
     rng = np.random.default_rng(1)
-    dout, dlse = rng.standard_normal(o.shape).astype(np.float32), rng.standard_normal(lse.shape).astype(np.float32)
+    dout, dlse = (
+        rng.standard_normal(o.shape).astype(np.float32),
+        rng.standard_normal(lse.shape).astype(np.float32),
+    )
     gradients = call.backward(dout, o, lse, dlse)
 
     def loss(*tensors):

@@ -17,14 +17,22 @@ Q, K, V = tensors((1, 10, 4, 8), 2)
         ((Q, K[..., :7], V), {}, "k: head_dim is 7, but q has 8"),
         ((Q[:, :, :3], K, V), {}, "kv_heads is 2, which does not divide heads = 3"),
         ((Q, K.astype(np.float16), V), {}, "k holds float16, but q holds float32"),
-        (tuple(x.astype(np.float64) for x in (Q, K, V)), {}, "dtype is float64; one of float16, float32, bfloat16"),
+        (
+            tuple(x.astype(np.float64) for x in (Q, K, V)),
+            {},
+            "dtype is float64; one of float16, float32, bfloat16",
+        ),
         ((Q[0], K, V), {}, "q has 3 axes; 4 are needed"),
         ((Q, K, V), {"softcap": -1.0}, "softcap is -1.0; 0 "),
         ((Q, K, V), {"softmax_scale": float("nan")}, "softmax_scale is NaN"),
         ((Q, K, V), {"dropout_p": 1.0}, "dropout_p is 1.0; 0 to below 1"),
         ((Q, K, V), {"alibi_slopes": [1.0, 2.0]}, "alibi_slopes has 2 elements; 4 "),
         (([[1.0]], K, V), {}, "q is a list; a tensor is needed"),
-        (tuple(np.ones((1, 2, 1, 257), np.float32) for _ in range(3)), {}, "head_dim is 257; kernels take 1 to 256"),
+        (
+            tuple(np.ones((1, 2, 1, 257), np.float32) for _ in range(3)),
+            {},
+            "head_dim is 257; kernels take 1 to 256",
+        ),
     ],
 )
 def test_arguments(arguments, options, message):

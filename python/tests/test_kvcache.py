@@ -68,9 +68,17 @@ def test_windows_take_the_forward_pass():
     [
         ({"cache_seqlens": 41}, ValueError, "cache_seqlens is 41; a sequence has room for 40 keys"),
         ({"cache_seqlens": np.array([1, 41], np.int32)}, ValueError, "room for 40 keys"),
-        ({"block_table": np.array([[0], [2]], np.int32)}, ValueError, r"page_table\[1\]\[0\] is 2; there are 2 pages"),
+        (
+            {"block_table": np.array([[0], [2]], np.int32)},
+            ValueError,
+            r"page_table\[1\]\[0\] is 2; there are 2 pages",
+        ),
         ({"cache_seqlens": 39, "append": True}, ValueError, "room for 40 keys, 2 of them new"),
-        ({"cache_seqlens": np.array([-1, 3], np.int32), "append": True}, ValueError, r"cache_seqlens is \[-1, 3\]"),
+        (
+            {"cache_seqlens": np.array([-1, 3], np.int32), "append": True},
+            ValueError,
+            r"cache_seqlens is \[-1, 3\]",
+        ),
         ({"append": True}, ValueError, "k is given without cache_seqlens"),
         ({"rotary_cos": 1}, NotImplementedError, "rotary_cos"),
         ({"cache_seqlens": np.array([1, 2], np.int32), "softcap": 1.0}, NotImplementedError, "softcap 1.0"),

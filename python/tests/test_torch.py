@@ -46,9 +46,9 @@ def test_gradients(device, dtype, tolerance, causal):
     torch.testing.assert_close(lse, want_lse, atol=tolerance, rtol=tolerance)
     weights, lse_weights = torch.randn_like(want), torch.randn_like(want_lse)
     for with_lse in (False, True):
-        loss = lambda o, lse: (o.float() * weights).sum() + with_lse * (lse * lse_weights).sum()  # noqa: E731
-        found = torch.autograd.grad(loss(o, lse), inputs, retain_graph=True)
-        expected = torch.autograd.grad(loss(want, want_lse), inputs, retain_graph=True)
+        outputs = ((o.float(), lse), (want, want_lse))
+        losses = [(a * weights).sum() + with_lse * (b * lse_weights).sum() for a, b in outputs]
+        found, expected = (torch.autograd.grad(loss, inputs, retain_graph=True) for loss in losses)
         for a, b in zip(found, expected):
             torch.testing.assert_close(a.float(), b.float(), atol=4 * tolerance, rtol=4 * tolerance)
 
@@ -70,7 +70,10 @@ def test_packed(device):
     want = torch.cat([math(q[None, p], k[None, p], v[None, p], True)[0][0] for p in parts])
     torch.testing.assert_close(o, want, atol=1e-4, rtol=1e-4)
     weights = torch.randn_like(want)
-    for a, b in zip(torch.autograd.grad((o * weights).sum(), (q, k, v)), torch.autograd.grad((want * weights).sum(), (q, k, v))):
+    for a, b in zip(
+        torch.autograd.grad((o * weights).sum(), (q, k, v)),
+        torch.autograd.grad((want * weights).sum(), (q, k, v)),
+    ):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
@@ -79,7 +82,9 @@ def test_alibi_windows_and_qkvpacked(device):
     slopes = torch.rand(2, 4, device=device)
     o = fa.flash_attn_qkvpacked_func(qkv, causal=True, window_size=(9, 0), softcap=4.0, alibi_slopes=slopes)
     array = qkv.detach().cpu().numpy()
-    want = fa.flash_attn_qkvpacked_func(array, causal=True, window_size=(9, 0), softcap=4.0, alibi_slopes=slopes.cpu())
+    want = fa.flash_attn_qkvpacked_func(
+        array, causal=True, window_size=(9, 0), softcap=4.0, alibi_slopes=slopes.cpu()
+    )
     torch.testing.assert_close(o.detach().cpu(), torch.from_numpy(want), atol=1e-4, rtol=1e-4)
     (gradient,) = torch.autograd.grad(o.sum(), qkv)
     assert gradient.shape == qkv.shape and gradient.isfinite().all()
@@ -135,8 +140,12 @@ def test_kvcache(device):
     caches = [t.clone() for t in (k, v)]
     for cache, values in zip(caches, new):
         cache[0, 22:24], cache[1, 9:11] = values[0], values[1]
-    torch.testing.assert_close(o[[1]].float(), math(q[[1]], *(t[[1], :11] for t in caches))[0], atol=1e-2, rtol=1e-2)
-    torch.testing.assert_close(o[[0]].float(), math(q[[0]], *(t[[0]] for t in caches))[0], atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(
+        o[[1]].float(), math(q[[1]], *(t[[1], :11] for t in caches))[0], atol=1e-2, rtol=1e-2
+    )
+    torch.testing.assert_close(
+        o[[0]].float(), math(q[[0]], *(t[[0]] for t in caches))[0], atol=1e-2, rtol=1e-2
+    )
 
 
 def test_opcheck(device):
@@ -154,7 +163,9 @@ def test_opcheck(device):
 
 def test_compile(device):
     inputs = tensors(device, (2, 20, 4, 16), 2)
-    step = torch.compile(lambda q, k, v: fa.flash_attn_func(q, k, v, causal=True) * 2, fullgraph=True, backend="aot_eager")
+    step = torch.compile(
+        lambda q, k, v: fa.flash_attn_func(q, k, v, causal=True) * 2, fullgraph=True, backend="aot_eager"
+    )
     found, want = step(*inputs), 2 * fa.flash_attn_func(*inputs, causal=True)
     torch.testing.assert_close(found, want)
     for a, b in zip(torch.autograd.grad(found.sum(), inputs), torch.autograd.grad(want.sum(), inputs)):
@@ -186,7 +197,10 @@ def test_refusals(device):
 def test_sdpa_provider():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    inputs = [t.detach().transpose(1, 2).requires_grad_() for t in tensors("cuda", (2, 64, 4, 64), dtype=torch.float16)]
+    inputs = [
+        t.detach().transpose(1, 2).requires_grad_()
+        for t in tensors("cuda", (2, 64, 4, 64), dtype=torch.float16)
+    ]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         want = F.scaled_dot_product_attention(*inputs, is_causal=True)
         fa.register_sdpa()

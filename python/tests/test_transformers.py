@@ -7,7 +7,6 @@ transformers = pytest.importorskip("transformers")
 
 import flash_attention_rs as fa  # noqa: E402
 
-
 NAME = fa.register_transformers()
 
 
@@ -15,7 +14,12 @@ NAME = fa.register_transformers()
 def model():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=50,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     return transformers.LlamaForCausalLM(config).eval()
 
@@ -63,7 +67,9 @@ def test_generation(model, calls):
     tokens = []
     for implementation in ("sdpa", NAME):
         model.set_attn_implementation(implementation)
-        tokens.append(model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False, pad_token_id=0))
+        tokens.append(
+            model.generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False, pad_token_id=0)
+        )
     assert torch.equal(*tokens) and calls
 
 
