@@ -97,7 +97,8 @@ impl BackwardProblem {
     /// The same problem with offsets that a run has.
     ///
     /// # Errors
-    /// As [`Problem::varlen`], when it is not of [`Problem::varlen_on_device`], and for offsets beyond bounds.
+    /// As [`Problem::varlen`], when it is not of [`Problem::varlen_on_device`], and for offsets beyond its
+    /// bounds.
     pub(crate) fn with_cu_seqlens(&self, q: &[u32], k: &[u32]) -> Result<Self> {
         Ok(Self { forward: self.forward.with_cu_seqlens(q, k)?, ..self.clone() })
     }
