@@ -28,7 +28,6 @@ mod queries;
 mod scores;
 mod split;
 mod sums;
-mod sums_own;
 mod tickets;
 mod tile;
 
@@ -125,11 +124,10 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
                 Ring::<DsStages<T>>::init_filled_by(
                     pipeline.ds_barriers(),
                     BackwardSm90Config::WARPGROUPS * WARPS,
-                    const { T::CONFIG.summing_warps() },
+                    WARPS,
                 );
-                let warps = const { T::CONFIG.summing_warps() };
-                Ring::<SumStages<T>>::init(pipeline.sum_barriers(), warps);
-                Ring::<SavedStages<T>>::init_filled_by(pipeline.saved_barriers(), warps, 1);
+                Ring::<SumStages<T>>::init(pipeline.sum_barriers(), WARPS);
+                Ring::<SavedStages<T>>::init_filled_by(pipeline.saved_barriers(), WARPS, 1);
             }
             TileSlots::<T>::init(pipeline.schedule(), pipeline.readers(params));
         }
@@ -157,7 +155,7 @@ unsafe fn all_gradients<T: Tile>(params: &BackwardParams, maps: Maps, pipeline: 
                 }
                 _ => {}
             }
-        } else if T::SUMS_DQ && !const { T::CONFIG.owners_sum() } && warpgroup == BackwardSm90Config::WARPGROUPS {
+        } else if T::SUMS_DQ && warpgroup == BackwardSm90Config::WARPGROUPS {
             give_registers(const { T::CONFIG.registers().1 });
             sums::add_tiles(params, pipeline, &mut slots);
         } else {

@@ -63,19 +63,7 @@ impl BackwardSm90Config {
     /// The warpgroup that copies: the last. One that sums dQ comes before it.
     #[inline]
     pub const fn copier(&self) -> u32 {
-        Self::WARPGROUPS + (self.sums_dq && !self.owners_sum()) as u32
-    }
-
-    /// Whether the warpgroups that own keys add to sums of dQ themselves, half of its columns each.
-    #[inline]
-    pub const fn owners_sum(&self) -> bool {
-        self.sums_dq && self.head_dim > 64
-    }
-
-    /// Warps that sum dQ.
-    #[inline]
-    pub const fn summing_warps(&self) -> u32 {
-        if self.owners_sum() { 8 } else { 4 }
+        Self::WARPGROUPS + self.sums_dq as u32
     }
 
     /// Threads of a block.
@@ -88,7 +76,7 @@ impl BackwardSm90Config {
     /// block starts with.
     #[inline]
     pub const fn registers(&self) -> (u32, u32, u32) {
-        if self.owners_sum() { (232, 0, 40) } else if self.sums_dq { (208, 64, 32) } else { (240, 0, 24) }
+        if self.sums_dq { (208, 64, 32) } else { (240, 0, 24) }
     }
 
     /// Whether blocks stay on their multiprocessors and take tickets for tiles.
@@ -100,7 +88,7 @@ impl BackwardSm90Config {
     /// Stages of dS on its way to the warpgroup that sums dQ.
     #[inline]
     pub const fn ds_stages(&self) -> u32 {
-        if self.owners_sum() { 2 } else if self.sums_dq { 3 } else { 0 }
+        if self.sums_dq { 3 } else { 0 }
     }
 
     /// Bytes of one: of all keys of a tile.
@@ -112,7 +100,7 @@ impl BackwardSm90Config {
     /// Sums of dQ, each of a step, that are on their way at once.
     #[inline]
     pub const fn sum_stages(&self) -> u32 {
-        if self.owners_sum() { 1 } else if self.sums_dq { 2 } else { 0 }
+        if self.sums_dq { 2 } else { 0 }
     }
 
     /// Sums that are stored and not counted yet.
@@ -135,7 +123,7 @@ impl BackwardSm90Config {
         }
         let sums = self.ds_stages() as u64 * self.ds_bytes() as u64
             + self.sum_stages() as u64 * self.sum_bytes() as u64;
-        if self.owners_sum() { sums } else { sums + self.row_bytes(self.step as u64) }
+        sums + self.row_bytes(self.step as u64)
     }
 
     /// Where dS on its way lies: behind the steps.

@@ -230,7 +230,6 @@ pub(super) const LIST: &[Line] = &[
     backward_keys_ds_sm90_score_mod(64, 256),
     // dQ summed where dS is made.
     backward_keys_dq_sm90(64, 64),
-    backward_keys_dq_sm90(64, 128),
     backward_keys_dq_sm90_score_mod(64, 64),
     backward_queries_sm90(128, 64),
     backward_queries_sm90(128, 96),

@@ -7,7 +7,6 @@ use super::block::{Block, Source};
 use super::carried;
 use super::scores::{self, Place, QueryHead};
 use super::sums;
-use super::sums_own::Summer;
 use super::tickets::TileSlots;
 use super::tile::{DsStages, OwnedRows, OwnedStages, StepRows, StepStages, Tile};
 use crate::attention::gradient::RowStats;
@@ -61,8 +60,6 @@ pub(super) struct Consumer<T: Tile> {
     ds_at: u32,
     /// Where dS goes on its way to the warpgroup that sums dQ.
     ds_ring: Ring<DsStages<T>>,
-    /// Where the sums stand that it adds to.
-    pub(super) summer: Summer<T>,
     /// The mask from the first of this warpgroup's rows, and the first of the others, on.
     corner: MaskCorner,
 }
@@ -74,9 +71,7 @@ impl<T: Tile> Consumer<T> {
     const DEPTHS_AHEAD: usize = T::HEAD_DIM as usize / 16;
 
     /// Whether dP of the next step is begun with its scores: where registers hold both beside gradients.
-    const DP_AHEAD: bool = T::HEAD_DIM <= if T::SUMS_DQ { 64 } else { 96 } && T::STEP <= 64;
-
-    const OWNERS_SUM: bool = T::CONFIG.owners_sum();
+    const DP_AHEAD: bool = T::HEAD_DIM <= 96 && T::STEP <= 64;
 
     /// This thread's part of it.
     ///
@@ -106,7 +101,6 @@ impl<T: Tile> Consumer<T> {
                 gradients: [T::Gradient::ZERO; 2],
                 ds_at: 0,
                 ds_ring: Ring::producer(pipeline.ds_barriers()),
-                summer: Summer::new(pipeline),
                 corner: MaskCorner::default(),
             }
         }
@@ -194,18 +188,8 @@ impl<T: Tile> Consumer<T> {
             self.ds_at = source.block().first_piece(params, key);
         }
         let (mut row, mut heads, mut left) = (first, heads, source.block().steps_of_head());
-        if Self::OWNERS_SUM {
-            self.summer.row = u32::MAX;
-            self.summer.head = 0;
-        }
         while left > 1 || heads > 1 {
             self.step::<false>(params, source, row);
-            if Self::OWNERS_SUM {
-                if self.summer.row != u32::MAX && row <= self.summer.row {
-                    self.summer.head += 1;
-                }
-                self.summer.row = row;
-            }
             row += T::STEP;
             left -= 1;
             if T::STORES_DS {
@@ -226,14 +210,6 @@ impl<T: Tile> Consumer<T> {
             }
         }
         self.step::<true>(params, source, row);
-        if Self::OWNERS_SUM {
-            if self.summer.row != u32::MAX && row <= self.summer.row {
-                self.summer.head += 1;
-            }
-            self.summer.row = row;
-            // SAFETY: the warpgroup's threads are together.
-            unsafe { self.add_to_dq(params, source) };
-        }
     }
 
     /// The scores of the first step, and dP where that is begun ahead.
@@ -317,10 +293,6 @@ impl<T: Tile> Consumer<T> {
         }
         if index::reread_thread().is_multiple_of(32) {
             at_hand.release();
-        }
-        if Self::OWNERS_SUM && self.summer.row != u32::MAX {
-            // SAFETY: the warpgroup's threads are together.
-            unsafe { self.add_to_dq(params, source) };
         }
     }
 

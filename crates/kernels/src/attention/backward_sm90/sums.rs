@@ -29,16 +29,16 @@ use crate::tile::simt::GlobalTile;
 const PIECE: u32 = 16;
 
 /// Where a tile of keys stands among those that add to dQ of a step.
-pub(super) struct Turn {
+struct Turn {
     /// Tiles before it.
-    pub(super) before: u32,
-    pub(super) is_last: bool,
+    before: u32,
+    is_last: bool,
 }
 
 impl Turn {
     /// Of the tile that owns keys from `owned` on, and the step that begins with `row`.
     #[inline(always)]
-    pub(super) fn new(params: &AttentionParams, work: &WorkTile, owned: u32, row: u32) -> Self {
+    fn new(params: &AttentionParams, work: &WorkTile, owned: u32, row: u32) -> Self {
         let (first, end) = stored_ds::keys(params, work, row / GRANULE * GRANULE);
         Self { before: (owned - first) / GRANULE, is_last: owned + GRANULE >= end }
     }
@@ -130,10 +130,6 @@ pub(super) unsafe fn take_turns<T: Tile>(
             while step.left > 0 {
                 let block = (&*slots).block();
                 let before = Turn::new(&params.attention, &block.work, block.owned, step.row).before;
-                if const { T::CONFIG.owners_sum() } && before == 0 {
-                    ring.acquire(0);
-                    ring.advance();
-                }
                 if before > 0 {
                     global::wait_at_least(step.counter(params, slots), before);
                     fence::proxy_async_global();

@@ -147,16 +147,6 @@ impl<T: Tile> Extent for SumRows<T> {
     const ELEMENT_BYTES: u32 = 2;
 }
 
-/// A warpgroup's columns of dQ of a step on their way out.
-#[derive(Clone, Copy)]
-pub(super) struct PartRows<T>(PhantomData<T>);
-
-impl<T: Tile> Extent for PartRows<T> {
-    const ROWS: u32 = 64;
-    const COLUMNS: u32 = T::STEP;
-    const ELEMENT_BYTES: u32 = 2;
-}
-
 /// Tiles of which shared memory holds what a block owns.
 #[derive(Clone, Copy)]
 pub(super) struct OwnedStages<T>(PhantomData<T>);

@@ -262,20 +262,6 @@ mod device {
         unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, true, 64, 64, false>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "backward_keys_dq_sm90_f16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_dq_sm90_f16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_dq_sm90_f16_m64_n128_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, true, 64, 128, false>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "backward_keys_dq_sm90_bf16_m64_n128_d128")]
-    unsafe extern "ptx-kernel" fn backward_keys_dq_sm90_bf16_m64_n128_d128(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
-        let maps = parameter_address!("backward_keys_dq_sm90_bf16_m64_n128_d128");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, true, 64, 128, false>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "backward_keys_dq_sm90_f16_m64_n128_d64_score_mod")]
     unsafe extern "ptx-kernel" fn backward_keys_dq_sm90_f16_m64_n128_d64_score_mod(mapped: Mapped<[TensorMap; 5], BackwardParams>) {
         let maps = parameter_address!("backward_keys_dq_sm90_f16_m64_n128_d64_score_mod");
@@ -377,8 +363,6 @@ pub(in crate::entries) mod native {
         ("backward_keys_ds_sm90_bf16_m64_n64_d256_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, true, false, 64, 256, true>>)),
         ("backward_keys_dq_sm90_f16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, true, 64, 64, false>>)),
         ("backward_keys_dq_sm90_bf16_m64_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, true, 64, 64, false>>)),
-        ("backward_keys_dq_sm90_f16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, true, 64, 128, false>>)),
-        ("backward_keys_dq_sm90_bf16_m64_n128_d128", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, true, 64, 128, false>>)),
         ("backward_keys_dq_sm90_f16_m64_n128_d64_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, true, false, true, 64, 64, true>>)),
         ("backward_keys_dq_sm90_bf16_m64_n128_d64_score_mod", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<Bf16, true, false, true, 64, 64, true>>)),
         ("backward_queries_sm90_f16_m128_n128_d64", Run::MappedBackward(backward_sm90::backward_sm90::<backward_sm90::BackwardSm90Tile<F16, false, false, false, 128, 64, false>>)),
