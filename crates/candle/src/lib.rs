@@ -37,3 +37,8 @@ pub use varlen::{
     FlashAttnVarLen, flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
     flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed, flash_attn_varlen_windowed,
 };
+
+/// The code of the README, which is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,9 @@
+//! Each function on the CPU against plain attention of candle's own operations.
+#![allow(clippy::unwrap_used)]
+
+mod dense;
+mod errors;
+mod gradients;
+mod paged;
+mod plain;
+mod varlen;
