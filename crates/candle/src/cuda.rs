@@ -163,8 +163,8 @@ fn run<T: DeviceScalar>(
         per_head: lists.per_head(gpu, &mut borrows)?,
         cu_seqlens: lists.cu_seqlens(gpu, &mut borrows)?,
     };
-    // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream. O,
-    // lse and the workspace are memory of this call alone.
+    // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
+    // O, lse and the workspace are memory of this call alone.
     unsafe { gpu.cuda.enqueue(&plan, &addresses, gpu.stream()) }.map_err(error)?;
     drop(borrows);
     Ok((o, lse))
@@ -203,8 +203,8 @@ fn decode<T: DeviceScalar>(
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: PerHead::default(),
     };
-    // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream. O
-    // and the workspace are memory of this call alone. That entries of the table name pages is the caller's
+    // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
+    // O and the workspace are memory of this call alone. That entries of the table name pages is the caller's
     // part, as with candle-flash-attn.
     unsafe { gpu.cuda.enqueue(&plan, &addresses, gpu.stream()) }.map_err(error)?;
     drop(borrows);

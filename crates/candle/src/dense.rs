@@ -44,8 +44,9 @@ impl Attention for FlashAttn {
 /// Returns `[batch, seqlen_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
 /// # Errors
-/// When shapes, types or devices of the tensors do not fit one another, rows are not contiguous, `head_dim` is
-/// not 1 to 256, a number is out of range, or the device fails. The message names argument, value and limit.
+/// When shapes, types or devices of the tensors do not fit one another, rows are not contiguous, `head_dim`
+/// is not 1 to 256, a number is out of range, or the device fails. The message names argument, value and
+/// limit.
 pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
     let attention = FlashAttn {
         softmax_scale,

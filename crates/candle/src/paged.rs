@@ -48,8 +48,8 @@ impl<'a> Pages<'a> {
         let rows = varlen.max_seqlen_q;
         if batch.checked_mul(rows) != Some(q.seqlen) || rows > MAX_DECODE_SEQLEN_Q {
             bail!(
-                "flash-attn: block_table takes as many query rows of each sequence, up to {MAX_DECODE_SEQLEN_Q}; \
-                 max_seqlen_q is {rows} with {} rows of {batch} sequences",
+                "flash-attn: block_table takes the same number of query rows of each sequence, up to \
+                 {MAX_DECODE_SEQLEN_Q}; max_seqlen_q is {rows}, and {batch} sequences have {} rows",
                 q.seqlen
             );
         }
@@ -58,8 +58,8 @@ impl<'a> Pages<'a> {
             (None, None) => false,
             (None, Some(0)) => true,
             (left, right) => bail!(
-                "flash-attn: window is ({left:?}, {right:?}); with block_table (None, None) and (None, Some(0)) \
-                 are supported"
+                "flash-attn: window is ({left:?}, {right:?}); with block_table (None, None) and \
+                 (None, Some(0)) are supported"
             ),
         };
         if settings.softcap != 0.0 {

@@ -61,8 +61,8 @@ impl Attention for FlashAttnVarLen {
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
 /// # Errors
-/// As [`flash_attn`](crate::flash_attn), and when the offsets do not fit the tensors. On a GPU their values are
-/// not looked at.
+/// As [`flash_attn`](crate::flash_attn), and when the offsets do not fit the tensors. On a GPU their values
+/// are not looked at.
 #[expect(clippy::too_many_arguments, reason = "the arguments are candle-flash-attn's")]
 pub fn flash_attn_varlen(
     q: &Tensor,

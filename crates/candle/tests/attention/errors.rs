@@ -146,8 +146,8 @@ fn what_pages_do_not_take() {
     refused(paged(float), "block_table is F32; U32 or I32 is needed");
     refused(
         paged(|paged| paged.rows = 3),
-        "block_table takes as many query rows of each sequence, up to 16; max_seqlen_q is 3 with 4 rows of 2 \
-         sequences",
+        "block_table takes the same number of query rows of each sequence, up to 16; max_seqlen_q is 3, \
+         and 2 sequences have 4 rows",
     );
     let many: fn(&mut Paged) = |paged| {
         paged.q = zeros(&[34, 4, 16], DType::F32);
@@ -155,8 +155,8 @@ fn what_pages_do_not_take() {
     };
     refused(
         paged(many),
-        "block_table takes as many query rows of each sequence, up to 16; max_seqlen_q is 17 with 34 rows of 2 \
-         sequences",
+        "block_table takes the same number of query rows of each sequence, up to 16; max_seqlen_q is 17, \
+         and 2 sequences have 34 rows",
     );
     let uneven: fn(&mut Paged) = |paged| paged.seqlens_q = offsets(&[1, 2]);
     refused(paged(uneven), "seqlens_q[1] is 1; with block_table 2 is needed");
