@@ -168,7 +168,7 @@ fn backward<A: Attention>(attention: &A, saved: Saved<'_>, dout: &Tensor) -> Res
     if attention.settings().varlen.is_some_and(|varlen| varlen.block_table.is_some()) {
         bail!("flash-attn: block_table is given, and pages of K and V have no gradients");
     }
-    // Sums give gradients of stride 0, of which rows are not contiguous.
+    // A number that is repeated has rows of stride 0.
     let rows_lie_together = dout.stride().last() == Some(&1);
     let dout = if rows_lie_together { dout.clone() } else { dout.contiguous()? };
     match saved.q.device() {
