@@ -16,7 +16,7 @@ pub struct FlashAttn {
     pub alibi_slopes: Option<Tensor>,
     /// Keys before a query's position that it sees; `None` for all.
     pub window_size_left: Option<usize>,
-    /// Keys behind a query's position that it sees; `None` for all, `Some(0)` for a causal mask.
+    /// Keys after a query's position that it sees; `None` for all, `Some(0)` for a causal mask.
     pub window_size_right: Option<usize>,
     /// Bends scores s to softcap · tanh(s / softcap); `None` or 0 for off.
     pub softcap: Option<f32>,
@@ -39,7 +39,7 @@ impl Attention for FlashAttn {
 /// * `q` - queries, `[batch, seqlen_q, heads, head_dim]`.
 /// * `k`, `v` - keys and values, `[batch, seqlen_k, kv_heads, head_dim]`.
 /// * `softmax_scale` - factor on the scores.
-/// * `causal` - whether a query sees no key behind its own position, aligned bottom-right.
+/// * `causal` - whether a query sees no key after its own position, aligned bottom-right.
 ///
 /// Returns `[batch, seqlen_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
@@ -63,7 +63,7 @@ pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal
 /// * `q` - queries, `[batch, seqlen_q, heads, head_dim]`.
 /// * `k`, `v` - keys and values, `[batch, seqlen_k, kv_heads, head_dim]`.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 ///
 /// Returns `[batch, seqlen_q, heads, head_dim]`, contiguous, in the type of `q`.
@@ -89,7 +89,7 @@ pub fn flash_attn_windowed(
 /// * `k`, `v` - keys and values, `[batch, seqlen_k, kv_heads, head_dim]`.
 /// * `alibi_slopes` - f32 `[heads]`: scores get `-slope · distance` added.
 /// * `softmax_scale` - factor on the scores.
-/// * `causal` - whether a query sees no key behind its own position, aligned bottom-right.
+/// * `causal` - whether a query sees no key after its own position, aligned bottom-right.
 ///
 /// Returns `[batch, seqlen_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
@@ -119,7 +119,7 @@ pub fn flash_attn_alibi(
 /// * `k`, `v` - keys and values, `[batch, seqlen_k, kv_heads, head_dim]`.
 /// * `alibi_slopes` - f32 `[heads]`: scores get `-slope · distance` added.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 ///
 /// Returns `[batch, seqlen_q, heads, head_dim]`, contiguous, in the type of `q`.
@@ -151,7 +151,7 @@ pub fn flash_attn_alibi_windowed(
 /// * `k`, `v` - keys and values, `[batch, seqlen_k, kv_heads, head_dim]`.
 /// * `alibi_slopes` - f32 `[heads]`, or `None`: scores get `-slope · distance` added.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 /// * `softcap` - bends scores s to softcap · tanh(s / softcap); 0 is off.
 ///

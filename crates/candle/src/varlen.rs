@@ -31,7 +31,7 @@ pub struct FlashAttnVarLen {
     pub alibi_slopes: Option<Tensor>,
     /// Keys before a query's position that it sees; `None` for all.
     pub window_size_left: Option<usize>,
-    /// Keys behind a query's position that it sees; `None` for all, `Some(0)` for a causal mask.
+    /// Keys after a query's position that it sees; `None` for all, `Some(0)` for a causal mask.
     pub window_size_right: Option<usize>,
     /// Bends scores s to softcap · tanh(s / softcap); `None` or 0 for off.
     pub softcap: Option<f32>,
@@ -56,7 +56,7 @@ impl Attention for FlashAttnVarLen {
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `causal` - whether a query sees no key behind its own position, aligned bottom-right.
+/// * `causal` - whether a query sees no key after its own position, aligned bottom-right.
 ///
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
@@ -99,7 +99,7 @@ pub fn flash_attn_varlen(
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 ///
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
@@ -141,11 +141,12 @@ pub fn flash_attn_varlen_windowed(
 /// * `q` - queries of all sequences, `[total_q, heads, head_dim]`.
 /// * `k`, `v` - pages of keys and values, `[pages, page_block_size, kv_heads, head_dim]`.
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
-/// * `block_table` - pages of each sequence, u32 or i32 `[batch, max_pages]`.
+/// * `block_table` - pages of each sequence, u32 or i32 `[batch, max_pages]`. On a GPU its values are not
+///   looked at: entries that hold a sequence's keys must name pages that there are.
 /// * `mm_prefix_ranges` - `None`; spans that the causal mask does not cut are not supported.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of each sequence, and keys of the longest or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 /// * `page_block_size` - keys of a page, as `k` and `v` have them.
 /// * `softcap` - `None` or 0.
@@ -197,7 +198,7 @@ pub fn flash_attn_varlen_paged_windowed(
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `causal` - whether a query sees no key behind its own position, aligned bottom-right.
+/// * `causal` - whether a query sees no key after its own position, aligned bottom-right.
 ///
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
@@ -241,7 +242,7 @@ pub fn flash_attn_varlen_alibi(
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 ///
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
@@ -287,7 +288,7 @@ pub fn flash_attn_varlen_alibi_windowed(
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
 /// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
-/// * `window_size_left`, `window_size_right` - keys before and behind a query's position that it sees; `None`
+/// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 /// * `softcap` - bends scores s to softcap · tanh(s / softcap); 0 is off.
 ///
