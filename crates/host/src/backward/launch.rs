@@ -1,6 +1,5 @@
 //! From a problem and addresses to the backward kernels' parameters.
 
-use fa_kernels::attention::stored_ds;
 use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::params::{BackwardParams, Mapped, StoredDs, Strides, Tickets};
@@ -9,8 +8,8 @@ use fa_kernels::ptx::tma;
 use super::packed::{self, Copies};
 use super::pairs::{self, Pair};
 use super::plan::owns_keys;
-use super::stored::{self, Blocks, Stored};
-use super::summed::Summed;
+use super::stored::{self, Blocks};
+use super::way::DqWay;
 use super::{BackwardKernel, BackwardProblem, GradientLayouts};
 use crate::forward::Addresses;
 use crate::launch::{attention_params, class_map, pack_params, strides};
@@ -53,10 +52,8 @@ impl BackwardAddresses {
 pub struct LaunchDetails {
     /// Which tensors it copies, or reads copies of.
     pub(super) copies: Copies,
-    /// How dS is stored, if it is.
-    pub(super) stored: Option<Stored>,
-    /// How dQ is summed, if it is where dS is made.
-    pub(super) summed: Option<Summed>,
+    /// How dQ comes about, in Hopper's kernel.
+    pub(super) dq_way: DqWay,
     /// The blocks that compute its tiles.
     pub(super) blocks: Blocks,
     /// Which heads it is for, where dS passes from one launch to the next.
@@ -64,8 +61,8 @@ pub struct LaunchDetails {
 }
 
 impl LaunchDetails {
-    /// Where counters, tiles and dS begin in the workspace.
-    fn stored_at(&self, forward: &Problem, workspace: u64) -> u64 {
+    /// Where counters, tiles, and dS or sums begin in the workspace.
+    fn counters_at(&self, forward: &Problem, workspace: u64) -> u64 {
         workspace + stored::behind_delta(forward) + self.copies.bytes
     }
 }
@@ -81,23 +78,15 @@ pub(crate) fn params(
     addresses: &BackwardAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let LaunchDetails { copies, stored, summed, blocks, pair } = &details;
+    let LaunchDetails { copies, dq_way, blocks, pair } = &details;
     if entry.algorithm == Algorithm::Pack {
         let (sources, target) = (packed::sources(problem, addresses), packed::target(problem, addresses));
         return Ok(Params::Pack(pack_params(sources, copies, target)));
     }
     let forward = problem.forward();
     let mut params = plain_params(problem, addresses)?;
-    if let Some(stored) = stored {
-        let counters = details.stored_at(forward, addresses.forward.workspace);
-        params.tickets = stored.tickets(forward, *blocks, counters);
-        params.ds = stored.layout(forward, counters + stored.bytes_before_ds(forward));
-    }
-    if let Some(summed) = summed {
-        let counters = details.stored_at(forward, addresses.forward.workspace);
-        params.tickets = summed.tickets(forward, counters);
-        params.ds = summed.layout(forward, counters + summed.bytes_before_sums(forward));
-    }
+    let counters = details.counters_at(forward, addresses.forward.workspace);
+    (params.tickets, params.ds) = dq_way.params(forward, *blocks, counters);
     if let Some(pair) = *pair {
         params.ds = pairs::layout(forward, addresses.forward.workspace, pair);
         params.heads_per_swizzle = heads_per_swizzle(problem, entry);
@@ -117,22 +106,12 @@ pub(crate) fn params(
         |(address, layout): (u64, TensorLayout), rows| encode(&class_map((address, 2), &layout, rows, 0));
     let (owned, step) = (config.box_rows(), config.step);
     let (queries, keys) = if config.owns_keys { (step, owned) } else { (owned, step) };
-    let ds = match (stored, summed) {
-        (Some(stored), _) => map((params.ds.address, ds_layout(forward, *stored)), keys)?,
-        (None, Some(summed)) => {
-            let (view, rows) = summed.view(forward);
-            map((params.ds.address, view), rows)?
-        }
-        (None, None) => tma::TensorMap::default(),
+    let ds = match dq_way.view(forward) {
+        Some((view, rows)) => map((params.ds.address, view), rows)?,
+        None => tma::TensorMap::default(),
     };
     let maps = [map(q, queries)?, map(k, keys)?, map(v, keys)?, map(dout, queries)?, ds];
     Ok(Params::MappedBackward(Mapped { maps, params }))
-}
-
-/// dS of all query heads of units that there is room for, as a view: panels are its heads.
-fn ds_layout(forward: &Problem, stored: Stored) -> TensorLayout {
-    let (heads, panels) = stored.heads_and_panels(forward);
-    TensorLayout::bhsd(heads, stored::key_rows(forward), panels, stored_ds::PANEL as usize)
 }
 
 /// The tile of an entry of `backward_sm90`.

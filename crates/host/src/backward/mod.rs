@@ -14,6 +14,7 @@ mod reference;
 mod request;
 mod stored;
 mod summed;
+mod way;
 
 #[cfg(feature = "testing")]
 pub use judge::{ExpectedGradients, GradientReport};

@@ -13,6 +13,7 @@ use super::packed;
 use super::pairs;
 use super::stored::{self, Storage, Stored, Tiles};
 use super::summed::Summed;
+use super::way::DqWay;
 use super::{BackwardKernel, BackwardProblem, BackwardRequest};
 use crate::operation::{self, Launch};
 use crate::plan::{
@@ -241,27 +242,17 @@ fn launches(
         workspace_bytes: stored::delta_bytes(forward),
         reasons: vec![why, "nothing is added up by atomics, so that each run gives the same bits".to_owned()],
     };
-    let (mut stored, mut summed, mut way) = (None, None, ways(problem, kernel)[0]);
+    let (mut dq_way, mut way) = (DqWay::Recomputed, ways(problem, kernel)[0]);
     if kernel == BackwardKernel::BackwardSm90 {
-        summed = summed_dq(problem, device, (asked, storage), table)?;
-        if let Some(summed) = summed {
-            plan.reasons.push(summed.reason(forward, device));
-        } else {
-            let why;
-            (stored, why) = stored_ds(problem, device, (asked, storage), table)?;
-            plan.reasons.push(why);
-        }
+        let why;
+        (dq_way, why) = choose_dq_way(problem, device, (asked, storage), table)?;
+        plan.reasons.push(why);
         if !copies.is_empty() {
-            let cycles = stored::cycles(problem, device, (stored.as_ref(), summed.is_some()));
+            let cycles = dq_way.cycles(forward, device);
             plan.reasons.push(packed::reason(problem, device, &copies, cycles));
             plan.launches.push(packed::launch(copies)?);
         }
-        let mut others = ways(problem, kernel).iter().copied();
-        let chosen = others.find(|way| match way[0] {
-            algorithm if algorithm.sums_dq() => summed.is_some(),
-            algorithm => summed.is_none() && algorithm.stores_ds() == stored.is_some(),
-        });
-        way = chosen.unwrap_or(way);
+        way = ways(problem, kernel).iter().find(|way| dq_way.is_by(way[0])).unwrap_or(&way);
     }
     let mut of_pairs = Vec::new();
     if kernel == BackwardKernel::BackwardSm80 {
@@ -286,16 +277,14 @@ fn launches(
         plan.reasons.push(reason(problem, device, entry, &order));
         entries.push(entry);
     }
-    if let Some(stored) = stored {
+    if let DqWay::Stored(stored) = dq_way {
         checked_grid(stored.tiles(forward))?;
         plan.reasons.push(stored.reason(forward, device));
     }
     if kernel == BackwardKernel::BackwardSm90 {
-        let of_stored = stored.map_or(0, |stored| stored.bytes(forward));
-        let behind = summed.map_or(of_stored, |summed| summed.bytes(forward));
-        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, behind);
+        plan.workspace_bytes = packed::workspace_bytes(forward, &copies, dq_way.bytes(forward));
     }
-    let details = LaunchDetails { copies, stored, summed, ..LaunchDetails::default() };
+    let details = LaunchDetails { copies, dq_way, ..LaunchDetails::default() };
     let (paired, single): (Vec<_>, Vec<_>) = entries.iter().partition(|it| pairs::is_of_pair(it.algorithm));
     for entry in single {
         plan.launches.push(launch_of(problem, device, entry, details)?);
@@ -322,6 +311,20 @@ fn way_reason(way: &[Algorithm]) -> Option<&'static str> {
         }
         _ => None,
     })
+}
+
+/// How dQ comes about in Hopper's kernel, and why.
+fn choose_dq_way(
+    problem: &BackwardProblem,
+    device: &Device,
+    asked: (Option<&'static Entry>, Storage),
+    table: &[Tuned],
+) -> Result<(DqWay, String)> {
+    if let Some(summed) = summed_dq(problem, device, asked, table)? {
+        return Ok((DqWay::Summed(summed), summed.reason(problem.forward(), device)));
+    }
+    let (stored, why) = stored_ds(problem, device, asked, table)?;
+    Ok((stored.map_or(DqWay::Recomputed, DqWay::Stored), why))
 }
 
 /// How dQ is summed where dS is made, if it is: where that was asked for, or nothing else was and it is
@@ -358,14 +361,9 @@ fn launch_of(
     details: LaunchDetails,
 ) -> Result<Launch<BackwardProblem>> {
     let forward = problem.forward();
-    let blocks = match details {
-        LaunchDetails { stored: Some(stored), .. } if entry.algorithm.stores_ds() => {
-            stored.blocks(forward, device)
-        }
-        LaunchDetails { summed: Some(summed), .. } if entry.algorithm.sums_dq() => {
-            summed.blocks(forward, device)
-        }
-        _ => return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) }),
+    let blocks = details.dq_way.blocks(forward, device).filter(|_| details.dq_way.is_by(entry.algorithm));
+    let Some(blocks) = blocks else {
+        return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) });
     };
     Ok(Launch { details: LaunchDetails { blocks, ..details }, ..Launch::new(entry, blocks.all) })
 }

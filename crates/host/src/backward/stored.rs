@@ -10,11 +10,11 @@ use fa_kernels::config::BackwardSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 use fa_kernels::params::{StoredDs, Tickets};
 
-pub(super) use self::choice::{cycles, fastest, least_bytes};
+pub(super) use self::choice::{fastest, least_bytes};
 use self::division::Division;
-use self::estimate::Estimate;
+pub(super) use self::estimate::Estimate;
 use crate::plan::that_hold;
-use crate::{Device, Problem};
+use crate::{Device, Problem, TensorLayout};
 
 /// Bytes of dS, with the sums that are kept beside it, that a backward pass stores at most, unless its
 /// request says another number.
@@ -228,9 +228,13 @@ impl Stored {
         StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32, first_unit: 0 }
     }
 
-    /// Heads of it, and panels of a head.
-    pub(super) fn heads_and_panels(&self, forward: &Problem) -> (usize, usize) {
-        (self.ring * self.division.heads, self.division.panels(forward, &self.tiles))
+    /// dS of all query heads of units that there is room for, as a view whose heads are panels, and how many of
+    /// its rows are loaded at a time.
+    pub(super) fn view(&self, forward: &Problem) -> (TensorLayout, u32) {
+        let heads = self.ring * self.division.heads;
+        let panels = self.division.panels(forward, &self.tiles);
+        let view = TensorLayout::bhsd(heads, key_rows(forward), panels, PANEL as usize);
+        (view, BackwardSm90Config::KEYS)
     }
 }
 

@@ -331,7 +331,8 @@ fn at_any_addresses_all_is_copied_where_the_workspace_holds_it() {
     let of_ds = "backward_keys_ds_sm90_f16_m64_n128_d128";
     assert_eq!(names_of(plan.unaligned()), ["pack", "backward_delta_f16", of_ds]);
     assert_eq!(copies(&plan), 4 * 32 * 1024 * 4 * 128 * 2);
-    let ring = plan.unaligned()[2].details.stored.unwrap().ring as u64;
+    let DqWay::Stored(stored) = plan.unaligned()[2].details.dq_way else { panic!("dS is not stored") };
+    let ring = stored.ring as u64;
     assert!((32..64).contains(&ring), "{ring}");
     let needed = 4 * 32 * 4 * 1024 + copies(&plan) + ring * (2 << 20);
     assert!(needed <= plan.workspace_bytes(), "{needed} of {}", plan.workspace_bytes());

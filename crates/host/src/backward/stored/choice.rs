@@ -72,21 +72,6 @@ impl Stored {
     }
 }
 
-/// About how many cycles the launches take that compute gradients, where dS is stored so, or dQ is summed, or
-/// neither.
-pub(in crate::backward) fn cycles(
-    problem: &BackwardProblem,
-    device: &Device,
-    (stored, sums_dq): (Option<&Stored>, bool),
-) -> f64 {
-    let estimate = Estimate::new(problem.forward(), device);
-    match stored {
-        Some(stored) => estimate.stored(stored),
-        None if sums_dq => estimate.summed(),
-        None => estimate.recomputed(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

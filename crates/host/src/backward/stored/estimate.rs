@@ -8,7 +8,7 @@ use crate::{Device, Problem};
 
 /// Cycles of launches, as estimated. Fitted to an H200 and an H100 at 1.7 GHz, head_dim 64 and 128, sequences
 /// of 4,096 to 16,384 rows.
-pub(super) struct Estimate<'a> {
+pub(in crate::backward) struct Estimate<'a> {
     forward: &'a Problem,
     multiprocessors: f64,
     /// Cycles of a product of a granule of queries and one of keys.
@@ -62,7 +62,7 @@ impl<'a> Estimate<'a> {
     /// Share of the tensor cores' time that a product of dS takes where memory is quick enough.
     const OF_DS: f64 = 0.75;
 
-    pub(super) fn new(forward: &'a Problem, device: &Device) -> Self {
+    pub(in crate::backward) fn new(forward: &'a Problem, device: &Device) -> Self {
         let columns = (forward.head_dim() + forward.head_dim_v()) as f64 / 2.0;
         Self {
             forward,
@@ -142,7 +142,7 @@ impl<'a> Estimate<'a> {
     }
 
     /// The launch that computes all gradients, where dS is stored.
-    pub(super) fn stored(&self, stored: &Stored) -> f64 {
+    pub(in crate::backward) fn stored(&self, stored: &Stored) -> f64 {
         let forward = self.forward;
         let (keys, queries, memory) = self.of_head(stored);
         let (units, key_tiles) = (stored.units_of_head(forward) as f64, stored.tiles.of_keys(forward) as f64);
@@ -166,12 +166,12 @@ impl<'a> Estimate<'a> {
     }
 
     /// The launch that computes all gradients, where dQ is summed.
-    pub(super) fn summed(&self) -> f64 {
+    pub(in crate::backward) fn summed(&self) -> f64 {
         self.owning_keys(kv_heads(self.forward), self.product + StepCycles::KEYS_DQ)
     }
 
     /// Both launches where each computes its own scores.
-    pub(super) fn recomputed(&self) -> f64 {
+    pub(in crate::backward) fn recomputed(&self) -> f64 {
         let heads = kv_heads(self.forward);
         let blocks = self.forward.seqlen_q().div_ceil(GRANULE as usize) * heads * self.forward.group();
         let cycles = 3.0 * self.product + StepCycles::QUERIES;
