@@ -233,3 +233,53 @@ def test_cuda_graph():
         o = fa.flash_attn_func(q, k, v)
     graph.replay()
     torch.testing.assert_close(o, want)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph")
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_replayed_graph_takes_other_lengths(dim):
+    q, k, v = (t[0].detach() for t in tensors("cuda", (1, 600, 4, dim), 2, dtype=torch.float16))
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    cu = torch.tensor([0, 300, 300, 600], dtype=torch.int32, device="cuda")
+
+    def step():
+        o = fa.flash_attn_varlen_func(*inputs, cu, cu, 400, 400, causal=True)
+        return [o, *torch.autograd.grad(o, inputs, torch.ones_like(o))]
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    for offsets in ([0, 300, 300, 600], [0, 1, 401, 600], [0, 200, 400, 599]):
+        cu.copy_(torch.tensor(offsets, dtype=torch.int32))
+        graph.replay()
+        replayed = [t[: offsets[-1]].clone() for t in results]
+        for a, b in zip(replayed, step()):
+            assert torch.equal(a, b[: offsets[-1]])
+
+
+def test_training_goes_as_with_pytorchs_attention(device):
+    def losses(attention):
+        torch.manual_seed(1)
+        qkv, out, head = (torch.nn.Linear(32, n).to(device) for n in (96, 32, 11))
+        tokens = torch.nn.Embedding(11, 32).to(device)
+        parameters = [p for m in (qkv, out, head, tokens) for p in m.parameters()]
+        optimizer = torch.optim.Adam(parameters, 3e-3)
+        text = torch.randint(11, (4, 25), device=device)
+        for _ in range(50):
+            x = tokens(text[:, :-1])
+            q, k, v = qkv(x).view(4, 24, 3, 2, 16).unbind(2)
+            x = x + out(attention(q, k, v).reshape(4, 24, 32))
+            loss = F.cross_entropy(head(x).flatten(0, 1), text[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    def pytorchs(*tensors):
+        q, k, v = (t.transpose(1, 2) for t in tensors)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    found, want = list(losses(lambda *t: fa.flash_attn_func(*t, causal=True))), list(losses(pytorchs))
+    assert want[-1] < want[0] / 2
+    assert max(abs(a - b) for a, b in zip(found, want)) < 1e-3

@@ -107,6 +107,18 @@ impl Problem {
         Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
     }
 
+    /// The same packed batch as one of [`Self::varlen_on_device`], of sequences of at most so many rows each; a
+    /// problem that is none as it is.
+    ///
+    /// # Errors
+    /// As [`Self::varlen_on_device`].
+    pub fn on_device(&self, max_seqlens: (usize, usize)) -> Result<Self> {
+        let Some(sequences) = &self.sequences else { return Ok(self.clone()) };
+        let totals = (self.tensors.q.seqlen, self.tensors.k.seqlen);
+        let sequences = Sequences::on_device(sequences.batch(), max_seqlens, totals)?;
+        Ok(Self { sequences: Some(Arc::new(sequences)), ..self.clone() })
+    }
+
     /// The same problem with offsets that a run has.
     ///
     /// # Errors

@@ -237,15 +237,24 @@ fn backward_alone<T: Element<Output = T>>(
     let BothPasses { forward, backward, .. } =
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     drop(forward);
-    let (prepared, report, verdict) = backward.judged(&session.backend)?;
-    let row = row_of((case, layout), &backward.plan, (&report, &verdict));
-    let template = Row { series: String::new(), plan: None, check: None, figures: Vec::new(), ..row.clone() };
-    let (flops, launches) = (backward.gradients.problem.flops(), prepared.launches());
-    let passes = Passes { forward: None, backward: Some(&RefCell::new(prepared)) };
-    let mut entrants = vec![Entrant::new(row, Box::new(passes), flops).launching(launches)];
+    let flops = backward.gradients.problem.flops();
+    let mut ours = Vec::new();
+    for (plan, name) in backward.plans(&session.backend, &request)? {
+        let (prepared, report, verdict) = backward.judged(&session.backend, &plan)?;
+        let row = row_of((case, layout), (&plan, name), (&report, &verdict));
+        ours.push((row, prepared.launches(), RefCell::new(prepared)));
+    }
+    let template =
+        Row { series: String::new(), plan: None, check: None, figures: Vec::new(), ..ours[0].0.clone() };
+    let entrant = |(row, launches, prepared)| {
+        let passes = Passes { forward: None, backward: Some(prepared) };
+        Entrant::new(row, Box::new(passes), flops).launching(launches)
+    };
+    let mut entrants: Vec<_> =
+        ours.iter().map(|(row, launches, prepared)| entrant((row.clone(), *launches, prepared))).collect();
     let work = Work { problem, layout, pass: Pass::Backward, flops };
     entrants.extend(lab.peer_attention(&template, work, Form::Strided)?);
-    lab.race(entrants, 1).map(drop)
+    lab.race(entrants, ours.len()).map(drop)
 }
 
 /// Both passes of a problem: three rows, and the peer's.
@@ -260,7 +269,7 @@ fn measure<T: Element<Output = T>>(
     let BothPasses { plan, forward, verdict, backward } =
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     let extra = backward.extra_bytes(backend)?;
-    let (prepared, report, judgement) = backward.judged(backend)?;
+    let (prepared, report, judgement) = backward.judged(backend, &backward.plan)?;
     let template = Row { problem: Some(ProblemRecord::new(problem, layout)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
     let names = [plan.kernel().name(), backward.plan.kernel().name()];

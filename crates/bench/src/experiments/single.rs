@@ -6,6 +6,7 @@ use flash_attention::{Error, Kernel, Plan, Problem, Request};
 use crate::args::{KernelArgs, LabArgs};
 use crate::failure::usage;
 use crate::lab::{self, Case, Contender, ITERATIONS, Lab, Recipe, Shared, Unit};
+use crate::measure::ON_DEVICE;
 use crate::problem::{Defaults, ProblemArgs, describe};
 use crate::record::tensor_bytes;
 
@@ -92,12 +93,20 @@ fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Con
     let request = Request { kernel: args.kernel, block_m: args.block_m, block_n: args.block_n };
     let chosen = session.backend.plan(problem, &request)?;
     let contender = |kernel: Kernel, plan| Contender { series: kernel.name().to_owned(), plan };
-    if args.kernel.is_some() {
-        session.check_workspace(problem, &chosen)?;
-        return Ok(vec![contender(chosen.kernel(), Ok(chosen))]);
-    }
     let first = chosen.kernel();
     let mut contenders = vec![contender(first, Ok(chosen))];
+    if problem.is_packed() {
+        contenders.push(Contender {
+            series: format!("{}, {ON_DEVICE}", first.name()),
+            plan: planned_for_bounds(lab, problem, &request),
+        });
+    }
+    if args.kernel.is_some() {
+        for plan in contenders.iter().filter_map(|contender| contender.plan.as_ref().ok()) {
+            session.check_workspace(problem, plan)?;
+        }
+        return Ok(contenders);
+    }
     let others = Kernel::of_backend(session.kind()).iter().copied().filter(|&kernel| kernel != first);
     contenders.extend(others.filter_map(|kernel| {
         // A tile asked for without a kernel cannot mean the baseline, which has none to choose.
@@ -111,4 +120,11 @@ fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Con
         }
     }));
     Ok(contenders)
+}
+
+/// A plan that knows the longest sequences of a packed batch and no offsets, with those of this one.
+fn planned_for_bounds(lab: &Lab, problem: &Problem, request: &Request) -> flash_attention::Result<Plan> {
+    let Some((q, k)) = problem.cu_seqlens() else { return lab.session.backend.plan(problem, request) };
+    let bounded = problem.on_device((problem.seqlen_q(), problem.seqlen_k()))?;
+    lab.session.backend.plan(&bounded, request)?.with_cu_seqlens(q, k)
 }

@@ -14,7 +14,7 @@ use crate::gradients::Gradients;
 use crate::heap;
 use crate::inputs::Inputs;
 use crate::lab::{Case, CheckRecord, Many, Row, Timed, Unit};
-use crate::measure::Subject;
+use crate::measure::{ON_DEVICE, Subject};
 use crate::problem::Layout;
 use crate::record::{PlanRecord, ProblemRecord};
 use crate::session::Session;
@@ -66,13 +66,33 @@ impl<T: Element> BackwardSubject<'_, T> {
         backend.prepare(&self.plan, self.gradients.inputs(self.inputs))
     }
 
-    /// Runs once over poisoned gradients, and judges them.
+    /// The plan, and of a packed batch one that knows the longest sequences and no offsets, each with what
+    /// follows the kernel's name.
+    pub(super) fn plans(
+        &self,
+        backend: &Backend,
+        request: &BackwardRequest,
+    ) -> Result<Vec<(BackwardPlan, String)>> {
+        let mut plans = vec![(self.plan.clone(), String::new())];
+        let problem = &self.gradients.problem;
+        let forward = problem.forward();
+        if let Some((q, k)) = forward.cu_seqlens() {
+            let bounded = forward.on_device((forward.seqlen_q(), forward.seqlen_k()))?;
+            let bounded = BackwardProblem::new(bounded, *problem.layouts())?;
+            let plan = backend.plan(&bounded, request)?.with_cu_seqlens(q, k)?;
+            plans.push((plan, format!(", {ON_DEVICE}")));
+        }
+        Ok(plans)
+    }
+
+    /// Runs a plan once over poisoned gradients, and judges them.
     pub(super) fn judged<'a>(
         &'a self,
         backend: &'a Backend,
+        plan: &BackwardPlan,
     ) -> Result<(Prepared<'a, T, BackwardProblem>, GradientReport, Verdict)> {
         let expected = self.gradients.expected(self.inputs);
-        Ok(self.gradients.judged(self.inputs, &expected, backend, &self.plan)?)
+        Ok(self.gradients.judged(self.inputs, &expected, backend, plan)?)
     }
 
     /// What a run takes beside the tensors, by the allocator.
@@ -101,13 +121,13 @@ impl<T: Element> BackwardSubject<'_, T> {
 /// The row of the backward pass of a case by a plan, without what is measured.
 pub(super) fn row_of(
     (Case { name, x, problem }, layout): (&Case<Problem>, Layout),
-    plan: &BackwardPlan,
+    (plan, suffix): (&BackwardPlan, String),
     (report, verdict): (&GradientReport, &Verdict),
 ) -> Row {
     let mut row = Row {
         case: format!("{name} backward"),
         x: *x,
-        series: plan.kernel().name().to_owned(),
+        series: plan.kernel().name().to_owned() + &suffix,
         problem: Some(ProblemRecord::new(problem, layout)),
         plan: Some(PlanRecord::of_backward(plan)),
         ..Row::default()

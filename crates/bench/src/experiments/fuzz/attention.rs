@@ -61,8 +61,7 @@ impl Attention {
     pub(super) fn bounded(&self, problem: &Problem) -> flash_attention::Result<Option<Problem>> {
         let Some(slack) = self.slack.filter(|_| problem.is_packed()) else { return Ok(None) };
         let bounds = (problem.seqlen_q() + slack, problem.seqlen_k() + slack);
-        let (tensors, options) = (*problem.tensors(), self.options());
-        Problem::varlen_on_device(tensors, problem.dtype(), options, problem.batch(), bounds).map(Some)
+        problem.on_device(bounds).map(Some)
     }
 
     fn options(&self) -> Options {
