@@ -10,7 +10,8 @@ import json
 import statistics
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +79,7 @@ def sdpa(tensors: list[torch.Tensor], causal: bool = False) -> Call:
 
 
 def host_times() -> dict[str, float]:
-    """Forward calls of one sequence of 512 rows in 8 heads of 64, which no gradient is asked of, and one is."""
+    """Forward calls of one sequence of 512 rows in 8 heads of 64, without a gradient and with one."""
     plain = [torch.randn(1, 512, 8, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
     leaves = [t.detach().requires_grad_() for t in plain]
     swapped = [t.transpose(1, 2) for t in plain]

@@ -131,16 +131,26 @@ impl CuSeqlens {
         Ok(Self { offsets: offsets.to_vec(), longest })
     }
 
-    /// Sequences of about the same length, for estimates, of which none has more rows than `max_seqlen`.
+    /// Sequences of which none has more rows than `max_seqlen`, for estimates: of all lengths up to there, so
+    /// distributed that together they have about `total` rows where that is less than all could have.
     fn assumed(tensor: &'static str, batch: usize, max_seqlen: usize, total: usize) -> Result<Self> {
+        /// One over the golden ratio, whose multiples' fractions are spread evenly however many there are.
+        const EVENLY: f64 = 0.618_033_988_749_894_9;
         let longest = max_seqlen.min(total);
         if longest > MAX_SEQLEN {
             return Err(Error::SeqLen { tensor, value: longest, limit: MAX_SEQLEN });
         }
-        let rows = longest.saturating_mul(batch).min(total) as u128;
-        // The offsets are at most `total`, which tensors of fewer than 2^32 rows have.
-        let offset = |index: usize| u32::try_from(rows * index as u128 / batch as u128).unwrap_or(u32::MAX);
-        Ok(Self { offsets: (0..=batch).map(offset).collect(), longest })
+        // The mean of x^n over 0 to 1 is 1 / (n + 1).
+        let most = longest as f64 * batch as f64;
+        let exponent = (most / total.max(1) as f64 - 1.0).max(0.0);
+        let mut end = 0_u64;
+        let ends = (1..=batch).map(|index| {
+            let share = (index as f64 * EVENLY).fract();
+            end += (longest as f64 * share.powf(exponent)) as u64;
+            // Tensors have fewer than 2^32 rows.
+            u32::try_from(end.min(total as u64)).unwrap_or(u32::MAX)
+        });
+        Ok(Self { offsets: std::iter::once(0).chain(ends).collect(), longest })
     }
 
     /// The same offsets under a bound of the rows of a sequence.
@@ -186,6 +196,24 @@ mod tests {
             "cu_seqlens_k: offset 2 is 5; the one before is 6, and none may decrease"
         );
         assert_eq!(message(&[0, 11], &[0, 4]), "cu_seqlens_q: offset 1 is 11; q has 10 rows");
+    }
+
+    #[test]
+    fn lengths_that_are_not_known_are_assumed_to_be_as_unequal_as_their_bounds_say() {
+        let lengths = |max_seqlen, total| {
+            let assumed = CuSeqlens::assumed("q", 100, max_seqlen, total).unwrap();
+            assumed.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
+        };
+        assert!(lengths(50, 5_000).iter().all(|&rows| rows == 50));
+        assert!(lengths(50, 9_000).iter().all(|&rows| rows == 50));
+        for (max_seqlen, total) in [(80, 5_000), (100, 5_000), (1_000, 5_000)] {
+            let lengths = lengths(max_seqlen, total);
+            let rows: u32 = lengths.iter().sum();
+            assert!((rows as usize).abs_diff(total) < total / 10, "{rows} for {total}");
+            assert!(lengths.iter().all(|&rows| rows as usize <= max_seqlen));
+            assert!(lengths.iter().any(|&rows| rows as usize > max_seqlen * 9 / 10));
+        }
+        assert!(lengths(0, 0).iter().all(|&rows| rows == 0));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use fa_kernels::entries::Tile;
 
 use super::{Schedule, Shares, TileOrder, quicker, quickest, snake_order, with_single_tiles};
 use crate::Problem;
-use crate::plan::cost::h200::MAX_SINGLE_ROUNDS;
+use crate::plan::cost::h200::{BOUNDED_SINGLE_ROUNDS, MAX_SINGLE_ROUNDS};
 use crate::plan::cost::{cached_heads, costs, tiles};
 
 /// Tiles whose shares are computed to find an order, at most: once with all in turn, and once with single
@@ -29,12 +29,15 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let blocks = all_tiles.min(multiprocessors as usize).max(1);
     let swizzle = heads.min(cached_heads(problem));
     let tried = TRIED_TILES / all_tiles.max(1) / 2;
-    if tried == 0 || problem.has_bounds_alone() {
-        // So many tiles a block even each other out in any order, or their lengths are not known.
+    if tried == 0 {
+        // So many tiles a block even each other out in any order.
         let total = heads as f64 * sequences.iter().flatten().map(|&cost| cost as f64).sum::<f64>();
         let order = TileOrder { heads_per_swizzle: swizzle as u32, ..TileOrder::default() };
         let cycles = total / blocks as f64;
         return Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles };
+    }
+    if problem.has_bounds_alone() {
+        return of_bounds(problem, tile, &sequences, (blocks, swizzle));
     }
     let rate = |order: TileOrder| {
         let mut shares = Shares::new(blocks, order, all_tiles);
@@ -56,6 +59,33 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     let single = single.flat_map(|&order| with_single_tiles(order, tile, all_tiles, blocks));
     let (cycles, order) = quicker(quickest(in_turn.iter().copied().map(rate)), quickest(single.map(rate)));
     Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles }
+}
+
+/// The schedule of sequences of any lengths within bounds, about as long as those of these costs.
+///
+/// Whichever blocks are behind when tiles were taken in turn, the last rounds' single tiles level it. Half of
+/// the tiles that the bounds allow beyond the rows are counted on not to be there.
+fn of_bounds(
+    problem: &Problem,
+    tile: &Tile,
+    sequences: &[Vec<u64>],
+    (blocks, swizzle): (usize, usize),
+) -> Schedule {
+    let heads = problem.heads();
+    let most = tiles(problem, tile, 0);
+    let absent = heads * problem.batch() / 2;
+    let single = with_single_tiles(TileOrder::default(), tile, most.saturating_sub(absent), blocks);
+    let tail = single.take(BOUNDED_SINGLE_ROUNDS).last().map_or(0, |order| order.tail_tiles as usize + absent);
+    let order = |tail| TileOrder {
+        heads_per_swizzle: swizzle as u32,
+        tail_tiles: tail as u32,
+        ..TileOrder::default()
+    };
+    let assumed = heads * sequences.iter().map(Vec::len).sum::<usize>();
+    let mut shares = Shares::new(blocks, order(assumed.saturating_sub(most - tail)), assumed);
+    sequences.iter().for_each(|costs| shares.take(costs, heads, swizzle));
+    let cycles = shares.longest() as f64;
+    Schedule { tiles: most as u32, blocks: blocks as u32, order: order(tail), cycles }
 }
 
 /// The costs of the tiles of a head in a sequence of so many queries and keys.
