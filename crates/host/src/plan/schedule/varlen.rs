@@ -74,8 +74,9 @@ fn of_bounds(
     let heads = problem.heads();
     let most = tiles(problem, tile, 0);
     let absent = heads * problem.batch() / 2;
-    let single = with_single_tiles(TileOrder::default(), tile, most.saturating_sub(absent), blocks);
-    let tail = single.take(BOUNDED_SINGLE_ROUNDS).last().map_or(0, |order| order.tail_tiles as usize + absent);
+    let counted_on = most.saturating_sub(absent);
+    let rounds = (counted_on / blocks).saturating_sub(1).min(BOUNDED_SINGLE_ROUNDS);
+    let tail = if rounds == 0 { 0 } else { absent + counted_on % blocks + rounds * blocks };
     let order = |tail| TileOrder {
         heads_per_swizzle: swizzle as u32,
         tail_tiles: tail as u32,
