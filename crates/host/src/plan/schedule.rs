@@ -94,9 +94,11 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     } else {
         let orders = orders(problem, tile, blocks);
         let in_turn = orders.iter().flat_map(|&order| snake_order(order, masks_right_alone));
-        let single = orders.iter().filter(|order| order.heads_per_swizzle as usize <= cached);
-        let single =
-            single.flat_map(|&order| with_single_tiles(order, tile, all_tiles(order.short_tiles), blocks));
+        // Where a block has two warpgroups, an H200 gained nothing by single tiles of equal sequences.
+        let is_worth =
+            |order: &&TileOrder| has_short_tiles(tile) && order.heads_per_swizzle as usize <= cached;
+        let single = orders.iter().filter(is_worth);
+        let single = single.flat_map(|&order| with_single_tiles(order, all_tiles(order.short_tiles), blocks));
         quicker(quickest(in_turn.map(rate)), quickest(single.map(rate)))
     };
     Schedule { blocks: blocks as u32, tiles: all_tiles(order.short_tiles) as u32, order, cycles }
@@ -133,16 +135,11 @@ fn snake_order(order: TileOrder, may_differ: bool) -> impl Iterator<Item = TileO
 }
 
 /// The order with the tiles of some last rounds as a block each, of so many tiles and blocks that take the
-/// others in turn. Not where a block has two warpgroups: with HEAD_DIM 256 an H200 took longer then.
-fn with_single_tiles(
-    order: TileOrder,
-    tile: &Tile,
-    tiles: usize,
-    blocks: usize,
-) -> impl Iterator<Item = TileOrder> + use<> {
+/// others in turn.
+fn with_single_tiles(order: TileOrder, tiles: usize, blocks: usize) -> impl Iterator<Item = TileOrder> {
     let (rounds, rest) = ((tiles / blocks) as u32, (tiles % blocks) as u32);
-    let most = if has_short_tiles(tile) { MAX_SINGLE_ROUNDS.min(rounds.saturating_sub(1)) } else { 0 };
-    (1..=most).map(move |rounds| TileOrder { tail_tiles: rest + rounds * blocks as u32, ..order })
+    (1..=MAX_SINGLE_ROUNDS.min(rounds.saturating_sub(1)))
+        .map(move |rounds| TileOrder { tail_tiles: rest + rounds * blocks as u32, ..order })
 }
 
 /// The order in turn, or that with single tiles where it is worth them.

@@ -56,7 +56,7 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
     };
     let in_turn: Vec<_> = steps.take(tried).flat_map(|step| snake_order(order(step), true)).collect();
     let single = in_turn.iter().take(2 * tried / MAX_SINGLE_ROUNDS as usize);
-    let single = single.flat_map(|&order| with_single_tiles(order, tile, all_tiles, blocks));
+    let single = single.flat_map(|&order| with_single_tiles(order, all_tiles, blocks));
     let (cycles, order) = quicker(quickest(in_turn.iter().copied().map(rate)), quickest(single.map(rate)));
     Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles }
 }
