@@ -4,10 +4,7 @@ use core::hint::assert_unchecked;
 
 use crate::mask::UNLIMITED;
 use crate::params::{AttentionParams, PersistentParams, Strides};
-use crate::ptx::{global, index, warp};
-
-/// Lanes of a warp.
-const LANES: u32 = 32;
+use crate::ptx::{global, index};
 
 /// A block's share of the problem.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +48,7 @@ impl Rows {
     }
 }
 
-/// The tiles of queries that one block of a persistent grid works on, one after the other, as all lanes of a
-/// warp find them together.
+/// The tiles of queries that one block of a persistent grid works on, one after the other.
 ///
 /// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the
 /// hardware in place of that: each is a block of its own, which begins where one of the others has ended.
@@ -60,6 +56,9 @@ impl Rows {
 pub struct Tiles {
     /// Index of the first tile of the round at hand.
     round: u32,
+    /// The sequence at hand of a packed batch, and the index of its first tile.
+    batch: u32,
+    first: u32,
 }
 
 impl Tiles {
@@ -81,90 +80,51 @@ impl Tiles {
     }
 
     /// The next one of `block_m` queries, if there is one. In a packed batch each sequence has as many as it
-    /// needs: lanes find theirs by counting.
+    /// needs: blocks find theirs by counting.
     ///
     /// # Safety
-    /// As [`WorkTile::of_block`]; `params.tiles` is at least the number of all heads' tiles, and
-    /// `params.sequence_step` below 2^27. All lanes of a warp call this together, and no more once there is
-    /// none.
+    /// As [`WorkTile::of_block`]; `params.tiles` is the number of all heads' tiles. Once there is none, this
+    /// is not called again.
     #[inline(always)]
-    pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<Place> {
+    pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
         let index = self.index(params, index::block(), index::blocks())?;
-        if params.sequences > 0 {
-            // SAFETY: the offsets are readable, and all lanes come here.
-            return unsafe { find(params, block_m, index) };
-        }
-        Some(Place { index, head_tiles: 0, batch: 0 })
-    }
-}
-
-/// The place of a packed batch's tile with this index, if it has so many: each lane looks at one sequence in
-/// 32. Lanes begin anew with each tile, for those that copy have no registers to remember where they were.
-///
-/// # Safety
-/// As [`Tiles::next`]; there are sequences.
-#[inline(always)]
-unsafe fn find(params: &PersistentParams, block_m: u32, index: u32) -> Option<Place> {
-    let &PersistentParams { attention, sequences, sequence_step, .. } = params;
-    // SAFETY: the caller's promise.
-    unsafe { assert_unchecked(sequences > 0) };
-    let mut left = sequences;
-    let mut index = index;
-    let mut batch = index::thread() % LANES * sequence_step % sequences;
-    loop {
-        let mut head_tiles = 0;
-        if index::thread() % LANES < left {
-            // SAFETY: the sequence is one of the batch, whose offsets are readable.
-            let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, batch, 0) };
-            head_tiles = queries.len.div_ceil(block_m);
-        }
-        // SAFETY: all lanes come here, with the same index.
+        // SAFETY: the index is below the number of all heads' tiles, and the offsets are readable.
         unsafe {
-            let ends = warp::inclusive_sum(head_tiles * attention.heads);
-            let tiles = warp::broadcast(ends, LANES - 1);
-            if index < tiles {
-                let lane = warp::first_above(ends, index);
-                let [ends, head_tiles, batch] =
-                    [ends, head_tiles, batch].map(|value| warp::broadcast(value, lane));
-                return Some(Place { index: index + head_tiles * attention.heads - ends, head_tiles, batch });
+            if params.sequences > 0 {
+                return self.find(params, block_m, index);
             }
-            index -= tiles;
+            Some(WorkTile::of_persistent(params, index))
         }
-        if left <= LANES {
-            return None;
-        }
-        left -= LANES;
-        batch = (batch + LANES * sequence_step % sequences) % sequences;
     }
-}
 
-/// Where a tile comes in the order that a persistent grid goes by.
-#[derive(Clone, Copy)]
-pub struct Place {
-    /// Of all tiles, or in a packed batch of those of its sequence.
-    index: u32,
-    /// Tiles of each head of the sequence, in a packed batch.
-    head_tiles: u32,
-    /// The sequence, in a packed batch.
-    batch: u32,
-}
-
-impl Place {
-    /// The tile there.
+    /// The tile of a packed batch with this index, which is above those found before.
     ///
     /// # Safety
-    /// As [`Tiles::next`], which has given this place, but that one thread calls it.
+    /// As [`Self::next`].
     #[inline(always)]
-    pub unsafe fn work(self, params: &PersistentParams) -> WorkTile {
-        let Self { index, head_tiles, batch } = self;
+    unsafe fn find(&mut self, params: &PersistentParams, block_m: u32, index: u32) -> Option<WorkTile> {
         let attention = &params.attention;
-        // SAFETY: the sequence has a tile there, swizzles have heads, and the offsets are readable.
-        unsafe {
-            if params.sequences == 0 {
-                return WorkTile::of_persistent(params, index);
+        loop {
+            // SAFETY: the sequence is one of the batch, whose offsets are readable.
+            let queries = unsafe { Rows::of_sequence(attention.cu_seqlens_q, self.batch, 0) };
+            let head_tiles = queries.len.div_ceil(block_m);
+            let (tiles, place) = (head_tiles * attention.heads, index - self.first);
+            if place < tiles {
+                // SAFETY: the sequence has a tile there, swizzles have heads, and the offsets are readable.
+                return Some(unsafe {
+                    let (head, place) =
+                        in_swizzle(params.heads_per_swizzle, attention.heads, head_tiles, place);
+                    WorkTile::of_place(attention, head_tiles, place, head, self.batch)
+                });
             }
-            let (head, place) = in_swizzle(params.heads_per_swizzle, attention.heads, head_tiles, index);
-            WorkTile::of_place(attention, head_tiles, place, head, batch)
+            self.first += tiles;
+            self.batch += params.sequence_step;
+            if self.batch >= params.sequences {
+                self.batch -= params.sequences;
+            }
+            if self.batch == 0 {
+                return None;
+            }
         }
     }
 }

@@ -72,14 +72,17 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
         let maps = Maps { first: maps };
         if warpgroup == T::CONFIG.warpgroups() {
             let mut scheduler = TileScheduler::<T>::new(pipeline.schedule());
-            let mut begun = begin(params, maps, pipeline, &mut scheduler);
+            let mut begun = false;
+            if leads_warp() {
+                begun = begin(params, maps, pipeline, &mut scheduler);
+            }
             warp::sync();
             barrier::sync(0, T::CONFIG.threads());
             give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
                 0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
-                3 => {
+                3 if leads_warp() => {
                     while begun {
                         begun = scheduler.announce(params);
                     }
@@ -103,7 +106,8 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
 /// from there.
 ///
 /// # Safety
-/// The last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block barrier follows.
+/// The first lanes of the last warpgroup's warps call this, in a launch as [`forward_sm90`] says, and a block
+/// barrier follows.
 #[inline(always)]
 unsafe fn begin<T: Tile>(
     params: &PersistentParams,
@@ -111,41 +115,31 @@ unsafe fn begin<T: Tile>(
     pipeline: Pipeline<T>,
     scheduler: &mut TileScheduler<T>,
 ) -> bool {
-    // SAFETY: the launch is the kernel's, who makes barriers uses no others before the block barrier, and all
-    // lanes of a warp look for its tile.
+    // SAFETY: the launch is the kernel's, and who makes barriers uses no others before the block barrier.
     unsafe {
-        match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+        match index::thread() / 32 % WARPS {
             0 => {
-                if leads_warp() {
-                    tma::prefetch(maps.k());
-                    tma::prefetch(maps.q());
-                    pipeline.init(params);
-                }
+                tma::prefetch(maps.k());
+                tma::prefetch(maps.q());
+                pipeline.init(params);
                 let params = &scheduler::reread(params);
-                let Some(place) = Tiles::default().next(params, T::BLOCK_M) else { return false };
-                if leads_warp() {
-                    let work = place.work(params);
-                    let keys = Keys::of_tile::<T>(params, &work);
-                    QueriesAndKeys::new(pipeline, maps).begin(params, &work, &keys);
-                }
+                let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
+                let place = Keys::of_tile::<T>(params, &work);
+                QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
                 true
             }
             1 => {
-                if leads_warp() {
-                    tma::prefetch(maps.v());
-                }
+                tma::prefetch(maps.v());
                 false
             }
             2 => {
-                if leads_warp() && params.o_by_rows != 2 {
+                if params.o_by_rows != 2 {
                     tma::prefetch(maps.o());
                 }
                 false
             }
             _ => {
-                if leads_warp() {
-                    pipeline.init_schedule(params);
-                }
+                pipeline.init_schedule(params);
                 scheduler.announce(params)
             }
         }

@@ -1,7 +1,5 @@
 //! Data exchange within a warp (PTX ISA, `shfl.sync`, `vote.sync`, `bar.warp.sync`).
 
-use super::index;
-
 #[cfg(target_arch = "nvptx64")]
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.f32"]
@@ -67,55 +65,6 @@ pub unsafe fn broadcast(value: u32, lane: u32) -> u32 {
         }
         _ => { fa_sim::warp::broadcast(value, lane) }
     }
-}
-
-/// The `value` of lane `lane`, which each lane chooses for itself (`shfl.sync.idx.b32`).
-///
-/// # Safety
-/// All 32 lanes of the warp execute this call together.
-#[inline(always)]
-#[track_caller]
-unsafe fn shuffle_u32(value: u32, lane: u32) -> u32 {
-    cfg_select! {
-        target_arch = "nvptx64" => {
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe { shfl_idx(FULL_WARP, value, lane, 0x1f) }
-        }
-        _ => { fa_sim::warp::shuffle(value, lane) }
-    }
-}
-
-/// The sum of this lane's value and of those of the lanes before it.
-///
-/// # Safety
-/// All 32 lanes of the warp execute this call together.
-#[inline(always)]
-pub unsafe fn inclusive_sum(value: u32) -> u32 {
-    let lane = index::thread() % 32;
-    let (mut sum, mut distance) = (value, 1);
-    while distance < 32 {
-        // SAFETY: all lanes come here; of a lane before the first one the value is not used.
-        let before = unsafe { shuffle_u32(sum, lane.wrapping_sub(distance)) };
-        sum += if lane >= distance { before } else { 0 };
-        distance *= 2;
-    }
-    sum
-}
-
-/// The first lane whose value is above `bound`, of values that do not decrease, where the last one's is.
-///
-/// # Safety
-/// All 32 lanes of the warp execute this call together, with the same `bound`.
-#[inline(always)]
-pub unsafe fn first_above(value: u32, bound: u32) -> u32 {
-    let (mut first, mut distance) = (0, 16);
-    while distance > 0 {
-        // SAFETY: all lanes come here, with the same lane below 32.
-        let last = unsafe { broadcast(value, first + distance - 1) };
-        first += if last <= bound { distance } else { 0 };
-        distance /= 2;
-    }
-    first
 }
 
 /// Whether `predicate` holds in any lane of the warp (`vote.sync.any`).

@@ -6,7 +6,6 @@ use super::first_row;
 use super::key_blocks::KeyBlocks;
 use super::tile::Tile;
 use crate::attention::alignment::Alignment as _;
-use crate::hopper::roles::leads_warp;
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::{index, shared};
@@ -51,7 +50,7 @@ impl Keys {
     }
 }
 
-/// The warp that finds the tiles of its block; its first lane announces them.
+/// The thread that finds the tiles of its block, and announces them.
 pub(super) struct TileScheduler<T> {
     slots: TileSlots,
     tiles: Tiles,
@@ -62,7 +61,7 @@ impl<T: Tile> TileScheduler<T> {
     /// In the slots at `address`.
     ///
     /// # Safety
-    /// One warp of the block uses its scheduler, in a launch as [`forward_sm90`](super::forward_sm90) says.
+    /// One thread of the block has a scheduler, in a launch as [`forward_sm90`](super::forward_sm90) says.
     #[inline(always)]
     pub(super) unsafe fn new(address: u32) -> Self {
         // SAFETY: one thread announces, in slots that are made before others wait.
@@ -71,29 +70,20 @@ impl<T: Tile> TileScheduler<T> {
     }
 
     /// Announces the next tile, if there is one, which it says.
-    ///
-    /// # Safety
-    /// All lanes of the warp call this together.
     #[inline(always)]
-    pub(super) unsafe fn announce(&mut self, params: &PersistentParams) -> bool {
+    pub(super) fn announce(&mut self, params: &PersistentParams) -> bool {
         let params = reread(params);
-        // SAFETY: the launch's parameters describe its sequences, and all lanes come here.
-        let Some(place) = (unsafe { self.tiles.next(&params, T::BLOCK_M) }) else { return false };
-        if leads_warp() {
-            // SAFETY: the place is one of this launch's.
-            let work = unsafe { place.work(&params) };
-            // SAFETY: the slot is this thread's, and the tile one of the launch.
-            self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work) });
-        }
+        // SAFETY: the launch's parameters describe its sequences.
+        let Some(work) = (unsafe { self.tiles.next(&params, T::BLOCK_M) }) else { return false };
+        // SAFETY: the slot is this thread's, and the tile one of the launch.
+        self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work) });
         true
     }
 
     /// Announces that there is no further tile.
     #[inline(always)]
     pub(super) fn end(mut self) {
-        if leads_warp() {
-            self.slots.announce_end();
-        }
+        self.slots.announce_end();
     }
 }
 
