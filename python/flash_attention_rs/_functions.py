@@ -39,6 +39,7 @@ def flash_attn_func(
     alibi_slopes: Any = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    sinks: Any = None,
 ) -> Any:
     """softmax(softmax_scale * Q K^T + mask) V for each batch and head.
 
@@ -54,6 +55,8 @@ def flash_attn_func(
         alibi_slopes: float32 [H] or [B, H]: adds -slope * |i + Sk - Sq - j| to scores.
         deterministic: has no effect, because the backward pass gives the same bits in each run.
         return_attn_probs: returns (out, lse, None), with lse the log-sum-exp of scores, float32 [B, H, Sq].
+        sinks: float32 [H] or [B, H], one more logit a row, which takes weight and gives nothing: it joins the
+            row's sum and lse. Torch tensors have a gradient.
 
     Returns:
         [B, Sq, H, Dv] in the type of q. A row that sees no key is 0, and its lse -inf.
@@ -69,11 +72,13 @@ def flash_attn_func(
         k,
         v,
         alibi_slopes=alibi_slopes,
+        sinks=sinks,
         softmax_scale=softmax_scale,
         causal=causal,
         window=window_size,
         softcap=softcap,
         dropout_p=dropout_p,
+        needs_lse=return_attn_probs,
     )
     return _result(result, return_attn_probs)
 
@@ -125,6 +130,7 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Any = None,
+    sinks: Any = None,
 ) -> Any:
     """`flash_attn_func` for sequences of different lengths behind one another.
 
@@ -151,6 +157,7 @@ def flash_attn_varlen_func(
         k,
         v,
         alibi_slopes=alibi_slopes,
+        sinks=sinks,
         cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
         max_seqlens=(int(max_seqlen_q), int(max_seqlen_k)),
         softmax_scale=softmax_scale,
@@ -158,6 +165,7 @@ def flash_attn_varlen_func(
         window=window_size,
         softcap=softcap,
         dropout_p=dropout_p,
+        needs_lse=return_attn_probs,
     )
     return _result(result, return_attn_probs)
 
