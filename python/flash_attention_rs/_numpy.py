@@ -256,6 +256,16 @@ def indices(values: Array) -> Array:
     return values.astype(np.int64)
 
 
+def single(values: Array) -> Array:
+    """In float32."""
+    return values.astype(np.float32)
+
+
+def copied(array: Array) -> Array:
+    """A contiguous copy."""
+    return array.copy(order="C")
+
+
 def is_on_host(values: Array) -> bool:
     """Whether values can be looked at without waiting for a GPU."""
     return True

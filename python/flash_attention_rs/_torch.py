@@ -122,6 +122,16 @@ def indices(values: Tensor) -> Tensor:
     return values.long()
 
 
+def single(values: Tensor) -> Tensor:
+    """In float32."""
+    return values.float()
+
+
+def copied(t: Tensor) -> Tensor:
+    """A contiguous copy."""
+    return t.clone(memory_format=torch.contiguous_format)
+
+
 def is_on_host(values: Tensor) -> bool:
     """Whether values can be looked at without waiting for a GPU."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -35,6 +35,19 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
     return o, np.where(total[..., 0] == 0, -np.inf, lse)
 
 
+def rotated(x, angles, interleaved):
+    """x, [S, H, D], whose pairs of the first elements are turned as complex numbers; `angles`: [S, R / 2]."""
+    x = np.array(x, np.float64)
+    width = 2 * angles.shape[1]
+    if interleaved:
+        first, second = range(0, width, 2), range(1, width, 2)
+    else:
+        first, second = range(width // 2), range(width // 2, width)
+    turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)[:, None]
+    x[..., first], x[..., second] = turned.real, turned.imag
+    return x
+
+
 def tensors(shape, kv_heads=None, keys=None, dtype=np.float32, seed=0):
     """Random Q, K and V for [B, S, H, D]."""
     rng = np.random.default_rng(seed)
