@@ -276,6 +276,7 @@ def flash_attn_with_kvcache(
             softmax_scale=scale,
             causal=causal,
             num_splits=num_splits,
+            needs_lse=return_softmax_lse,
         )
     elif table is None and one_length:
         keys = slice(None, seqlens)

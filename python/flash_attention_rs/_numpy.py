@@ -209,9 +209,10 @@ def decode(
     softmax_scale: float,
     causal: bool,
     num_splits: int,
+    needs_lse: bool,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    del num_splits  # the CPU has none
+    del num_splits, needs_lse  # the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
     q, k, v = _rows(q), _rows(k), _rows(v)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])

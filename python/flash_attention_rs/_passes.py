@@ -204,7 +204,8 @@ def decode(
     scale: float,
     causal: bool,
     num_splits: int,
-) -> tuple[Tensor, Tensor]:
+    needs_lse: bool = True,
+) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache."""
     batch, pages = q.shape[0], None
     if seqused is not None:
@@ -225,13 +226,12 @@ def decode(
     if plan is None:
         plan = _plan_decode(q, k, v, seqused, page_table, (causal, scale, pages, num_splits))
         _decodes.keep(key, plan)
-    o, lse = plan.outputs(q, True)
-    assert lse is not None
+    o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
         return o, lse
     if plan.copies:
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
-    at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+    at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0 if lse is None else lse.data_ptr())
     lists = (address(seqused), address(page_table))
     if index < 0:
         plan.native.run((*at, *lists))

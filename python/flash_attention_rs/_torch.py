@@ -18,9 +18,9 @@ def tensor(value: Any, name: str = "q") -> Tensor:
     return value
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the type that autocast asks of attention, as PyTorch's own function has them."""
-    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    dtype = torch.get_autocast_dtype(device)
     cast = (t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
     return tuple(t.to(dtype) if is_cast else t for t, is_cast in zip(tensors, cast))
 
@@ -45,8 +45,9 @@ def attention(
     eager = is_eager(q, k, v)
     if not eager:
         tensor(k, "k"), tensor(v, "v")
-    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
-        q, k, v = _autocast(q, k, v)
+    device = "cuda" if q.is_cuda else "cpu"
+    if torch.is_autocast_enabled(device):
+        q, k, v = _autocast(device, q, k, v)
     rng = cu_q = cu_k = None
     max_q = max_k = 0
     if dropout_p != 0.0:
@@ -89,12 +90,14 @@ def decode(
     softmax_scale: float,
     causal: bool,
     num_splits: int,
-) -> tuple[Tensor, Tensor]:
+    needs_lse: bool,
+) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
     has_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    is_direct = not has_gradient and is_eager(q, k, v)
-    function = _passes.decode if is_direct else torch.ops.flash_attention_rs.decode
-    return function(q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
+    arguments = (q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
+    if has_gradient or not is_eager(q, k, v):
+        return torch.ops.flash_attention_rs.decode(*arguments)
+    return _passes.decode(*arguments, needs_lse)
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
@@ -114,6 +117,8 @@ def arange(length: int, like: Tensor) -> Tensor:
 
 def integers(values: Any, like: Tensor) -> Tensor:
     """A contiguous int32 tensor on the device of another."""
+    if isinstance(values, Tensor) and values.dtype == torch.int32 and values.device == like.device:
+        return values.contiguous()
     return torch.as_tensor(values, dtype=torch.int32, device=like.device).contiguous()
 
 

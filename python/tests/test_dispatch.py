@@ -161,6 +161,7 @@ def test_autocast_takes_tensors_of_different_types(inputs):
     q, k, v = inputs
     with torch.autocast(q.device.type, dtype=DTYPE):
         assert fa.flash_attn_func(q, k.half(), v.to(DTYPE)).dtype == DTYPE
+        assert fa.flash_attn_func(*(t.to("meta") for t in (q, k, v))).is_meta
         with pytest.raises(ValueError, match="dtype is torch.float64"):
             fa.flash_attn_func(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match="k holds torch.float16"):

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Where `cargo build --manifest-path python/Cargo.toml` builds, beside the workspace's own: another lock file.
+/// Where CI builds the package's native half, which has a lock file of its own.
 const TARGET: &str = "target/python";
 
 /// The oldest Python that the package imports in.
