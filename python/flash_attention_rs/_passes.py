@@ -55,6 +55,7 @@ def forward(
     softcap: float,
     dropout_p: float,
     needs_lse: bool = True,
+    *,
     by_heads: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D]."""
@@ -132,6 +133,7 @@ def backward(
     right: int,
     softcap: float,
     dropout_p: float,
+    *,
     by_heads: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
     """dQ, dK, dV and the gradient of sinks, where there are some."""

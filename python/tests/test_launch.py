@@ -66,7 +66,7 @@ def test_a_call_that_nothing_needs_lse_of_has_none(plan):
 
 def test_heads_may_come_before_rows(plan):
     q, k, v = (torch.randn(2, 8, heads, 16).transpose(1, 2) for heads in (4, 2, 2))
-    o, lse = _passes.forward(q, k, v, *(None,) * 5, *NUMBERS, True, True)
+    o, lse = _passes.forward(q, k, v, *(None,) * 5, *NUMBERS, by_heads=True)
     assert o.shape == q.shape and o.stride() == q.stride() and lse.shape == (2, 4, 8)
     views = plan.key[2]
     assert views[0] == views[3] == ((2, 8, 4, 16), (512, 64, 16, 1))
