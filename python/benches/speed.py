@@ -21,7 +21,7 @@ import flash_attention_rs as fa
 
 ROUNDS = 15
 #: Calls that the host enqueues in a measurement: fewer than a stream may fall behind.
-ENQUEUED = 200
+ENQUEUED = 100
 HEADS, HEAD_DIM = 16, 128
 #: Rows of all sequences together, as in the published tables.
 TOKENS = 16384
@@ -79,17 +79,28 @@ def sdpa(tensors: list[torch.Tensor], causal: bool = False) -> Call:
 
 
 def host_times() -> dict[str, float]:
-    """Forward calls of one sequence of 512 rows in 8 heads of 64, without a gradient and with one."""
+    """One sequence of 512 rows in 8 heads of 64: forward calls without and with a graph, and both passes."""
     plain = [torch.randn(1, 512, 8, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
     leaves = [t.detach().requires_grad_() for t in plain]
     swapped = [t.transpose(1, 2) for t in plain]
+    swapped_leaves = [t.detach().requires_grad_() for t in swapped]
+    weights = torch.randn_like(plain[0])
+
+    def both_passes(attention: Call, inputs: list[torch.Tensor], weights: torch.Tensor) -> Call:
+        return lambda: torch.autograd.grad(attention(), inputs, weights)
+
+    swapped_passes = both_passes(sdpa(swapped_leaves), swapped_leaves, weights.transpose(1, 2))
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        theirs = in_turns(host_time, {"PyTorch's SDPA": sdpa(swapped)})
+        calls = {"PyTorch's SDPA": sdpa(swapped), "PyTorch's SDPA, both passes": swapped_passes}
+        theirs = in_turns(host_time, calls)
         with provider():
-            ours = in_turns(host_time, {"SDPA through the provider": sdpa(swapped)})
+            name = "SDPA through the provider"
+            ours = in_turns(host_time, {name: sdpa(swapped), f"{name}, both passes": swapped_passes})
+    forward = lambda: fa.flash_attn_func(*leaves)  # noqa: E731
     calls = {
         "flash_attn_func": lambda: fa.flash_attn_func(*plain),
-        "flash_attn_func, with a graph for gradients": lambda: fa.flash_attn_func(*leaves),
+        "flash_attn_func, with a graph for gradients": forward,
+        "flash_attn_func, both passes": both_passes(forward, leaves, weights),
     }
     return {**theirs, **ours, **in_turns(host_time, calls)}
 

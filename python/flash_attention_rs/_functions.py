@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from . import _arrays, _native
+from . import _arrays, _kvcache, _native
 
 try:
     import torch
@@ -39,6 +39,7 @@ def flash_attn_func(
     alibi_slopes: Any = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    sinks: Any = None,
 ) -> Any:
     """softmax(softmax_scale * Q K^T + mask) V for each batch and head.
 
@@ -54,6 +55,8 @@ def flash_attn_func(
         alibi_slopes: float32 [H] or [B, H]: adds -slope * |i + Sk - Sq - j| to scores.
         deterministic: has no effect, because the backward pass gives the same bits in each run.
         return_attn_probs: returns (out, lse, None), with lse the log-sum-exp of scores, float32 [B, H, Sq].
+        sinks: float32 [H] or [B, H], one more logit a row, which takes weight and gives nothing: it joins the
+            row's sum and lse. Torch tensors have a gradient.
 
     Returns:
         [B, Sq, H, Dv] in the type of q. A row that sees no key is 0, and its lse -inf.
@@ -69,11 +72,13 @@ def flash_attn_func(
         k,
         v,
         alibi_slopes=alibi_slopes,
+        sinks=sinks,
         softmax_scale=softmax_scale,
         causal=causal,
         window=window_size,
         softcap=softcap,
         dropout_p=dropout_p,
+        needs_lse=return_attn_probs,
     )
     return _result(result, return_attn_probs)
 
@@ -125,6 +130,7 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Any = None,
+    sinks: Any = None,
 ) -> Any:
     """`flash_attn_func` for sequences of different lengths behind one another.
 
@@ -151,6 +157,7 @@ def flash_attn_varlen_func(
         k,
         v,
         alibi_slopes=alibi_slopes,
+        sinks=sinks,
         cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
         max_seqlens=(int(max_seqlen_q), int(max_seqlen_k)),
         softmax_scale=softmax_scale,
@@ -158,6 +165,7 @@ def flash_attn_varlen_func(
         window=window_size,
         softcap=softcap,
         dropout_p=dropout_p,
+        needs_lse=return_attn_probs,
     )
     return _result(result, return_attn_probs)
 
@@ -190,24 +198,23 @@ def flash_attn_with_kvcache(
         k_cache: [B, Sk, Hkv, D], or pages [num_pages, page_size, Hkv, D] with a block_table.
         v_cache: as k_cache.
         k: [B, new, Hkv, D], written behind the cached keys first, in place; v: the same.
+        rotary_cos: [rows, R / 2], rows for all keys of the cache: the first R of D of q and of k are rotated
+            before. New key i is at position cache_seqlens + i. So is query i if it is causal or has a window;
+            else all queries are at cache_seqlens.
+        rotary_sin: as rotary_cos.
         cache_seqlens: keys that are in the cache, int or int32 [B]; all of it where None.
         cache_batch_idx: int32 [B], the row of the cache for each sequence.
         block_table: int32 [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
         causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
+        rotary_interleaved: rotates elements 2i and 2i + 1 of D (GPT-J), else i and i + R / 2 (GPT-NeoX).
         num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
 
     A window, a softcap, alibi_slopes, or Sq above 16 need a contiguous cache and one length: None or an int.
-    Rotary embeddings and cache_leftpad raise NotImplementedError.
+    cache_leftpad raises NotImplementedError.
     """
-    del rotary_interleaved
-    for name, value in (
-        ("rotary_cos", rotary_cos),
-        ("rotary_sin", rotary_sin),
-        ("cache_leftpad", cache_leftpad),
-    ):
-        if value is not None:
-            raise NotImplementedError(f"{name}: flash_attn_with_kvcache does not take it")
+    if cache_leftpad is not None:
+        raise NotImplementedError("cache_leftpad: flash_attn_with_kvcache does not take it")
     half = _half(q)
     q, k_cache, v_cache = half.tensor(q), half.tensor(k_cache, "k_cache"), half.tensor(v_cache, "v_cache")
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
@@ -228,6 +235,12 @@ def flash_attn_with_kvcache(
     if one_length and seqlens is not None and not 0 <= seqlens <= room - new:
         behind = f", {new} of them new" if new else ""
         raise ValueError(f"cache_seqlens is {seqlens}; a sequence has room for {room} keys{behind}")
+    if rotary_cos is not None:
+        if k is None:
+            raise ValueError("rotary_cos is given without k: queries and new keys are rotated together")
+        rotary_cos = half.tensor(rotary_cos, "rotary_cos")
+        rotary_sin = None if rotary_sin is None else half.tensor(rotary_sin, "rotary_sin")
+        _kvcache.check_rotary(rotary_cos, rotary_sin, q.shape[-1], room)
     if k is not None:
         if seqlens is None:
             raise ValueError("k is given without cache_seqlens, which says where it goes")
@@ -238,7 +251,15 @@ def flash_attn_with_kvcache(
             raise ValueError(
                 f"cache_seqlens is {used.tolist()}; a sequence has room for {room} keys, {new} of them new"
             )
-        _append(half, (k_cache, v_cache), (k, v), used, table)
+        if rotary_cos is not None:
+            tables, rows = (rotary_cos, rotary_sin), q.shape[1]
+            # Queries that see different keys are tokens one after the other.
+            in_order = causal or tuple(window_size) != (-1, -1)
+            position = _kvcache.positions(half, used, rows if in_order else 1)
+            q = _kvcache.rotated(half, q, tables, position, rotary_interleaved)
+            position = _kvcache.positions(half, used, new)
+            k = _kvcache.rotated(half, k, tables, position, rotary_interleaved)
+        _kvcache.append(half, (k_cache, v_cache), (k, v), used, table)
         seqlens = seqlens + new
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     plain = tuple(window_size) == (-1, -1) and softcap == 0.0 and alibi_slopes is None
@@ -255,6 +276,7 @@ def flash_attn_with_kvcache(
             softmax_scale=scale,
             causal=causal,
             num_splits=num_splits,
+            needs_lse=return_softmax_lse,
         )
     elif table is None and one_length:
         keys = slice(None, seqlens)
@@ -274,19 +296,6 @@ def flash_attn_with_kvcache(
             f"{_native.MAX_DECODE_SEQLEN_Q}) or another head_dim of V: pages and cache_seqlens [B] take none"
         )
     return (o, lse) if return_softmax_lse else o
-
-
-def _append(half: Any, caches: tuple[Any, Any], new: tuple[Any, Any], used: Any, table: Any) -> None:
-    """Writes new keys and values behind those that are used."""
-    batch, length = new[0].shape[:2]
-    sequence = half.arange(batch, used)[:, None]
-    position = half.indices(used)[:, None] + half.arange(length, used)[None]
-    page_size = caches[0].shape[1]
-    for cache, values in zip(caches, new):
-        if table is None:
-            cache[sequence, position] = values
-        else:
-            cache[half.indices(table)[sequence, position // page_size], position % page_size] = values
 
 
 def scaled_dot_product_attention(

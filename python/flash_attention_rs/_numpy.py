@@ -80,6 +80,7 @@ class Call:
         window: tuple[int, int],
         softcap: float,
         alibi_slopes: Any = None,
+        sinks: Any = None,
         cu_seqlens: tuple[Any, Any] | None = None,
         max_seqlens: tuple[int, int] | None = None,
         dropout: tuple[float, int, int] | None = None,
@@ -99,15 +100,16 @@ class Call:
                 raise ValueError(f"cu_seqlens_q has {len(in_q)} offsets and cu_seqlens_k {len(in_k)}")
             max_q, max_k = max_seqlens or (q.shape[0], k.shape[0])
             self.cu_seqlens, varlen = (in_q, in_k), (len(in_q) - 1, int(max_q), int(max_k))
+        self.sinks = None if sinks is None else np.ascontiguousarray(sinks, np.float32)
         self.settings = Settings(
             bool(causal),
             q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
             (_checks.no_limit(window[0]), _checks.no_limit(window[1])),
             float(softcap),
-            None if alibi_slopes is None else tuple(np.asarray(alibi_slopes).ravel().tolist()),
-            None,
-            dropout,
-            varlen,
+            alibi_slopes=None if alibi_slopes is None else tuple(np.asarray(alibi_slopes).ravel().tolist()),
+            sinks=None if self.sinks is None else tuple(self.sinks.ravel().tolist()),
+            dropout=dropout,
+            varlen=varlen,
         )
 
     @property
@@ -132,8 +134,9 @@ class Call:
         return o, lse
 
     def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
-        """dQ, dK and dV."""
-        grads = tuple(np.zeros(array.shape, array.dtype) for array in (self.q, self.k, self.v))
+        """dQ, dK, dV, and with sinks their gradient."""
+        inputs = (self.q, self.k, self.v) if self.sinks is None else (self.q, self.k, self.v, self.sinks)
+        grads = tuple(np.zeros(array.shape, array.dtype) for array in inputs)
         if self.is_empty:
             return grads
         dout, o = _rows(dout), _rows(o)
@@ -145,10 +148,11 @@ class Call:
         for name, array in (("o", o), ("dout", dout)):
             if array.dtype != self.q.dtype:
                 raise ValueError(f"{name} holds {array.dtype}, but q holds {self.q.dtype}")
-        views = tuple(map(_view, (dout, *grads)))
+        views = tuple(map(_view, (dout, *grads[:3])))
         plan = _plans.backward(None, self.dtype, self._views(o), self.settings, views)
-        written = [dout.ctypes.data, *(grad.ctypes.data for grad in grads)]
+        written = [dout.ctypes.data, *(grad.ctypes.data for grad in grads[:3])]
         written.append(0 if dlse is None else dlse.ctypes.data)
+        written.append(0 if self.sinks is None else grads[3].ctypes.data)
         plan.run(self._addresses(o, lse), written, self.cu_seqlens)
         return grads
 
@@ -165,6 +169,7 @@ def attention(
     v: Any,
     *,
     alibi_slopes: Any = None,
+    sinks: Any = None,
     cu_seqlens: tuple[Any, Any] | None = None,
     max_seqlens: tuple[int, int] | None = None,
     softmax_scale: float | None = None,
@@ -172,8 +177,10 @@ def attention(
     window: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     dropout_p: float = 0.0,
+    needs_lse: bool = True,
 ) -> tuple[Array, Array]:
     """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences."""
+    del needs_lse  # it costs little
     _checks.dropout(dropout_p)
     dropout = (float(dropout_p), int(np.random.randint(2**62)), 0) if dropout_p else None
     return Call(
@@ -185,6 +192,7 @@ def attention(
         window=window,
         softcap=softcap,
         alibi_slopes=alibi_slopes,
+        sinks=sinks,
         cu_seqlens=cu_seqlens,
         max_seqlens=max_seqlens,
         dropout=dropout,
@@ -201,9 +209,10 @@ def decode(
     softmax_scale: float,
     causal: bool,
     num_splits: int,
+    needs_lse: bool,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    del num_splits  # the CPU has none
+    del num_splits, needs_lse  # the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
     q, k, v = _rows(q), _rows(k), _rows(v)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
@@ -246,6 +255,16 @@ def integers(values: Any, like: Array) -> Array:
 def indices(values: Array) -> Array:
     """For indexing."""
     return values.astype(np.int64)
+
+
+def single(values: Array) -> Array:
+    """In float32."""
+    return values.astype(np.float32)
+
+
+def copied(array: Array) -> Array:
+    """A contiguous copy."""
+    return array.copy(order="C")
 
 
 def is_on_host(values: Array) -> bool:

@@ -24,10 +24,18 @@ class Settings(NamedTuple):
     alibi_slopes: Optional[tuple[float, ...]] = None
     #: How many there are, on a GPU.
     alibi_len: Optional[int] = None
+    #: As the slopes.
+    sinks: Optional[tuple[float, ...]] = None
+    sinks_len: Optional[int] = None
     #: Probability, seed and offset.
     dropout: Optional[tuple[float, int, int]] = None
     #: Of a packed batch: sequences, and the most rows of one in Q and in K.
     varlen: Optional[tuple[int, int, int]] = None
+
+    @property
+    def come_again(self) -> bool:
+        """Whether other calls are likely to have the same: no seed, nor values that are trained."""
+        return self.dropout is None and self.sinks is None
 
 
 @lru_cache(maxsize=KEPT)
@@ -44,7 +52,7 @@ def _backward(
 
 def forward(device: int | None, dtype: str, views: tuple[View, ...], settings: Settings) -> _native.Forward:
     """The plan for Q, K, V and O."""
-    if settings.dropout is not None:  # the seed is part of it, and does not come again
+    if not settings.come_again:
         return _native.Forward(device, dtype, views, settings)
     return _forward(device, dtype, views, settings)
 
@@ -53,7 +61,7 @@ def backward(
     device: int | None, dtype: str, views: tuple[View, ...], settings: Settings, gradients: tuple[View, ...]
 ) -> _native.Backward:
     """The plan for dO, dQ, dK and dV of the forward plan with the same arguments."""
-    if settings.dropout is not None:
+    if not settings.come_again:
         return _native.Backward(_native.Forward(device, dtype, views, settings), gradients)
     return _backward(device, dtype, views, settings, gradients)
 
@@ -72,14 +80,11 @@ def decode(
     return _native.Decode(device, dtype, views, causal, softmax_scale, max_pages, num_splits)
 
 
-def clear() -> None:
-    """Forgets all plans."""
-    for cache in (_forward, _backward, decode):
-        cache.cache_clear()
-
-
-def batched(shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
-    """The view with four axes; packed sequences are a batch of one."""
+def batched(shape: tuple[int, ...], strides: tuple[int, ...], by_heads: bool = False) -> View:
+    """The view as [B, S, H, D]; packed sequences are a batch of one, and `by_heads` is [B, H, S, D]."""
+    if by_heads:
+        (b, h, s, d), (of_b, of_h, of_s, of_d) = shape, strides
+        return (b, s, h, d), (of_b, of_s, of_h, of_d)
     if len(shape) == 4:
         return tuple(shape), tuple(strides)
     return (1, *shape), (shape[0] * strides[0], *strides)

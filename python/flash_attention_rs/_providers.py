@@ -51,17 +51,22 @@ class _Handle:
 def _install() -> _Handle:
     import torch
 
-    from . import _torch as ours  # defines the ops
+    from . import _passes
 
-    del ours
-    ops = torch.ops.flash_attention_rs
     library = torch.library.Library("aten", "IMPL", "CUDA")
+    unread: dict[Any, tuple[Any, ...]] = {}
 
-    def options(
-        query: Any, is_causal: bool, scale: Optional[float], dropout_p: float, rng: Any
-    ) -> tuple[Any, ...]:
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        return (None, None, None, rng, 0, 0, scale, is_causal, -1, -1, 0.0, dropout_p)
+    def options(rng: Any, scale: Optional[float], is_causal: bool, dropout_p: float) -> tuple[Any, ...]:
+        """Arguments of the passes behind their tensors."""
+        return (None, None, None, None, rng, 0, 0, scale, is_causal, -1, -1, 0.0, dropout_p)
+
+    def without_seed(query: Any) -> tuple[Any, ...]:
+        """Seed, offset and debug mask of calls without dropout, which nothing reads."""
+        # Made in inference mode they could not be saved for a backward pass later on.
+        with torch.inference_mode(False):
+            seed, offset = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
+            made = (seed, offset, query.new_empty(0))
+        return unread.setdefault((query.get_device(), query.dtype), made)
 
     def forward(
         query: Any,
@@ -75,23 +80,14 @@ def _install() -> _Handle:
     ) -> tuple[Any, ...]:
         if return_debug_mask:
             raise NotImplementedError("return_debug_mask: the library stores no weights")
-        rng = torch.randint(2**62, (2,)) if dropout_p > 0.0 else None
-        q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-        o, lse = ops.forward(q, k, v, *options(query, is_causal, scale, dropout_p, rng))
-        # A seed stays on the host, whose launches need it; without one these are never read.
-        seed = torch.empty((2,), dtype=torch.uint64, device=q.device) if rng is None else rng
-        offset = torch.empty((), dtype=torch.uint64, device=q.device)
-        return (
-            o.transpose(1, 2),
-            lse,
-            None,
-            None,
-            query.size(2),
-            key.size(2),
-            seed,
-            offset,
-            query.new_empty(0),
-        )
+        seed, offset, mask = unread.get((query.get_device(), query.dtype)) or without_seed(query)
+        rng = None
+        if dropout_p > 0.0:
+            # It stays on the host, whose launches need it.
+            seed = rng = torch.randint(2**62, (2,))
+        rest = options(rng, scale, is_causal, dropout_p)
+        o, lse = _passes.forward(query, key, value, *rest, by_heads=True)
+        return (o, lse, None, None, query.size(2), key.size(2), seed, offset, mask)
 
     def backward(
         grad_out: Any,
@@ -111,10 +107,9 @@ def _install() -> _Handle:
         *,
         scale: Optional[float] = None,
     ) -> tuple[Any, ...]:
-        rng = philox_seed if dropout_p > 0.0 else None
-        dout, q, k, v, o = (t.transpose(1, 2) for t in (grad_out, query, key, value, out))
-        rest = options(query, is_causal, scale, dropout_p, rng)
-        return tuple(t.transpose(1, 2) for t in ops.backward(dout, None, q, k, v, o, logsumexp, *rest))
+        rest = options(philox_seed if dropout_p > 0.0 else None, scale, is_causal, dropout_p)
+        tensors = (grad_out, None, query, key, value, out, logsumexp)
+        return _passes.backward(*tensors, *rest, by_heads=True)[:3]
 
     library.impl("_scaled_dot_product_flash_attention", forward, "CUDA")
     library.impl("_scaled_dot_product_flash_attention_backward", backward, "CUDA")
@@ -151,11 +146,9 @@ def _transformers_attention(
     s_aux: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, None]:
-    """[B, H, S, D] in, [B, S, H, D] out; a mask is [B, Sk], true where there is a token."""
+    """[B, H, S, D] in, [B, S, H, D] out; a mask is [B, Sk], true where there is a token, and s_aux sinks."""
     from ._functions import flash_attn_func, flash_attn_varlen_func
 
-    if s_aux is not None:
-        raise NotImplementedError("s_aux: sinks are not part of this package yet")
     causal = module.is_causal if is_causal is None else is_causal
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     window = (-1, -1)
@@ -167,6 +160,7 @@ def _transformers_attention(
         "causal": causal,
         "window_size": window,
         "softcap": softcap or 0.0,
+        "sinks": None if s_aux is None else s_aux.float(),
     }
     if attention_mask is not None:
         return _padded(q, k, v, attention_mask, options), None

@@ -19,6 +19,8 @@ use crate::settings::{View, layout, optional};
 #[pyclass(frozen, module = "flash_attention_rs._native")]
 pub(crate) struct Backward {
     plan: BackwardPlan,
+    /// How many there are.
+    sinks: usize,
     place: Place,
 }
 
@@ -32,7 +34,8 @@ impl Backward {
             let layouts = GradientLayouts { dout, dq, dk, dv };
             let problem = BackwardProblem::new(forward.plan.problem().clone(), layouts).map_err(raised)?;
             let place = Place::open(forward.device)?;
-            Ok(Self { plan: place.plan(&problem, &BackwardRequest::default())?, place })
+            let plan = place.plan(&problem, &BackwardRequest::default())?;
+            Ok(Self { plan, sinks: forward.sinks, place })
         })
     }
 
@@ -51,12 +54,12 @@ impl Backward {
         self.plan.reasons().to_vec()
     }
 
-    /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 9], gradients: [u64; 5], stream: usize) -> PyResult<()> {
+    /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 10], gradients: [u64; 6], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
-        let [dout, dq, dk, dv, dlse] = gradients;
-        let forward = addresses(at);
-        let addresses = BackwardAddresses { forward, dout, dq, dk, dv, dlse: optional(dlse), dsinks: None };
+        let [dout, dq, dk, dv, dlse, dsinks] = gradients;
+        let (dlse, dsinks) = (optional(dlse), optional(dsinks));
+        let addresses = BackwardAddresses { forward: addresses(at), dout, dq, dk, dv, dlse, dsinks };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`.
             unsafe { cuda.enqueue(&self.plan, &addresses, Stream::from_raw(stream as *mut _)) }
@@ -64,13 +67,14 @@ impl Backward {
         .map_err(raised)
     }
 
-    /// `at`: q, k, v, o, lse in host memory; `gradients`: dout, dq, dk, dv, dlse; 0 is no dlse.
+    /// `at`: q, k, v, o, lse in host memory; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none of the
+    /// last two.
     #[pyo3(signature = (at, gradients, cu_seqlens=None))]
     fn run(
         &self,
         py: Python<'_>,
         at: [usize; 5],
-        gradients: [usize; 5],
+        gradients: [usize; 6],
         cu_seqlens: Option<CuSeqlens>,
     ) -> PyResult<()> {
         py.detach(|| {
@@ -92,11 +96,12 @@ impl Backward {
 }
 
 impl Backward {
-    fn run_as<T: Element>(&self, plan: &BackwardPlan, at: [usize; 5], gradients: [usize; 5]) -> PyResult<()> {
+    fn run_as<T: Element>(&self, plan: &BackwardPlan, at: [usize; 5], gradients: [usize; 6]) -> PyResult<()> {
         let (problem, layouts) = (plan.problem().forward(), plan.problem().layouts());
         let (tensors, lse_len) = (problem.tensors(), problem.lse_len());
-        let ([q, k, v, o, lse], [dout, dq, dk, dv, dlse]) = (at, gradients);
-        // SAFETY: as in `Forward::run_as`; what Python's half has just allocated are dQ, dK and dV.
+        let ([q, k, v, o, lse], [dout, dq, dk, dv, dlse, dsinks]) = (at, gradients);
+        // SAFETY: as in `Forward::run_as`; what Python's half has just allocated are dQ, dK, dV and
+        // the gradient of sinks, as long as these.
         let (inputs, outputs) = unsafe {
             let inputs = BackwardInputs {
                 q: read::<T>("q", q, tensors.q.span())?,
@@ -111,7 +116,7 @@ impl Backward {
                 dq: write::<T>("dq", dq, layouts.dq.span())?,
                 dk: write::<T>("dk", dk, layouts.dk.span())?,
                 dv: write::<T>("dv", dv, layouts.dv.span())?,
-                dsinks: None,
+                dsinks: if dsinks == 0 { None } else { Some(write::<f32>("dsinks", dsinks, self.sinks)?) },
             };
             (inputs, outputs)
         };

@@ -19,6 +19,8 @@ pub(crate) type CuSeqlens = (Vec<u32>, Vec<u32>);
 pub(crate) struct Forward {
     pub(crate) device: Option<usize>,
     pub(crate) plan: Plan,
+    /// How many there are.
+    pub(crate) sinks: usize,
     place: Place,
 }
 
@@ -34,9 +36,10 @@ impl Forward {
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         py.detach(|| {
+            let sinks = settings.sinks();
             let problem = settings.problem(dtype, tensors(views))?;
             let place = Place::open(device)?;
-            Ok(Self { device, plan: place.plan(&problem, &Request::default())?, place })
+            Ok(Self { device, plan: place.plan(&problem, &Request::default())?, sinks, place })
         })
     }
 
@@ -55,8 +58,8 @@ impl Forward {
         self.plan.reasons().to_vec()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens_q, cu_seqlens_k; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 9], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
         let addresses = addresses(at);
         py.detach(|| {
@@ -109,8 +112,8 @@ impl Forward {
 }
 
 /// Addresses on a GPU in the order of [`Forward::enqueue`].
-pub(crate) fn addresses(at: [u64; 9]) -> Addresses {
-    let [q, k, v, o, lse, workspace, alibi_slopes, cu_seqlens_q, cu_seqlens_k] = at;
+pub(crate) fn addresses(at: [u64; 10]) -> Addresses {
+    let [q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k] = at;
     Addresses {
         q,
         k,
@@ -118,7 +121,7 @@ pub(crate) fn addresses(at: [u64; 9]) -> Addresses {
         o,
         lse: optional(lse),
         workspace,
-        per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: None },
+        per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         cu_seqlens: optional(cu_seqlens_q).zip(optional(cu_seqlens_k)),
     }
 }

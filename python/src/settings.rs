@@ -41,6 +41,9 @@ pub(crate) struct Settings {
     alibi_slopes: Option<Vec<f32>>,
     /// How many there are, on a GPU.
     alibi_len: Option<usize>,
+    /// As the slopes.
+    sinks: Option<Vec<f32>>,
+    sinks_len: Option<usize>,
     /// Probability, seed and offset.
     dropout: Option<(f32, u64, u32)>,
     /// Of a packed batch: sequences, and bounds of the rows of each in Q and in K.
@@ -48,6 +51,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// How many sinks there are.
+    pub(crate) fn sinks(&self) -> usize {
+        self.sinks.as_ref().map(Vec::len).or(self.sinks_len).unwrap_or(0)
+    }
+
     /// The validated problem.
     pub(crate) fn problem(self, dtype: DType, tensors: Tensors) -> PyResult<Problem> {
         let dropout = self.dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
@@ -57,7 +65,8 @@ impl Settings {
             window: self.window,
             softcap: self.softcap,
             alibi_slopes: self.alibi_slopes,
-            on_device: PerHead { alibi_slopes: self.alibi_len, sinks: None },
+            sinks: self.sinks,
+            on_device: PerHead { alibi_slopes: self.alibi_len, sinks: self.sinks_len },
             dropout,
             ..Options::default()
         };

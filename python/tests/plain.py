@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi=None):
+def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi=None, sinks=None):
     """O and lse of [B, S, H, D]."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     batch, rows, heads, dim = q.shape
@@ -28,9 +28,24 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
         most = np.maximum(scores.max(-1, keepdims=True), -1e300)
         weights = np.exp(scores - most)
         total = weights.sum(-1, keepdims=True)
+        if sinks is not None:
+            total = total + np.exp(np.asarray(sinks, np.float64)[..., None, None] - most)
         lse = (np.log(total) + most)[..., 0]
     o = np.einsum("bhij,bjhd->bihd", weights / np.where(total == 0, 1, total), v)
     return o, np.where(total[..., 0] == 0, -np.inf, lse)
+
+
+def rotated(x, angles, interleaved):
+    """x, [S, H, D], whose pairs of the first elements are turned as complex numbers; `angles`: [S, R / 2]."""
+    x = np.array(x, np.float64)
+    width = 2 * angles.shape[1]
+    if interleaved:
+        first, second = range(0, width, 2), range(1, width, 2)
+    else:
+        first, second = range(width // 2), range(width // 2, width)
+    turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)[:, None]
+    x[..., first], x[..., second] = turned.real, turned.imag
+    return x
 
 
 def tensors(shape, kv_heads=None, keys=None, dtype=np.float32, seed=0):

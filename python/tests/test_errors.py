@@ -27,6 +27,7 @@ Q, K, V = tensors((1, 10, 4, 8), 2)
         ((Q, K, V), {"softmax_scale": float("nan")}, "softmax_scale is NaN"),
         ((Q, K, V), {"dropout_p": 1.0}, "dropout_p is 1.0; 0 to below 1"),
         ((Q, K, V), {"alibi_slopes": [1.0, 2.0]}, "alibi_slopes has 2 elements; 4 "),
+        ((Q, K, V), {"sinks": [1.0, 2.0]}, "sinks has 2 elements; 4 "),
         (([[1.0]], K, V), {}, "q is a list; a tensor is needed"),
         (
             tuple(np.ones((1, 2, 1, 257), np.float32) for _ in range(3)),
@@ -73,7 +74,7 @@ def test_addresses_are_checked_as_far_as_they_can_be():
     with pytest.raises(ValueError, match="q: address 0x3 is no multiple of 4"):
         plan.run([3] * 5)
     with pytest.raises(ValueError, match="the plan is for the CPU"):
-        plan.enqueue([0] * 9, 0)
+        plan.enqueue([0] * 10, 0)
     with pytest.raises(ValueError, match="dtype is f64; one of f32, f16, bf16"):
         _native.Forward(None, "f64", (view,) * 4, _plans.Settings(False, 1.0, (None, None), 0.0))
 

@@ -80,7 +80,33 @@ def test_windows_take_the_forward_pass():
             r"cache_seqlens is \[-1, 3\]",
         ),
         ({"append": True}, ValueError, "k is given without cache_seqlens"),
-        ({"rotary_cos": 1}, NotImplementedError, "rotary_cos"),
+        ({"cache_leftpad": 1}, NotImplementedError, "cache_leftpad"),
+        ({"rotary_cos": np.ones((40, 4))}, ValueError, "rotary_cos is given without k"),
+        (
+            {"cache_seqlens": 3, "append": True, "rotary_cos": np.ones((40, 4))},
+            ValueError,
+            r"rotary_cos is of shape \(40, 4\) and rotary_sin None; both are \[rows, R / 2\]",
+        ),
+        (
+            {
+                "cache_seqlens": 3,
+                "append": True,
+                "rotary_cos": np.ones((40, 9)),
+                "rotary_sin": np.ones((40, 9)),
+            },
+            ValueError,
+            "rotary_cos: R is 18; the limit is head_dim = 16",
+        ),
+        (
+            {
+                "cache_seqlens": 3,
+                "append": True,
+                "rotary_cos": np.ones((39, 4)),
+                "rotary_sin": np.ones((39, 4)),
+            },
+            ValueError,
+            "rotary_cos has 39 rows; a sequence has room for 40 keys",
+        ),
         ({"cache_seqlens": np.array([1, 2], np.int32), "softcap": 1.0}, NotImplementedError, "softcap 1.0"),
     ],
 )

@@ -49,6 +49,20 @@ def test_alibi(shape):
     close(o, attention(q, k, v, alibi=slopes, causal=True)[0])
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 4)])
+def test_sinks(shape):
+    q, k, v = tensors((2, 40, 4, 16), 2, keys=50)
+    sinks = np.linspace(-1, 3, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    o, lse, _ = fa.flash_attn_func(q, k, v, causal=True, sinks=sinks, return_attn_probs=True)
+    want, want_lse = attention(q, k, v, causal=True, sinks=sinks)
+    close(o, want)
+    close(lse, want_lse)
+    if len(shape) == 1:
+        cu = np.array([0, 40], np.int32), np.array([0, 50], np.int32)
+        o = fa.flash_attn_varlen_func(q[0], k[0], v[0], *cu, 40, 50, causal=True, sinks=sinks)
+        close(o, want[0])
+
+
 def test_packed_sequences_may_be_empty():
     lens_q, lens_k = [5, 0, 33, 7], [9, 4, 33, 0]
     cu_q, cu_k = (np.cumsum([0, *lens]).astype(np.int32) for lens in (lens_q, lens_k))

@@ -1,6 +1,7 @@
 //! `cargo xtask test` and `cargo xtask ci`.
 
 use std::env;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use fa_ptx_builder::Workspace;
 
-use crate::comments;
+use crate::{comments, python};
 
 /// Unit, property and command-line tests, and every kernel in the simulator: what to run after a change.
 #[derive(Args)]
@@ -26,16 +27,20 @@ enum Step {
     FaBench(&'static [&'static str]),
     /// An example of the library, as `cargo build --workspace --examples` made it.
     Example(&'static str),
-    /// The width of comments.
-    Comments,
+    /// What this program does by itself, and how it reads.
+    Task(fn(&Path) -> Result<()>, &'static str),
 }
-use Step::{Cargo, Comments, Example, FaBench};
+use Step::{Cargo, Example, FaBench, Task};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-const CI: [Step; 16] = [
+/// The manifest of the Python package, a workspace of its own, and where that is built.
+const PYTHON: &str = "--manifest-path=python/Cargo.toml";
+const IN_PYTHON: &str = "--target-dir=target/python";
+
+const CI: [Step; 20] = [
     Cargo(&["fmt", "--all", "--check"]),
-    Comments,
+    Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
@@ -52,6 +57,10 @@ const CI: [Step; 16] = [
     // A bounded share of random problems, the same ones each time.
     FaBench(&["fuzz", "--backend", "cpu", "--runs", "2000", "--seed", "1"]),
     FaBench(&["fuzz", "--backend", "sim", "--runs", "300", "--seed", "1"]),
+    Cargo(&["fmt", PYTHON, "--check"]),
+    Cargo(&["clippy", PYTHON, "--locked", IN_PYTHON, "--", "-D", "warnings"]),
+    Cargo(&["build", PYTHON, "--locked", IN_PYTHON]),
+    Task(python::check, "the Python package"),
     Cargo(&["xtask", "bench", "tune", "--check"]),
     Cargo(&["xtask", "kernels", "--check", "--install"]),
 ];
@@ -72,19 +81,13 @@ impl Ci {
 fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
     let start = Instant::now();
     for step in steps {
-        let start = Instant::now();
-        let Some((mut command, text)) = step.command()? else {
-            println!("== the width of comments");
-            comments::check(workspace.root())?;
-            continue;
-        };
+        let (start, text) = (Instant::now(), step.text());
         println!("== {text}");
-        let status = command.current_dir(workspace.root()).env("RUSTDOCFLAGS", "-D warnings").status();
-        let status = status.with_context(|| format!("cannot run `{text}`"))?;
+        let status = step.run(workspace.root())?;
         let seconds = start.elapsed().as_secs_f64();
-        if !status.success() {
+        if status != Some(0) {
             println!("== {text}: failed after {seconds:.1} s");
-            return Ok(code(status.code()));
+            return Ok(code(status));
         }
         println!("== {text}: passed in {seconds:.1} s");
     }
@@ -93,23 +96,33 @@ fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
 }
 
 impl Step {
-    /// The command, and how it reads; `None` of what is no program.
-    fn command(&self) -> Result<Option<(Command, String)>> {
+    /// How it reads.
+    fn text(&self) -> String {
+        let (name, arguments) = match self {
+            Cargo(arguments) => ("cargo", *arguments),
+            FaBench(arguments) => ("fa-bench", *arguments),
+            Example(name) | Task(_, name) => (*name, &[][..]),
+        };
+        [&[name], arguments].concat().join(" ")
+    }
+
+    /// Runs it in the workspace, and gives its exit code; none where a signal ended it.
+    fn run(&self, root: &Path) -> Result<Option<i32>> {
         let beside = |name: &str| {
             let this = env::current_exe().context("this program does not know where it is")?;
-            anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)))
+            anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)).into_os_string())
         };
-        let (program, name, arguments) = match self {
-            Self::Cargo(arguments) => {
-                (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), "cargo", *arguments)
-            }
-            Self::FaBench(arguments) => (beside("fa-bench")?.into_os_string(), "fa-bench", *arguments),
-            Self::Example(name) => (beside(&format!("examples/{name}"))?.into_os_string(), *name, &[][..]),
-            Self::Comments => return Ok(None),
+        let (program, arguments) = match self {
+            Cargo(arguments) => (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), *arguments),
+            FaBench(arguments) => (beside("fa-bench")?, *arguments),
+            Example(name) => (beside(&format!("examples/{name}"))?, &[][..]),
+            Task(task, _) => return task(root).map(|()| Some(0)),
         };
         let mut command = Command::new(program);
-        command.args(arguments);
-        Ok(Some((command, [&[name], arguments].concat().join(" "))))
+        command.args(arguments).current_dir(root).env("RUSTDOCFLAGS", "-D warnings");
+        // The Python package builds for the stable ABI of no Python in particular: there may be none.
+        command.env("PYO3_NO_PYTHON", "1");
+        Ok(command.status().with_context(|| format!("cannot run `{}`", self.text()))?.code())
     }
 }
 

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, bail};
 /// Columns of a line of comment at most, as `max_width` in rustfmt.toml has it for code.
 const COLUMNS: usize = 110;
 
-/// Refuses comments of the workspace's Rust sources and manifests that are wider than [`COLUMNS`], and prints
+/// Refuses comments of the workspaces' Rust sources and manifests that are wider than [`COLUMNS`], and prints
 /// a line for each.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut wide = Vec::new();
-    for place in ["Cargo.toml", "crates", "xtask"] {
+    for place in ["Cargo.toml", "crates", "xtask", "python/Cargo.toml", "python/src"] {
         visit(&root.join(place), &mut |path, mark, text| {
             let shown = path.strip_prefix(root).unwrap_or(path).display();
             wide.extend(

@@ -9,6 +9,7 @@ mod ci;
 mod comments;
 mod kernels;
 mod mutants;
+mod python;
 mod report;
 mod toolchain;
 

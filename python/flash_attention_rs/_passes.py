@@ -1,0 +1,243 @@
+"""The passes on torch tensors, which the ops and the calls beside PyTorch's dispatcher share."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, empty_like
+
+from . import _checks, _launch, _plans
+from ._launch import Kept, Plan, address, enqueue, gradient_like, index_of, on_host, place, rows_of, view
+from ._plans import Settings
+
+_forwards, _backwards, _decodes = Kept(), Kept(), Kept()
+
+#: Addresses of slopes, sinks and offsets of a call without them.
+_NO_LISTS = (0, 0, 0, 0)
+
+
+def _settings(
+    q: Tensor, scale: Optional[float], causal: bool, left: int, right: int, softcap: float, lists: Any
+) -> Settings:
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    window = (_checks.no_limit(left), _checks.no_limit(right))
+    return Settings(bool(causal), scale, window, float(softcap), *(lists or ()))
+
+
+def _plan_forward(q: Tensor, k: Tensor, v: Tensor, axes: int, settings: Settings, by_heads: bool) -> Plan:
+    dtype = _checks.qkv(q, k, v, axes, _launch.name_of)
+    _launch.check_place(q, k, v)
+    plan = Plan(q, v.shape[-1], by_heads)
+    if 0 in plan.o[0] or k.numel() == 0:
+        _checks.shapes(q, k, v)
+        return plan
+    views = (*(view(t, by_heads) for t in (q, k, v)), _plans.batched(*plan.o, by_heads))
+    plan.take(_plans.forward(place(q), dtype, views, settings), (q, k, v))
+    return plan
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alibi: Optional[Tensor],
+    sinks: Optional[Tensor],
+    cu_q: Optional[Tensor],
+    cu_k: Optional[Tensor],
+    rng: Optional[Tensor],
+    max_q: int,
+    max_k: int,
+    scale: Optional[float],
+    causal: bool,
+    left: int,
+    right: int,
+    softcap: float,
+    dropout_p: float,
+    needs_lse: bool = True,
+    *,
+    by_heads: bool = False,
+) -> tuple[Tensor, Optional[Tensor]]:
+    """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D]."""
+    lists, behind = None, _NO_LISTS
+    if not (alibi is None and sinks is None and cu_q is None and rng is None):
+        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
+        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+    index = index_of(q)
+    # One tuple: it is made and looked up in each call.
+    key = (
+        *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
+        *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
+        *(scale, causal, left, right, softcap, lists, by_heads),
+    )
+    plan = _forwards.get(key)
+    if plan is None:
+        settings = _settings(q, scale, causal, left, right, softcap, lists)
+        plan = _plan_forward(q, k, v, 4 if cu_q is None else 3, settings, by_heads)
+        if settings.come_again:
+            _forwards.keep(key, plan)
+    o, lse = plan.outputs(q, needs_lse)
+    if plan.native is None:
+        return o, lse
+    if plan.copies:
+        q, k, v = rows_of(q), rows_of(k), rows_of(v)
+    at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0 if lse is None else lse.data_ptr())
+    if index < 0:
+        plan.native.run(at, on_host(cu_q, cu_k))
+    else:
+        workspace = plan.workspace(q) if plan.workspace_bytes else None
+        enqueue(plan.native, index, (*at, address(workspace), *behind))
+    return o, lse
+
+
+def _plan_backward(
+    tensors: tuple[Tensor, ...], axes: int, settings: Settings, by_heads: bool, dlse: Optional[Tensor]
+) -> Plan:
+    q, k, v, o, dout, lse = tensors
+    dtype = _checks.qkv(q, k, v, axes, _launch.name_of)
+    _launch.check_place(*tensors, dlse)
+    plan = Plan(q, v.shape[-1], by_heads)
+    if o.numel() == 0 or k.numel() == 0:
+        return plan
+    for name, t in (("o", o), ("dout", dout)):
+        if t.dtype != q.dtype:
+            raise ValueError(f"{name} holds {t.dtype}, but q holds {q.dtype}")
+    for name, rows in (("lse", lse), ("dlse", dlse)):
+        if rows is not None and (rows.dtype != torch.float32 or tuple(rows.shape) != plan.lse):
+            raise ValueError(f"{name}: {rows.dtype} {tuple(rows.shape)}; torch.float32 {plan.lse} is needed")
+    views = tuple(view(t, by_heads) for t in (q, k, v, o))
+    gradients = (dout, *(gradient_like(_launch.without_memory(t)) for t in (q, k, v)))
+    gradient_views = tuple(view(t, by_heads) for t in gradients)
+    plan.take(_plans.backward(place(q), dtype, views, settings, gradient_views), tensors[:5])
+    return plan
+
+
+def backward(
+    dout: Tensor,
+    dlse: Optional[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    alibi: Optional[Tensor],
+    sinks: Optional[Tensor],
+    cu_q: Optional[Tensor],
+    cu_k: Optional[Tensor],
+    rng: Optional[Tensor],
+    max_q: int,
+    max_k: int,
+    scale: Optional[float],
+    causal: bool,
+    left: int,
+    right: int,
+    softcap: float,
+    dropout_p: float,
+    *,
+    by_heads: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+    """dQ, dK, dV and the gradient of sinks, where there are some."""
+    lists, behind = None, _NO_LISTS
+    if not (alibi is None and sinks is None and cu_q is None and rng is None):
+        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
+        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+    index = index_of(q)
+    key = (
+        *(index, index_of(k), index_of(v), index_of(o), index_of(dout), index_of(lse)),
+        *(q.dtype, k.dtype, v.dtype, o.dtype, dout.dtype, lse.dtype),
+        *(q.shape, k.shape, v.shape, o.shape, dout.shape, lse.shape),
+        *(q.stride(), k.stride(), v.stride(), o.stride(), dout.stride()),
+        *(scale, causal, left, right, softcap, lists, by_heads),
+        None if dlse is None else (index_of(dlse), dlse.dtype, dlse.shape),
+    )
+    plan = _backwards.get(key)
+    if plan is None:
+        settings = _settings(q, scale, causal, left, right, softcap, lists)
+        axes = 4 if cu_q is None else 3
+        plan = _plan_backward((q, k, v, o, dout, lse), axes, settings, by_heads, dlse)
+        if settings.come_again:
+            _backwards.keep(key, plan)
+    dq, dk, dv = gradient_like(q), gradient_like(k), gradient_like(v)
+    dsinks = None if sinks is None else empty_like(sinks)
+    if plan.native is None or cu_q is not None:  # rows of no sequence are not written
+        dq.zero_(), dk.zero_(), dv.zero_()
+    if plan.native is None:
+        return dq, dk, dv, None if dsinks is None else dsinks.zero_()
+    if plan.copies:
+        q, k, v, o, dout = rows_of(q), rows_of(k), rows_of(v), rows_of(o), rows_of(dout)
+    lse = lse.contiguous()
+    dlse = None if dlse is None else dlse.contiguous()
+    at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+    written = (dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), address(dlse), address(dsinks))
+    if index < 0:
+        plan.native.run(at, written, on_host(cu_q, cu_k))
+    else:
+        workspace = plan.workspace(q) if plan.workspace_bytes else None
+        enqueue(plan.native, index, (*at, address(workspace), *behind), written)
+    return dq, dk, dv, dsinks
+
+
+def _plan_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seqused: Optional[Tensor],
+    page_table: Optional[Tensor],
+    settings: tuple[bool, float, Optional[int], int],
+) -> Plan:
+    dtype = _checks.qkv(q, k, v, 4, _launch.name_of)
+    _launch.check_place(q, k, v, seqused, page_table)
+    plan = Plan(q, v.shape[-1])
+    if 0 in plan.o[0] or k.numel() == 0:
+        return plan
+    causal, scale, pages, num_splits = settings
+    views = (view(q), view(k), view(v), _plans.batched(*plan.o))
+    splits = num_splits if num_splits > 0 and place(q) is not None else None
+    plan.take(_plans.decode(place(q), dtype, views, causal, scale, pages, splits), (q, k, v))
+    return plan
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seqused: Optional[Tensor],
+    page_table: Optional[Tensor],
+    scale: float,
+    causal: bool,
+    num_splits: int,
+    needs_lse: bool = True,
+) -> tuple[Tensor, Optional[Tensor]]:
+    """O and lse of few queries against a cache."""
+    batch, pages = q.shape[0], None
+    if seqused is not None:
+        _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
+    if page_table is not None:
+        pages = page_table.shape[-1]
+        shape, is_contiguous = (batch, pages), page_table.is_contiguous()
+        _checks.int32_list("block_table", page_table, shape, torch.int32, is_contiguous)
+    index = index_of(q)
+    key = (
+        *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
+        *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
+        *(scale, causal, num_splits, pages),
+        None if seqused is None else index_of(seqused),
+        None if page_table is None else index_of(page_table),
+    )
+    plan = _decodes.get(key)
+    if plan is None:
+        plan = _plan_decode(q, k, v, seqused, page_table, (causal, scale, pages, num_splits))
+        _decodes.keep(key, plan)
+    o, lse = plan.outputs(q, needs_lse)
+    if plan.native is None:
+        return o, lse
+    if plan.copies:
+        q, k, v = rows_of(q), rows_of(k), rows_of(v)
+    at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0 if lse is None else lse.data_ptr())
+    lists = (address(seqused), address(page_table))
+    if index < 0:
+        plan.native.run((*at, *lists))
+    else:
+        workspace = plan.workspace(q) if plan.workspace_bytes else None
+        enqueue(plan.native, index, (*at, address(workspace), *lists))
+    return o, lse

@@ -1,0 +1,174 @@
+"""Which calls go past PyTorch's dispatcher, and that those which may not go through the ops."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import flash_attention_rs as fa  # noqa: E402
+from flash_attention_rs import _ops, _passes, _torch  # noqa: E402
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DTYPE = torch.bfloat16
+
+
+@pytest.fixture(params=DEVICES)
+def inputs(request):
+    torch.manual_seed(0)
+    return [torch.randn(2, 20, 4, 16, device=request.param, requires_grad=True) for _ in range(3)]
+
+
+class Seen(TorchDispatchMode):
+    """The ops of this package that the dispatcher is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function.namespace == "flash_attention_rs":
+            self.names.append(function.__name__.removesuffix(".default"))
+        return function(*arguments, **(options or {}))
+
+
+def with_gradients(inputs, **options):
+    o, lse, _ = fa.flash_attn_func(*inputs, causal=True, return_attn_probs=True, **options)
+    return [o, lse, *torch.autograd.grad(o.square().sum() + lse.sum(), inputs)]
+
+
+def test_both_ways_give_the_same_bits(inputs, monkeypatch):
+    assert _ops.is_eager(*inputs)
+    direct = with_gradients(inputs)
+    with Seen() as seen:
+        through_ops = with_gradients(inputs)
+    assert seen.names == ["forward", "backward"]
+    assert all(map(torch.equal, direct, through_ops))
+    with torch.no_grad():
+        assert torch.equal(fa.flash_attn_func(*inputs, causal=True), direct[0])
+    # Nothing of the direct way is the op.
+    monkeypatch.setattr(torch.ops, "flash_attention_rs", None)
+    assert all(map(torch.equal, direct, with_gradients(inputs)))
+
+
+def test_decode_goes_both_ways(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    direct = fa.flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=12)
+    with Seen() as seen:
+        assert torch.equal(fa.flash_attn_with_kvcache(q[:, :1], k, v, cache_seqlens=12), direct)
+    assert seen.names == ["decode"]
+
+
+def test_what_is_not_plain_goes_through_ops(inputs):
+    class Other(torch.Tensor):
+        pass
+
+    assert not _ops.is_eager(inputs[0].as_subclass(Other), *inputs[1:])
+    assert not _ops.is_eager(*(t.to("meta") for t in inputs))
+    assert _ops.is_eager(*map(torch.nn.Parameter, inputs))
+    with torch.autograd.forward_ad.dual_level():
+        assert not _ops.is_eager(*inputs)
+    seen = []
+    torch.func.grad(lambda q: seen.append(_ops.is_eager(q)) or q.sum())(inputs[0])
+    torch.jit.trace(lambda q: seen.append(_ops.is_eager(q)) or q.sum(), inputs[0], check_trace=False)
+    assert seen == [False, False]
+    assert fa.flash_attn_func(*(t.to("meta") for t in inputs)).shape == inputs[0].shape
+
+
+def test_a_gradient_of_the_gradient_is_refused(inputs):
+    (dq,) = torch.autograd.grad(fa.flash_attn_func(*inputs).sum(), inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="the backward pass of attention has no gradient"):
+        torch.autograd.grad(dq.sum(), inputs)
+
+
+def test_one_input_may_need_a_gradient(inputs):
+    q, k, v = inputs
+    o = fa.flash_attn_func(q.detach(), k, v.detach())
+    (dk,) = torch.autograd.grad(o.sum(), [k])
+    torch.testing.assert_close(dk, torch.autograd.grad(fa.flash_attn_func(*inputs).sum(), [k])[0])
+    with torch.inference_mode():
+        assert not fa.flash_attn_func(*inputs).requires_grad
+
+
+def test_checkpoints(inputs):
+    from torch.utils.checkpoint import checkpoint
+
+    def loss(attention):
+        return torch.autograd.grad(attention(*inputs).square().sum(), inputs)
+
+    kept = loss(lambda *t: checkpoint(fa.flash_attn_func, *t, use_reentrant=False))
+    assert all(map(torch.equal, kept, loss(fa.flash_attn_func)))
+
+
+def test_plans_are_found_again_and_forgotten(inputs, monkeypatch):
+    from flash_attention_rs import _launch, _plans
+
+    kept = _launch.Kept()
+    monkeypatch.setattr(_passes, "_forwards", kept)
+    monkeypatch.setattr(_plans, "KEPT", 2)
+    for rows in (5, 5, 6, 7):
+        fa.flash_attn_func(*(t[:, :rows] for t in inputs))
+    assert sorted(key[6][1] for key in kept) == [6, 7]
+    # A seed, and sinks that are trained, do not come again.
+    sinks = torch.zeros(4, device=inputs[0].device)
+    fa.flash_attn_func(*inputs, dropout_p=0.5)
+    fa.flash_attn_func(*inputs, sinks=sinks)
+    assert all(key[6][1] < 20 for key in kept) or inputs[0].is_cuda
+
+
+def test_threads_share_plans(inputs):
+    tensors = [t.detach() for t in inputs]
+    rows = range(1, 20)
+    want = {n: fa.flash_attn_func(*(t[:, :n] for t in tensors)) for n in rows}
+    for kept in (_passes._forwards, _passes._backwards):
+        kept.clear()
+    wrong = []
+
+    def work():
+        for n in rows:
+            if not torch.equal(fa.flash_attn_func(*(t[:, :n] for t in tensors)), want[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast(inputs, compiled):
+    kind = inputs[0].device.type
+    attention = fa.flash_attn_func
+    if compiled:
+        attention = torch.compile(attention, backend="aot_eager", fullgraph=True)
+    with torch.autocast(kind, dtype=DTYPE):
+        o = attention(*inputs, causal=True)
+        q, k, v = (t.transpose(1, 2) for t in inputs)
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert o.dtype == theirs.dtype == DTYPE
+    assert torch.equal(o, fa.flash_attn_func(*(t.to(DTYPE) for t in inputs), causal=True))
+    gradients = torch.autograd.grad(o.float().square().sum(), inputs)
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+    for a, b in zip(gradients, torch.autograd.grad(theirs.float().square().sum(), inputs)):
+        torch.testing.assert_close(a, b, atol=5e-2, rtol=5e-2)
+
+
+def test_autocast_takes_tensors_of_different_types(inputs):
+    q, k, v = inputs
+    with torch.autocast(q.device.type, dtype=DTYPE):
+        assert fa.flash_attn_func(q, k.half(), v.to(DTYPE)).dtype == DTYPE
+        assert fa.flash_attn_func(*(t.to("meta") for t in (q, k, v))).is_meta
+        with pytest.raises(ValueError, match="dtype is torch.float64"):
+            fa.flash_attn_func(q.double(), k.double(), v.double())
+    with pytest.raises(ValueError, match="k holds torch.float16"):
+        fa.flash_attn_func(q, k.half(), v)
+
+
+def test_lists_are_tensors(inputs):
+    for name in ("alibi_slopes", "sinks"):
+        with pytest.raises(ValueError, match=f"{name} is a list, but q is a torch.Tensor"):
+            _torch.attention(*inputs, **{name: [0.0] * 4})
