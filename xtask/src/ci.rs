@@ -21,6 +21,8 @@ pub(crate) struct Ci {}
 /// A program and its arguments.
 enum Step {
     Cargo(&'static [&'static str]),
+    /// Clippy of the library with these features alone.
+    Features(&'static str),
     /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again,
     /// with the features of that one package.
     FaBench(&'static [&'static str]),
@@ -29,16 +31,20 @@ enum Step {
     /// The width of comments.
     Comments,
 }
-use Step::{Cargo, Comments, Example, FaBench};
+use Step::{Cargo, Comments, Example, FaBench, Features};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-const CI: [Step; 16] = [
+const CI: [Step; 19] = [
     Cargo(&["fmt", "--all", "--check"]),
     Comments,
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
+    // Plans alone, and each backend without the other.
+    Features(""),
+    Features("cuda,forward"),
+    Features("cpu"),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
     Cargo(&["build", "--workspace", "--examples"]),
@@ -99,17 +105,23 @@ impl Step {
             let this = env::current_exe().context("this program does not know where it is")?;
             anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)))
         };
+        let cargo = || env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let of_library = |features| {
+            let library = ["clippy", "-p", "flash-attention", "--no-default-features"];
+            [&library[..], &["--features", features, "--", "-D", "warnings"]].concat()
+        };
         let (program, name, arguments) = match self {
-            Self::Cargo(arguments) => {
-                (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), "cargo", *arguments)
+            Self::Cargo(arguments) => (cargo(), "cargo", arguments.to_vec()),
+            Self::Features(features) => (cargo(), "cargo", of_library(*features)),
+            Self::FaBench(arguments) => {
+                (beside("fa-bench")?.into_os_string(), "fa-bench", arguments.to_vec())
             }
-            Self::FaBench(arguments) => (beside("fa-bench")?.into_os_string(), "fa-bench", *arguments),
-            Self::Example(name) => (beside(&format!("examples/{name}"))?.into_os_string(), *name, &[][..]),
+            Self::Example(name) => (beside(&format!("examples/{name}"))?.into_os_string(), *name, Vec::new()),
             Self::Comments => return Ok(None),
         };
         let mut command = Command::new(program);
-        command.args(arguments);
-        Ok(Some((command, [&[name], arguments].concat().join(" "))))
+        command.args(&arguments);
+        Ok(Some((command, [&[name], &arguments[..]].concat().join(" "))))
     }
 }
 

@@ -534,6 +534,14 @@ pub enum Error {
         /// What does not hold.
         reason: String,
     },
+    /// The kernels of an operation were left out of the build.
+    #[error("{entry}: this program was built without it; flash-attention's feature `{features}` has it")]
+    KernelLeftOut {
+        /// The PTX entry.
+        entry: String,
+        /// The features that ship it, each by itself.
+        features: String,
+    },
     /// The backend was left out of the build.
     #[error(
         "backend {backend}: this program was built without it; flash-attention's feature `{backend}` has it"
@@ -568,6 +576,7 @@ impl Error {
                 | Self::Cuda { .. }
                 | Self::Jit { .. }
                 | Self::Shipped { .. }
+                | Self::KernelLeftOut { .. }
                 | Self::NotBuilt { .. }
                 | Self::NoBackend
                 | Self::Simulator { .. }

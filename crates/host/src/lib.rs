@@ -34,6 +34,7 @@
 //! | `cuda` (default) | NVIDIA GPUs: [`cuda`], [`shipped`] |
 //! | `cpu` (default) | all cores: [`cpu`] |
 //! | `sim` | runs of [`sim`], whose code takes a compiler minutes |
+//! | `forward`, `backward`, `decode`, `gemm` (default) | the kernels of these that `cuda` ships |
 //! | `testing` | what judges and times the kernels: f64 references, error bounds, poisoned outputs, device clocks |
 //!
 //! Without any of them problems are validated and planned, for a [`Device`] whose fields are known; a backend
