@@ -9,6 +9,7 @@ mod ci;
 mod comments;
 mod kernels;
 mod mutants;
+mod release;
 mod report;
 mod toolchain;
 
@@ -34,6 +35,7 @@ enum Task {
     Mutants(mutants::Mutants),
     Bench(bench::Bench),
     Report(report::Report),
+    Release(release::Release),
     Test(ci::Test),
     Ci(ci::Ci),
 }
@@ -59,6 +61,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             }
         }),
         Task::Report(task) => task.run().map(|()| ExitCode::SUCCESS),
+        Task::Release(task) => task.run(&workspace),
         Task::Test(task) => task.run(&workspace),
         Task::Mutants(task) => task.run(&workspace),
         Task::Ci(task) => task.run(&workspace),
