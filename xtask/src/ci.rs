@@ -22,6 +22,8 @@ pub(crate) struct Ci {}
 /// A program and its arguments.
 enum Step {
     Cargo(&'static [&'static str]),
+    /// Clippy of the library with these features alone.
+    Features(&'static str),
     /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again,
     /// with the features of that one package.
     FaBench(&'static [&'static str]),
@@ -30,7 +32,7 @@ enum Step {
     /// What this program does by itself, and how it reads.
     Task(fn(&Path) -> Result<()>, &'static str),
 }
-use Step::{Cargo, Example, FaBench, Task};
+use Step::{Cargo, Example, FaBench, Features, Task};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
@@ -38,12 +40,16 @@ const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 const PYTHON: &str = "--manifest-path=python/Cargo.toml";
 const IN_PYTHON: &str = "--target-dir=target/python";
 
-const CI: [Step; 20] = [
+const CI: [Step; 23] = [
     Cargo(&["fmt", "--all", "--check"]),
     Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
+    // Plans alone, and each backend without the other.
+    Features(""),
+    Features("cuda,forward"),
+    Features("cpu"),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
     Cargo(&["build", "--workspace", "--examples"]),
@@ -95,15 +101,22 @@ fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The arguments that lint the library with these features alone.
+fn of_library(features: &'static str) -> Vec<&'static str> {
+    let library = ["clippy", "-p", "flash-attention", "--no-default-features"];
+    [&library[..], &["--features", features, "--", "-D", "warnings"]].concat()
+}
+
 impl Step {
     /// How it reads.
     fn text(&self) -> String {
         let (name, arguments) = match self {
-            Cargo(arguments) => ("cargo", *arguments),
-            FaBench(arguments) => ("fa-bench", *arguments),
-            Example(name) | Task(_, name) => (*name, &[][..]),
+            Cargo(arguments) => ("cargo", arguments.to_vec()),
+            Features(features) => ("cargo", of_library(features)),
+            FaBench(arguments) => ("fa-bench", arguments.to_vec()),
+            Example(name) | Task(_, name) => (*name, Vec::new()),
         };
-        [&[name], arguments].concat().join(" ")
+        [&[name], &arguments[..]].concat().join(" ")
     }
 
     /// Runs it in the workspace, and gives its exit code; none where a signal ended it.
@@ -112,10 +125,12 @@ impl Step {
             let this = env::current_exe().context("this program does not know where it is")?;
             anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)).into_os_string())
         };
+        let cargo = || env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let (program, arguments) = match self {
-            Cargo(arguments) => (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), *arguments),
-            FaBench(arguments) => (beside("fa-bench")?, *arguments),
-            Example(name) => (beside(&format!("examples/{name}"))?, &[][..]),
+            Cargo(arguments) => (cargo(), arguments.to_vec()),
+            Features(features) => (cargo(), of_library(features)),
+            FaBench(arguments) => (beside("fa-bench")?, arguments.to_vec()),
+            Example(name) => (beside(&format!("examples/{name}"))?, Vec::new()),
             Task(task, _) => return task(root).map(|()| Some(0)),
         };
         let mut command = Command::new(program);

@@ -10,6 +10,7 @@ mod comments;
 mod kernels;
 mod mutants;
 mod python;
+mod release;
 mod report;
 mod toolchain;
 
@@ -35,6 +36,7 @@ enum Task {
     Mutants(mutants::Mutants),
     Bench(bench::Bench),
     Report(report::Report),
+    Release(release::Release),
     Test(ci::Test),
     Ci(ci::Ci),
 }
@@ -60,6 +62,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             }
         }),
         Task::Report(task) => task.run().map(|()| ExitCode::SUCCESS),
+        Task::Release(task) => task.run(&workspace),
         Task::Test(task) => task.run(&workspace),
         Task::Mutants(task) => task.run(&workspace),
         Task::Ci(task) => task.run(&workspace),

@@ -150,3 +150,32 @@ fn a_report_leaves_out_what_it_cannot_read() {
     write("plots", "a file where the folder of plots should be");
     fails(&format!("report {place}"), 1, &format!("error: {place}/plots: cannot be made: "));
 }
+
+#[test]
+fn a_release_is_published_by_hand() {
+    fails("release", 2, "error: --dry-run is missing: a release is published by hand\n\ngit tag v");
+    fails("release", 2, "\ncargo publish -p fa-sim -p fa-kernels -p flash-attention\n");
+    fails("release --dry-run --write-api", 2, "cannot be used with");
+}
+
+#[test]
+fn a_default_build_of_the_library_has_no_simulator() {
+    let tree = |features: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "-p", "flash-attention", "-e", "normal", "--prefix", "none"]).args(features);
+        String::from_utf8(cargo.output().unwrap().stdout).unwrap()
+    };
+    let has = |tree: &str, name: &str| tree.lines().any(|line| line.split(' ').next() == Some(name));
+    let (default, simulated) = (tree(&[]), tree(&["--features", "sim"]));
+    assert!(
+        has(&default, "fa-kernels") && has(&default, "rayon") && has(&default, "libloading"),
+        "{default}"
+    );
+    let alone = tree(&["--no-default-features"]);
+    for name in ["fa-sim", "corosensei"] {
+        assert!(!has(&default, name) && has(&simulated, name), "{name}");
+    }
+    for name in ["rayon", "matrixmultiply", "libloading", "ruzstd", "serde_json"] {
+        assert!(has(&default, name) && !has(&alone, name), "{name}");
+    }
+}

@@ -88,8 +88,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         folder.display()
     ))?;
     if !can_count && args.only.is_empty() {
-        screen
-            .line("traffic is left out: it counts in the simulator, which the feature `simulator` builds")?;
+        screen.line("traffic is left out: it counts in the simulator, which the feature `sim` builds")?;
     }
     drop(session);
     let (start, mut failed) = (Instant::now(), Vec::new());

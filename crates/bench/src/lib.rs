@@ -4,6 +4,11 @@
 //! `fa-bench`; the sweep is `cargo xtask bench sweep`, which brings the device build.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+/// The code of README.md is compiled, and run, as its readers would.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod all;
 mod args;
 mod check;

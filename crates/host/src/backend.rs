@@ -1,10 +1,9 @@
 //! One way in for all operations and all backends.
 
-use fa_kernels::entries::HAS_NATIVE;
-
+#[cfg(feature = "cuda")]
 use crate::cuda::{Cuda, Resident};
 use crate::sim::Sim;
-use crate::{BackendKind, Device, Element, Error, Operation, Plan, Prepared, Result, cpu};
+use crate::{BackendKind, Device, Element, Error, Operation, Plan, Prepared, Result};
 
 /// Where operations run, opened and ready.
 pub struct Backend {
@@ -13,12 +12,14 @@ pub struct Backend {
 }
 
 enum Driver {
+    #[cfg(feature = "cuda")]
     Cuda(Cuda),
     Host(Host),
 }
 
 /// A backend that reads and writes host memory.
 pub(crate) enum Host {
+    #[cfg(feature = "cpu")]
     Cpu(Device),
     Sim(Sim),
 }
@@ -27,38 +28,64 @@ impl Backend {
     /// Opens the backend asked for, or without one a CUDA device if there is a usable one, else the CPU.
     ///
     /// # Errors
-    /// When the backend asked for cannot be used.
+    /// When the backend asked for cannot be used, or was left out of the build.
     pub fn open(kind: Option<BackendKind>) -> Result<Self> {
+        let asked = || "asked for".to_owned();
         match kind {
-            Some(BackendKind::Cuda) => Ok(Self::cuda(Cuda::new(0)?)),
-            Some(BackendKind::Cpu) => Ok(Self::cpu("asked for".to_owned())),
-            Some(BackendKind::Sim) if !HAS_NATIVE => Err(Error::NoSimulator),
-            Some(BackendKind::Sim) => Ok(Self::simulator(0)),
-            None => Ok(match Cuda::new(0) {
-                Ok(cuda) => {
-                    Self { driver: Driver::Cuda(cuda), reason: "a usable CUDA device is there".to_owned() }
-                }
-                Err(error) => Self::cpu(error.to_string()),
-            }),
+            None => Self::open_best(),
+            Some(BackendKind::Cuda) => Self::open_cuda(asked()),
+            Some(BackendKind::Cpu) => Self::open_cpu(asked()),
+            Some(BackendKind::Sim) => BackendKind::Sim.check_built().map(|()| Self::simulator(0)),
         }
     }
 
+    /// A GPU if there is a usable one, else the CPU.
+    fn open_best() -> Result<Self> {
+        let no_gpu = match Self::open_cuda("a usable CUDA device is there".to_owned()) {
+            Ok(cuda) => return Ok(cuda),
+            Err(error) => error,
+        };
+        match (BackendKind::Cpu.is_built(), BackendKind::Cuda.is_built()) {
+            (true, _) => Self::open_cpu(no_gpu.to_string()),
+            (false, true) => Err(no_gpu),
+            (false, false) => Err(Error::NoBackend),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn open_cuda(reason: String) -> Result<Self> {
+        Ok(Self { driver: Driver::Cuda(Cuda::new(0)?), reason })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn open_cuda(_: String) -> Result<Self> {
+        Err(Error::NotBuilt { backend: BackendKind::Cuda })
+    }
+
+    #[cfg(feature = "cpu")]
+    fn open_cpu(reason: String) -> Result<Self> {
+        Ok(Self { driver: Driver::Host(Host::Cpu(crate::cpu::backend::device())), reason })
+    }
+
+    #[cfg(not(feature = "cpu"))]
+    fn open_cpu(_: String) -> Result<Self> {
+        Err(Error::NotBuilt { backend: BackendKind::Cpu })
+    }
+
     /// The simulator with the thread order that `seed` gives. It plans always; without the feature
-    /// `simulator` its runs are [`Error::NoSimulator`].
+    /// `sim` its runs are [`Error::NotBuilt`].
     pub fn simulator(seed: u64) -> Self {
         Sim::new(seed).into()
     }
 
     /// A CUDA device opened by the caller.
+    #[cfg(feature = "cuda")]
     pub fn cuda(cuda: Cuda) -> Self {
         Self { driver: Driver::Cuda(cuda), reason: "asked for".to_owned() }
     }
 
-    fn cpu(reason: String) -> Self {
-        Self { driver: Driver::Host(Host::Cpu(cpu::backend::device())), reason }
-    }
-
     /// The GPU, where this backend drives one.
+    #[cfg(feature = "cuda")]
     pub const fn as_cuda(&self) -> Option<&Cuda> {
         match &self.driver {
             Driver::Cuda(cuda) => Some(cuda),
@@ -69,6 +96,7 @@ impl Backend {
     /// The device.
     pub const fn device(&self) -> &Device {
         match &self.driver {
+            #[cfg(feature = "cuda")]
             Driver::Cuda(cuda) => cuda.device(),
             Driver::Host(host) => host.device(),
         }
@@ -101,6 +129,7 @@ impl Backend {
         plan.check(self.device(), inputs, &mut outputs)?;
         match &self.driver {
             Driver::Host(host) => host.run(plan, inputs, &mut outputs).map(drop),
+            #[cfg(feature = "cuda")]
             Driver::Cuda(cuda) => {
                 let resident = Resident::new(cuda, plan, inputs, &mut outputs)?;
                 resident.run()?;
@@ -126,6 +155,7 @@ impl Backend {
                 drop(outputs);
                 Prepared::on_host(host, plan.clone(), inputs, results)
             }
+            #[cfg(feature = "cuda")]
             Driver::Cuda(cuda) => {
                 let resident = Resident::new(cuda, plan, inputs, &mut outputs)?;
                 drop(outputs);
@@ -144,6 +174,7 @@ impl From<Sim> for Backend {
 impl Host {
     const fn device(&self) -> &Device {
         match self {
+            #[cfg(feature = "cpu")]
             Self::Cpu(device) => device,
             Self::Sim(sim) => sim.device(),
         }
@@ -157,6 +188,7 @@ impl Host {
         outputs: &mut O::Outputs<'_, T>,
     ) -> Result<u64> {
         match self {
+            #[cfg(feature = "cpu")]
             Self::Cpu(_) => O::run_on_cpu(plan, inputs, outputs),
             Self::Sim(sim) => sim.run_checked(plan, inputs, outputs).map(|_| plan.workspace_bytes()),
         }

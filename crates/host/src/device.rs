@@ -19,6 +19,20 @@ impl BackendKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Cuda, Self::Cpu, Self::Sim];
 
+    /// Whether this program was built with it: with the feature of its name.
+    pub const fn is_built(self) -> bool {
+        match self {
+            Self::Cuda => cfg!(feature = "cuda"),
+            Self::Cpu => cfg!(feature = "cpu"),
+            Self::Sim => cfg!(feature = "sim"),
+        }
+    }
+
+    /// Refuses a backend that this program was built without.
+    pub(crate) const fn check_built(self) -> Result<()> {
+        if self.is_built() { Ok(()) } else { Err(Error::NotBuilt { backend: self }) }
+    }
+
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! What can go wrong, each with the argument, its value and the limit.
 
-use crate::DType;
+use crate::{BackendKind, DType};
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -534,12 +534,33 @@ pub enum Error {
         /// What does not hold.
         reason: String,
     },
-    /// The kernels' native code was not built.
-    #[error("backend sim: this program was built without it; the feature `simulator` builds it")]
-    NoSimulator,
+    /// The kernels of an operation were left out of the build.
+    #[error("{entry}: this program was built without it; flash-attention's feature `{features}` has it")]
+    KernelLeftOut {
+        /// The PTX entry.
+        entry: String,
+        /// The features that ship it, each by itself.
+        features: String,
+    },
+    /// The backend was left out of the build.
+    #[error(
+        "backend {backend}: this program was built without it; flash-attention's feature `{backend}` has it"
+    )]
+    NotBuilt {
+        /// The backend, whose name is its feature's.
+        backend: BackendKind,
+    },
+    /// No backend was asked for, and the build has neither of those that are tried then.
+    #[error(
+        "backend: this program was built without any; flash-attention's features `cuda` and `cpu` have one"
+    )]
+    NoBackend,
     /// The simulator stopped the kernel.
-    #[error("simulator: {0}")]
-    Simulator(#[from] fa_sim::Error),
+    #[error("simulator: {reason}")]
+    Simulator {
+        /// What it found, with who did what where.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -555,8 +576,10 @@ impl Error {
                 | Self::Cuda { .. }
                 | Self::Jit { .. }
                 | Self::Shipped { .. }
-                | Self::NoSimulator
-                | Self::Simulator(_)
+                | Self::KernelLeftOut { .. }
+                | Self::NotBuilt { .. }
+                | Self::NoBackend
+                | Self::Simulator { .. }
         )
     }
 }

@@ -1,5 +1,5 @@
 //! FlashAttention for Rust: exact attention in linear memory, on an NVIDIA GPU, on the CPU, or, with the
-//! feature `simulator`, in a simulator of the GPU.
+//! feature `sim`, in a simulator of the GPU.
 //!
 //! ```
 //! use flash_attention::{Backend, HostTensor, attention};
@@ -27,15 +27,29 @@
 //! | [`decode`] | [`decode::DecodeProblem`] | few queries against a K/V cache, paged or not |
 //! | [`gemm`] | [`gemm::GemmProblem`] | C = A·B, what attention's products are measured against |
 //!
-//! Kernels alone, for any driver API, come from [`shipped`]. The feature `testing` adds what judges and times
-//! the kernels: f64 references, error bounds, poisoned outputs, device clocks.
+//! Kernels alone, for any driver API, come from [`shipped`].
+//!
+//! | feature | what |
+//! |---|---|
+//! | `cuda` (default) | NVIDIA GPUs: [`cuda`], [`shipped`] |
+//! | `cpu` (default) | all cores: [`cpu`] |
+//! | `sim` | runs of [`sim`], whose code takes a compiler minutes |
+//! | `forward`, `backward`, `decode`, `gemm` (default) | the kernels of these that `cuda` ships |
+//! | `testing` | what judges and times the kernels: f64 references, error bounds, poisoned outputs, device clocks |
+//!
+//! Without any of them problems are validated and planned, for a [`Device`] whose fields are known; a backend
+//! that was left out is [`Error::NotBuilt`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// Parameters of launches, and tables of tensors, are for what runs them.
+#![cfg_attr(not(all(feature = "cuda", feature = "cpu")), allow(dead_code))]
 
 #[cfg(feature = "testing")]
 pub mod accuracy;
 mod backend;
 pub mod backward;
+#[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod decode;
 mod device;
@@ -53,6 +67,7 @@ mod prepared;
 mod problem;
 #[cfg(feature = "testing")]
 pub mod reference;
+#[cfg(feature = "cuda")]
 pub mod shipped;
 pub mod sim;
 mod tensor_map;

@@ -8,11 +8,12 @@ use std::fmt;
 
 use fa_kernels::entries::{Entry, Params};
 use fa_kernels::ptx::tma;
-use fa_sim::tma::TensorMap;
 
+use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Result};
 pub(crate) use plan::Choice;
 pub use plan::{Launch, Plan};
+#[cfg(feature = "cuda")]
 pub(crate) use tensor::copy_rows;
 pub use tensor::{Data, Tensor};
 
@@ -103,6 +104,7 @@ pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static
 
     /// Runs the plan on all cores, over tensors that were checked, and returns the bytes of memory that it
     /// took beside them.
+    #[cfg(feature = "cpu")]
     #[doc(hidden)]
     fn run_on_cpu<T: Element>(
         plan: &Plan<Self>,

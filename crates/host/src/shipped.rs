@@ -35,10 +35,10 @@ pub fn entry(name: &str) -> Result<&'static ShippedEntry> {
 /// An entry's PTX, a complete module of its own that any driver API can load.
 ///
 /// # Errors
-/// When no such entry ships, or this crate was built with a damaged archive.
+/// When no such entry ships, its feature is not there, or this crate was built with a damaged archive.
 pub fn ptx(name: &str) -> Result<String> {
     let entry = entry(name)?;
-    let archive = archive(&entry.family, shipped::archive(&entry.family))?;
+    let archive = archive(&entry.family, carried(entry, shipped::archive)?)?;
     let text = archive.get(entry.offset..entry.offset + entry.length);
     text.and_then(|text| String::from_utf8(text.to_vec()).ok())
         .ok_or_else(|| broken(format!("{name} lies outside its archive {}", entry.family)))
@@ -53,7 +53,7 @@ pub fn cubin(name: &str) -> Result<Option<Vec<u8>>> {
     let entry = entry(name)?;
     let Some(cubin) = &entry.cubin else { return Ok(None) };
     let family = format!("{}.cubin", entry.family);
-    let archive = archive(&family, shipped::cubin_archive(&entry.family))?;
+    let archive = archive(&family, carried(entry, shipped::cubin_archive)?)?;
     let bytes = archive.get(cubin.offset..cubin.offset + cubin.length);
     bytes
         .map(|bytes| Some(bytes.to_vec()))
@@ -70,14 +70,21 @@ pub(crate) fn least_ptx_isa() -> Result<(u32, u32)> {
     versions.min().flatten().ok_or_else(|| broken("no PTX version in the manifest".to_owned()))
 }
 
+/// The compressed archive that an entry is in.
+fn carried(entry: &ShippedEntry, archive: fn(&str) -> Option<&'static [u8]>) -> Result<&'static [u8]> {
+    archive(&entry.family).ok_or_else(|| Error::KernelLeftOut {
+        entry: entry.name.clone(),
+        features: shipped::features(&entry.family).join("` or `"),
+    })
+}
+
 /// A decompressed archive, kept by its name for the next entry of it.
-fn archive(name: &str, compressed: Option<&'static [u8]>) -> Result<Arc<[u8]>> {
+fn archive(name: &str, compressed: &'static [u8]) -> Result<Arc<[u8]>> {
     static ARCHIVES: OnceLock<Mutex<HashMap<String, Arc<[u8]>>>> = OnceLock::new();
     let mut archives = ARCHIVES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(content) = archives.get(name) {
         return Ok(Arc::clone(content));
     }
-    let compressed = compressed.ok_or_else(|| broken(format!("no archive {name}")))?;
     let mut content = Vec::new();
     ruzstd::decoding::StreamingDecoder::new(compressed)
         .map_err(|error| broken(format!("archive {name}: {error}")))?

@@ -1,9 +1,37 @@
 //! Tensor maps as data: what a kernel's copies see of a tensor. Each backend encodes them in its own form, by
 //! value with every launch.
 
-pub(crate) use fa_sim::tma::TensorMap;
+/// A tensor, and the box of it that one copy moves, swizzled over 128 bytes of shared memory. Dimension 0 is
+/// the innermost one; entries past `rank` are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorMap {
+    /// Address of element (0, …, 0): a multiple of 16.
+    pub(crate) address: u64,
+    /// Bytes of an element.
+    pub(crate) element_bytes: u32,
+    /// Number of dimensions, 1 to 5.
+    pub(crate) rank: u32,
+    /// Elements in each dimension.
+    pub(crate) dims: [u64; 5],
+    /// Bytes from one index to the next in dimensions 1 to `rank` − 1: multiples of 16 below 2^40.
+    pub(crate) strides: [u64; 4],
+    /// Elements of a box in each dimension, 1 to 256.
+    pub(crate) box_dims: [u32; 5],
+}
 
-use fa_sim::tma::Swizzle;
+#[cfg(feature = "sim")]
+impl TensorMap {
+    /// The map in the simulator's form.
+    ///
+    /// # Errors
+    /// What the driver would refuse, with value and limit.
+    pub(crate) fn encode(&self) -> Result<fa_kernels::ptx::tma::TensorMap, String> {
+        let Self { address, element_bytes, rank, dims, strides, box_dims } = *self;
+        let swizzle = fa_sim::tma::Swizzle::Bytes128;
+        let map = fa_sim::tma::TensorMap { address, element_bytes, rank, dims, strides, box_dims, swizzle };
+        map.encode().map(fa_kernels::ptx::tma::TensorMap)
+    }
+}
 
 /// One dimension of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +46,7 @@ pub(crate) struct Dimension {
 }
 
 /// The map of a tensor at `address`, a multiple of 16, of elements of so many bytes, the innermost dimension
-/// first. Boxes are swizzled over 128 bytes.
+/// first.
 pub(crate) fn swizzled<const RANK: usize>(
     (address, element_bytes): (u64, u32),
     dimensions: [Dimension; RANK],
@@ -30,7 +58,6 @@ pub(crate) fn swizzled<const RANK: usize>(
         dims: [0; 5],
         strides: [0; 4],
         box_dims: [0; 5],
-        swizzle: Swizzle::Bytes128,
     };
     for (index, dimension) in dimensions.into_iter().enumerate() {
         map.dims[index] = dimension.length as u64;

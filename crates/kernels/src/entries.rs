@@ -9,7 +9,7 @@ pub use gemm::{GemmAlgorithm, GemmEntry, GemmTile};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use host::{Algorithm, Entry, Params, Run, Target, Tile};
 #[cfg(not(target_arch = "nvptx64"))]
-pub use rows::{HAS_NATIVE, entries, gemm_entries, variants};
+pub use rows::{entries, gemm_entries, variants};
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod gemm;

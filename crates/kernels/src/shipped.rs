@@ -4,7 +4,7 @@
 //! `cargo xtask kernels` writes everything under `ptx/`. An archive is the concatenated PTX of one family's
 //! entries, compressed with zstd; [`ShippedEntry`] says where in it an entry stands. Where all entries of a
 //! family run on one architecture alone, a second archive has what ptxas made of them, which the driver loads
-//! as it is.
+//! as it is. Which archives a build carries is said by features of this crate; the manifest has all entries.
 
 extern crate alloc;
 
@@ -24,7 +24,7 @@ const PTX_ARCHIVES: &[(&str, &[u8])] = include!("../ptx/archives.rs");
 const CUBIN_ARCHIVES: &[(&str, &[u8])] = include!("../ptx/cubins.rs");
 
 /// The zstd archive of a family, as in [`Algorithm::family`](crate::entries::Algorithm::family);
-/// `None` where no such family is shipped.
+/// `None` where no such family is shipped, or none of its [`features`] is there.
 pub fn archive(family: &str) -> Option<&'static [u8]> {
     find(PTX_ARCHIVES, family)
 }
@@ -32,6 +32,18 @@ pub fn archive(family: &str) -> Option<&'static [u8]> {
 /// As [`archive`], of the family's cubins.
 pub fn cubin_archive(family: &str) -> Option<&'static [u8]> {
     find(CUBIN_ARCHIVES, family)
+}
+
+/// The features of this crate that carry a family's archives: each one does by itself.
+pub fn features(family: &str) -> &'static [&'static str] {
+    match family.split('_').next() {
+        Some("backward") => &["backward"],
+        Some("decode") => &["decode"],
+        Some("gemm" | "mma") => &["gemm"],
+        // Copies of rows, which both passes read.
+        Some("pack") => &["forward", "backward"],
+        _ => &["forward"],
+    }
 }
 
 fn find(archives: &[(&str, &'static [u8])], family: &str) -> Option<&'static [u8]> {

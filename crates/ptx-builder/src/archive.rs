@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use fa_kernels::shipped::Manifest;
+use fa_kernels::shipped::{self, Manifest};
 
 /// Beyond this level archives of a few MB do not shrink.
 const LEVEL: i32 = 19;
@@ -112,8 +112,20 @@ fn manifest_text(manifest: &Manifest) -> Result<String> {
 
 /// The expression that `fa_kernels::shipped` includes.
 fn list<'a>(families: impl Iterator<Item = &'a String>, ending: &str) -> String {
-    let lines = families.map(|family| format!("    (\"{family}\", include_bytes!(\"{family}{ending}\")),\n"));
+    let lines = families.map(|family| {
+        let condition = condition(shipped::features(family));
+        format!("    #[cfg({condition})]\n    (\"{family}\", include_bytes!(\"{family}{ending}\")),\n")
+    });
     format!("// Written by `cargo xtask kernels`.\n&[\n{}]\n", lines.collect::<String>())
+}
+
+/// Any of these features, as a `cfg`.
+fn condition(features: &[&str]) -> String {
+    let features: Vec<String> = features.iter().map(|feature| format!("feature = \"{feature}\"")).collect();
+    match &features[..] {
+        [one] => one.clone(),
+        several => format!("any({})", several.join(", ")),
+    }
 }
 
 fn read_archive(path: &Path) -> Result<Vec<u8>> {
@@ -160,6 +172,16 @@ mod tests {
             let list = fs::read_to_string(folder.path().join(list)).unwrap();
             assert!(list.contains(&format!("(\"test\", include_bytes!(\"{archive}\")),")), "{list}");
         }
+    }
+
+    #[test]
+    fn a_family_of_two_operations_ships_with_either() {
+        let families = ["decode", "pack"].map(str::to_owned);
+        let expected = "// Written by `cargo xtask kernels`.\n&[\n    #[cfg(feature = \"decode\")]\n    \
+                        (\"decode\", include_bytes!(\"decode.ptx.zst\")),\n    \
+                        #[cfg(any(feature = \"forward\", feature = \"backward\"))]\n    \
+                        (\"pack\", include_bytes!(\"pack.ptx.zst\")),\n]\n";
+        assert_eq!(list(families.iter(), ARCHIVE), expected);
     }
 
     #[test]

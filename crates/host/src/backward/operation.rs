@@ -12,7 +12,7 @@ use crate::forward::Addresses;
 use crate::launch::{check_workspace, place_cu_seqlens};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
-use crate::{DType, Device, Element, Result, TensorLayout, cpu};
+use crate::{DType, Device, Element, Result, TensorLayout};
 
 impl sealed::Sealed for BackwardProblem {}
 
@@ -88,12 +88,13 @@ impl Operation for BackwardProblem {
         params(plan.problem(), (launch.entry, launch.details), addresses, encode)
     }
 
+    #[cfg(feature = "cpu")]
     fn run_on_cpu<T: Element>(
         plan: &BackwardPlan,
         inputs: BackwardInputs<'_, T>,
         outputs: &mut BackwardOutputs<'_, T>,
     ) -> Result<u64> {
-        Ok(cpu::backward(plan.problem(), &inputs, outputs)?.extra_bytes as u64)
+        Ok(crate::cpu::backward(plan.problem(), &inputs, outputs)?.extra_bytes as u64)
     }
 
     fn results<T: Element>(&self, device: &Device) -> Result<BackwardResults<T>> {

@@ -122,7 +122,7 @@ mod tests {
         let encoded = Cell::new(false);
         let encode = |map: &TensorMap| {
             encoded.set(true);
-            Ok(tma::TensorMap(map.encode().unwrap()))
+            Ok(map.encode().unwrap())
         };
         let replace_address = |kept: &tma::TensorMap, address| {
             let mut words = kept.0;
@@ -141,7 +141,7 @@ mod tests {
         {
             let map = map(address, columns);
             let (found, encoded) = get(&maps, &map);
-            assert_eq!(found, tma::TensorMap(map.encode().unwrap()));
+            assert_eq!(found, map.encode().unwrap());
             assert_eq!(encoded, is_encoded, "{columns} columns at {address}");
         }
     }
@@ -173,7 +173,7 @@ mod tests {
                     scope.spawn(move || {
                         for columns in (1..100).map(|column| column % 9 + 1) {
                             let map = map(4096 * thread, columns);
-                            assert_eq!(get(maps, &map).0, tma::TensorMap(map.encode().unwrap()));
+                            assert_eq!(get(maps, &map).0, map.encode().unwrap());
                         }
                     })
                 })

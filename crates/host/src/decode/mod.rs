@@ -1,5 +1,6 @@
 //! Attention of few queries against a long K/V cache: contiguous or paged, each sequence of its own length.
 
+#[cfg(feature = "cpu")]
 mod cpu;
 mod launch;
 mod operation;

@@ -4,9 +4,7 @@ use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
 use super::plan::{DecodeLaunchDetails, plan, plan_entry};
-use super::{
-    DecodeAddresses, DecodeInputs, DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest, cpu, params,
-};
+use super::{DecodeAddresses, DecodeInputs, DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest, params};
 use crate::forward::{Outputs, Results};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
@@ -80,11 +78,13 @@ impl Operation for DecodeProblem {
         self.check_lists(&inputs)
     }
 
+    #[cfg(feature = "cpu")]
     fn run_on_cpu<T: Element>(
         plan: &DecodePlan,
         inputs: DecodeInputs<'_, T>,
         outputs: &mut Outputs<'_, T>,
     ) -> Result<u64> {
+        use super::cpu;
         let problem = plan.problem();
         let Outputs { o, lse } = outputs;
         match lse {

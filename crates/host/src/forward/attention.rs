@@ -1,6 +1,9 @@
 //! Attention in one call, over host slices or device pointers.
 
-use super::{Addresses, DeviceTensor, Dropout, HostTensor, Outputs, Results, TensorView};
+#[cfg(feature = "cuda")]
+use super::Addresses;
+use super::{DeviceTensor, Dropout, HostTensor, Outputs, Results, TensorView};
+#[cfg(feature = "cuda")]
 use crate::cuda::{Cuda, Stream};
 use crate::{
     Backend, DType, Device, Element, Error, Options, Plan, Problem, Request, Result, TensorLayout, Tensors,
@@ -167,6 +170,7 @@ impl Attention<DeviceTensor> {
     /// The tensors are device memory of the primary context as long as they say, aligned to their element
     /// type. They and `stream` stay alive until the launches are over, nothing else writes the tensors
     /// meanwhile, and O does not overlap the others.
+    #[cfg(feature = "cuda")]
     pub unsafe fn enqueue(self, cuda: &Cuda, o: &DeviceTensor, stream: Stream) -> Result<()> {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|tensor| tensor.address);
         let plan = self.plan_into(cuda.device(), o)?;

@@ -8,9 +8,7 @@ use crate::launch::place_cu_seqlens;
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::plan::LaunchDetails;
 use crate::tensor_map::TensorMap;
-use crate::{
-    DType, Device, Element, Kernel, Plan, Problem, Request, Result, TensorLayout, cpu, launch, plan,
-};
+use crate::{DType, Device, Element, Kernel, Plan, Problem, Request, Result, TensorLayout, launch, plan};
 
 impl sealed::Sealed for Problem {}
 
@@ -73,11 +71,13 @@ impl Operation for Problem {
         launch::params(plan.problem(), launch, addresses, encode)
     }
 
+    #[cfg(feature = "cpu")]
     fn run_on_cpu<T: Element>(
         plan: &Plan,
         (q, k, v): Self::Inputs<'_, T>,
         Outputs { o, lse }: &mut Outputs<'_, T>,
     ) -> Result<u64> {
+        use crate::cpu;
         let (problem, lse) = (plan.problem(), lse.as_deref_mut());
         let stats = match plan.tile() {
             None => cpu::standard(problem, q, k, v, o, lse)?,

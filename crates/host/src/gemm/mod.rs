@@ -22,7 +22,8 @@
 //! # Ok::<(), flash_attention::Error>(())
 //! ```
 
-pub(crate) mod cpu;
+#[cfg(feature = "cpu")]
+mod cpu;
 mod launch;
 mod operation;
 mod plan;

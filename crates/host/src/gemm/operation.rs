@@ -3,7 +3,7 @@
 use fa_kernels::entries::{GemmAlgorithm, GemmEntry, GemmTile, Params};
 use fa_kernels::ptx::tma;
 
-use super::{GemmAddresses, GemmKernel, GemmPlan, GemmProblem, GemmRequest, cpu, params, plan};
+use super::{GemmAddresses, GemmKernel, GemmPlan, GemmProblem, GemmRequest, params, plan};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Result};
@@ -62,8 +62,9 @@ impl Operation for GemmProblem {
         params(plan.problem(), launch.entry, addresses, encode)
     }
 
+    #[cfg(feature = "cpu")]
     fn run_on_cpu<T: Element>(plan: &GemmPlan, inputs: (&[T], &[T]), c: &mut &mut [T]) -> Result<u64> {
-        cpu::run(plan.problem(), plan.device(), inputs, c)
+        super::cpu::run(plan.problem(), plan.device(), inputs, c)
     }
 
     fn results<T: Element>(&self, device: &Device) -> Result<Vec<T>> {

@@ -109,6 +109,7 @@ pub(super) fn plan(problem: &GemmProblem, device: &Device, request: &GemmRequest
         Some(kernel) => (kernel, format!("{kernel} was asked for")),
         None => default_kernel(problem, device, request),
     };
+    #[cfg(feature = "cpu")]
     if kernel == GemmKernel::GemmCpu {
         return super::cpu::plan(problem, why, request);
     }

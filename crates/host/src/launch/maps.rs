@@ -91,12 +91,11 @@ mod tests {
 
     #[test]
     fn each_head_is_where_the_map_of_its_class_has_it() {
-        let encode = |map: &TensorMap| map.encode().map(tma::TensorMap);
         let shapes = [(1_usize, 129), (3, 129), (16, 129), (2, 130), (7, 134), (5, 132), (1, 132), (12, 136)];
         for (heads, stride) in shapes {
             let row = (heads * stride).next_multiple_of(8);
             let layout = TensorLayout::strided([2, 5, heads, 129], [5 * row, row, stride, 1]);
-            let maps = class_maps((4096, 2), &layout, 64, |map| Ok(encode(map).unwrap())).unwrap();
+            let maps = class_maps((4096, 2), &layout, 64, |map| Ok(map.encode().unwrap())).unwrap();
             for head in 0..heads {
                 let start = HeadOffset::of(stride as u64, head as u32, 0);
                 let map = class_map((4096, 2), &layout, 64, start.class as usize);
@@ -104,7 +103,7 @@ mod tests {
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, 0, head) as u64);
                 assert!(u64::from(start.head) < map.dims[2]);
                 assert_eq!(map.dims[0], u64::from(start.shift) + 129);
-                assert_eq!(maps[start.class as usize], tma::TensorMap(map.encode().unwrap()));
+                assert_eq!(maps[start.class as usize], map.encode().unwrap());
             }
             let classes = HeadOffset::classes(stride as u64).min(heads);
             let mapped: u64 =
@@ -116,7 +115,6 @@ mod tests {
 
     #[test]
     fn each_row_is_where_the_map_of_its_class_has_it() {
-        let encode = |map: &TensorMap| map.encode().map(tma::TensorMap);
         for (seqlen, stride) in [(16_u32, 129), (40, 131), (12, 130), (8, 134), (6, 132), (4, 140)] {
             let head = 8 * seqlen as usize * stride;
             let layout = TensorLayout::strided([2, seqlen as usize, 3, 129], [3 * head, stride, head, 1]);
@@ -124,7 +122,7 @@ mod tests {
             let maps = residue_maps(4096, &layout, classes, 8, |map| {
                 let rows = u64::from(classes.rows(seqlen));
                 assert_eq!((map.dims[1], map.box_dims[1]), (rows, 8));
-                Ok(encode(map).unwrap())
+                Ok(map.encode().unwrap())
             })
             .unwrap();
             for row in 0..seqlen {
@@ -134,7 +132,7 @@ mod tests {
                 let elements = u64::from(index) * map.strides[0] / 2 + u64::from(classes.shift(class));
                 assert_eq!(map.address + 2 * elements, 4096 + 2 * layout.row(0, row as usize, 0) as u64);
                 assert_eq!(map.dims[0], u64::from(classes.shift(class)) + 129);
-                assert_eq!(maps[class as usize], encode(&map).unwrap());
+                assert_eq!(maps[class as usize], map.encode().unwrap());
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fa_kernels::entries::Entry;
 
 use super::Operation;
-use crate::{Device, Element, Error, Problem, Result};
+use crate::{BackendKind, Device, Element, Error, Problem, Result};
 
 /// One launch of a GPU kernel: a one-dimensional grid of an entry's blocks.
 #[derive(Debug)]
@@ -62,9 +62,12 @@ impl<O: Operation> Plan<O> {
     /// Chooses kernel, tiles and launches for `problem` on `device`: a pure function.
     ///
     /// # Errors
-    /// When the request names a kernel, storage type or tile that is not there or does not fit, or a grid
-    /// would be too large.
+    /// When the request names a kernel, storage type or tile that is not there or does not fit, a grid would
+    /// be too large, or the device is a CPU and the feature `cpu` is not there.
     pub fn new(problem: &O, device: &Device, request: &O::Request) -> Result<Self> {
+        if device.backend == BackendKind::Cpu {
+            device.backend.check_built()?;
+        }
         Ok(Self::of(problem, device, problem.choose(device, request)?))
     }
 

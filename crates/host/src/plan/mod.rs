@@ -15,7 +15,7 @@ use fa_kernels::entries::{Algorithm, Tile};
 
 use candidates::Candidates;
 
-use crate::{BackendKind, DType, Device, Error, Problem, Result, cpu, operation};
+use crate::{BackendKind, DType, Device, Error, Problem, Result, operation};
 
 pub(crate) use candidates::{
     built_for, check_heads, check_kernel, checked_grid, join, that_hold, unsupported_dtype,
@@ -157,8 +157,9 @@ pub struct LaunchDetails {
 pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
     let candidates = Candidates::of(problem, device, request)?;
     let (mut candidate, mut way) = (candidates.first(), None);
+    #[cfg(feature = "cpu")]
     if device.backend == BackendKind::Cpu {
-        return cpu::backend::plan_on_cpu(problem, candidate.kernel, request);
+        return crate::cpu::backend::plan_on_cpu(problem, candidate.kernel, request);
     }
     if candidate.kernel == Kernel::ForwardSm90 {
         let unfit = |reason| Error::UnfitKernel { kernel: candidate.kernel.name(), reason };

@@ -43,7 +43,7 @@ mod mma_peak;
 mod gemm_sm90;
 
 /// Native code by the names of entries.
-#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+#[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(super) const NATIVE: [&[(&str, super::Run)]; 13] = [
     standard::native::RUN,
     forward_simt::native::RUN,

@@ -215,7 +215,7 @@ pub struct Entry<A = Algorithm, T = Tile> {
     /// Barriers in its source: the built PTX must have exactly these.
     pub barriers: u32,
     /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone, and
-    /// without the feature `simulator`.
+    /// without the feature `sim`.
     pub run: Option<Run>,
 }
 

@@ -11,10 +11,6 @@ use super::list::{GEMM, LIST};
 use super::{Entry, GemmEntry, Run};
 use crate::variant::Variant;
 
-/// Whether entries carry their native code, which the simulator runs: the feature `simulator`.
-// The unit tests run no kernel, and would compile all of them once more.
-pub const HAS_NATIVE: bool = cfg!(all(feature = "simulator", not(test)));
-
 /// Everything in the lists, those of attention first.
 pub fn variants() -> impl Iterator<Item = Variant> {
     LIST.iter().chain(GEMM).flat_map(Line::variants)
@@ -43,13 +39,14 @@ fn listed<A, T>(
     Some(Entry { run: native(row.name), ..row })
 }
 
-#[cfg(all(feature = "simulator", not(test)))]
+// The unit tests run no kernel, and would compile all of them once more.
+#[cfg(all(feature = "sim", not(test)))]
 fn native(name: &str) -> Option<Run> {
     let mut all = super::generated::NATIVE.into_iter().flatten();
     all.find(|(entry, _)| *entry == name).map(|(_, run)| *run)
 }
 
-#[cfg(not(all(feature = "simulator", not(test))))]
+#[cfg(not(all(feature = "sim", not(test))))]
 fn native(_: &str) -> Option<Run> {
     None
 }

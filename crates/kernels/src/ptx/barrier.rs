@@ -21,7 +21,7 @@ pub unsafe fn sync(barrier: u32, threads: u32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { barrier_sync(barrier, threads) }
         }
-        _ => { fa_sim::barrier::sync(barrier, threads) }
+        _ => { twin!(fa_sim::barrier::sync(barrier, threads)) }
     }
 }
 
@@ -38,6 +38,6 @@ pub unsafe fn arrive(barrier: u32, threads: u32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { barrier_arrive(barrier, threads) }
         }
-        _ => { fa_sim::barrier::arrive(barrier, threads) }
+        _ => { twin!(fa_sim::barrier::arrive(barrier, threads)) }
     }
 }

@@ -20,7 +20,7 @@ pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
             }
             bytes
         }
-        _ => { fa_sim::bytes::permute(low, high, selector) }
+        _ => { twin!(fa_sim::bytes::permute(low, high, selector)) }
     }
 }
 
@@ -41,6 +41,6 @@ pub fn halves_at_least(a: u32, b: u32) -> u32 {
             }
             mask
         }
-        _ => { fa_sim::bytes::halves_at_least(a, b) }
+        _ => { twin!(fa_sim::bytes::halves_at_least(a, b)) }
     }
 }

@@ -13,7 +13,7 @@ pub fn f16_to_f32(bits: u16) -> f32 {
             unsafe { asm!("cvt.f32.f16 {0}, {1};", out(reg32) y, in(reg16) bits, options(pure, nomem, nostack)) }
             y
         }
-        _ => { fa_sim::convert::f16_to_f32(bits) }
+        _ => { twin!(fa_sim::convert::f16_to_f32(bits)) }
     }
 }
 
@@ -27,7 +27,7 @@ pub fn f32_to_f16(x: f32) -> u16 {
             unsafe { asm!("cvt.rn.f16.f32 {0}, {1};", out(reg16) bits, in(reg32) x, options(pure, nomem, nostack)) }
             bits
         }
-        _ => { fa_sim::convert::f32_to_f16(x) }
+        _ => { twin!(fa_sim::convert::f32_to_f16(x)) }
     }
 }
 
@@ -64,7 +64,7 @@ pub fn pack_f16x2(low: f32, high: f32) -> u32 {
             }
             bits
         }
-        _ => { fa_sim::convert::pack_f16x2(low, high) }
+        _ => { twin!(fa_sim::convert::pack_f16x2(low, high)) }
     }
 }
 
@@ -81,7 +81,7 @@ pub fn pack_bf16x2(low: f32, high: f32) -> u32 {
             }
             bits
         }
-        _ => { fa_sim::convert::pack_bf16x2(low, high) }
+        _ => { twin!(fa_sim::convert::pack_bf16x2(low, high)) }
     }
 }
 
@@ -101,6 +101,6 @@ pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
             }
             bits
         }
-        _ => { fa_sim::convert::pack_e4m3x4(values) }
+        _ => { twin!(fa_sim::convert::pack_e4m3x4(values)) }
     }
 }

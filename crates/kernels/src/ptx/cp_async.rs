@@ -29,7 +29,7 @@ pub unsafe fn copy16(shared: u32, global: u64, bytes: u32) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::cp_async::copy::<16>(shared, global, bytes) } }
+        _ => { twin!(unsafe { fa_sim::cp_async::copy::<16>(shared, global, bytes) }) }
     }
 }
 
@@ -49,7 +49,7 @@ pub unsafe fn copy8(shared: u32, global: u64, bytes: u32) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::cp_async::copy::<8>(shared, global, bytes) } }
+        _ => { twin!(unsafe { fa_sim::cp_async::copy::<8>(shared, global, bytes) }) }
     }
 }
 
@@ -69,7 +69,7 @@ pub unsafe fn copy4(shared: u32, global: u64, bytes: u32) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::cp_async::copy::<4>(shared, global, bytes) } }
+        _ => { twin!(unsafe { fa_sim::cp_async::copy::<4>(shared, global, bytes) }) }
     }
 }
 
@@ -83,7 +83,7 @@ pub fn commit_group() {
             // SAFETY: touches no memory of its own.
             unsafe { asm!("cp.async.commit_group;", options(nostack)) }
         }
-        _ => { fa_sim::cp_async::commit_group() }
+        _ => { twin!(fa_sim::cp_async::commit_group()) }
     }
 }
 
@@ -97,7 +97,7 @@ pub fn wait_group<const PENDING: usize>() {
             // SAFETY: waits; that memory has changed is in the lack of `nomem`.
             unsafe { asm!("cp.async.wait_group {0};", const PENDING, options(nostack)) }
         }
-        _ => { fa_sim::cp_async::wait_group(PENDING) }
+        _ => { twin!(fa_sim::cp_async::wait_group(PENDING)) }
     }
 }
 

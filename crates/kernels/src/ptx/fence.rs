@@ -13,7 +13,7 @@ pub fn proxy_async() {
             // SAFETY: orders memory accesses.
             unsafe { core::arch::asm!("fence.proxy.async.shared::cta;", options(nostack)) }
         }
-        _ => { fa_sim::fence::proxy_async() }
+        _ => { twin!(fa_sim::fence::proxy_async()) }
     }
 }
 
@@ -27,6 +27,6 @@ pub fn proxy_async_global() {
             // SAFETY: orders memory accesses.
             unsafe { core::arch::asm!("fence.proxy.async.global;", options(nostack)) }
         }
-        _ => { fa_sim::fence::proxy_async_global() }
+        _ => { twin!(fa_sim::fence::proxy_async_global()) }
     }
 }

@@ -22,7 +22,7 @@ pub unsafe fn load_b32_if(exists: bool, address: u64) -> u32 {
             value
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { if exists { unsafe { fa_sim::global::load::<u32>(address) } } else { 0 } }
+        _ => { twin!(if exists { unsafe { fa_sim::global::load::<u32>(address) } } else { 0 }) }
     }
 }
 
@@ -45,7 +45,7 @@ pub unsafe fn load_b16_if(exists: bool, address: u64) -> u16 {
             value
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { if exists { unsafe { fa_sim::global::load::<u16>(address) } } else { 0 } }
+        _ => { twin!(if exists { unsafe { fa_sim::global::load::<u16>(address) } } else { 0 }) }
     }
 }
 
@@ -71,7 +71,7 @@ pub unsafe fn load4_if(exist: bool, address: u64) -> [u32; 4] {
             [a, b, c, d]
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { if exist { unsafe { fa_sim::global::load::<[u32; 4]>(address) } } else { [0; 4] } }
+        _ => { twin!(if exist { unsafe { fa_sim::global::load::<[u32; 4]>(address) } } else { [0; 4] }) }
     }
 }
 
@@ -88,7 +88,7 @@ pub unsafe fn store_b32(address: u64, value: u32) {
             unsafe { asm!("st.global.b32 [{0}], {1};", in(reg64) address, in(reg32) value, options(nostack)) }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::store::<u32>(address, value) } }
+        _ => { twin!(unsafe { fa_sim::global::store::<u32>(address, value) }) }
     }
 }
 
@@ -105,7 +105,7 @@ pub unsafe fn store_b16(address: u64, value: u16) {
             unsafe { asm!("st.global.b16 [{0}], {1};", in(reg64) address, in(reg16) value, options(nostack)) }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::store::<u16>(address, value) } }
+        _ => { twin!(unsafe { fa_sim::global::store::<u16>(address, value) }) }
     }
 }
 
@@ -126,7 +126,7 @@ pub unsafe fn store4(address: u64, words: [u32; 4]) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::store::<[u32; 4]>(address, words) } }
+        _ => { twin!(unsafe { fa_sim::global::store::<[u32; 4]>(address, words) }) }
     }
 }
 
@@ -148,7 +148,7 @@ pub unsafe fn fetch_add(address: u64, value: u32) -> u32 {
             before
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::fetch_add(address, value) } }
+        _ => { twin!(unsafe { fa_sim::global::fetch_add(address, value) }) }
     }
 }
 
@@ -169,7 +169,7 @@ pub unsafe fn add_release(address: u64, value: u32) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::add_release(address, value) } }
+        _ => { twin!(unsafe { fa_sim::global::add_release(address, value) }) }
     }
 }
 
@@ -192,6 +192,6 @@ pub unsafe fn wait_at_least(address: u64, value: u32) {
             }
         }
         // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { unsafe { fa_sim::global::wait_at_least(address, value) } }
+        _ => { twin!(unsafe { fa_sim::global::wait_at_least(address, value) }) }
     }
 }

@@ -11,7 +11,7 @@ pub fn thread() -> u32 {
             // SAFETY: reads a special register.
             (unsafe { core::arch::nvptx::_thread_idx_x() }) as u32
         }
-        _ => { fa_sim::index::thread() }
+        _ => { twin!(fa_sim::index::thread()) }
     }
 }
 
@@ -26,7 +26,7 @@ pub fn reread_thread() -> u32 {
             unsafe { core::arch::asm!("mov.u32 {0}, %tid.x;", out(reg32) index, options(nomem, nostack)) }
             index
         }
-        _ => { fa_sim::index::thread() }
+        _ => { twin!(fa_sim::index::thread()) }
     }
 }
 
@@ -42,7 +42,7 @@ pub fn block() -> u32 {
             unsafe { core::arch::asm!("mov.u32 {0}, %ctaid.x;", out(reg32) index, options(nomem, nostack)) }
             index
         }
-        _ => { fa_sim::index::block() }
+        _ => { twin!(fa_sim::index::block()) }
     }
 }
 
@@ -83,6 +83,6 @@ pub fn blocks() -> u32 {
             // SAFETY: reads a special register.
             (unsafe { core::arch::nvptx::_grid_dim_x() }) as u32
         }
-        _ => { fa_sim::index::blocks() }
+        _ => { twin!(fa_sim::index::blocks()) }
     }
 }

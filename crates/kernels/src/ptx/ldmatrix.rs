@@ -32,7 +32,7 @@ pub unsafe fn load_x4(address: u32) -> [u32; 4] {
             }
             [a, b, c, d]
         }
-        _ => { fa_sim::ldmatrix::load::<4>(address, false) }
+        _ => { twin!(fa_sim::ldmatrix::load::<4>(address, false)) }
     }
 }
 
@@ -54,7 +54,7 @@ pub unsafe fn load_x4_transposed(address: u32) -> [u32; 4] {
             }
             [a, b, c, d]
         }
-        _ => { fa_sim::ldmatrix::load::<4>(address, true) }
+        _ => { twin!(fa_sim::ldmatrix::load::<4>(address, true)) }
     }
 }
 
@@ -76,7 +76,7 @@ pub unsafe fn load_x2(address: u32) -> [u32; 2] {
             }
             [a, b]
         }
-        _ => { fa_sim::ldmatrix::load::<2>(address, false) }
+        _ => { twin!(fa_sim::ldmatrix::load::<2>(address, false)) }
     }
 }
 
@@ -97,6 +97,6 @@ pub unsafe fn load_x2_transposed(address: u32) -> [u32; 2] {
             }
             [a, b]
         }
-        _ => { fa_sim::ldmatrix::load::<2>(address, true) }
+        _ => { twin!(fa_sim::ldmatrix::load::<2>(address, true)) }
     }
 }

@@ -13,7 +13,7 @@ pub fn exp2(x: f32) -> f32 {
             unsafe { asm!("ex2.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
             y
         }
-        _ => { fa_sim::math::exp2(x) }
+        _ => { twin!(fa_sim::math::exp2(x)) }
     }
 }
 
@@ -27,7 +27,7 @@ pub fn log2(x: f32) -> f32 {
             unsafe { asm!("lg2.approx.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
             y
         }
-        _ => { fa_sim::math::log2(x) }
+        _ => { twin!(fa_sim::math::log2(x)) }
     }
 }
 
@@ -41,7 +41,7 @@ pub fn reciprocal(x: f32) -> f32 {
             unsafe { asm!("rcp.approx.ftz.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
             y
         }
-        _ => { fa_sim::math::reciprocal(x) }
+        _ => { twin!(fa_sim::math::reciprocal(x)) }
     }
 }
 
@@ -57,7 +57,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
             unsafe { asm!("fma.rn.f32 {0}, {1}, {2}, {3};", out(reg32) y, in(reg32) a, in(reg32) b, in(reg32) c, options(pure, nomem, nostack)) }
             y
         }
-        _ => { fa_sim::math::fma(a, b, c) }
+        _ => { twin!(fa_sim::math::fma(a, b, c)) }
     }
 }
 

@@ -22,7 +22,7 @@ pub unsafe fn init(barrier: u32, arrivals: u32) {
                 asm!("mbarrier.init.shared::cta.b64 [{0}], {1};", in(reg32) barrier, in(reg32) arrivals, options(nostack))
             }
         }
-        _ => { fa_sim::mbarrier::init(barrier, arrivals) }
+        _ => { twin!(fa_sim::mbarrier::init(barrier, arrivals)) }
     }
 }
 
@@ -35,7 +35,7 @@ pub fn fence_init() {
             // SAFETY: orders memory accesses.
             unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack)) }
         }
-        _ => { fa_sim::mbarrier::fence_init() }
+        _ => { twin!(fa_sim::mbarrier::fence_init()) }
     }
 }
 
@@ -52,7 +52,7 @@ pub unsafe fn arrive(barrier: u32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("mbarrier.arrive.shared::cta.b64 _, [{0}];", in(reg32) barrier, options(nostack)) }
         }
-        _ => { fa_sim::mbarrier::arrive(barrier) }
+        _ => { twin!(fa_sim::mbarrier::arrive(barrier)) }
     }
 }
 
@@ -72,7 +72,7 @@ pub unsafe fn arrive_expect_tx(barrier: u32, bytes: u32) {
                     in(reg32) barrier, in(reg32) bytes, options(nostack))
             }
         }
-        _ => { fa_sim::mbarrier::arrive_expect_tx(barrier, bytes) }
+        _ => { twin!(fa_sim::mbarrier::arrive_expect_tx(barrier, bytes)) }
     }
 }
 
@@ -98,6 +98,6 @@ pub unsafe fn wait(barrier: u32, parity: u32) {
                     in(reg32) barrier, in(reg32) parity, options(nostack))
             }
         }
-        _ => { fa_sim::mbarrier::wait(barrier, parity) }
+        _ => { twin!(fa_sim::mbarrier::wait(barrier, parity)) }
     }
 }

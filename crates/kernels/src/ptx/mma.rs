@@ -38,7 +38,7 @@ pub unsafe fn m16n8k16_f16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
                     options(nomem, nostack))
             }
         }
-        _ => { fa_sim::mma::m16n8k16_f16(acc, a, b) }
+        _ => { twin!(fa_sim::mma::m16n8k16_f16(acc, a, b)) }
     }
 }
 
@@ -61,6 +61,6 @@ pub unsafe fn m16n8k16_bf16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
                     options(nomem, nostack))
             }
         }
-        _ => { fa_sim::mma::m16n8k16_bf16(acc, a, b) }
+        _ => { twin!(fa_sim::mma::m16n8k16_bf16(acc, a, b)) }
     }
 }

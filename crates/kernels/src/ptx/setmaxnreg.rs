@@ -24,7 +24,7 @@ pub unsafe fn decrease<const REGISTERS: u32>() {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { setmaxnreg_dec(const { REGISTERS }) }
         }
-        _ => { fa_sim::setmaxnreg::decrease(REGISTERS) }
+        _ => { twin!(fa_sim::setmaxnreg::decrease(REGISTERS)) }
     }
 }
 
@@ -43,7 +43,7 @@ pub unsafe fn increase<const REGISTERS: u32>() {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { setmaxnreg_inc(const { REGISTERS }) }
         }
-        _ => { fa_sim::setmaxnreg::increase(REGISTERS) }
+        _ => { twin!(fa_sim::setmaxnreg::increase(REGISTERS)) }
     }
 }
 

@@ -19,7 +19,7 @@ pub fn base() -> u32 {
             unsafe { asm!("mov.u32 {0}, dynamic_shared;", out(reg32) address, options(pure, nomem, nostack)) }
             address
         }
-        _ => { fa_sim::shared::base() }
+        _ => { twin!(fa_sim::shared::base()) }
     }
 }
 
@@ -38,7 +38,7 @@ pub unsafe fn load(address: u32) -> f32 {
             unsafe { asm!("ld.shared.f32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(pure, readonly, nostack)) }
             value
         }
-        _ => { fa_sim::shared::load::<f32>(address) }
+        _ => { twin!(fa_sim::shared::load::<f32>(address)) }
     }
 }
 
@@ -56,7 +56,7 @@ pub unsafe fn load_b32(address: u32) -> u32 {
             unsafe { asm!("ld.shared.b32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(pure, readonly, nostack)) }
             value
         }
-        _ => { fa_sim::shared::load::<u32>(address) }
+        _ => { twin!(fa_sim::shared::load::<u32>(address)) }
     }
 }
 
@@ -74,7 +74,7 @@ pub unsafe fn load2(address: u32) -> [f32; 2] {
             unsafe { asm!("ld.shared.v2.f32 {{{0}, {1}}}, [{2}];", out(reg32) a, out(reg32) b, in(reg32) address, options(pure, readonly, nostack)) }
             [a, b]
         }
-        _ => { fa_sim::shared::load::<[f32; 2]>(address) }
+        _ => { twin!(fa_sim::shared::load::<[f32; 2]>(address)) }
     }
 }
 
@@ -92,7 +92,7 @@ pub unsafe fn load_b16(address: u32) -> u16 {
             unsafe { asm!("ld.shared.b16 {0}, [{1}];", out(reg16) value, in(reg32) address, options(pure, readonly, nostack)) }
             value
         }
-        _ => { fa_sim::shared::load::<u16>(address) }
+        _ => { twin!(fa_sim::shared::load::<u16>(address)) }
     }
 }
 
@@ -114,7 +114,7 @@ pub unsafe fn load4(address: u32) -> [f32; 4] {
             }
             [a, b, c, d]
         }
-        _ => { fa_sim::shared::load::<[f32; 4]>(address) }
+        _ => { twin!(fa_sim::shared::load::<[f32; 4]>(address)) }
     }
 }
 
@@ -131,7 +131,7 @@ pub unsafe fn store(address: u32, value: f32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("st.shared.f32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
         }
-        _ => { fa_sim::shared::store::<f32>(address, value) }
+        _ => { twin!(fa_sim::shared::store::<f32>(address, value)) }
     }
 }
 
@@ -147,7 +147,7 @@ pub unsafe fn store_b32(address: u32, value: u32) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("st.shared.b32 [{0}], {1};", in(reg32) address, in(reg32) value, options(nostack)) }
         }
-        _ => { fa_sim::shared::store::<u32>(address, value) }
+        _ => { twin!(fa_sim::shared::store::<u32>(address, value)) }
     }
 }
 
@@ -167,7 +167,7 @@ pub unsafe fn store4(address: u32, words: [u32; 4]) {
                     options(nostack))
             }
         }
-        _ => { fa_sim::shared::store::<[u32; 4]>(address, words) }
+        _ => { twin!(fa_sim::shared::store::<[u32; 4]>(address, words)) }
     }
 }
 
@@ -183,6 +183,6 @@ pub unsafe fn store_b16(address: u32, value: u16) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("st.shared.b16 [{0}], {1};", in(reg32) address, in(reg16) value, options(nostack)) }
         }
-        _ => { fa_sim::shared::store::<u16>(address, value) }
+        _ => { twin!(fa_sim::shared::store::<u16>(address, value)) }
     }
 }

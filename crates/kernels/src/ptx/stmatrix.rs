@@ -21,6 +21,6 @@ pub unsafe fn store_x4(address: u32, matrices: [u32; 4]) {
                     in(reg32) matrices[2], in(reg32) matrices[3], options(nostack))
             }
         }
-        _ => { fa_sim::stmatrix::store_x4(address, matrices, false) }
+        _ => { twin!(fa_sim::stmatrix::store_x4(address, matrices, false)) }
     }
 }

@@ -52,7 +52,7 @@ pub unsafe fn prefetch(map: u64) {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { asm!("prefetch.tensormap [{0}];", in(reg64) map, options(nostack)) }
         }
-        _ => { fa_sim::tma::prefetch(map) }
+        _ => { twin!(fa_sim::tma::prefetch(map)) }
     }
 }
 
@@ -83,7 +83,7 @@ macro_rules! copies {
                     }
                 }
                 // SAFETY: the map is a tensor's in device memory; the simulator also checks every address.
-                _ => { unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) } }
+                _ => { twin!(unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) }) }
             }
         }
 
@@ -109,7 +109,7 @@ macro_rules! copies {
                     }
                 }
                 // SAFETY: as above.
-                _ => { unsafe { fa_sim::tma::store(map, shared, coordinates) } }
+                _ => { twin!(unsafe { fa_sim::tma::store(map, shared, coordinates) }) }
             }
         }
     };
@@ -144,7 +144,7 @@ pub unsafe fn store_bytes(address: u64, shared: u32, bytes: u32) {
             }
         }
         // SAFETY: no other thread accesses the target; the simulator also checks every address.
-        _ => { unsafe { fa_sim::tma::store_bytes(address, shared, bytes) } }
+        _ => { twin!(unsafe { fa_sim::tma::store_bytes(address, shared, bytes) }) }
     }
 }
 
@@ -158,7 +158,7 @@ pub fn commit_group() {
             // SAFETY: touches no memory of its own.
             unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
         }
-        _ => { fa_sim::tma::commit_group() }
+        _ => { twin!(fa_sim::tma::commit_group()) }
     }
 }
 
@@ -172,7 +172,7 @@ pub fn wait_group<const PENDING: usize>() {
             // SAFETY: waits.
             unsafe { asm!("cp.async.bulk.wait_group {0};", const PENDING, options(nostack)) }
         }
-        _ => { fa_sim::tma::wait_group(PENDING) }
+        _ => { twin!(fa_sim::tma::wait_group(PENDING)) }
     }
 }
 
@@ -186,6 +186,6 @@ pub fn wait_group_read<const PENDING: usize>() {
             // SAFETY: waits; that shared memory may be written again is in the lack of `nomem`.
             unsafe { asm!("cp.async.bulk.wait_group.read {0};", const PENDING, options(nostack)) }
         }
-        _ => { fa_sim::tma::wait_group_read(PENDING) }
+        _ => { twin!(fa_sim::tma::wait_group_read(PENDING)) }
     }
 }

@@ -30,7 +30,7 @@ pub unsafe fn shuffle_xor(value: f32, lane_mask: u32) -> f32 {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { shfl_bfly(FULL_WARP, value, lane_mask, 0x1f) }
         }
-        _ => { f32::from_bits(fa_sim::warp::shuffle_xor(value.to_bits(), lane_mask)) }
+        _ => { twin!(f32::from_bits(fa_sim::warp::shuffle_xor(value.to_bits(), lane_mask))) }
     }
 }
 
@@ -46,7 +46,7 @@ pub unsafe fn shuffle(value: f32, lane: u32) -> f32 {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { shfl_idx_f32(FULL_WARP, value, lane, 0x1f) }
         }
-        _ => { f32::from_bits(fa_sim::warp::shuffle(value.to_bits(), lane)) }
+        _ => { twin!(f32::from_bits(fa_sim::warp::shuffle(value.to_bits(), lane))) }
     }
 }
 
@@ -63,7 +63,7 @@ pub unsafe fn broadcast(value: u32, lane: u32) -> u32 {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { shfl_idx(FULL_WARP, value, lane, 0x1f) }
         }
-        _ => { fa_sim::warp::broadcast(value, lane) }
+        _ => { twin!(fa_sim::warp::broadcast(value, lane)) }
     }
 }
 
@@ -79,7 +79,7 @@ pub unsafe fn vote_any(predicate: bool) -> bool {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { vote_any_sync(FULL_WARP, predicate) }
         }
-        _ => { fa_sim::warp::vote_any(predicate) }
+        _ => { twin!(fa_sim::warp::vote_any(predicate)) }
     }
 }
 
@@ -96,6 +96,6 @@ pub unsafe fn sync() {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { bar_warp_sync(FULL_WARP) }
         }
-        _ => { fa_sim::warp::sync() }
+        _ => { twin!(fa_sim::warp::sync()) }
     }
 }

@@ -76,7 +76,7 @@ pub unsafe fn fence() {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { wgmma_fence() }
         }
-        _ => { fa_sim::wgmma::fence() }
+        _ => { twin!(fa_sim::wgmma::fence()) }
     }
 }
 
@@ -93,7 +93,7 @@ pub unsafe fn commit_group() {
             // SAFETY: the caller's contract is the instruction's.
             unsafe { wgmma_commit_group() }
         }
-        _ => { fa_sim::wgmma::commit_group() }
+        _ => { twin!(fa_sim::wgmma::commit_group()) }
     }
 }
 
@@ -156,7 +156,7 @@ pub trait Span: Width {
 }
 
 /// What the simulator is told of a product.
-#[cfg(not(target_arch = "nvptx64"))]
+#[cfg(feature = "sim")]
 const fn options<E: Format>(
     transposed_a: bool,
     transposed_b: bool,
@@ -241,7 +241,7 @@ macro_rules! accumulator {
                                 $columns, [$($index)*], self, accumulate, "{a}")
                         }
                     }
-                    _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(TRANS_A, TRANS_B, accumulate)) }
+                    _ => { twin!(fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(TRANS_A, TRANS_B, accumulate))) }
                 }
             }
 
@@ -258,7 +258,7 @@ macro_rules! accumulator {
                                 $columns, [$($index)*], self, accumulate, "{{{a0}, {a1}, {a2}, {a3}}}")
                         }
                     }
-                    _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate)) }
+                    _ => { twin!(fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, TRANS_B, accumulate))) }
                 }
             }
 
@@ -272,7 +272,7 @@ macro_rules! accumulator {
                             first_product!(E, ", 0, 0", (a = in(reg64) a, b = in(reg64) b), $columns, [$($index)*], self, "{a}")
                         }
                     }
-                    _ => { fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(false, false, false)) }
+                    _ => { twin!(fa_sim::wgmma::multiply_ss(self, a, b, options::<E>(false, false, false))) }
                 }
             }
 
@@ -289,7 +289,7 @@ macro_rules! accumulator {
                                 $columns, [$($index)*], self, "{{{a0}, {a1}, {a2}, {a3}}}")
                         }
                     }
-                    _ => { fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, false, false)) }
+                    _ => { twin!(fa_sim::wgmma::multiply_rs(self, a, b, options::<E>(false, false, false))) }
                 }
             }
 
@@ -305,7 +305,7 @@ macro_rules! accumulator {
                                 $(inlateout(reg32) self[$index],)* pending = const PENDING, options(nostack))
                         }
                     }
-                    _ => { fa_sim::wgmma::wait_group(PENDING, self) }
+                    _ => { twin!(fa_sim::wgmma::wait_group(PENDING, self)) }
                 }
             }
         }

@@ -42,7 +42,7 @@ fn text(family: &str) -> String {
     format!(
         "// Written by `cargo xtask kernels` from the lists of entries.\n\n\
          #[cfg(target_arch = \"nvptx64\")]\nmod device {{\n{}}}\n\n\
-         #[cfg(all(feature = \"simulator\", not(any(target_arch = \"nvptx64\", test))))]\n\
+         #[cfg(all(feature = \"sim\", not(any(target_arch = \"nvptx64\", test))))]\n\
          pub(in crate::entries) mod native {{\n{}\n    pub(in crate::entries) const RUN: &[(&str, Run)] = &[\n{}    ];\n}}\n",
         indented(&device(&listed)),
         indented(&imports),

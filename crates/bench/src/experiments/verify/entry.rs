@@ -103,7 +103,7 @@ pub(super) fn outcome(
     let what = format!("{conditions}{}", subject.name());
     let result = match subject.verdict(backend, repeats) {
         Ok(result) => result,
-        Err(error @ (Error::Simulator(_) | Error::Jit { .. })) => Err(error.to_string()),
+        Err(error @ (Error::Simulator { .. } | Error::Jit { .. })) => Err(error.to_string()),
         Err(error) => return Err(error).with_context(|| format!("{}, {what}", subject.target())),
     };
     Ok(Outcome { what, result })

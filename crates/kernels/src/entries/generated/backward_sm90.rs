@@ -319,7 +319,7 @@ mod device {
     }
 }
 
-#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+#[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
     use crate::attention::backward_sm90;
     use crate::element::Bf16;

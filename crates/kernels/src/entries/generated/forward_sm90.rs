@@ -469,7 +469,7 @@ mod device {
     }
 }
 
-#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+#[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
     use crate::attention::alignment::ByHeads;
     use crate::attention::alignment::ByRows;

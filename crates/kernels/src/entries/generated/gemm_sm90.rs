@@ -125,7 +125,7 @@ mod device {
     }
 }
 
-#[cfg(all(feature = "simulator", not(any(target_arch = "nvptx64", test))))]
+#[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
     use crate::element::Bf16;
     use crate::element::F16;

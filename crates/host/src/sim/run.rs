@@ -1,0 +1,74 @@
+//! How the simulator runs a plan: the tensors as its buffers, then launch after launch.
+
+use fa_kernels::entries::{Entry, Params};
+use fa_sim::{Buffer, Launch, Schedule};
+
+use super::{Sim, Traffic};
+use crate::operation::{Data, Tensor};
+use crate::tensor_map::TensorMap;
+use crate::{Element, Error, Operation, Plan, Result};
+
+/// [`Sim::run`] of a call that was checked.
+pub(super) fn run<O: Operation, T: Element>(
+    sim: &Sim,
+    plan: &Plan<O>,
+    inputs: O::Inputs<'_, T>,
+    outputs: &mut O::Outputs<'_, T>,
+) -> Result<Traffic> {
+    let words = plan.workspace_bytes().div_ceil(16) as usize;
+    let mut workspace: Vec<u128> = sim.device.allocate("the workspace", words)?;
+    // NaN in every type, so that what is read before it is written shows.
+    workspace.fill(u128::MAX);
+    let mut buffers = Vec::new();
+    let addresses = O::tensors(plan, inputs, outputs, &mut |tensor| {
+        let Tensor { name, layout, element_bytes, data } = tensor;
+        let buffer = match data {
+            Data::Input(data) => Buffer::read(name, data),
+            Data::Output(data) => Buffer::read_write(name, data).reaching(layout.byte_rows(element_bytes)),
+            Data::Workspace => Buffer::read_write("workspace", &mut workspace),
+        };
+        let address = buffer.address;
+        buffers.push(buffer);
+        Ok(address)
+    })?;
+    let mut traffic = Traffic::default();
+    for launch in plan.launches_at(&addresses) {
+        let encode = |map: &TensorMap| {
+            let unfit = |reason| Error::UnfitEntry { entry: launch.entry.name, reason };
+            map.encode().map_err(unfit)
+        };
+        let params = O::params(plan, launch, &addresses, encode)?;
+        run_launch(sim.seed, (launch.entry, launch.grid), &params, &buffers, &mut traffic)?;
+    }
+    Ok(traffic)
+}
+
+/// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
+fn run_launch<A: Sync, T: Sync>(
+    seed: u64,
+    (entry, grid): (&Entry<A, T>, u32),
+    params: &Params,
+    buffers: &[Buffer],
+    traffic: &mut Traffic,
+) -> Result<()> {
+    let run = entry.run.ok_or_else(|| Error::UnfitEntry {
+        entry: entry.name,
+        reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
+    })?;
+    let launch = Launch {
+        name: entry.name,
+        grid,
+        block: entry.threads,
+        shared_bytes: entry.shared_bytes,
+        schedule: Schedule::from_seed(seed),
+        buffers,
+    };
+    // SAFETY: the launch has the entry's threads and shared memory, the parameters describe live buffers
+    // whose sizes were checked, and the simulator refuses any access outside of them.
+    let report = fa_sim::launch(&launch, &|| unsafe { run.call(params) })
+        .map_err(|error| Error::Simulator { reason: error.to_string() })?;
+    traffic.bytes_read += report.global_bytes_read;
+    traffic.bytes_written += report.global_bytes_written;
+    traffic.barrier_sites.push(report.barrier_sites);
+    Ok(())
+}
