@@ -46,9 +46,12 @@ pub(crate) fn forward<T: DeviceScalar, A: Attention>(
     ];
     let shape = problem::output_shape(layouts);
     if let Some(pages) = Pages::of(&settings)? {
+        if q.dtype() == DType::F32 {
+            bail!("flash-attn: q is F32; with block_table on a GPU F16 and BF16 are supported");
+        }
         let problem = pages.problem::<T>(&settings, layouts)?;
         let o = decode(&gpu, problem, inputs, &pages)?;
-        return Ok((CudaStorage::wrap_cuda_slice(o, gpu.device), shape));
+        return Ok((CudaStorage::wrap_cuda_slice(o, gpu.device.clone()), shape));
     }
     let problem = attention_problem::<T>(&settings, layouts)?;
     let lists = Lists::of(&settings, problem.heads())?;
@@ -56,7 +59,7 @@ pub(crate) fn forward<T: DeviceScalar, A: Attention>(
     if let Some(lse) = lse {
         attention.keep(gpu.tensor(lse));
     }
-    Ok((CudaStorage::wrap_cuda_slice(o, gpu.device), shape))
+    Ok((CudaStorage::wrap_cuda_slice(o, gpu.device.clone()), shape))
 }
 
 /// dQ, dK and dV.
@@ -135,7 +138,7 @@ fn attention_problem<T: DeviceScalar>(settings: &Settings<'_>, layouts: Layouts<
 
 /// O and, where it is wanted, log-sum-exp.
 fn run<T: DeviceScalar>(
-    gpu: &Gpu,
+    gpu: &Gpu<'_>,
     problem: Problem,
     inputs: [Operand<'_, T>; 3],
     lists: &Lists,
@@ -172,7 +175,7 @@ fn run<T: DeviceScalar>(
 
 /// O of queries against pages.
 fn decode<T: DeviceScalar>(
-    gpu: &Gpu,
+    gpu: &Gpu<'_>,
     problem: DecodeProblem,
     inputs: [Operand<'_, T>; 3],
     pages: &Pages<'_>,
@@ -212,24 +215,24 @@ fn decode<T: DeviceScalar>(
 }
 
 /// A GPU as candle and the library have it.
-struct Gpu {
-    cuda: Cuda,
-    device: CudaDevice,
+struct Gpu<'a> {
+    cuda: &'static Cuda,
+    device: &'a CudaDevice,
     stream: Arc<CudaStream>,
 }
 
-impl Gpu {
-    /// The GPU of a device, which is opened once in a process.
-    fn of(device: &CudaDevice) -> Result<Self> {
-        static OPEN: Mutex<Vec<(usize, Cuda)>> = Mutex::new(Vec::new());
-        let (device, stream) = (device.clone(), device.cuda_stream());
+impl<'a> Gpu<'a> {
+    /// The GPU of a device, which is opened once and stays open until the process ends.
+    fn of(device: &'a CudaDevice) -> Result<Self> {
+        static OPEN: Mutex<Vec<(usize, &Cuda)>> = Mutex::new(Vec::new());
+        let stream = device.cuda_stream();
         let ordinal = stream.context().ordinal();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, cuda)) = open.iter().find(|(opened, _)| *opened == ordinal) {
-            return Ok(Self { cuda: cuda.clone(), device, stream });
+        if let Some(&(_, cuda)) = open.iter().find(|(opened, _)| *opened == ordinal) {
+            return Ok(Self { cuda, device, stream });
         }
-        let cuda = Cuda::new(ordinal).map_err(error)?;
-        open.push((ordinal, cuda.clone()));
+        let cuda = Box::leak(Box::new(Cuda::new(ordinal).map_err(error)?));
+        open.push((ordinal, cuda));
         Ok(Self { cuda, device, stream })
     }
 
@@ -274,11 +277,11 @@ impl Gpu {
     }
 
     /// A tensor that has to be on this GPU.
-    fn operand<'a, T: CudaDType>(
+    fn operand<'s, T: CudaDType>(
         &self,
         name: &'static str,
-        (storage, layout): &'a (StorageRef<'_>, &Layout),
-    ) -> Result<Operand<'a, T>> {
+        (storage, layout): &'s (StorageRef<'_>, &Layout),
+    ) -> Result<Operand<'s, T>> {
         match &**storage {
             Storage::Cuda(storage)
                 if storage.device().cuda_stream().context().ordinal() == self.ordinal() =>
@@ -317,8 +320,11 @@ struct Borrows<'a> {
 }
 
 impl<'a> Borrows<'a> {
-    const fn new(stream: &'a CudaStream) -> Self {
-        Self { stream, guards: Vec::new() }
+    /// Tensors of a backward pass with slopes and offsets.
+    const MOST: usize = 13;
+
+    fn new(stream: &'a CudaStream) -> Self {
+        Self { stream, guards: Vec::with_capacity(Self::MOST) }
     }
 
     /// The address of what is read.
@@ -367,7 +373,7 @@ impl Lists {
 }
 
 impl HeldLists<'_> {
-    fn per_head<'s>(&'s self, gpu: &Gpu, borrows: &mut Borrows<'s>) -> Result<PerHead<u64>> {
+    fn per_head<'s>(&'s self, gpu: &Gpu<'_>, borrows: &mut Borrows<'s>) -> Result<PerHead<u64>> {
         let alibi_slopes = match &self.alibi_slopes {
             Some(held) => Some(borrows.read(gpu.operand::<f32>("alibi_slopes", held)?)),
             None => None,
@@ -375,7 +381,7 @@ impl HeldLists<'_> {
         Ok(PerHead { alibi_slopes, sinks: None })
     }
 
-    fn cu_seqlens<'s>(&'s self, gpu: &Gpu, borrows: &mut Borrows<'s>) -> Result<Option<(u64, u64)>> {
+    fn cu_seqlens<'s>(&'s self, gpu: &Gpu<'_>, borrows: &mut Borrows<'s>) -> Result<Option<(u64, u64)>> {
         let Some([q, k]) = &self.seqlens else { return Ok(None) };
         let q = borrows.read(gpu.operand::<u32>("seqlens_q", q)?);
         Ok(Some((q, borrows.read(gpu.operand::<u32>("seqlens_k", k)?))))
@@ -397,14 +403,16 @@ where
     }
 
     /// The plan of a problem: of its shapes, strides, type and options.
-    fn plan(&self, gpu: &Gpu, problem: O) -> Result<Arc<Plan<O>>> {
+    fn plan(&self, gpu: &Gpu<'_>, problem: O) -> Result<Arc<Plan<O>>> {
         let mut plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
             |(ordinal, plan): &(usize, Arc<Plan<O>>)| *ordinal == gpu.ordinal() && *plan.problem() == problem;
-        let plan = match plans.iter().position(same) {
-            Some(index) => plans.remove(index).1,
-            None => Arc::new(Plan::new(&problem, gpu.cuda.device(), &O::Request::default()).map_err(error)?),
-        };
+        if let Some(index) = plans.iter().position(same) {
+            plans[..=index].rotate_right(1);
+            return Ok(plans[0].1.clone());
+        }
+        let plan = Plan::new(&problem, gpu.cuda.device(), &O::Request::default()).map_err(error)?;
+        let plan = Arc::new(plan);
         plans.insert(0, (gpu.ordinal(), plan.clone()));
         plans.truncate(Self::KEPT);
         Ok(plan)

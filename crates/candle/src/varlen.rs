@@ -154,8 +154,8 @@ pub fn flash_attn_varlen_windowed(
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
 /// # Errors
-/// As [`flash_attn_varlen`]; when sequences have different numbers of query rows, or more than 16; and when a
-/// window other than the causal mask, or a softcap, is asked for.
+/// As [`flash_attn_varlen`]; when sequences have different numbers of query rows, or more than 16; when a
+/// window other than the causal mask, or a softcap, is asked for; and when tensors are F32 on a GPU.
 #[expect(clippy::too_many_arguments, reason = "the arguments are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
