@@ -1,7 +1,7 @@
 //! One training step of Würstchen's attention block.
 //!
-//! Norms, rotary embeddings and `softmax_last_dim` of candle-nn have no gradients, so that the language models
-//! of candle-transformers do not train. This block has none of them once its attention is flash attention.
+//! Norms, rotary embeddings and `softmax_last_dim` of candle-nn have no gradients, so that language models of
+//! candle-transformers do not train. This block has none of them once its attention is flash attention.
 
 use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, Result, Tensor, bail};
