@@ -95,8 +95,8 @@ impl Forward {
     fn run_as<T: Element<Output = T>>(&self, plan: &Plan, at: [usize; 5]) -> PyResult<()> {
         let (problem, [q, k, v, o, lse]) = (plan.problem(), at);
         let tensors = problem.tensors();
-        // SAFETY: Python's half gives addresses of live arrays of this plan's type, shapes and strides; it has
-        // just allocated O and lse, which nothing else knows of.
+        // SAFETY: Python's half gives addresses of live arrays of this plan's type, shapes and strides; it
+        // has just allocated O and lse, which nothing else knows of.
         let (inputs, o, lse) = unsafe {
             let inputs = (
                 read::<T>("q", q, tensors.q.span())?,

@@ -1,4 +1,4 @@
-//! Plans and launches for the Python package: shapes, strides and addresses in, no type of any tensor library.
+//! Plans and launches for the Python package: shapes, strides and addresses, no type of any tensor library.
 //!
 //! Python's half owns all tensors. It gives addresses of live memory that has the type, shape and strides of
 //! the plan, and keeps it alive until a call on the CPU returns or a launch is in its stream's order.

@@ -35,7 +35,7 @@
 //! | `cpu` (default) | all cores: [`cpu`] |
 //! | `sim` | runs of [`sim`], whose code takes a compiler minutes |
 //! | `forward`, `backward`, `decode`, `gemm` (default) | the kernels of these that `cuda` ships |
-//! | `testing` | what judges and times the kernels: f64 references, error bounds, poisoned outputs, device clocks |
+//! | `testing` | what judges and times kernels: f64 references, error bounds, poisoned outputs, clocks |
 //!
 //! Without any of them problems are validated and planned, for a [`Device`] whose fields are known; a backend
 //! that was left out is [`Error::NotBuilt`].

@@ -107,8 +107,8 @@ impl Problem {
         Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
     }
 
-    /// The same packed batch as one of [`Self::varlen_on_device`], of sequences of at most so many rows each; a
-    /// problem that is none as it is.
+    /// The same packed batch as one of [`Self::varlen_on_device`], of sequences of at most so many rows each;
+    /// a problem that is none as it is.
     ///
     /// # Errors
     /// As [`Self::varlen_on_device`].

@@ -228,8 +228,8 @@ impl Stored {
         StoredDs { address, panel_pieces: of_panel as u32, head_pieces: of_head as u32, first_unit: 0 }
     }
 
-    /// dS of all query heads of units that there is room for, as a view whose heads are panels, and how many of
-    /// its rows are loaded at a time.
+    /// dS of all query heads of units that there is room for, as a view whose heads are panels, and how many
+    /// of its rows are loaded at a time.
     pub(super) fn view(&self, forward: &Problem) -> (TensorLayout, u32) {
         let heads = self.ring * self.division.heads;
         let panels = self.division.panels(forward, &self.tiles);

@@ -1,11 +1,10 @@
 //! One file per hardware facility, one function per instruction.
 //!
-//! On the device each function is its PTX instruction; on the host it is the same
-//! operation of `fa-sim`, with the feature `sim`: without it there are no kernels to
-//! run on the host, and a call is a panic, as it is outside of a kernel. Operations that synchronise threads (barriers, shuffles,
-//! votes) go through LLVM intrinsics because those carry `convergent`; rustc's
-//! `asm!` does not, and an optimiser may copy it into divergent branches. [`mma`] says why it
-//! is the exception.
+//! On the device each function is its PTX instruction; on the host it is the same operation of `fa-sim`, with
+//! the feature `sim`: without it there are no kernels to run on the host, and a call is a panic, as it is
+//! outside of a kernel. Operations that synchronise threads (barriers, shuffles, votes) go through LLVM
+//! intrinsics because those carry `convergent`; rustc's `asm!` does not, and an optimiser may copy it into
+//! divergent branches. [`mma`] says why it is the exception.
 //!
 //! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA
 //! that comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`],
