@@ -111,6 +111,28 @@ fn large_scores_neither_overflow_nor_vanish() {
     run_any(&case, Config { block_n: Some(17), ..Config::default() }).unwrap();
 }
 
+/// Values around 1, whose sums only grow, lose no more than the sum of a block and one of blocks.
+#[test]
+fn long_sums_of_one_sign_keep_their_last_bits() {
+    let (keys, head_dim) = (30_000, 16);
+    let layout = |rows| TensorLayout::bshd(1, rows, 1, head_dim);
+    let tensors = Tensors { q: layout(7), k: layout(keys), v: layout(keys), o: layout(7) };
+    let problem = Problem::new(tensors, DType::F32, Options::default()).unwrap();
+    let [q, k, v] = [(7, 1, 0.0), (keys, 2, 0.0), (keys, 3, 1.0)].map(|(rows, seed, mean)| {
+        tensor::<f32>(&layout(rows), seed).iter().map(|x| x + mean).collect::<Vec<_>>()
+    });
+    let exact = reference::forward(&problem, &q, &k, &v).o;
+    for isa in Isa::available() {
+        let mut o = vec![f32::NAN; layout(7).span()];
+        let config = Config { isa: Some(isa), ..Config::default() };
+        cpu::forward_with(&problem, config, &q, &k, &v, &mut o, None).unwrap();
+        let errors = o.iter().zip(&exact).map(|(&found, exact)| (f64::from(found) - exact).abs());
+        let worst =
+            errors.fold(0.0, |worst: f64, error| if error > worst || error.is_nan() { error } else { worst });
+        assert!(worst < 1.5e-6, "{isa}: {worst:e}");
+    }
+}
+
 #[test]
 fn a_nan_in_the_input_reaches_only_the_rows_that_see_it() {
     let layout = TensorLayout::bhsd(1, 4, 2, 8);

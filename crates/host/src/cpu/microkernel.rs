@@ -29,12 +29,13 @@ const UNROLL: usize = 4;
 /// faster.
 const AHEAD: usize = 8;
 
-/// What the accumulators start from.
+/// What a product is added to. Its terms are summed among themselves before: with one long chain of
+/// additions, the rounding of a sum over thousands of keys would show in O.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
-    /// From 0.
+    /// 0.
     Zero,
-    /// From the result already there, each column times its factor, one register's panel of them.
+    /// The result already there, each column times its factor, one register's panel of them.
     Rescaled(*const f32),
 }
 
@@ -89,14 +90,6 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize>(
     // vouches for.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; R];
-        if let Start::Rescaled(factors) = start {
-            for n in 0..N {
-                let factor = L::load(factors.add(n * L::WIDTH));
-                for r in 0..R {
-                    sums[r][n] = L::load(result.add((r * N + n) * L::WIDTH)).mul(factor);
-                }
-            }
-        }
         let (mut column, mut row) = (a.data, panel);
         // Unrolled, because the front end of a CPU has hardly a slot left for counting.
         for _ in 0..depth / UNROLL {
@@ -114,6 +107,15 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize>(
             step::<L, R, N>(&mut sums, column, a.row_stride, row);
             column = column.add(a.depth_stride);
             row = row.add(N * L::WIDTH);
+        }
+        if let Start::Rescaled(factors) = start {
+            for n in 0..N {
+                let factor = L::load(factors.add(n * L::WIDTH));
+                for r in 0..R {
+                    let earlier = L::load(result.add((r * N + n) * L::WIDTH));
+                    sums[r][n] = earlier.mul_add(factor, sums[r][n]);
+                }
+            }
         }
         for r in 0..R {
             for n in 0..N {
