@@ -22,8 +22,6 @@ pub(crate) struct Ci {}
 /// A program and its arguments.
 enum Step {
     Cargo(&'static [&'static str]),
-    /// Clippy of the library with these features alone.
-    Features(&'static str),
     /// `fa-bench`, as `cargo build --workspace` made it: `cargo run -p` would compile its dependencies again,
     /// with the features of that one package.
     FaBench(&'static [&'static str]),
@@ -32,11 +30,15 @@ enum Step {
     /// What this program does by itself, and how it reads.
     Task(fn(&Path) -> Result<()>, &'static str),
 }
-use Step::{Cargo, Example, FaBench, Features, Task};
+use Step::{Cargo, Example, FaBench, Task};
 
 const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 
-/// The manifest of the Python package, a workspace of its own, and where that is built.
+/// The library without what it has by default.
+const LIBRARY: &str = "--package=flash-attention";
+const ALONE: &str = "--no-default-features";
+
+/// The manifest of the Python package, a workspace of its own, and where that is built: in [`python::TARGET`].
 const PYTHON: &str = "--manifest-path=python/Cargo.toml";
 const IN_PYTHON: &str = "--target-dir=target/python";
 
@@ -47,9 +49,9 @@ const CI: [Step; 23] = [
     // As users build it: without the simulator.
     Cargo(&["clippy", "-p", "fa-bench", "--bins", "--", "-D", "warnings"]),
     // Plans alone, and each backend without the other.
-    Features(""),
-    Features("cuda,forward"),
-    Features("cpu"),
+    Cargo(&["clippy", LIBRARY, ALONE, "--", "-D", "warnings"]),
+    Cargo(&["clippy", LIBRARY, ALONE, "--features=cuda,forward", "--", "-D", "warnings"]),
+    Cargo(&["clippy", LIBRARY, ALONE, "--features=cpu", "--", "-D", "warnings"]),
     Cargo(&["doc", "--workspace", "--no-deps"]),
     Cargo(&["build", "--workspace", "--bins"]),
     Cargo(&["build", "--workspace", "--examples"]),
@@ -101,22 +103,15 @@ fn run(workspace: &Workspace, steps: &[Step]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The arguments that lint the library with these features alone.
-fn of_library(features: &'static str) -> Vec<&'static str> {
-    let library = ["clippy", "-p", "flash-attention", "--no-default-features"];
-    [&library[..], &["--features", features, "--", "-D", "warnings"]].concat()
-}
-
 impl Step {
     /// How it reads.
     fn text(&self) -> String {
         let (name, arguments) = match self {
-            Cargo(arguments) => ("cargo", arguments.to_vec()),
-            Features(features) => ("cargo", of_library(features)),
-            FaBench(arguments) => ("fa-bench", arguments.to_vec()),
-            Example(name) | Task(_, name) => (*name, Vec::new()),
+            Cargo(arguments) => ("cargo", *arguments),
+            FaBench(arguments) => ("fa-bench", *arguments),
+            Example(name) | Task(_, name) => (*name, &[][..]),
         };
-        [&[name], &arguments[..]].concat().join(" ")
+        [&[name], arguments].concat().join(" ")
     }
 
     /// Runs it in the workspace, and gives its exit code; none where a signal ended it.
@@ -125,12 +120,10 @@ impl Step {
             let this = env::current_exe().context("this program does not know where it is")?;
             anyhow::Ok(this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX)).into_os_string())
         };
-        let cargo = || env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let (program, arguments) = match self {
-            Cargo(arguments) => (cargo(), arguments.to_vec()),
-            Features(features) => (cargo(), of_library(features)),
-            FaBench(arguments) => (beside("fa-bench")?, arguments.to_vec()),
-            Example(name) => (beside(&format!("examples/{name}"))?, Vec::new()),
+            Cargo(arguments) => (env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), *arguments),
+            FaBench(arguments) => (beside("fa-bench")?, *arguments),
+            Example(name) => (beside(&format!("examples/{name}"))?, &[][..]),
             Task(task, _) => return task(root).map(|()| Some(0)),
         };
         let mut command = Command::new(program);

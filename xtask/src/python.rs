@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 /// Where CI builds the package's native half, which has a lock file of its own.
-const TARGET: &str = "target/python";
+pub(crate) const TARGET: &str = "target/python";
 
 /// The oldest Python that the package imports in.
 const OLDEST: &str = "import sys; sys.exit(sys.version_info < (3, 10))";

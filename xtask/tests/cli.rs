@@ -163,7 +163,9 @@ fn a_default_build_of_the_library_has_no_simulator() {
     let tree = |features: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["tree", "-p", "flash-attention", "-e", "normal", "--prefix", "none"]).args(features);
-        String::from_utf8(cargo.output().unwrap().stdout).unwrap()
+        let output = cargo.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     };
     let has = |tree: &str, name: &str| tree.lines().any(|line| line.split(' ').next() == Some(name));
     let (default, simulated) = (tree(&[]), tree(&["--features", "sim"]));
@@ -172,6 +174,7 @@ fn a_default_build_of_the_library_has_no_simulator() {
         "{default}"
     );
     let alone = tree(&["--no-default-features"]);
+    assert!(has(&alone, "fa-kernels"), "{alone}");
     for name in ["fa-sim", "corosensei"] {
         assert!(!has(&default, name) && has(&simulated, name), "{name}");
     }

@@ -14,8 +14,8 @@ use crate::timer::{Effort, Times};
 /// Rows that are compared with the f64 reference.
 pub(crate) const CHECKED_ROWS: usize = 64;
 
-/// What the series of a plan that knows no lengths is called beside the one that does.
-pub(crate) const ON_DEVICE: &str = "lengths on the device";
+/// What follows a kernel's name in the series of a plan that knows no lengths, beside the one that does.
+pub(crate) const ON_DEVICE: &str = ", lengths on the device";
 
 /// A problem with its inputs and what must come out.
 pub(crate) struct Subject<T: Element> {

@@ -42,7 +42,8 @@ pub fn features(family: &str) -> &'static [&'static str] {
         Some("gemm" | "mma") => &["gemm"],
         // Copies of rows, which both passes read.
         Some("pack") => &["forward", "backward"],
-        _ => &["forward"],
+        Some("forward" | "standard") => &["forward"],
+        _ => &[],
     }
 }
 

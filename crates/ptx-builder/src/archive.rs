@@ -160,6 +160,14 @@ mod tests {
     use crate::check::fixture;
 
     #[test]
+    fn each_family_is_carried_by_a_feature() {
+        for variant in fa_kernels::entries::variants() {
+            let family = variant.kernel.family();
+            assert!(!shipped::features(family).is_empty(), "{family}");
+        }
+    }
+
+    #[test]
     fn what_is_written_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let shipped = fixture::shipped();

@@ -54,8 +54,7 @@ pub(super) fn check(workspace: &Workspace, metadata: &Metadata) -> Result<()> {
     };
     let mut gone = 0;
     for package in metadata.published() {
-        let place = format!("v{last}:{}", committed(package).display());
-        let before = output(workspace, Command::new("git").args(["show", &place]))?;
+        let before = released(workspace, &format!("v{last}"), &committed(package))?;
         let after = current(metadata, package)?;
         let changes = Changes::between(&before, &after);
         print!("{}", changes.text());
@@ -65,6 +64,15 @@ pub(super) fn check(workspace: &Workspace, metadata: &Metadata) -> Result<()> {
         bail!("{gone} lines of {last}'s API are gone, and {version} is a version that breaks nothing");
     }
     Ok(())
+}
+
+/// A file as a release had it; nothing where that had none, as of a package that is new since.
+fn released(workspace: &Workspace, tag: &str, path: &Path) -> Result<String> {
+    let path = path.display().to_string();
+    if output(workspace, Command::new("git").args(["ls-tree", "--name-only", tag, &path]))?.is_empty() {
+        return Ok(String::new());
+    }
+    output(workspace, Command::new("git").args(["show", &format!("{tag}:{path}")]))
 }
 
 /// Where a package's API is committed.
@@ -97,18 +105,46 @@ fn items(all: &str) -> Vec<(&str, &str)> {
 fn declarations(page: &str) -> Vec<String> {
     let ends = ["implementors", "synthetic-implementations", "blanket-implementations"];
     let own = ends.iter().fold(page, |page, id| before(page, &format!("<h2 id=\"{id}\"")));
-    let methods = before(own, "<h2 id=\"trait-implementations\"");
-    let traits = &own[methods.len()..];
-    let declared = between(own, "<pre class=\"rust item-decl\"><code>", "</code></pre>").into_iter().take(1);
-    let mut lines: Vec<String> =
-        declared.flat_map(|html| plain(html).lines().map(one_line).collect::<Vec<_>>()).collect();
-    let methods = between(methods, "<h4 class=\"code-header\">", "</h4>");
-    let traits = between(traits, "<h3 class=\"code-header\">", "</h3>");
-    lines.extend(methods.into_iter().chain(traits).map(|html| one_line(&plain(html))));
+    let traits = ["foreign-impls", "trait-implementations"];
+    let methods = traits.iter().fold(own, |page, id| before(page, &format!("<h2 id=\"{id}\"")));
+    let traits = between(&own[methods.len()..], "<h3 class=\"code-header\">", "</h3>");
+    let item = between(own, "<pre class=\"rust item-decl\"><code>", "</code></pre>");
+    let mut lines = item.first().map_or_else(Vec::new, |html| within(&plain(html)));
+    lines.extend(of_blocks(methods));
+    lines.extend(traits.into_iter().map(|html| one_line(&plain(html))));
     // The compiler's own trait of types that can be matched.
-    let is_noise = |line: &str| ["", "}", ")"].contains(&line) || line.contains("StructuralPartialEq");
-    lines.retain(|line| !is_noise(line));
+    lines.retain(|line| !line.contains("StructuralPartialEq"));
     lines.into_iter().map(without_value).collect()
+}
+
+/// The lines of an item's declaration, those of a variant's fields behind the variant's own.
+fn within(declaration: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut variant = String::new();
+    for (index, line) in declaration.lines().map(one_line).enumerate() {
+        match line.as_str() {
+            "}," => variant.clear(),
+            "" | "}" | ")" => {}
+            _ if index > 0 && variant.is_empty() && line.ends_with('{') => variant = line + " ",
+            _ => lines.push(format!("{variant}{line}")),
+        }
+    }
+    lines
+}
+
+/// The methods of a page, each behind the block of implementation that it is in.
+fn of_blocks(html: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut block = String::new();
+    let headers = html.split(" class=\"code-header\">");
+    for (start, header) in headers.clone().zip(headers.skip(1)) {
+        let text = one_line(&plain(before(header, "</h")));
+        match start.ends_with("<h3") {
+            true => block = text + ": ",
+            false => lines.push(format!("{block}{text}")),
+        }
+    }
+    lines
 }
 
 /// A constant's declaration without its value, which may change.
@@ -196,11 +232,13 @@ mod tests {
 
     const PAGE: &str = "<pre class=\"rust item-decl\"><code>pub enum <a href=\"x\">Order</a> {\n    <details>\
         <summary class=\"hideme\"><span>Show 2 variants</span></summary>    Row,\n\
-        Column(<a>Vec</a>&lt;u8&gt;),\n\
+        Column(<a>Vec</a>&lt;u8&gt;),\n    Both {\n        row: u8,\n    },\n    Odd {\n        row: u8,\n    },\n\
         </details>}</code></pre><div class=\"docblock\"><pre class=\"rust\"><code>let x</code></pre></div>\
         <h2 id=\"implementations\">Implementations</h2>\
         <section><h3 class=\"code-header\">impl Order</h3></section>\
         <h4 class=\"code-header\">pub const fn <a>name</a>(\n    &amp;self,\n) -&gt; &amp;'static str</h4>\
+        <h2 id=\"foreign-impls\">Foreign</h2><h3 class=\"code-header\">impl Order for u8</h3>\
+        <h4 class=\"code-header\">fn row(&amp;self)</h4>\
         <h2 id=\"trait-implementations\">Traits</h2><h3 class=\"code-header\">impl Clone for Order</h3>\
         <h4 class=\"code-header\">fn clone(&amp;self) -&gt; Order</h4>\
         <h2 id=\"synthetic-implementations\">Auto</h2><h3 class=\"code-header\">impl Send for Order</h3>";
@@ -216,7 +254,10 @@ mod tests {
             "pub enum Order {",
             "Row,",
             "Column(Vec<u8>),",
-            "pub const fn name( &self, ) -> &'static str",
+            "Both { row: u8,",
+            "Odd { row: u8,",
+            "impl Order: pub const fn name( &self, ) -> &'static str",
+            "impl Order for u8",
             "impl Clone for Order",
         ];
         assert_eq!(declarations(PAGE), expected);

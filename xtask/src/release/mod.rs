@@ -13,9 +13,6 @@ use clap::Args;
 use fa_ptx_builder::Workspace;
 use metadata::Metadata;
 
-/// Folders with workspaces of their own, whose packages have the same version.
-const OTHER_WORKSPACES: [&str; 2] = ["python", "crates/candle"];
-
 /// Walk the checklist of a release: tree, versions, changelog, packages, documentation, public API.
 ///
 /// Nothing is published: that is done by hand, once everything here passes.
@@ -100,11 +97,8 @@ fn clean_tree(workspace: &Workspace, _: &Metadata) -> Result<()> {
 fn one_version(workspace: &Workspace, metadata: &Metadata) -> Result<()> {
     let version = metadata.version();
     let mut wrong = metadata.other_versions(version);
-    for folder in OTHER_WORKSPACES {
-        if workspace.root().join(folder).join("Cargo.toml").exists() {
-            wrong.extend(Metadata::read(workspace, folder)?.other_versions(version));
-        }
-    }
+    // The wheel has the version of its native half.
+    wrong.extend(Metadata::read(workspace, "python")?.other_versions(version));
     if wrong.is_empty() {
         println!("{version}");
         return Ok(());

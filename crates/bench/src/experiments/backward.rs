@@ -238,9 +238,10 @@ fn backward_alone<T: Element<Output = T>>(
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     drop(forward);
     let flops = backward.gradients.problem.flops();
+    let expected = backward.expected();
     let mut ours = Vec::new();
     for (plan, name) in backward.plans(&session.backend, &request)? {
-        let (prepared, report, verdict) = backward.judged(&session.backend, &plan)?;
+        let (prepared, report, verdict) = backward.judged(&session.backend, &plan, &expected)?;
         let row = row_of((case, layout), (&plan, name), (&report, &verdict));
         ours.push((row, prepared.launches(), RefCell::new(prepared)));
     }
@@ -269,7 +270,7 @@ fn measure<T: Element<Output = T>>(
     let BothPasses { plan, forward, verdict, backward } =
         BothPasses::new(&session, &subject, (problem, &request), lab.seed)?;
     let extra = backward.extra_bytes(backend)?;
-    let (prepared, report, judgement) = backward.judged(backend, &backward.plan)?;
+    let (prepared, report, judgement) = backward.judged(backend, &backward.plan, &backward.expected())?;
     let template = Row { problem: Some(ProblemRecord::new(problem, layout)), ..Row::default() };
     let row = |pass: &str, series: String| Row { case: format!("{name} {pass}"), series, ..template.clone() };
     let names = [plan.kernel().name(), backward.plan.kernel().name()];

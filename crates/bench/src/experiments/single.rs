@@ -95,11 +95,9 @@ fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Con
     let contender = |kernel: Kernel, plan| Contender { series: kernel.name().to_owned(), plan };
     let first = chosen.kernel();
     let mut contenders = vec![contender(first, Ok(chosen))];
-    if problem.is_packed() {
-        contenders.push(Contender {
-            series: format!("{}, {ON_DEVICE}", first.name()),
-            plan: planned_for_bounds(lab, problem, &request),
-        });
+    if let Some(cu_seqlens) = problem.cu_seqlens() {
+        let plan = planned_for_bounds(lab, problem, &request, cu_seqlens);
+        contenders.push(Contender { series: first.name().to_owned() + ON_DEVICE, plan });
     }
     if args.kernel.is_some() {
         for plan in contenders.iter().filter_map(|contender| contender.plan.as_ref().ok()) {
@@ -123,8 +121,12 @@ fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Con
 }
 
 /// A plan that knows the longest sequences of a packed batch and no offsets, with those of this one.
-fn planned_for_bounds(lab: &Lab, problem: &Problem, request: &Request) -> flash_attention::Result<Plan> {
-    let Some((q, k)) = problem.cu_seqlens() else { return lab.session.backend.plan(problem, request) };
+fn planned_for_bounds(
+    lab: &Lab,
+    problem: &Problem,
+    request: &Request,
+    (q, k): (&[u32], &[u32]),
+) -> flash_attention::Result<Plan> {
     let bounded = problem.on_device((problem.seqlen_q(), problem.seqlen_k()))?;
     lab.session.backend.plan(&bounded, request)?.with_cu_seqlens(q, k)
 }

@@ -361,8 +361,8 @@ fn launch_of(
     details: LaunchDetails,
 ) -> Result<Launch<BackwardProblem>> {
     let forward = problem.forward();
-    let blocks = details.dq_way.blocks(forward, device).filter(|_| details.dq_way.is_by(entry.algorithm));
-    let Some(blocks) = blocks else {
+    let is_by = details.dq_way.is_by(entry.algorithm);
+    let Some(blocks) = is_by.then(|| details.dq_way.blocks(forward, device)).flatten() else {
         return Ok(Launch { details, ..Launch::new(entry, grid(problem, entry)?) });
     };
     Ok(Launch { details: LaunchDetails { blocks, ..details }, ..Launch::new(entry, blocks.all) })

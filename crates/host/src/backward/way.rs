@@ -20,7 +20,7 @@ pub(super) enum DqWay {
 }
 
 impl DqWay {
-    /// Whether a launch of this algorithm computes it.
+    /// Whether it is the way whose first launch of tiles is of this algorithm.
     pub(super) const fn is_by(&self, algorithm: Algorithm) -> bool {
         match self {
             Self::Recomputed => !algorithm.stores_ds() && !algorithm.sums_dq(),

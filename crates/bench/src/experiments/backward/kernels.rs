@@ -42,7 +42,7 @@ pub(crate) fn race_of_kernels<T: Element<Output = T>>(
     let mut prepared = Vec::new();
     for plan in &plans {
         let (pass, report, verdict) = gradients.judged(inputs, &expected, &session.backend, plan)?;
-        rows.push(row_of((case, Layout::Bhsd), (plan, String::new()), (&report, &verdict)));
+        rows.push(row_of((case, Layout::Bhsd), (plan, ""), (&report, &verdict)));
         prepared.push((pass.launches(), RefCell::new(pass)));
     }
     let flops = gradients.problem.flops();

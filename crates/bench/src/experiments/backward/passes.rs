@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
-use flash_attention::backward::{BackwardPlan, BackwardProblem, BackwardRequest, GradientReport};
+use flash_attention::backward::{
+    BackwardPlan, BackwardProblem, BackwardRequest, ExpectedGradients, GradientReport,
+};
 use flash_attention::forward::Results;
 use flash_attention::{Backend, Element, Plan, Prepared, Problem, Request};
 
@@ -72,15 +74,15 @@ impl<T: Element> BackwardSubject<'_, T> {
         &self,
         backend: &Backend,
         request: &BackwardRequest,
-    ) -> Result<Vec<(BackwardPlan, String)>> {
-        let mut plans = vec![(self.plan.clone(), String::new())];
+    ) -> Result<Vec<(BackwardPlan, &'static str)>> {
+        let mut plans = vec![(self.plan.clone(), "")];
         let problem = &self.gradients.problem;
         let forward = problem.forward();
         if let Some((q, k)) = forward.cu_seqlens() {
             let bounded = forward.on_device((forward.seqlen_q(), forward.seqlen_k()))?;
             let bounded = BackwardProblem::new(bounded, *problem.layouts())?;
             let plan = backend.plan(&bounded, request)?.with_cu_seqlens(q, k)?;
-            plans.push((plan, format!(", {ON_DEVICE}")));
+            plans.push((plan, ON_DEVICE));
         }
         Ok(plans)
     }
@@ -90,9 +92,14 @@ impl<T: Element> BackwardSubject<'_, T> {
         &'a self,
         backend: &'a Backend,
         plan: &BackwardPlan,
+        expected: &ExpectedGradients<T>,
     ) -> Result<(Prepared<'a, T, BackwardProblem>, GradientReport, Verdict)> {
-        let expected = self.gradients.expected(self.inputs);
-        Ok(self.gradients.judged(self.inputs, &expected, backend, plan)?)
+        Ok(self.gradients.judged(self.inputs, expected, backend, plan)?)
+    }
+
+    /// The reference's gradients.
+    pub(super) fn expected(&self) -> ExpectedGradients<T> {
+        self.gradients.expected(self.inputs)
     }
 
     /// What a run takes beside the tensors, by the allocator.
@@ -121,13 +128,13 @@ impl<T: Element> BackwardSubject<'_, T> {
 /// The row of the backward pass of a case by a plan, without what is measured.
 pub(super) fn row_of(
     (Case { name, x, problem }, layout): (&Case<Problem>, Layout),
-    (plan, suffix): (&BackwardPlan, String),
+    (plan, suffix): (&BackwardPlan, &str),
     (report, verdict): (&GradientReport, &Verdict),
 ) -> Row {
     let mut row = Row {
         case: format!("{name} backward"),
         x: *x,
-        series: plan.kernel().name().to_owned() + &suffix,
+        series: plan.kernel().name().to_owned() + suffix,
         problem: Some(ProblemRecord::new(problem, layout)),
         plan: Some(PlanRecord::of_backward(plan)),
         ..Row::default()

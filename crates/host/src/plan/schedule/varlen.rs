@@ -63,8 +63,8 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
 
 /// The schedule of sequences of any lengths within bounds, about as long as those of these costs.
 ///
-/// Whichever blocks are behind when tiles were taken in turn, the last rounds' single tiles level it. Half of
-/// the tiles that the bounds allow beyond the rows are counted on not to be there.
+/// Whichever blocks are behind when tiles were taken in turn, the last rounds' single tiles level it. Beyond
+/// what these sequences have, tiles that the bounds allow are counted on not to be there.
 fn of_bounds(
     problem: &Problem,
     tile: &Tile,
@@ -73,8 +73,9 @@ fn of_bounds(
 ) -> Schedule {
     let heads = problem.heads();
     let most = tiles(problem, tile, 0);
-    let absent = heads * problem.batch() / 2;
-    let counted_on = most.saturating_sub(absent);
+    let assumed = heads * sequences.iter().map(Vec::len).sum::<usize>();
+    let counted_on = assumed.min(most);
+    let absent = most - counted_on;
     let rounds = (counted_on / blocks).saturating_sub(1).min(BOUNDED_SINGLE_ROUNDS);
     let tail = if rounds == 0 { 0 } else { absent + counted_on % blocks + rounds * blocks };
     let order = |tail| TileOrder {
@@ -82,8 +83,7 @@ fn of_bounds(
         tail_tiles: tail as u32,
         ..TileOrder::default()
     };
-    let assumed = heads * sequences.iter().map(Vec::len).sum::<usize>();
-    let mut shares = Shares::new(blocks, order(assumed.saturating_sub(most - tail)), assumed);
+    let mut shares = Shares::new(blocks, order(tail - absent.min(tail)), assumed);
     sequences.iter().for_each(|costs| shares.take(costs, heads, swizzle));
     let cycles = shares.longest() as f64;
     Schedule { tiles: most as u32, blocks: blocks as u32, order: order(tail), cycles }
@@ -133,6 +133,28 @@ mod tests {
             assert!(chosen.cycles < 1.02 * fair, "{seed}: {:?} {}", chosen.order, chosen.cycles / fair);
             let tiles: u32 = lengths.iter().map(|length| length.div_ceil(192)).sum();
             assert_eq!(chosen.tiles, 16 * tiles);
+        }
+    }
+
+    #[test]
+    fn an_order_for_any_lengths_ends_soon_after_the_best_for_these() {
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        for (longest, bound, causal) in [(3_801, 1.03, false), (3_801, 1.03, true), (281, 1.1, false)] {
+            let lengths: Vec<u32> = (0..64).map(|i| 20 + (i * 2_654_435) % longest).collect();
+            let problem = packed(&lengths, 16, causal);
+            let known = schedule(&problem, &tile, 132);
+            let bounds = (problem.seqlen_q(), problem.seqlen_k());
+            let chosen = schedule(&problem.on_device(bounds).unwrap(), &tile, 132);
+            let in_turn = chosen.tiles - chosen.order.tail_tiles;
+            assert!(chosen.tiles >= known.tiles && in_turn < known.tiles, "{chosen:?}");
+            let order = TileOrder { tail_tiles: known.tiles - in_turn, ..chosen.order };
+            let mut shares = Shares::new(chosen.blocks as usize, order, known.tiles as usize);
+            for &rows in &lengths {
+                let costs = all_costs(&problem, &tile, (rows as usize, rows as usize));
+                shares.take(&costs, 16, order.heads_per_swizzle as usize);
+            }
+            let ratio = shares.longest() as f64 / known.cycles;
+            assert!(ratio < bound, "{longest} {causal}: {ratio}");
         }
     }
 
