@@ -53,8 +53,12 @@ def lse_like(q: Tensor, by_heads: bool = False) -> Tensor:
 
 def gradient_like(t: Tensor) -> Tensor:
     """Memory for a gradient, in the order of its tensor's axes where that is dense."""
-    gradient = empty_like(t)
-    return gradient if gradient.stride(-1) == 1 else empty(t.shape, dtype=t.dtype, device=t.device)
+    # Rows of one element leave the order of axes open, and devices choose it differently.
+    if t.shape[-1] != 1:
+        gradient = empty_like(t)
+        if gradient.stride(-1) == 1:
+            return gradient
+    return empty(t.shape, dtype=t.dtype, device=t.device)
 
 
 def rows_of(t: Tensor) -> Tensor:
