@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+#: No sequence is longer.
+_MAX_SEQLEN = 2**31 - 1
+
 
 def no_limit(size: int) -> int | None:
-    """A side of a window: -1 is no limit."""
-    return None if size < 0 else int(size)
+    """A side of a window: -1 is no limit, and neither is a side that no sequence reaches."""
+    return int(size) if 0 <= size <= _MAX_SEQLEN else None
 
 
 def qkv(q: Any, k: Any, v: Any, axes: int, dtype_name: Any) -> str:

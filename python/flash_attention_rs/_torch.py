@@ -61,20 +61,22 @@ def attention(
         tensor(alibi_slopes, "alibi_slopes")
     if sinks is not None:
         tensor(sinks, "sinks")
+    # Plans are looked up by these: a tensor's hash is its identity, not its value.
+    scale = None if softmax_scale is None else float(softmax_scale)
+    left, right = window
+    causal, left, right, softcap = bool(causal), int(left), int(right), float(softcap)
     if not eager:
-        scale = None if softmax_scale is None else float(softmax_scale)
         op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, rng)
-        return op(q, k, v, *lists, max_q, max_k, scale, bool(causal), *window, float(softcap), dropout_p)
+        return op(q, k, v, *lists, max_q, max_k, scale, causal, left, right, softcap, dropout_p)
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
     ):
         lists = (alibi_slopes, sinks, cu_q, cu_k, rng)
-        numbers = (max_q, max_k, softmax_scale, causal, *window, softcap, dropout_p)
+        numbers = (max_q, max_k, scale, causal, left, right, softcap, dropout_p)
         return Attention.apply(q, k, v, sinks, (lists, numbers))
-    left, right = window
     # fmt: off
     return _passes.forward(
-        q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, softmax_scale, causal, left, right,
+        q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, scale, causal, left, right,
         softcap, dropout_p, needs_lse,
     )
     # fmt: on

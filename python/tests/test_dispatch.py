@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -116,6 +117,30 @@ def test_plans_are_found_again_and_forgotten(inputs, monkeypatch):
     fa.flash_attn_func(*inputs, dropout_p=0.5)
     fa.flash_attn_func(*inputs, sinks=sinks)
     assert all(key[6][1] < 20 for key in kept) or inputs[0].is_cuda
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, np.array])
+def test_options_are_values(inputs, convert):
+    q, k, v = (t.detach() for t in inputs)
+    for scale in (0.3, 0.7):
+        value = convert(scale)
+        options = {
+            "softmax_scale": value,
+            "softcap": value,
+            "causal": convert(1),
+            "window_size": (convert(9), -1),
+        }
+        want = fa.flash_attn_func(q, k, v, 0.0, scale, True, (9, -1), scale)
+        torch.testing.assert_close(fa.flash_attn_func(q, k, v, **options), want)
+        value += 1 - 2 * scale
+        want = fa.flash_attn_func(q, k, v, 0.0, float(value), True, (9, -1), float(value))
+        torch.testing.assert_close(fa.flash_attn_func(q, k, v, **options), want)
+
+
+def test_sides_of_windows_that_no_sequence_reaches(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    want = fa.flash_attn_func(q, k, v, window_size=(-1, 3))
+    assert torch.equal(fa.flash_attn_func(q, k, v, window_size=(2**70, 3)), want)
 
 
 def test_threads_share_plans(inputs):
