@@ -162,10 +162,13 @@ def enqueue(native: Any, index: int, *arguments: Any) -> None:
             native.enqueue(*arguments, _current_stream(index))
 
 
-def _per_head(name: str, t: Optional[Tensor], on_gpu: bool) -> tuple[Any, Optional[int]]:
-    """The values of a list on the CPU, its length on a GPU."""
+def _per_head(
+    name: str, t: Optional[Tensor], on_gpu: bool, heads: tuple[int, int]
+) -> tuple[Any, Optional[int]]:
+    """The values of a list on the CPU, its length on a GPU; `heads`: batch and heads."""
     if t is None:
         return None, None
+    _checks.per_head(name, t, *heads)
     if t.dtype != torch.float32 or not t.is_contiguous():
         raise ValueError(f"{name}: {t.dtype}, strides {t.stride()}; contiguous float32 is needed")
     return (None, t.numel()) if on_gpu else (tuple(t.flatten().tolist()), None)
@@ -182,20 +185,22 @@ def lists(
     dropout_p: float,
 ) -> tuple[Any, ...]:
     """Checks the tensors beside Q, K and V, and gives the fields of the settings that follow from them."""
+    _checks.rank("q", q, 4 if cu_q is None else 3)
     index = index_of(q)
     for t in (alibi, sinks, cu_q, cu_k):
         if t is not None and index_of(t) != index:
             check_place(q, t)
     varlen = dropout = None
+    batch = q.shape[0]
     if cu_q is not None and cu_k is not None:
         for name, offsets in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
             _checks.int32_list(name, offsets, (cu_q.numel(),), torch.int32, offsets.is_contiguous())
-        varlen = (cu_q.numel() - 1, *max_seqlens)
+        batch = cu_q.numel() - 1
+        varlen = (batch, *max_seqlens)
     if rng is not None:
         dropout = (dropout_p, int(rng[0]), 0)
-    on_gpu = index >= 0
-    per_head = (*_per_head("alibi_slopes", alibi, on_gpu), *_per_head("sinks", sinks, on_gpu))
-    return (*per_head, dropout, varlen)
+    of = (index >= 0, (batch, q.shape[-2]))
+    return (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of), dropout, varlen)
 
 
 def on_host(cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Offsets:

@@ -66,6 +66,14 @@ def _offsets(cu_seqlens: Array) -> list[int]:
     return offsets.tolist()
 
 
+def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
+    if values is None:
+        return None
+    values = np.ascontiguousarray(values, np.float32)
+    _checks.per_head(name, values, batch, heads)
+    return values
+
+
 class Call:
     """A checked call: arrays, their plan's key, and offsets."""
 
@@ -100,13 +108,17 @@ class Call:
                 raise ValueError(f"cu_seqlens_q has {len(in_q)} offsets and cu_seqlens_k {len(in_k)}")
             max_q, max_k = max_seqlens or (q.shape[0], k.shape[0])
             self.cu_seqlens, varlen = (in_q, in_k), (len(in_q) - 1, int(max_q), int(max_k))
-        self.sinks = None if sinks is None else np.ascontiguousarray(sinks, np.float32)
+        batch = q.shape[0] if varlen is None else varlen[0]
+        alibi_slopes, self.sinks = (
+            _per_head(name, values, batch, q.shape[-2])
+            for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks))
+        )
         self.settings = Settings(
             bool(causal),
             q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
             (_checks.no_limit(window[0]), _checks.no_limit(window[1])),
             float(softcap),
-            alibi_slopes=None if alibi_slopes is None else tuple(np.asarray(alibi_slopes).ravel().tolist()),
+            alibi_slopes=None if alibi_slopes is None else tuple(alibi_slopes.ravel().tolist()),
             sinks=None if self.sinks is None else tuple(self.sinks.ravel().tolist()),
             dropout=dropout,
             varlen=varlen,

@@ -26,8 +26,12 @@ Q, K, V = tensors((1, 10, 4, 8), 2)
         ((Q, K, V), {"softcap": -1.0}, "softcap is -1.0; 0 "),
         ((Q, K, V), {"softmax_scale": float("nan")}, "softmax_scale is NaN"),
         ((Q, K, V), {"dropout_p": 1.0}, "dropout_p is 1.0; 0 to below 1"),
-        ((Q, K, V), {"alibi_slopes": [1.0, 2.0]}, "alibi_slopes has 2 elements; 4 "),
-        ((Q, K, V), {"sinks": [1.0, 2.0]}, "sinks has 2 elements; 4 "),
+        (
+            (Q, K, V),
+            {"alibi_slopes": [1.0, 2.0]},
+            r"alibi_slopes: shape is \(2,\); \(4,\) or \(1, 4\) is needed",
+        ),
+        ((Q, K, V), {"sinks": [1.0, 2.0]}, r"sinks: shape is \(2,\); \(4,\) or \(1, 4\) is needed"),
         (([[1.0]], K, V), {}, "q is a list; a tensor is needed"),
         (
             tuple(np.ones((1, 2, 1, 257), np.float32) for _ in range(3)),
@@ -39,6 +43,22 @@ Q, K, V = tensors((1, 10, 4, 8), 2)
 def test_arguments(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         fa.flash_attn_func(*arguments, **options)
+
+
+@pytest.mark.parametrize("name", ["alibi_slopes", "sinks"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("half", ["numpy", "torch"])
+def test_values_of_heads_are_in_their_order(name, packed, half):
+    q = np.zeros((2, 6, 3, 8), np.float32)
+    values, cu = np.zeros((3, 2), np.float32), np.array([0, 6, 12], np.int32)
+    if half == "torch":
+        q, values, cu = map(pytest.importorskip("torch").from_numpy, (q, values, cu))
+    with pytest.raises(ValueError, match=rf"{name}: shape is \(3, 2\); \(3,\) or \(2, 3\) is needed"):
+        if packed:
+            q = q.reshape(12, 3, 8)
+            fa.flash_attn_varlen_func(q, q, q, cu, cu, 6, 6, **{name: values})
+        else:
+            fa.flash_attn_func(q, q, q, **{name: values})
 
 
 @pytest.mark.parametrize(
