@@ -14,6 +14,7 @@ use crate::forward::{CuSeqlens, Forward, addresses};
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{View, layout, optional};
+use crate::threads;
 
 /// A planned backward pass.
 #[pyclass(frozen, module = "flash_attention_rs._native")]
@@ -77,7 +78,7 @@ impl Backward {
         gradients: [usize; 6],
         cu_seqlens: Option<CuSeqlens>,
     ) -> PyResult<()> {
-        py.detach(|| {
+        let call = || {
             let given;
             let plan = match &cu_seqlens {
                 None => &self.plan,
@@ -91,7 +92,8 @@ impl Backward {
                 DType::Bf16 => self.run_as::<bf16>(plan, at, gradients),
                 _ => self.run_as::<f32>(plan, at, gradients),
             }
-        })
+        };
+        py.detach(|| threads::run(call))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::raised;
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{Settings, View, dtype, optional, tensors};
+use crate::threads;
 
 /// Offsets of a packed batch in Q and in K.
 pub(crate) type CuSeqlens = (Vec<u32>, Vec<u32>);
@@ -73,7 +74,7 @@ impl Forward {
     /// `at`: q, k, v, o and lse in host memory; 0 is no lse.
     #[pyo3(signature = (at, cu_seqlens=None))]
     fn run(&self, py: Python<'_>, at: [usize; 5], cu_seqlens: Option<CuSeqlens>) -> PyResult<()> {
-        py.detach(|| {
+        let call = || {
             let given;
             let plan = match &cu_seqlens {
                 None => &self.plan,
@@ -87,7 +88,8 @@ impl Forward {
                 DType::Bf16 => self.run_as::<bf16>(plan, at),
                 _ => self.run_as::<f32>(plan, at),
             }
-        })
+        };
+        py.detach(|| threads::run(call))
     }
 }
 
