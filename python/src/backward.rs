@@ -45,16 +45,6 @@ impl Backward {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn kernel(&self) -> &'static str {
-        self.plan.kernel().name()
-    }
-
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 10], gradients: [u64; 6], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
@@ -79,14 +69,9 @@ impl Backward {
         cu_seqlens: Option<CuSeqlens>,
     ) -> PyResult<()> {
         let call = || {
-            let given;
-            let plan = match &cu_seqlens {
-                None => &self.plan,
-                Some((q, k)) => {
-                    given = self.plan.with_cu_seqlens(q, k).map_err(raised)?;
-                    &given
-                }
-            };
+            let given =
+                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
+            let plan = given.as_ref().unwrap_or(&self.plan);
             match plan.problem().forward().dtype() {
                 DType::F16 => self.run_as::<f16>(plan, at, gradients),
                 DType::Bf16 => self.run_as::<bf16>(plan, at, gradients),

@@ -52,11 +52,6 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 8], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;

@@ -49,16 +49,6 @@ impl Forward {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn kernel(&self) -> &'static str {
-        self.plan.kernel().name()
-    }
-
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
@@ -75,14 +65,9 @@ impl Forward {
     #[pyo3(signature = (at, cu_seqlens=None))]
     fn run(&self, py: Python<'_>, at: [usize; 5], cu_seqlens: Option<CuSeqlens>) -> PyResult<()> {
         let call = || {
-            let given;
-            let plan = match &cu_seqlens {
-                None => &self.plan,
-                Some((q, k)) => {
-                    given = self.plan.with_cu_seqlens(q, k).map_err(raised)?;
-                    &given
-                }
-            };
+            let given =
+                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
+            let plan = given.as_ref().unwrap_or(&self.plan);
             match plan.problem().dtype() {
                 DType::F16 => self.run_as::<f16>(plan, at),
                 DType::Bf16 => self.run_as::<bf16>(plan, at),
