@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ def tensor(value: Any, name: str = "q") -> Array:
     return np.from_dlpack(value)
 
 
+def _listed(name: str, values: Any) -> Array:
+    """A list, or what comes by DLPack, as an array."""
+    return tensor(values, name) if hasattr(values, "__dlpack__") else np.asarray(values)
+
+
 def name_of(dtype: np.dtype) -> str:
     """The library's name of a type."""
     if dtype.name not in NAMES or not dtype.isnative:
@@ -35,16 +41,22 @@ def name_of(dtype: np.dtype) -> str:
     return NAMES[dtype.name]
 
 
-def _rows(array: Array) -> Array:
-    """The array, or a copy where its strides are none that the library takes."""
+def _is_taken(array: Array) -> bool:
+    """Whether strides are some that the library takes."""
     size = array.itemsize
     whole = all(stride >= 0 and stride % size == 0 for stride in array.strides)
-    if whole and array.flags.aligned and (array.shape[-1] == 1 or array.strides[-1] == size):
-        return array
-    return np.ascontiguousarray(array)
+    return bool(whole and array.flags.aligned and (array.shape[-1] == 1 or array.strides[-1] == size))
+
+
+def _rows(array: Array) -> Array:
+    """The array, or a copy where its strides are none that the library takes."""
+    return array if _is_taken(array) else np.ascontiguousarray(array)
 
 
 def _view(array: Array) -> _plans.View:
+    """What the library sees of `_rows`."""
+    if not _is_taken(array):
+        array = np.empty(array.shape, array.dtype)
     return _plans.batched(array.shape, tuple(stride // array.itemsize for stride in array.strides))
 
 
@@ -99,7 +111,7 @@ class Call:
         if not 1 <= q.shape[-1]:
             raise ValueError("q: head_dim is 0; at least 1 is needed")
         self.heads_first = q.ndim == 4 and q.strides[1] < q.strides[2]
-        self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
+        self.q, self.k, self.v = q, k, v
         self.cu_seqlens: tuple[list[int], list[int]] | None = None
         varlen = None
         if cu_seqlens is not None:
@@ -136,13 +148,18 @@ class Call:
         """Whether no row sees a key."""
         return self.q.size == 0 or self.k.size == 0 or self.v.size == 0
 
-    def forward(self) -> tuple[Array, Array]:
+    def forward(self, before: Callable[[], None] | None = None) -> tuple[Array, Array]:
         """O and lse."""
         o = _output(self.q, self.heads_first, self.v.shape[-1])
         lse = np.full(self.lse_shape, -np.inf, np.float32)
+        plan = None
         if not self.is_empty:
             plan = _plans.forward(None, self.dtype, self._views(o), self.settings)
-            plan.run(self._addresses(o, lse), self.cu_seqlens)
+        if before is not None:
+            before()
+        if plan is not None:
+            q, k, v = _rows(self.q), _rows(self.k), _rows(self.v)
+            plan.run([array.ctypes.data for array in (q, k, v, o, lse)], self.cu_seqlens)
         return o, lse
 
     def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
@@ -190,9 +207,14 @@ def attention(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
     needs_lse: bool = True,
+    casts: bool = True,
+    before: Callable[[], None] | None = None,
 ) -> tuple[Array, Array]:
-    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences."""
-    del needs_lse  # it costs little
+    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences.
+
+    `before` is called once nothing can be refused any more.
+    """
+    del needs_lse, casts  # lse costs little, and nothing casts arrays
     _checks.dropout(dropout_p)
     dropout = (float(dropout_p), int(np.random.randint(2**62)), 0) if dropout_p else None
     return Call(
@@ -208,7 +230,7 @@ def attention(
         cu_seqlens=cu_seqlens,
         max_seqlens=max_seqlens,
         dropout=dropout,
-    ).forward()
+    ).forward(before)
 
 
 def decode(
@@ -222,11 +244,11 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool,
+    before: Callable[[], None] | None,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
     del num_splits, needs_lse  # the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
-    q, k, v = _rows(q), _rows(k), _rows(v)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
     batch, rows, heads, _ = q.shape
     lse = np.full((batch, heads, rows), -np.inf, np.float32)
@@ -237,8 +259,15 @@ def decode(
         if values is not None:
             _checks.int32_list(name, values, shape, np.int32, values.flags.c_contiguous)
     pages = None if page_table is None else page_table.shape[1]
-    views = tuple(map(_view, (q, k, v, o)))
-    plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+    plan = None
+    if o.size and k.size:
+        views = tuple(map(_view, (q, k, v, o)))
+        plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+    if before is not None:
+        before()
+    if plan is None:
+        return o, lse
+    q, k, v = _rows(q), _rows(k), _rows(v)
     lists = [0 if values is None else values.ctypes.data for values in (seqused, page_table)]
     plan.run([*(array.ctypes.data for array in (q, k, v, o, lse)), *lists])
     return o, lse
@@ -259,9 +288,37 @@ def arange(length: int, like: Array) -> Array:
     return np.arange(length)
 
 
-def integers(values: Any, like: Array) -> Array:
-    """A contiguous int32 array."""
-    return np.ascontiguousarray(values, np.int32)
+def integers(name: str, values: Any) -> Array:
+    """A contiguous int32 array of integers."""
+    given = _listed(name, values)
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(f"{name} holds {given.dtype}; integers are needed")
+    whole = given.astype(np.int32)
+    if not np.array_equal(whole, given):
+        raise ValueError(f"{name} is {given.tolist()}; numbers of 32 bits are needed")
+    return whole
+
+
+def beside(values: Array, like: Array) -> Array:
+    """Values on the device of another array."""
+    return values
+
+
+def filled(value: int, length: int, like: Array) -> Array:
+    """int32 [length]."""
+    return np.full(length, value, np.int32)
+
+
+def check_forward_only(q: Array, names: tuple[str, ...], arrays: tuple[Array, ...]) -> None:
+    """All arrays are on the CPU, and have no gradient."""
+
+
+def check_written(name: str, array: Array) -> None:
+    """Refuses an array that may not be written, or whose elements share memory."""
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only; new rows are written to it")
+    if array.size and any(stride == 0 and size > 1 for size, stride in zip(array.shape, array.strides)):
+        raise ValueError(f"{name} is expanded, with strides {array.strides}; its rows cannot be written")
 
 
 def indices(values: Array) -> Array:

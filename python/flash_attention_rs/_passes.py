@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -55,10 +56,14 @@ def forward(
     softcap: float,
     dropout_p: float,
     needs_lse: bool = True,
+    before: Optional[Callable[[], None]] = None,
     *,
     by_heads: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D]."""
+    """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D].
+
+    `before` is called once nothing can be refused any more, and may write to K and V.
+    """
     lists, behind = None, _NO_LISTS
     if not (alibi is None and sinks is None and cu_q is None and rng is None):
         lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
@@ -76,6 +81,8 @@ def forward(
         plan = _plan_forward(q, k, v, 4 if cu_q is None else 3, settings, by_heads)
         if settings.come_again:
             _forwards.keep(key, plan)
+    if before is not None:
+        before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
         return o, lse
@@ -207,8 +214,9 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool = True,
+    before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of few queries against a cache."""
+    """O and lse of few queries against a cache; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
     if seqused is not None:
         _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
@@ -228,6 +236,8 @@ def decode(
     if plan is None:
         plan = _plan_decode(q, k, v, seqused, page_table, (causal, scale, pages, num_splits))
         _decodes.keep(key, plan)
+    if before is not None:
+        before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
         return o, lse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -40,13 +41,18 @@ def attention(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
     needs_lse: bool = True,
+    casts: bool = True,
+    before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences; lse may be left out."""
+    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences; lse may be left out.
+
+    `casts`: whether autocast has its way; `before`: called once nothing can be refused any more.
+    """
     eager = is_eager(q, k, v)
     if not eager:
         tensor(k, "k"), tensor(v, "v")
     device = "cuda" if q.is_cuda else "cpu"
-    if torch.is_autocast_enabled(device):
+    if casts and torch.is_autocast_enabled(device):
         q, k, v = _autocast(device, q, k, v)
     rng = cu_q = cu_k = None
     max_q = max_k = 0
@@ -66,6 +72,8 @@ def attention(
     left, right = window
     causal, left, right, softcap = bool(causal), int(left), int(right), float(softcap)
     if not eager:
+        if before is not None:
+            before()
         op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, rng)
         return op(q, k, v, *lists, max_q, max_k, scale, causal, left, right, softcap, dropout_p)
     if torch.is_grad_enabled() and (
@@ -77,7 +85,7 @@ def attention(
     # fmt: off
     return _passes.forward(
         q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, scale, causal, left, right,
-        softcap, dropout_p, needs_lse,
+        softcap, dropout_p, needs_lse, before,
     )
     # fmt: on
 
@@ -93,13 +101,15 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool,
+    before: Optional[Callable[[], None]],
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    has_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     arguments = (q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
-    if has_gradient or not is_eager(q, k, v):
-        return torch.ops.flash_attention_rs.decode(*arguments)
-    return _passes.decode(*arguments, needs_lse)
+    if is_eager(q, k, v):
+        return _passes.decode(*arguments, needs_lse, before)
+    if before is not None:
+        before()
+    return torch.ops.flash_attention_rs.decode(*arguments)
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
@@ -117,11 +127,46 @@ def arange(length: int, like: Tensor) -> Tensor:
     return torch.arange(length, device=like.device)
 
 
-def integers(values: Any, like: Tensor) -> Tensor:
-    """A contiguous int32 tensor on the device of another."""
-    if isinstance(values, Tensor) and values.dtype == torch.int32 and values.device == like.device:
-        return values.contiguous()
-    return torch.as_tensor(values, dtype=torch.int32, device=like.device).contiguous()
+def integers(name: str, values: Any) -> Tensor:
+    """A contiguous int32 tensor of integers, where they lie."""
+    given = torch.as_tensor(values)
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(f"{name} holds {given.dtype}; integers are needed")
+    whole = given.to(torch.int32).contiguous()
+    if whole.dtype != given.dtype and is_on_host(given) and not torch.equal(whole.to(given.dtype), given):
+        raise ValueError(f"{name} is {given.tolist()}; numbers of 32 bits are needed")
+    return whole
+
+
+def beside(values: Tensor, like: Tensor) -> Tensor:
+    """Values on the device of another tensor."""
+    return values.to(like.device)
+
+
+def filled(value: int, length: int, like: Tensor) -> Tensor:
+    """int32 [length] on the device of another tensor."""
+    return torch.full((length,), value, dtype=torch.int32, device=like.device)
+
+
+def repeated(value: Tensor, length: int) -> Tensor:
+    """[length] of a tensor of one value."""
+    return value.expand(length).contiguous()
+
+
+def check_forward_only(q: Tensor, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+    """Refuses tensors on another device than q, or with a gradient, which nothing would give."""
+    index, has_gradients = q.get_device(), torch.is_grad_enabled()
+    for name, t in zip(names, tensors):
+        if t.get_device() != index:
+            raise ValueError(f"{name} is on {t.device}, but q is on {q.device}")
+        if has_gradients and t.requires_grad:
+            raise ValueError(f"{name} requires a gradient, but a cache has none; call under torch.no_grad()")
+
+
+def check_written(name: str, t: Tensor) -> None:
+    """Refuses a tensor whose elements share memory."""
+    if any(stride == 0 and size > 1 for size, stride in zip(t.shape, t.stride())):
+        raise ValueError(f"{name} is expanded, with strides {t.stride()}; its rows cannot be written")
 
 
 def indices(values: Tensor) -> Tensor:
