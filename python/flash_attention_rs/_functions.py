@@ -22,11 +22,6 @@ def _half(q: Any) -> Any:
     return _arrays.module()
 
 
-def _result(half_result: tuple[Any, Any], return_attn_probs: bool) -> Any:
-    o, lse = half_result
-    return (o, lse, None) if return_attn_probs else o
-
-
 def flash_attn_func(
     q: Any,
     k: Any,
@@ -67,7 +62,7 @@ def flash_attn_func(
     """
     del deterministic
     half = _half(q)
-    result = half.attention(
+    o, lse = half.attention(
         q,
         k,
         v,
@@ -80,7 +75,7 @@ def flash_attn_func(
         dropout_p=dropout_p,
         needs_lse=return_attn_probs,
     )
-    return _result(result, return_attn_probs)
+    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_qkvpacked_func(
@@ -152,7 +147,7 @@ def flash_attn_varlen_func(
         if rows < 0:
             raise ValueError(f"{name} is {rows}; 0 or more is needed")
     half = _half(q)
-    result = half.attention(
+    o, lse = half.attention(
         q,
         k,
         v,
@@ -167,7 +162,7 @@ def flash_attn_varlen_func(
         dropout_p=dropout_p,
         needs_lse=return_attn_probs,
     )
-    return _result(result, return_attn_probs)
+    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_with_kvcache(

@@ -54,7 +54,8 @@ else:
         if forward_ad._current_level >= 0 or not (tensors[0].is_cuda or tensors[0].is_cpu):
             return False
         for t in tensors:
-            if type(t) not in _PLAIN:
+            # A negated view has the memory of its base, whose signs are the other ones.
+            if type(t) not in _PLAIN or t.is_neg():
                 return False
         return True
 
@@ -95,6 +96,11 @@ def _save(ctx: Any, tensors: tuple[Any, ...], lists: _Lists, numbers: tuple[Any,
     ctx.save_for_backward(*tensors, *lists)
 
 
+def _has_memory(*tensors: Tensor) -> bool:
+    """Whether no tensor is a batch of some, as gradients with is_grads_batched are."""
+    return all(map(torch._C._has_storage, tensors))
+
+
 def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
     """dQ, dK, dV and dsinks, from what was saved."""
     if dout is None and dlse is None:
@@ -102,7 +108,8 @@ def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> tupl
     q, k, v, o, lse, *lists = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     # Where this pass is to have a gradient itself, the op refuses that.
-    is_direct = not torch.is_grad_enabled() and is_eager(dout, q, k, v)
+    given = (dout,) if dlse is None else (dout, dlse)
+    is_direct = not torch.is_grad_enabled() and is_eager(*given, q, k, v) and _has_memory(*given)
     backward = _passes.backward if is_direct else torch.ops.flash_attention_rs.backward
     *gradients, dsinks = backward(dout, dlse, q, k, v, o, lse, *lists, *ctx.numbers)
     return (*gradients, None if lists[1] is None else dsinks)

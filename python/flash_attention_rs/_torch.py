@@ -11,6 +11,8 @@ from torch import Tensor
 from . import _checks, _passes
 from ._ops import Attention, is_eager
 
+_NO_WINDOW = (-1, -1)
+
 
 def tensor(value: Any, name: str = "q") -> Tensor:
     """The argument."""
@@ -19,8 +21,14 @@ def tensor(value: Any, name: str = "q") -> Tensor:
     return value
 
 
+#: Cheaper than the question for one device.
+_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
 def _autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the type that autocast asks of attention, as PyTorch's own function has them."""
+    if not torch.is_autocast_enabled(device):
+        return tensors
     dtype = torch.get_autocast_dtype(device)
     cast = (t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
     return tuple(t.to(dtype) if is_cast else t for t, is_cast in zip(tensors, cast))
@@ -51,9 +59,8 @@ def attention(
     eager = is_eager(q, k, v)
     if not eager:
         tensor(k, "k"), tensor(v, "v")
-    device = "cuda" if q.is_cuda else "cpu"
-    if casts and torch.is_autocast_enabled(device):
-        q, k, v = _autocast(device, q, k, v)
+    if casts and _is_any_autocast_enabled():
+        q, k, v = _autocast("cuda" if q.is_cuda else "cpu", q, k, v)
     rng = cu_q = cu_k = None
     max_q = max_k = 0
     if dropout_p != 0.0:
@@ -69,8 +76,8 @@ def attention(
         tensor(sinks, "sinks")
     # Plans are looked up by these: a tensor's hash is its identity, not its value.
     scale = None if softmax_scale is None else float(softmax_scale)
-    left, right = window
-    causal, left, right, softcap = bool(causal), int(left), int(right), float(softcap)
+    causal, softcap = bool(causal), float(softcap)
+    left, right = window if window == _NO_WINDOW else map(int, window)
     if not eager:
         if before is not None:
             before()

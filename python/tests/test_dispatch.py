@@ -78,6 +78,26 @@ def test_what_is_not_plain_goes_through_ops(inputs):
     assert fa.flash_attn_func(*(t.to("meta") for t in inputs)).shape == inputs[0].shape
 
 
+def test_negated_views_are_read_with_their_signs(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    want = fa.flash_attn_func(-q, k, v)
+    torch.testing.assert_close(fa.flash_attn_func(torch._neg_view(q), k, v), want)
+    (dq,) = torch.autograd.grad(fa.flash_attn_func(*inputs), inputs[:1], torch._neg_view(want))
+    torch.testing.assert_close(dq, torch.autograd.grad(fa.flash_attn_func(*inputs), inputs[:1], -want)[0])
+
+
+def test_gradients_may_be_batched(inputs):
+    o, lse, _ = fa.flash_attn_func(*inputs, return_attn_probs=True)
+    weights = torch.randn(3, *o.shape, device=o.device), torch.randn(3, *lse.shape, device=o.device)
+    for outputs, batch in (((o, lse), weights), ((o,), weights[:1]), ((lse,), weights[1:])):
+        options = {"retain_graph": True, "allow_unused": True}
+        found = torch.autograd.grad(outputs, inputs[:2], batch, is_grads_batched=True, **options)
+        for index in range(3):
+            want = torch.autograd.grad(outputs, inputs[:2], [t[index] for t in batch], **options)
+            for a, b in zip(found, want):
+                torch.testing.assert_close(a[index], b)
+
+
 def test_a_gradient_of_the_gradient_is_refused(inputs):
     (dq,) = torch.autograd.grad(fa.flash_attn_func(*inputs).sum(), inputs[:1], create_graph=True)
     with pytest.raises(NotImplementedError, match="the backward pass of attention has no gradient"):
