@@ -71,6 +71,31 @@ def without_memory(t: Tensor) -> Tensor:
     return empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
 
+def sequence_of_row(cu_q: Tensor, rows: int) -> Tensor:
+    """The sequence of each row of a packed batch; rows behind the last are taken for its own."""
+    row = torch.arange(rows, device=cu_q.device)
+    return torch.bucketize(row, cu_q[1:-1], right=True)
+
+
+def lse_of_sinks(sinks: Tensor, cu_q: Optional[Tensor], rows: int) -> Tensor:
+    """What lse is where no row sees a key; broadcasts to it."""
+    if cu_q is None or sinks.dim() == 1:
+        return sinks[..., None]
+    return sinks[sequence_of_row(cu_q, rows)].t()
+
+
+def gradient_of_sinks(sinks: Tensor, dlse: Optional[Tensor], cu_q: Optional[Tensor]) -> Tensor:
+    """The gradient where no row sees a key, which is that of lse alone."""
+    if dlse is None:
+        return torch.zeros_like(sinks)
+    if cu_q is not None and sinks.dim() == 2:
+        sequences = torch.arange(sinks.shape[0], device=sinks.device)
+        of_sequence = sequence_of_row(cu_q, dlse.shape[1])[:, None] == sequences
+        return (dlse @ of_sequence.to(dlse.dtype)).t().contiguous()
+    dsinks = dlse.sum(-1)
+    return dsinks.sum(0) if dsinks.dim() > sinks.dim() else dsinks
+
+
 class Plan:
     """A plan, and what is allocated for a call."""
 

@@ -153,7 +153,9 @@ class Call:
         o = _output(self.q, self.heads_first, self.v.shape[-1])
         lse = np.full(self.lse_shape, -np.inf, np.float32)
         plan = None
-        if not self.is_empty:
+        if self.is_empty:
+            self._fill_with_sinks(lse)
+        else:
             plan = _plans.forward(None, self.dtype, self._views(o), self.settings)
         if before is not None:
             before()
@@ -161,6 +163,16 @@ class Call:
             q, k, v = _rows(self.q), _rows(self.k), _rows(self.v)
             plan.run([array.ctypes.data for array in (q, k, v, o, lse)], self.cu_seqlens)
         return o, lse
+
+    def _fill_with_sinks(self, lse: Array) -> None:
+        """What lse is where no row sees a key."""
+        if self.sinks is None or self.sinks.size == 0:
+            return
+        values = self.sinks[..., None]
+        if self.cu_seqlens is not None and self.sinks.ndim == 2:
+            sequence = np.searchsorted(self.cu_seqlens[0][1:-1], np.arange(lse.shape[1]), side="right")
+            values = self.sinks[sequence].T
+        lse[...] = values
 
     def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
         """dQ, dK, dV, and with sinks their gradient."""

@@ -85,6 +85,8 @@ def forward(
         before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
+        if sinks is not None and sinks.numel() > 0 and lse is not None:
+            lse.copy_(_launch.lse_of_sinks(sinks, cu_q, q.shape[0]).expand_as(lse))
         return o, lse
     if plan.copies:
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
@@ -169,7 +171,7 @@ def backward(
     if plan.native is None or cu_q is not None:  # rows of no sequence are not written
         dq.zero_(), dk.zero_(), dv.zero_()
     if plan.native is None:
-        return dq, dk, dv, None if dsinks is None else dsinks.zero_()
+        return dq, dk, dv, None if sinks is None else _launch.gradient_of_sinks(sinks, dlse, cu_q)
     if plan.copies:
         q, k, v, o, dout = rows_of(q), rows_of(k), rows_of(v), rows_of(o), rows_of(dout)
     lse = lse.contiguous()
