@@ -60,6 +60,15 @@ else:
         return True
 
 
+def refuse_tangents(*tensors: Optional[Tensor]) -> None:
+    """Refuses forward-mode derivatives, which the ops would leave out."""
+    if _is_compiling() or forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if t is not None and forward_ad.unpack_dual(t).tangent is not None:
+            raise NotImplementedError("attention has no forward-mode derivative; backward() gives gradients")
+
+
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     *gradients, dsinks = _passes.backward(*arguments)
     return (*gradients, gradients[0].new_empty(0, dtype=torch.float32) if dsinks is None else dsinks)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _checks, _passes
-from ._ops import Attention, is_eager
+from ._ops import Attention, is_eager, refuse_tangents
 
 _NO_WINDOW = (-1, -1)
 
@@ -79,6 +79,7 @@ def attention(
     causal, softcap = bool(causal), float(softcap)
     left, right = window if window == _NO_WINDOW else map(int, window)
     if not eager:
+        refuse_tangents(q, k, v, alibi_slopes, sinks)
         if before is not None:
             before()
         op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, rng)
@@ -114,6 +115,7 @@ def decode(
     arguments = (q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
     if is_eager(q, k, v):
         return _passes.decode(*arguments, needs_lse, before)
+    refuse_tangents(q, k, v)
     if before is not None:
         before()
     return torch.ops.flash_attention_rs.decode(*arguments)

@@ -104,6 +104,31 @@ def test_a_gradient_of_the_gradient_is_refused(inputs):
         torch.autograd.grad(dq.sum(), inputs)
 
 
+@pytest.mark.parametrize("attention", [fa.flash_attn_func, fa.flash_attn_with_kvcache])
+def test_forward_mode_is_refused(inputs, attention):
+    q, k, v = (t.detach().half() for t in inputs)
+    for index in range(3):
+        given = [q[:, :4], k, v]
+
+        def call(t, given=given, index=index):
+            return attention(*given[:index], t, *given[index + 1 :])
+
+        with pytest.raises(NotImplementedError, match="attention has no forward-mode derivative"):
+            torch.func.jvp(call, (given[index],), (given[index],))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(given[index], given[index])
+            with pytest.raises(NotImplementedError, match="attention has no forward-mode derivative"):
+                call(dual)
+            assert torch.equal(call(given[index]), attention(*given))
+
+
+def test_vmap(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    batch = torch.stack((q, -q))
+    found = torch.vmap(lambda q: fa.flash_attn_func(q, k, v))(batch)
+    torch.testing.assert_close(found, torch.stack([fa.flash_attn_func(q, k, v) for q in batch]))
+
+
 def test_one_input_may_need_a_gradient(inputs):
     q, k, v = inputs
     o = fa.flash_attn_func(q.detach(), k, v.detach())
