@@ -20,6 +20,12 @@ def rank(name: str, tensor: Any, axes: int) -> None:
         raise ValueError(f"{name} has {tensor.ndim} axes; {axes} are needed, {order}")
 
 
+def head_dim(q: Any) -> None:
+    """Refuses rows without elements, which have no default scale."""
+    if q.shape[-1] == 0:
+        raise ValueError("q: head_dim is 0; at least 1 is needed")
+
+
 def per_head(name: str, values: Any, batch: int, heads: int) -> None:
     """Refuses what is no value for each head, or for each head of each sequence."""
     shape, needed = tuple(values.shape), ((heads,), (batch, heads))

@@ -90,9 +90,11 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` for Q, K and V in one tensor, [B, S, 3, H, D], which is not copied."""
+    half = _half(qkv)
+    qkv = half.tensor(qkv, "qkv")
     if qkv.ndim != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv: shape is {tuple(qkv.shape)}; [B, S, 3, H, D] is needed")
-    q, k, v = _half(qkv).unbound(qkv)
+    q, k, v = half.unbound(qkv)
     return flash_attn_func(
         q,
         k,
@@ -253,13 +255,14 @@ def scaled_dot_product_attention(
     arrays raise NotImplementedError.
     """
     half = _half(query)
+    query = half.tensor(query, "query")
     if attn_mask is not None or query.ndim != 4:
         if half is _torch:
             return torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         raise NotImplementedError(f"attn_mask, or {query.ndim} axes: [B, H, S, D] without a mask is taken")
-    query, key, value = half.tensor(query), half.tensor(key, "key"), half.tensor(value, "value")
+    key, value = half.tensor(key, "key"), half.tensor(value, "value")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ValueError(
             f"key: heads is {key.shape[1]}, but query has {query.shape[1]}; enable_gqa lets them differ"

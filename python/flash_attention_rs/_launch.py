@@ -218,6 +218,8 @@ def lists(
     varlen = dropout = None
     batch = q.shape[0]
     if cu_q is not None and cu_k is not None:
+        if cu_q.numel() == 0:
+            raise ValueError("cu_seqlens_q is empty; [B + 1] offsets are needed, the first of them 0")
         for name, offsets in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
             _checks.int32_list(name, offsets, (cu_q.numel(),), torch.int32, offsets.is_contiguous())
         batch = cu_q.numel() - 1

@@ -26,7 +26,10 @@ def tensor(value: Any, name: str = "q") -> Array:
         raise ValueError(
             f"{name} is on DLPack device {kind}; without torch, tensors on the CPU (1) are taken"
         )
-    return np.from_dlpack(value)
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError) as error:
+        raise ValueError(f"{name} is a {type(value).__name__} that numpy does not take: {error}") from error
 
 
 def _listed(name: str, values: Any) -> Array:
@@ -70,10 +73,12 @@ def _output(q: Array, heads_first: bool, head_dim: int) -> Array:
 
 
 def _offsets(cu_seqlens: Array) -> list[int]:
-    offsets = np.asarray(cu_seqlens)
+    offsets = _listed("cu_seqlens", cu_seqlens)
+    if offsets.size == 0:
+        raise ValueError("cu_seqlens is empty; [B + 1] offsets are needed, the first of them 0")
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise ValueError(f"cu_seqlens: {offsets.ndim} axes of {offsets.dtype}; integers [B + 1] are needed")
-    if offsets.size and offsets.min() < 0:
+    if offsets.min() < 0:
         raise ValueError(f"cu_seqlens: the least offset is {offsets.min()}; 0 or more is needed")
     return offsets.tolist()
 
@@ -81,7 +86,7 @@ def _offsets(cu_seqlens: Array) -> list[int]:
 def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
     if values is None:
         return None
-    values = np.ascontiguousarray(values, np.float32)
+    values = np.ascontiguousarray(_listed(name, values), np.float32)
     _checks.per_head(name, values, batch, heads)
     return values
 
@@ -108,8 +113,7 @@ class Call:
         q, k, v = tensor(q, "q"), tensor(k, "k"), tensor(v, "v")
         self.dtype = _checks.qkv(q, k, v, 4 if cu_seqlens is None else 3, name_of)
         _checks.shapes(q, k, v)
-        if not 1 <= q.shape[-1]:
-            raise ValueError("q: head_dim is 0; at least 1 is needed")
+        _checks.head_dim(q)
         self.heads_first = q.ndim == 4 and q.strides[1] < q.strides[2]
         self.q, self.k, self.v = q, k, v
         self.cu_seqlens: tuple[list[int], list[int]] | None = None
@@ -228,7 +232,7 @@ def attention(
     """
     del needs_lse, casts  # lse costs little, and nothing casts arrays
     _checks.dropout(dropout_p)
-    dropout = (float(dropout_p), int(np.random.randint(2**62)), 0) if dropout_p else None
+    dropout = (float(dropout_p), int(np.random.randint(2**62, dtype=np.int64)), 0) if dropout_p else None
     return Call(
         q,
         k,

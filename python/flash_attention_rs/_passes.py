@@ -21,6 +21,7 @@ _NO_LISTS = (0, 0, 0, 0)
 def _settings(
     q: Tensor, scale: Optional[float], causal: bool, left: int, right: int, softcap: float, lists: Any
 ) -> Settings:
+    _checks.head_dim(q)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     window = (_checks.no_limit(left), _checks.no_limit(right))
     return Settings(bool(causal), scale, window, float(softcap), *(lists or ()))

@@ -65,6 +65,7 @@ def test_values_of_heads_are_in_their_order(name, packed, half):
     "offsets_q, offsets_k, message",
     [
         ([0, 4], [0, 4, 10], "cu_seqlens_q has 2 offsets and cu_seqlens_k 3"),
+        ([], [], "is empty"),
         ([1, 10], [0, 10], "cu_seqlens_q: offset 0 is 1; the first must be 0"),
         ([0, 11], [0, 10], "cu_seqlens_q: offset 1 is 11; q has 10 rows"),
         ([0, 6, 5], [0, 5, 10], "cu_seqlens_q: offset 2 is 5"),
@@ -75,6 +76,26 @@ def test_values_of_heads_are_in_their_order(name, packed, half):
 def test_offsets(offsets_q, offsets_k, message):
     with pytest.raises(ValueError, match=message):
         fa.flash_attn_varlen_func(Q[0], K[0], V[0], np.array(offsets_q), np.array(offsets_k), 10, 5)
+
+
+def test_torch_offsets_and_rows_without_elements():
+    torch = pytest.importorskip("torch")
+    q, none = torch.zeros(4, 2, 8), torch.zeros(0, dtype=torch.int32)
+    with pytest.raises(ValueError, match="cu_seqlens_q is empty"):
+        fa.flash_attn_varlen_func(q, q, q, none, none, 4, 4)
+    for q in (torch.zeros(1, 4, 2, 0), np.zeros((1, 4, 2, 0), np.float32)):
+        with pytest.raises(ValueError, match="q: head_dim is 0; at least 1 is needed"):
+            fa.flash_attn_func(q, q, q)
+
+
+def test_what_is_no_tensor():
+    with pytest.raises(ValueError, match="qkv is a list"):
+        fa.flash_attn_qkvpacked_func([1.0])
+    with pytest.raises(ValueError, match="query is a list"):
+        fa.scaled_dot_product_attention([1.0], K, V)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="k is a Tensor that numpy does not take"):
+        fa.flash_attn_func(Q, torch.tensor(K, requires_grad=True), V)
 
 
 def test_a_machine_without_a_gpu_says_what_is_missing():
