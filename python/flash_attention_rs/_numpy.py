@@ -158,6 +158,7 @@ class Call:
         lse = np.full(self.lse_shape, -np.inf, np.float32)
         plan = None
         if self.is_empty:
+            _plans.check_empty(self.dtype, (self.q.shape, self.k.shape, self.v.shape, o.shape), self.settings)
             self._fill_with_sinks(lse)
         else:
             plan = _plans.forward(None, self.dtype, self._views(o), self.settings)

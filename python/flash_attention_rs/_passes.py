@@ -32,7 +32,11 @@ def _plan_forward(q: Tensor, k: Tensor, v: Tensor, axes: int, settings: Settings
     _launch.check_place(q, k, v)
     plan = Plan(q, v.shape[-1], by_heads)
     if 0 in plan.o[0] or k.numel() == 0:
+        if by_heads:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         _checks.shapes(q, k, v)
+        shapes = (q.shape, k.shape, v.shape, (*q.shape[:-1], v.shape[-1]))
+        _plans.check_empty(dtype, shapes, settings)
         return plan
     views = (*(view(t, by_heads) for t in (q, k, v)), _plans.batched(*plan.o, by_heads))
     plan.take(_plans.forward(place(q), dtype, views, settings), (q, k, v))

@@ -88,6 +88,25 @@ def test_torch_offsets_and_rows_without_elements():
             fa.flash_attn_func(q, q, q)
 
 
+@pytest.mark.parametrize("half", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "heads, dim, options, message",
+    [
+        (3, 8, {}, "kv_heads is 2, which does not divide heads = 3"),
+        (4, 257, {}, "head_dim is 257; kernels take 1 to 256"),
+        (4, 8, {"softmax_scale": float("nan")}, "softmax_scale is NaN"),
+        (4, 8, {"softcap": -1.0}, "softcap is -1.0"),
+    ],
+)
+def test_empty_tensors_are_checked_as_others(half, heads, dim, options, message):
+    for rows, keys in ((0, 5), (5, 0)):
+        q, k = np.zeros((1, rows, heads, dim), np.float32), np.zeros((1, keys, 2, dim), np.float32)
+        if half == "torch":
+            q, k = map(pytest.importorskip("torch").from_numpy, (q, k))
+        with pytest.raises(ValueError, match=message):
+            fa.flash_attn_func(q, k, k, **options)
+
+
 def test_what_is_no_tensor():
     with pytest.raises(ValueError, match="qkv is a list"):
         fa.flash_attn_qkvpacked_func([1.0])
