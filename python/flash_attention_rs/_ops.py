@@ -94,10 +94,6 @@ def _backward_fake(
     return (*map(gradient_like, (q, k, v)), dsinks)
 
 
-def _decode_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return output(q, v.shape[-1]), lse_like(q)
-
-
 def _save(ctx: Any, tensors: tuple[Any, ...], lists: _Lists, numbers: tuple[Any, ...]) -> None:
     """What the backward pass needs."""
     ctx.set_materialize_grads(False)
@@ -165,7 +161,7 @@ def _no_gradient(_ctx: Any, *_: Any) -> None:
 for _name, _function, _fake in (
     ("forward", _passes.forward, _forward_fake),
     ("backward", _backward, _backward_fake),
-    ("decode", _passes.decode, _decode_fake),
+    ("decode", _passes.decode, _forward_fake),
 ):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
