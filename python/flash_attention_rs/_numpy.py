@@ -161,7 +161,8 @@ class Call:
             _plans.check_empty(self.dtype, (self.q.shape, self.k.shape, self.v.shape, o.shape), self.settings)
             self._fill_with_sinks(lse)
         else:
-            plan = _plans.forward(None, self.dtype, self._views(o), self.settings)
+            views = tuple(map(_view, (self.q, self.k, self.v, o)))
+            plan = _plans.forward(None, self.dtype, views, self.settings)
         if before is not None:
             before()
         if plan is not None:
@@ -178,35 +179,6 @@ class Call:
             sequence = np.searchsorted(self.cu_seqlens[0][1:-1], np.arange(lse.shape[1]), side="right")
             values = self.sinks[sequence].T
         lse[...] = values
-
-    def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
-        """dQ, dK, dV, and with sinks their gradient."""
-        inputs = (self.q, self.k, self.v) if self.sinks is None else (self.q, self.k, self.v, self.sinks)
-        grads = tuple(np.zeros(array.shape, array.dtype) for array in inputs)
-        if self.is_empty:
-            return grads
-        dout, o = _rows(dout), _rows(o)
-        lse = np.ascontiguousarray(lse, np.float32)
-        dlse = None if dlse is None else np.ascontiguousarray(dlse, np.float32)
-        for name, array, shape in (("lse", lse, self.lse_shape), ("dlse", dlse, self.lse_shape)):
-            if array is not None and array.shape != shape:
-                raise ValueError(f"{name}: shape is {array.shape}; {shape} is needed")
-        for name, array in (("o", o), ("dout", dout)):
-            if array.dtype != self.q.dtype:
-                raise ValueError(f"{name} holds {array.dtype}, but q holds {self.q.dtype}")
-        views = tuple(map(_view, (dout, *grads[:3])))
-        plan = _plans.backward(None, self.dtype, self._views(o), self.settings, views)
-        written = [dout.ctypes.data, *(grad.ctypes.data for grad in grads[:3])]
-        written.append(0 if dlse is None else dlse.ctypes.data)
-        written.append(0 if self.sinks is None else grads[3].ctypes.data)
-        plan.run(self._addresses(o, lse), written, self.cu_seqlens)
-        return grads
-
-    def _views(self, o: Array) -> tuple[_plans.View, ...]:
-        return tuple(map(_view, (self.q, self.k, self.v, o)))
-
-    def _addresses(self, o: Array, lse: Array) -> list[int]:
-        return [array.ctypes.data for array in (self.q, self.k, self.v, o, lse)]
 
 
 def attention(

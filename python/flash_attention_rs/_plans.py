@@ -72,8 +72,8 @@ def check_empty(dtype: str, shapes: tuple[tuple[int, ...], ...], settings: Setti
     for shape in shapes:
         b, s, h, d = (max(size, 1) for size in ((1, *shape) if len(shape) == 3 else shape))
         views.append(((b, s, h, d), (s * h * d, h * d, d, 1)))
-    lists = {"alibi_slopes": None, "alibi_len": None, "sinks": None, "sinks_len": None, "varlen": None}
-    _native.Forward(None, dtype, views, settings._replace(**lists))
+    settings = settings._replace(alibi_slopes=None, alibi_len=None, sinks=None, sinks_len=None, varlen=None)
+    _native.Forward(None, dtype, views, settings)
 
 
 @lru_cache(maxsize=KEPT)
