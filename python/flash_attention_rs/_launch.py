@@ -208,8 +208,8 @@ def lists(
     rng: Optional[Tensor],
     max_seqlens: tuple[int, int],
     dropout_p: float,
-) -> tuple[Any, ...]:
-    """Checks the tensors beside Q, K and V, and gives the fields of the settings that follow from them."""
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Checks the tensors beside Q, K and V; fields of the settings that follow from them, and addresses."""
     _checks.rank("q", q, 4 if cu_q is None else 3)
     index = index_of(q)
     for t in (alibi, sinks, cu_q, cu_k):
@@ -227,7 +227,8 @@ def lists(
     if rng is not None:
         dropout = (dropout_p, int(rng[0]), 0)
     of = (index >= 0, (batch, q.shape[-2]))
-    return (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of), dropout, varlen)
+    fields = (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of), dropout, varlen)
+    return fields, (address(alibi), address(sinks), address(cu_q), address(cu_k))
 
 
 def on_host(cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Offsets:

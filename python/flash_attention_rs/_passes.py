@@ -69,10 +69,10 @@ def forward(
 
     `before` is called once nothing can be refused any more, and may write to K and V.
     """
-    lists, behind = None, _NO_LISTS
+    lists: Any = None
+    behind: tuple[int, ...] = _NO_LISTS
     if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
-        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
     index = index_of(q)
     # One tuple: it is made and looked up in each call.
     key = (
@@ -151,10 +151,10 @@ def backward(
     by_heads: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
     """dQ, dK, dV and the gradient of sinks, where there are some."""
-    lists, behind = None, _NO_LISTS
+    lists: Any = None
+    behind: tuple[int, ...] = _NO_LISTS
     if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
-        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
     index = index_of(q)
     key = (
         *(index, index_of(k), index_of(v), index_of(o), index_of(dout), index_of(lse)),
