@@ -178,13 +178,22 @@ def place(q: Tensor) -> Optional[int]:
     return None if index < 0 else index
 
 
-def enqueue(native: Any, index: int, *arguments: Any) -> None:
+def enqueue(
+    plan: Plan,
+    q: Tensor,
+    index: int,
+    at: tuple[int, ...],
+    lists: tuple[int, ...],
+    *gradients: tuple[int, ...],
+) -> None:
     """Launches on the GPU's current stream, and leaves the current device as it is."""
+    workspace = plan.workspace(q) if plan.workspace_bytes else None
+    at = (*at, address(workspace), *lists)
     if _current_device() == index:
-        native.enqueue(*arguments, _current_stream(index))
+        plan.native.enqueue(at, *gradients, _current_stream(index))
     else:
         with torch.cuda.device(index):
-            native.enqueue(*arguments, _current_stream(index))
+            plan.native.enqueue(at, *gradients, _current_stream(index))
 
 
 def _per_head(

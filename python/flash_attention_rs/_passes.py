@@ -99,8 +99,7 @@ def forward(
     if index < 0:
         plan.native.run(at, on_host(cu_q, cu_k))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *behind))
+        enqueue(plan, q, index, at, behind)
     return o, lse
 
 
@@ -186,8 +185,7 @@ def backward(
     if index < 0:
         plan.native.run(at, written, on_host(cu_q, cu_k))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *behind), written)
+        enqueue(plan, q, index, at, behind, written)
     return dq, dk, dv, dsinks
 
 
@@ -255,6 +253,5 @@ def decode(
     if index < 0:
         plan.native.run((*at, *lists))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *lists))
+        enqueue(plan, q, index, at, lists)
     return o, lse
