@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from . import _arrays, _kvcache, _native
+from . import _arrays, _kvcache
 
 try:
     import torch
@@ -20,11 +20,6 @@ def _half(q: Any) -> Any:
     if torch is not None and isinstance(q, torch.Tensor):
         return _torch
     return _arrays.module()
-
-
-def _result(half_result: tuple[Any, Any], return_attn_probs: bool) -> Any:
-    o, lse = half_result
-    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_func(
@@ -67,7 +62,7 @@ def flash_attn_func(
     """
     del deterministic
     half = _half(q)
-    result = half.attention(
+    o, lse = half.attention(
         q,
         k,
         v,
@@ -80,7 +75,7 @@ def flash_attn_func(
         dropout_p=dropout_p,
         needs_lse=return_attn_probs,
     )
-    return _result(result, return_attn_probs)
+    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_qkvpacked_func(
@@ -95,9 +90,11 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` for Q, K and V in one tensor, [B, S, 3, H, D], which is not copied."""
+    half = _half(qkv)
+    qkv = half.tensor(qkv, "qkv")
     if qkv.ndim != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv: shape is {tuple(qkv.shape)}; [B, S, 3, H, D] is needed")
-    q, k, v = _half(qkv).unbound(qkv)
+    q, k, v = half.unbound(qkv)
     return flash_attn_func(
         q,
         k,
@@ -152,7 +149,7 @@ def flash_attn_varlen_func(
         if rows < 0:
             raise ValueError(f"{name} is {rows}; 0 or more is needed")
     half = _half(q)
-    result = half.attention(
+    o, lse = half.attention(
         q,
         k,
         v,
@@ -167,7 +164,7 @@ def flash_attn_varlen_func(
         dropout_p=dropout_p,
         needs_lse=return_attn_probs,
     )
-    return _result(result, return_attn_probs)
+    return (o, lse, None) if return_attn_probs else o
 
 
 def flash_attn_with_kvcache(
@@ -193,18 +190,21 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Attention against a K/V cache, each sequence of its own length; forward pass alone.
 
+    Nothing is written to the cache where an argument is refused: a tensor that requires a gradient is,
+    except under torch.no_grad(). All tensors have the type of q, which autocast leaves as it is.
+
     Args:
         q: [B, Sq, H, D], Sq up to 16.
         k_cache: [B, Sk, Hkv, D], or pages [num_pages, page_size, Hkv, D] with a block_table.
         v_cache: as k_cache.
-        k: [B, new, Hkv, D], written behind the cached keys first, in place; v: the same.
+        k: [B, new, Hkv, D], written behind the cached keys first, in place; v: [B, new, Hkv, Dv].
         rotary_cos: [rows, R / 2], rows for all keys of the cache: the first R of D of q and of k are rotated
             before. New key i is at position cache_seqlens + i. So is query i if it is causal or has a window;
-            else all queries are at cache_seqlens.
+            else all queries are at cache_seqlens. More queries than keys need as many more rows.
         rotary_sin: as rotary_cos.
-        cache_seqlens: keys that are in the cache, int or int32 [B]; all of it where None.
-        cache_batch_idx: int32 [B], the row of the cache for each sequence.
-        block_table: int32 [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
+        cache_seqlens: keys that are in the cache, one integer or [B] of them; all of it where None.
+        cache_batch_idx: integers [B], the row of the cache for each sequence.
+        block_table: integers [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
         causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
         rotary_interleaved: rotates elements 2i and 2i + 1 of D (GPT-J), else i and i + R / 2 (GPT-NeoX).
         num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
@@ -215,86 +215,27 @@ def flash_attn_with_kvcache(
     """
     if cache_leftpad is not None:
         raise NotImplementedError("cache_leftpad: flash_attn_with_kvcache does not take it")
-    half = _half(q)
-    q, k_cache, v_cache = half.tensor(q), half.tensor(k_cache, "k_cache"), half.tensor(v_cache, "v_cache")
-    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if tensor.ndim != 4:
-            raise ValueError(f"{name} has {tensor.ndim} axes; 4 are needed")
-    if block_table is not None and cache_batch_idx is not None:
-        raise ValueError("cache_batch_idx and block_table are given; one of them is possible")
-    batch = q.shape[0]
-    seqlens, table = cache_seqlens, block_table
-    if cache_batch_idx is not None:
-        # Each row of the cache is a page, and each sequence has one.
-        table = half.integers(cache_batch_idx, q).reshape(batch, 1)
-    if table is not None:
-        table = half.integers(table, q)
-    one_length = seqlens is None or isinstance(seqlens, int)
-    room = k_cache.shape[1] if table is None else k_cache.shape[1] * table.shape[1]
-    new = 0 if k is None else k.shape[1]
-    if one_length and seqlens is not None and not 0 <= seqlens <= room - new:
-        behind = f", {new} of them new" if new else ""
-        raise ValueError(f"cache_seqlens is {seqlens}; a sequence has room for {room} keys{behind}")
-    if rotary_cos is not None:
-        if k is None:
-            raise ValueError("rotary_cos is given without k: queries and new keys are rotated together")
-        rotary_cos = half.tensor(rotary_cos, "rotary_cos")
-        rotary_sin = None if rotary_sin is None else half.tensor(rotary_sin, "rotary_sin")
-        _kvcache.check_rotary(rotary_cos, rotary_sin, q.shape[-1], room)
-    if k is not None:
-        if seqlens is None:
-            raise ValueError("k is given without cache_seqlens, which says where it goes")
-        if v is None or k.shape[:3] != v.shape[:3]:
-            raise ValueError("k and v are written together, and have the same [B, new, Hkv]")
-        used = half.integers([seqlens] * batch if one_length else seqlens, q)
-        if half.is_on_host(used) and not (0 <= used.min() and used.max() <= room - new):
-            raise ValueError(
-                f"cache_seqlens is {used.tolist()}; a sequence has room for {room} keys, {new} of them new"
-            )
-        if rotary_cos is not None:
-            tables, rows = (rotary_cos, rotary_sin), q.shape[1]
-            # Queries that see different keys are tokens one after the other.
-            in_order = causal or tuple(window_size) != (-1, -1)
-            position = _kvcache.positions(half, used, rows if in_order else 1)
-            q = _kvcache.rotated(half, q, tables, position, rotary_interleaved)
-            position = _kvcache.positions(half, used, new)
-            k = _kvcache.rotated(half, k, tables, position, rotary_interleaved)
-        _kvcache.append(half, (k_cache, v_cache), (k, v), used, table)
-        seqlens = seqlens + new
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    plain = tuple(window_size) == (-1, -1) and softcap == 0.0 and alibi_slopes is None
-    if plain and q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and k_cache.shape[-1] == v_cache.shape[-1]:
-        used = None
-        if seqlens is not None:
-            used = half.integers([seqlens] * batch if one_length else seqlens, q)
-        o, lse = half.decode(
-            q,
-            k_cache,
-            v_cache,
-            seqused=used,
-            page_table=table,
-            softmax_scale=scale,
-            causal=causal,
-            num_splits=num_splits,
-            needs_lse=return_softmax_lse,
-        )
-    elif table is None and one_length:
-        keys = slice(None, seqlens)
-        o, lse = half.attention(
-            q,
-            k_cache[:, keys],
-            v_cache[:, keys],
-            alibi_slopes=alibi_slopes,
-            softmax_scale=scale,
-            causal=causal,
-            window=window_size,
-            softcap=softcap,
-        )
-    else:
-        raise NotImplementedError(
-            f"window_size {window_size}, softcap {softcap}, alibi_slopes, {q.shape[1]} queries (the limit is "
-            f"{_native.MAX_DECODE_SEQLEN_Q}) or another head_dim of V: pages and cache_seqlens [B] take none"
-        )
+    left, right = window_size
+    options = _kvcache.Options(
+        softmax_scale,
+        bool(causal),
+        (int(left), int(right)),
+        float(softcap),
+        alibi_slopes,
+        num_splits,
+        return_softmax_lse,
+    )
+    o, lse = _kvcache.attention(
+        _half(q),
+        q,
+        (k_cache, v_cache),
+        None if k is None and v is None else (k, v),
+        None
+        if rotary_cos is None and rotary_sin is None
+        else _kvcache.Rotary(rotary_cos, rotary_sin, rotary_interleaved),
+        _kvcache.Places(cache_seqlens, cache_batch_idx, block_table),
+        options,
+    )
     return (o, lse) if return_softmax_lse else o
 
 
@@ -314,13 +255,14 @@ def scaled_dot_product_attention(
     arrays raise NotImplementedError.
     """
     half = _half(query)
+    query = half.tensor(query, "query")
     if attn_mask is not None or query.ndim != 4:
         if half is _torch:
             return torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         raise NotImplementedError(f"attn_mask, or {query.ndim} axes: [B, H, S, D] without a mask is taken")
-    query, key, value = half.tensor(query), half.tensor(key, "key"), half.tensor(value, "value")
+    key, value = half.tensor(key, "key"), half.tensor(value, "value")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ValueError(
             f"key: heads is {key.shape[1]}, but query has {query.shape[1]}; enable_gqa lets them differ"

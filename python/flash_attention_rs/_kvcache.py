@@ -1,49 +1,286 @@
-"""What is done to a K/V cache and to new tokens before attention, by plain operations on tensors."""
+"""Attention against a K/V cache by plain operations on tensors: check, rotate, append, attend."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, Optional
+
+from . import _native
+
+#: Of keys and of values.
+Pair = tuple[Any, Any]
 
 
-def append(half: Any, caches: tuple[Any, Any], new: tuple[Any, Any], used: Any, table: Any) -> None:
+class Cache(NamedTuple):
+    """Keys and values, and which of them a sequence has."""
+
+    k: Any
+    v: Any
+    #: int32 [B, pages]: pages of each sequence. None where sequence b is row b.
+    table: Any
+    #: Keys of each sequence: of all alike, int32 [B], or None where the cache is full.
+    used: Any
+    #: Keys that a sequence has room for.
+    room: int
+
+
+class Places(NamedTuple):
+    """Where keys lie, as a caller says it."""
+
+    cache_seqlens: Any
+    cache_batch_idx: Any
+    block_table: Any
+
+
+class Rotary(NamedTuple):
+    """Cosines and sines, [rows, R / 2], and which elements of D are a pair."""
+
+    cos: Any
+    sin: Any
+    interleaved: bool
+
+
+class Options(NamedTuple):
+    """What is computed."""
+
+    softmax_scale: Optional[float]
+    causal: bool
+    window: tuple[int, int]
+    softcap: float
+    alibi_slopes: Any
+    num_splits: int
+    needs_lse: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are as they are, and masked by causality alone."""
+        return max(self.window) < 0 and self.softcap == 0.0 and self.alibi_slopes is None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether queries see different keys: they are tokens one after the other."""
+        return self.causal or max(self.window) >= 0
+
+
+def attention(
+    half: Any,
+    q: Any,
+    caches: Sequence[Any],
+    new: Optional[Pair],
+    rotary: Optional[Rotary],
+    places: Places,
+    options: Options,
+) -> tuple[Any, Any]:
+    """O and lse, once `new` is in the cache, which stays as it is where anything is refused."""
+    q = half.tensor(q)
+    q, *caches = _tensors(half, q, ("q", "k_cache", "v_cache"), (q, *caches))
+    if new is not None:
+        if new[0] is None or new[1] is None:
+            raise ValueError("k and v are written together, and one of them is None")
+        new = _tensors(half, q, ("k", "v"), new)
+    cache = _cache(half, q, caches, places, 0 if new is None else new[0].shape[1])
+    if new is not None:
+        _check_new(half, cache, new)
+    if rotary is not None:
+        rotary = _checked_rotary(half, q, cache, new, rotary, options.in_order)
+    used, append = cache.used, None
+    if new is not None:
+        start = half.filled(used, q.shape[0], q) if isinstance(used, int) else used
+        length = new[0].shape[1]
+        if rotary is not None:
+            position = _positions(half, start, q.shape[1] if options.in_order else 1)
+            q = _rotated(half, q, rotary, position)
+            new = _rotated(half, new[0], rotary, _positions(half, start, length)), new[1]
+        append, used = partial(_append, half, cache, new, start), used + length
+    scale = q.shape[-1] ** -0.5 if options.softmax_scale is None else options.softmax_scale
+    if _is_decode(q, cache, options):
+        return half.decode(
+            q,
+            cache.k,
+            cache.v,
+            seqused=half.filled(used, q.shape[0], q) if isinstance(used, int) else used,
+            page_table=cache.table,
+            softmax_scale=scale,
+            causal=options.causal,
+            num_splits=options.num_splits,
+            needs_lse=options.needs_lse,
+            before=append,
+        )
+    return half.attention(
+        q,
+        cache.k[:, :used],
+        cache.v[:, :used],
+        alibi_slopes=options.alibi_slopes,
+        softmax_scale=scale,
+        causal=options.causal,
+        window=options.window,
+        softcap=options.softcap,
+        needs_lse=options.needs_lse,
+        casts=False,
+        before=append,
+    )
+
+
+def _is_decode(q: Any, cache: Cache, options: Options) -> bool:
+    """Whether the decode kernels have the call, or else, with one length, the forward pass."""
+    rows, limit = q.shape[1], _native.MAX_DECODE_SEQLEN_Q
+    if options.is_plain and rows <= limit and cache.k.shape[-1] == cache.v.shape[-1]:
+        return True
+    if cache.table is None and (cache.used is None or isinstance(cache.used, int)):
+        return False
+    raise NotImplementedError(
+        f"window_size {options.window}, softcap {options.softcap}, alibi_slopes, {rows} queries "
+        f"(the limit is {limit}) or another head_dim of V: pages and cache_seqlens [B] take none"
+    )
+
+
+def _tensors(half: Any, q: Any, names: tuple[str, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors of four axes, of q's type and on its device, which have no gradient."""
+    tensors = tuple(map(half.tensor, given, names))
+    for name, tensor in zip(names, tensors):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} has {tensor.ndim} axes; 4 are needed")
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{name} holds {tensor.dtype}, but q holds {q.dtype}")
+    half.check_forward_only(q, names, tensors)
+    return tensors
+
+
+def _cache(half: Any, q: Any, caches: Sequence[Any], places: Places, new: int) -> Cache:
+    """The cache, with room for `new` more keys of each sequence."""
+    k, v = caches
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(f"v_cache: shape is {tuple(v.shape)}, but k_cache has {tuple(k.shape)}")
+    batch, name, table = q.shape[0], "block_table", None
+    if places.cache_batch_idx is not None:
+        if places.block_table is not None:
+            raise ValueError("cache_batch_idx and block_table are given; one of them is possible")
+        name = "cache_batch_idx"
+        table = half.integers(name, places.cache_batch_idx)
+        _check_shape(name, table, (batch,))
+        # Each row of the cache is a page, and each sequence has one.
+        table = table.reshape(batch, 1)
+    elif places.block_table is not None:
+        table = half.integers(name, places.block_table)
+        _check_shape(name, table, (batch, table.shape[-1] if table.ndim == 2 else "pages"))
+    elif k.shape[0] != batch:
+        raise ValueError(f"k_cache: batch is {k.shape[0]}, but q has {batch}")
+    room = k.shape[1] if table is None else k.shape[1] * table.shape[1]
+    used = _lengths(half, places.cache_seqlens, batch, room, new)
+    if table is not None:
+        _check_table(half, name, table, k.shape[:2], room if used is None else used + new)
+        table = half.beside(table, q)
+    if used is not None and not isinstance(used, int):
+        used = half.beside(used, q)
+    return Cache(k, v, table, used, room)
+
+
+def _check_new(half: Any, cache: Cache, new: Pair) -> None:
+    """Refuses what is not written to the cache as it is."""
+    if cache.used is None:
+        raise ValueError("k is given without cache_seqlens, which says where it goes")
+    batch = cache.k.shape[0] if cache.table is None else cache.table.shape[0]
+    for name, tensor, into in zip("kv", new, (cache.k, cache.v)):
+        _check_shape(name, tensor, (batch, new[0].shape[1], *into.shape[2:]))
+        half.check_written(f"{name}_cache", into)
+
+
+def _checked_rotary(
+    half: Any, q: Any, cache: Cache, new: Optional[Pair], rotary: Rotary, in_order: bool
+) -> Rotary:
+    """Tables that fit the head_dim, and end behind the last position of keys and queries."""
+    if new is None:
+        raise ValueError("rotary_cos is given without k: queries and new keys are rotated together")
+    if rotary.cos is None or rotary.sin is None:
+        raise ValueError("rotary_cos and rotary_sin are given together, and one of them is None")
+    cos, sin = half.tensor(rotary.cos, "rotary_cos"), half.tensor(rotary.sin, "rotary_sin")
+    half.check_forward_only(q, ("rotary_cos", "rotary_sin"), (cos, sin))
+    if cos.ndim != 2 or cos.shape != sin.shape:
+        raise ValueError(
+            f"rotary_cos is of shape {tuple(cos.shape)} and rotary_sin of shape {tuple(sin.shape)}; "
+            "both are [rows, R / 2]"
+        )
+    if 2 * cos.shape[1] > q.shape[-1]:
+        raise ValueError(f"rotary_cos: R is {2 * cos.shape[1]}; the limit is head_dim = {q.shape[-1]}")
+    ahead = max(q.shape[1] - new[0].shape[1], 0) if in_order else 0
+    if cos.shape[0] < cache.room + ahead:
+        behind = f", and queries reach {ahead} positions behind them" if ahead else ""
+        raise ValueError(
+            f"rotary_cos has {cos.shape[0]} rows; a sequence has room for {cache.room} keys{behind}"
+        )
+    return Rotary(cos, sin, rotary.interleaved)
+
+
+def _check_shape(name: str, tensor: Any, shape: tuple[Any, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        needed = ", ".join(map(str, shape))
+        raise ValueError(f"{name}: shape is {tuple(tensor.shape)}; [{needed}] is needed")
+
+
+def _lengths(half: Any, given: Any, batch: int, room: int, new: int) -> Any:
+    """Keys that each sequence has: an int for all, int32 [B], or None where the cache is full."""
+    if given is None:
+        return None
+    used = given
+    if not isinstance(used, int):
+        used = half.integers("cache_seqlens", given)
+        if used.ndim == 0:
+            used = int(used) if half.is_on_host(used) else half.repeated(used, batch)
+    if not isinstance(used, int):
+        _check_shape("cache_seqlens", used, (batch,))
+        if not half.is_on_host(used):
+            return used
+    lengths = [used] if isinstance(used, int) else used.tolist()
+    if not all(0 <= length <= room - new for length in lengths):
+        behind = f", {new} of them new" if new else ""
+        found = used if isinstance(used, int) else lengths
+        raise ValueError(f"cache_seqlens is {found}; a sequence has room for {room} keys{behind}")
+    return used
+
+
+def _check_table(half: Any, name: str, table: Any, cache: tuple[int, int], used: Any) -> None:
+    """Refuses entries in use that are no page of the cache, where values can be looked at."""
+    if not (half.is_on_host(table) and (isinstance(used, int) or half.is_on_host(used))):
+        return
+    count, page_size = cache
+    used = used if isinstance(used, int) else used[:, None]
+    in_use = half.arange(table.shape[1], table)[None] * page_size < used
+    wrong = in_use & ((table < 0) | (table >= count))
+    for b, of in enumerate(wrong.tolist()):
+        if True in of:
+            page = of.index(True)
+            at = f"[{b}]" if name == "cache_batch_idx" else f"[{b}][{page}]"
+            kind = "rows" if name == "cache_batch_idx" else "pages"
+            raise ValueError(f"{name}{at} is {int(table[b, page])}; there are {count} {kind}")
+
+
+def _append(half: Any, cache: Cache, new: Pair, used: Any) -> None:
     """Writes new keys and values behind those that are used."""
     batch, length = new[0].shape[:2]
     sequence = half.arange(batch, used)[:, None]
-    position = positions(half, used, length)
-    page_size = caches[0].shape[1]
-    for cache, values in zip(caches, new):
-        if table is None:
-            cache[sequence, position] = values
-        else:
-            cache[half.indices(table)[sequence, position // page_size], position % page_size] = values
+    position = _positions(half, used, length)
+    if cache.table is not None:
+        page_size = cache.k.shape[1]
+        sequence = half.indices(cache.table)[sequence, position // page_size]
+        position = position % page_size
+    for into, values in zip((cache.k, cache.v), new):
+        into[sequence, position] = values
 
 
-def positions(half: Any, used: Any, length: int) -> Any:
+def _positions(half: Any, used: Any, length: int) -> Any:
     """[B, length]: those of tokens behind the ones that are used."""
     return half.indices(used)[:, None] + half.arange(length, used)[None]
 
 
-def check_rotary(cos: Any, sin: Any, head_dim: int, room: int) -> None:
-    """Refuses tables that do not fit the head_dim, or end before the cache."""
-    if sin is None or cos.ndim != 2 or tuple(cos.shape) != tuple(sin.shape):
-        found = "None" if sin is None else f"of shape {tuple(sin.shape)}"
-        raise ValueError(
-            f"rotary_cos is of shape {tuple(cos.shape)} and rotary_sin {found}; both are [rows, R / 2]"
-        )
-    if 2 * cos.shape[1] > head_dim:
-        raise ValueError(f"rotary_cos: R is {2 * cos.shape[1]}; the limit is head_dim = {head_dim}")
-    if cos.shape[0] < room:
-        raise ValueError(f"rotary_cos has {cos.shape[0]} rows; a sequence has room for {room} keys")
-
-
-def rotated(half: Any, x: Any, tables: tuple[Any, Any], position: Any, interleaved: bool) -> Any:
+def _rotated(half: Any, x: Any, rotary: Rotary, position: Any) -> Any:
     """A copy of x, [B, S, H, D], whose first R of D are turned by angles of a position, [B, S] or [B, 1].
 
-    `tables`: cosines and sines, [rows, R / 2]. Computed in float32.
+    Computed in float32.
     """
-    cos, sin = (half.single(table[position])[:, :, None] for table in tables)
-    width = 2 * tables[0].shape[1]
-    if interleaved:
+    cos, sin = (half.single(table[position])[:, :, None] for table in (rotary.cos, rotary.sin))
+    width = 2 * rotary.cos.shape[1]
+    if rotary.interleaved:
         first, second = slice(0, width, 2), slice(1, width, 2)
     else:
         first, second = slice(0, width // 2), slice(width // 2, width)

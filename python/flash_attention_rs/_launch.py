@@ -53,8 +53,12 @@ def lse_like(q: Tensor, by_heads: bool = False) -> Tensor:
 
 def gradient_like(t: Tensor) -> Tensor:
     """Memory for a gradient, in the order of its tensor's axes where that is dense."""
-    gradient = empty_like(t)
-    return gradient if gradient.stride(-1) == 1 else empty(t.shape, dtype=t.dtype, device=t.device)
+    # Rows of one element leave the order of axes open, and devices choose it differently.
+    if t.shape[-1] != 1:
+        gradient = empty_like(t)
+        if gradient.stride(-1) == 1:
+            return gradient
+    return empty(t.shape, dtype=t.dtype, device=t.device)
 
 
 def rows_of(t: Tensor) -> Tensor:
@@ -65,6 +69,31 @@ def rows_of(t: Tensor) -> Tensor:
 def without_memory(t: Tensor) -> Tensor:
     """Shape, strides and type of a tensor, from which those of others follow."""
     return empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+
+
+def sequence_of_row(cu_q: Tensor, rows: int) -> Tensor:
+    """The sequence of each row of a packed batch; rows behind the last are taken for its own."""
+    row = torch.arange(rows, device=cu_q.device)
+    return torch.bucketize(row, cu_q[1:-1], right=True)
+
+
+def lse_of_sinks(sinks: Tensor, cu_q: Optional[Tensor], rows: int) -> Tensor:
+    """What lse is where no row sees a key; broadcasts to it."""
+    if cu_q is None or sinks.dim() == 1:
+        return sinks[..., None]
+    return sinks[sequence_of_row(cu_q, rows)].t()
+
+
+def gradient_of_sinks(sinks: Tensor, dlse: Optional[Tensor], cu_q: Optional[Tensor]) -> Tensor:
+    """The gradient where no row sees a key, which is that of lse alone."""
+    if dlse is None:
+        return torch.zeros_like(sinks)
+    if cu_q is not None and sinks.dim() == 2:
+        sequences = torch.arange(sinks.shape[0], device=sinks.device)
+        of_sequence = sequence_of_row(cu_q, dlse.shape[1])[:, None] == sequences
+        return (dlse @ of_sequence.to(dlse.dtype)).t().contiguous()
+    dsinks = dlse.sum(-1)
+    return dsinks.sum(0) if dsinks.dim() > sinks.dim() else dsinks
 
 
 class Plan:
@@ -149,19 +178,31 @@ def place(q: Tensor) -> Optional[int]:
     return None if index < 0 else index
 
 
-def enqueue(native: Any, index: int, *arguments: Any) -> None:
+def enqueue(
+    plan: Plan,
+    q: Tensor,
+    index: int,
+    at: tuple[int, ...],
+    lists: tuple[int, ...],
+    *gradients: tuple[int, ...],
+) -> None:
     """Launches on the GPU's current stream, and leaves the current device as it is."""
+    workspace = plan.workspace(q) if plan.workspace_bytes else None
+    at = (*at, address(workspace), *lists)
     if _current_device() == index:
-        native.enqueue(*arguments, _current_stream(index))
+        plan.native.enqueue(at, *gradients, _current_stream(index))
     else:
         with torch.cuda.device(index):
-            native.enqueue(*arguments, _current_stream(index))
+            plan.native.enqueue(at, *gradients, _current_stream(index))
 
 
-def _per_head(name: str, t: Optional[Tensor], on_gpu: bool) -> tuple[Any, Optional[int]]:
-    """The values of a list on the CPU, its length on a GPU."""
+def _per_head(
+    name: str, t: Optional[Tensor], on_gpu: bool, heads: tuple[int, int]
+) -> tuple[Any, Optional[int]]:
+    """The values of a list on the CPU, its length on a GPU; `heads`: batch and heads."""
     if t is None:
         return None, None
+    _checks.per_head(name, t, *heads)
     if t.dtype != torch.float32 or not t.is_contiguous():
         raise ValueError(f"{name}: {t.dtype}, strides {t.stride()}; contiguous float32 is needed")
     return (None, t.numel()) if on_gpu else (tuple(t.flatten().tolist()), None)
@@ -176,22 +217,27 @@ def lists(
     rng: Optional[Tensor],
     max_seqlens: tuple[int, int],
     dropout_p: float,
-) -> tuple[Any, ...]:
-    """Checks the tensors beside Q, K and V, and gives the fields of the settings that follow from them."""
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Checks the tensors beside Q, K and V; fields of the settings that follow from them, and addresses."""
+    _checks.rank("q", q, 4 if cu_q is None else 3)
     index = index_of(q)
     for t in (alibi, sinks, cu_q, cu_k):
         if t is not None and index_of(t) != index:
             check_place(q, t)
     varlen = dropout = None
+    batch = q.shape[0]
     if cu_q is not None and cu_k is not None:
+        if cu_q.numel() == 0:
+            raise ValueError("cu_seqlens_q is empty; [B + 1] offsets are needed, the first of them 0")
         for name, offsets in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
             _checks.int32_list(name, offsets, (cu_q.numel(),), torch.int32, offsets.is_contiguous())
-        varlen = (cu_q.numel() - 1, *max_seqlens)
+        batch = cu_q.numel() - 1
+        varlen = (batch, *max_seqlens)
     if rng is not None:
         dropout = (dropout_p, int(rng[0]), 0)
-    on_gpu = index >= 0
-    per_head = (*_per_head("alibi_slopes", alibi, on_gpu), *_per_head("sinks", sinks, on_gpu))
-    return (*per_head, dropout, varlen)
+    of = (index >= 0, (batch, q.shape[-2]))
+    fields = (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of), dropout, varlen)
+    return fields, (address(alibi), address(sinks), address(cu_q), address(cu_k))
 
 
 def on_host(cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Offsets:

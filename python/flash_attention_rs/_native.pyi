@@ -21,8 +21,6 @@ class Forward:
     """
 
     workspace_bytes: int
-    kernel: str
-    reasons: list[str]
     def __init__(self, device: Optional[int], dtype_name: str, views: Sequence[_View], settings: Any) -> None:
         """`dtype_name`: f16, bf16 or f32; `views`: q, k, v, o; `settings`: of `_plans.Settings`."""
     def enqueue(self, at: Sequence[int], stream: int) -> None:
@@ -36,8 +34,6 @@ class Backward:
     """A planned backward pass; `views`: dout, dq, dk, dv."""
 
     workspace_bytes: int
-    kernel: str
-    reasons: list[str]
     def __init__(self, forward: Forward, views: Sequence[_View]) -> None: ...
     def enqueue(self, at: Sequence[int], gradients: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: as `Forward.enqueue`; `gradients`: dout, dq, dk, dv, dlse, dsinks;
@@ -50,7 +46,6 @@ class Decode:
     """A planned decode step; K and V are pages where `max_pages` is given."""
 
     workspace_bytes: int
-    reasons: list[str]
     def __init__(
         self,
         device: Optional[int],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,15 @@ def tensor(value: Any, name: str = "q") -> Array:
         raise ValueError(
             f"{name} is on DLPack device {kind}; without torch, tensors on the CPU (1) are taken"
         )
-    return np.from_dlpack(value)
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError) as error:
+        raise ValueError(f"{name} is a {type(value).__name__} that numpy does not take: {error}") from error
+
+
+def _listed(name: str, values: Any) -> Array:
+    """A list, or what comes by DLPack, as an array."""
+    return tensor(values, name) if hasattr(values, "__dlpack__") else np.asarray(values)
 
 
 def name_of(dtype: np.dtype) -> str:
@@ -35,16 +44,22 @@ def name_of(dtype: np.dtype) -> str:
     return NAMES[dtype.name]
 
 
-def _rows(array: Array) -> Array:
-    """The array, or a copy where its strides are none that the library takes."""
+def _is_taken(array: Array) -> bool:
+    """Whether strides are some that the library takes."""
     size = array.itemsize
     whole = all(stride >= 0 and stride % size == 0 for stride in array.strides)
-    if whole and array.flags.aligned and (array.shape[-1] == 1 or array.strides[-1] == size):
-        return array
-    return np.ascontiguousarray(array)
+    return bool(whole and array.flags.aligned and (array.shape[-1] == 1 or array.strides[-1] == size))
+
+
+def _rows(array: Array) -> Array:
+    """The array, or a copy where its strides are none that the library takes."""
+    return array if _is_taken(array) else np.ascontiguousarray(array)
 
 
 def _view(array: Array) -> _plans.View:
+    """What the library sees of `_rows`."""
+    if not _is_taken(array):
+        array = np.empty(array.shape, array.dtype)
     return _plans.batched(array.shape, tuple(stride // array.itemsize for stride in array.strides))
 
 
@@ -58,12 +73,22 @@ def _output(q: Array, heads_first: bool, head_dim: int) -> Array:
 
 
 def _offsets(cu_seqlens: Array) -> list[int]:
-    offsets = np.asarray(cu_seqlens)
+    offsets = _listed("cu_seqlens", cu_seqlens)
+    if offsets.size == 0:
+        raise ValueError("cu_seqlens is empty; [B + 1] offsets are needed, the first of them 0")
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
         raise ValueError(f"cu_seqlens: {offsets.ndim} axes of {offsets.dtype}; integers [B + 1] are needed")
-    if offsets.size and offsets.min() < 0:
+    if offsets.min() < 0:
         raise ValueError(f"cu_seqlens: the least offset is {offsets.min()}; 0 or more is needed")
     return offsets.tolist()
+
+
+def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
+    if values is None:
+        return None
+    values = np.ascontiguousarray(_listed(name, values), np.float32)
+    _checks.per_head(name, values, batch, heads)
+    return values
 
 
 class Call:
@@ -88,10 +113,9 @@ class Call:
         q, k, v = tensor(q, "q"), tensor(k, "k"), tensor(v, "v")
         self.dtype = _checks.qkv(q, k, v, 4 if cu_seqlens is None else 3, name_of)
         _checks.shapes(q, k, v)
-        if not 1 <= q.shape[-1]:
-            raise ValueError("q: head_dim is 0; at least 1 is needed")
+        _checks.head_dim(q)
         self.heads_first = q.ndim == 4 and q.strides[1] < q.strides[2]
-        self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
+        self.q, self.k, self.v = q, k, v
         self.cu_seqlens: tuple[list[int], list[int]] | None = None
         varlen = None
         if cu_seqlens is not None:
@@ -100,13 +124,17 @@ class Call:
                 raise ValueError(f"cu_seqlens_q has {len(in_q)} offsets and cu_seqlens_k {len(in_k)}")
             max_q, max_k = max_seqlens or (q.shape[0], k.shape[0])
             self.cu_seqlens, varlen = (in_q, in_k), (len(in_q) - 1, int(max_q), int(max_k))
-        self.sinks = None if sinks is None else np.ascontiguousarray(sinks, np.float32)
+        batch = q.shape[0] if varlen is None else varlen[0]
+        alibi_slopes, self.sinks = (
+            _per_head(name, values, batch, q.shape[-2])
+            for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks))
+        )
         self.settings = Settings(
             bool(causal),
             q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
             (_checks.no_limit(window[0]), _checks.no_limit(window[1])),
             float(softcap),
-            alibi_slopes=None if alibi_slopes is None else tuple(np.asarray(alibi_slopes).ravel().tolist()),
+            alibi_slopes=None if alibi_slopes is None else tuple(alibi_slopes.ravel().tolist()),
             sinks=None if self.sinks is None else tuple(self.sinks.ravel().tolist()),
             dropout=dropout,
             varlen=varlen,
@@ -124,43 +152,33 @@ class Call:
         """Whether no row sees a key."""
         return self.q.size == 0 or self.k.size == 0 or self.v.size == 0
 
-    def forward(self) -> tuple[Array, Array]:
+    def forward(self, before: Callable[[], None] | None = None) -> tuple[Array, Array]:
         """O and lse."""
         o = _output(self.q, self.heads_first, self.v.shape[-1])
         lse = np.full(self.lse_shape, -np.inf, np.float32)
-        if not self.is_empty:
-            plan = _plans.forward(None, self.dtype, self._views(o), self.settings)
-            plan.run(self._addresses(o, lse), self.cu_seqlens)
+        plan = None
+        if self.is_empty:
+            _plans.check_empty(self.dtype, (self.q.shape, self.k.shape, self.v.shape, o.shape), self.settings)
+            self._fill_with_sinks(lse)
+        else:
+            views = tuple(map(_view, (self.q, self.k, self.v, o)))
+            plan = _plans.forward(None, self.dtype, views, self.settings)
+        if before is not None:
+            before()
+        if plan is not None:
+            q, k, v = _rows(self.q), _rows(self.k), _rows(self.v)
+            plan.run([array.ctypes.data for array in (q, k, v, o, lse)], self.cu_seqlens)
         return o, lse
 
-    def backward(self, dout: Array, o: Array, lse: Array, dlse: Array | None = None) -> tuple[Array, ...]:
-        """dQ, dK, dV, and with sinks their gradient."""
-        inputs = (self.q, self.k, self.v) if self.sinks is None else (self.q, self.k, self.v, self.sinks)
-        grads = tuple(np.zeros(array.shape, array.dtype) for array in inputs)
-        if self.is_empty:
-            return grads
-        dout, o = _rows(dout), _rows(o)
-        lse = np.ascontiguousarray(lse, np.float32)
-        dlse = None if dlse is None else np.ascontiguousarray(dlse, np.float32)
-        for name, array, shape in (("lse", lse, self.lse_shape), ("dlse", dlse, self.lse_shape)):
-            if array is not None and array.shape != shape:
-                raise ValueError(f"{name}: shape is {array.shape}; {shape} is needed")
-        for name, array in (("o", o), ("dout", dout)):
-            if array.dtype != self.q.dtype:
-                raise ValueError(f"{name} holds {array.dtype}, but q holds {self.q.dtype}")
-        views = tuple(map(_view, (dout, *grads[:3])))
-        plan = _plans.backward(None, self.dtype, self._views(o), self.settings, views)
-        written = [dout.ctypes.data, *(grad.ctypes.data for grad in grads[:3])]
-        written.append(0 if dlse is None else dlse.ctypes.data)
-        written.append(0 if self.sinks is None else grads[3].ctypes.data)
-        plan.run(self._addresses(o, lse), written, self.cu_seqlens)
-        return grads
-
-    def _views(self, o: Array) -> tuple[_plans.View, ...]:
-        return tuple(map(_view, (self.q, self.k, self.v, o)))
-
-    def _addresses(self, o: Array, lse: Array) -> list[int]:
-        return [array.ctypes.data for array in (self.q, self.k, self.v, o, lse)]
+    def _fill_with_sinks(self, lse: Array) -> None:
+        """What lse is where no row sees a key."""
+        if self.sinks is None or self.sinks.size == 0:
+            return
+        values = self.sinks[..., None]
+        if self.cu_seqlens is not None and self.sinks.ndim == 2:
+            sequence = np.searchsorted(self.cu_seqlens[0][1:-1], np.arange(lse.shape[1]), side="right")
+            values = self.sinks[sequence].T
+        lse[...] = values
 
 
 def attention(
@@ -178,11 +196,16 @@ def attention(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
     needs_lse: bool = True,
+    casts: bool = True,
+    before: Callable[[], None] | None = None,
 ) -> tuple[Array, Array]:
-    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences."""
-    del needs_lse  # it costs little
+    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences.
+
+    `before` is called once nothing can be refused any more.
+    """
+    del needs_lse, casts  # lse costs little, and nothing casts arrays
     _checks.dropout(dropout_p)
-    dropout = (float(dropout_p), int(np.random.randint(2**62)), 0) if dropout_p else None
+    dropout = (float(dropout_p), int(np.random.randint(2**62, dtype=np.int64)), 0) if dropout_p else None
     return Call(
         q,
         k,
@@ -196,7 +219,7 @@ def attention(
         cu_seqlens=cu_seqlens,
         max_seqlens=max_seqlens,
         dropout=dropout,
-    ).forward()
+    ).forward(before)
 
 
 def decode(
@@ -210,11 +233,11 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool,
+    before: Callable[[], None] | None,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
     del num_splits, needs_lse  # the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
-    q, k, v = _rows(q), _rows(k), _rows(v)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
     batch, rows, heads, _ = q.shape
     lse = np.full((batch, heads, rows), -np.inf, np.float32)
@@ -225,8 +248,15 @@ def decode(
         if values is not None:
             _checks.int32_list(name, values, shape, np.int32, values.flags.c_contiguous)
     pages = None if page_table is None else page_table.shape[1]
-    views = tuple(map(_view, (q, k, v, o)))
-    plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+    plan = None
+    if o.size and k.size:
+        views = tuple(map(_view, (q, k, v, o)))
+        plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+    if before is not None:
+        before()
+    if plan is None:
+        return o, lse
+    q, k, v = _rows(q), _rows(k), _rows(v)
     lists = [0 if values is None else values.ctypes.data for values in (seqused, page_table)]
     plan.run([*(array.ctypes.data for array in (q, k, v, o, lse)), *lists])
     return o, lse
@@ -247,9 +277,37 @@ def arange(length: int, like: Array) -> Array:
     return np.arange(length)
 
 
-def integers(values: Any, like: Array) -> Array:
-    """A contiguous int32 array."""
-    return np.ascontiguousarray(values, np.int32)
+def integers(name: str, values: Any) -> Array:
+    """A contiguous int32 array of integers."""
+    given = _listed(name, values)
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(f"{name} holds {given.dtype}; integers are needed")
+    whole = given.astype(np.int32)
+    if not np.array_equal(whole, given):
+        raise ValueError(f"{name} is {given.tolist()}; numbers of 32 bits are needed")
+    return whole
+
+
+def beside(values: Array, like: Array) -> Array:
+    """Values on the device of another array."""
+    return values
+
+
+def filled(value: int, length: int, like: Array) -> Array:
+    """int32 [length]."""
+    return np.full(length, value, np.int32)
+
+
+def check_forward_only(q: Array, names: tuple[str, ...], arrays: tuple[Array, ...]) -> None:
+    """All arrays are on the CPU, and have no gradient."""
+
+
+def check_written(name: str, array: Array) -> None:
+    """Refuses an array that may not be written, or whose elements share memory."""
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only; new rows are written to it")
+    if array.size and any(stride == 0 and size > 1 for size, stride in zip(array.shape, array.strides)):
+        raise ValueError(f"{name} is expanded, with strides {array.strides}; its rows cannot be written")
 
 
 def indices(values: Array) -> Array:

@@ -54,9 +54,19 @@ else:
         if forward_ad._current_level >= 0 or not (tensors[0].is_cuda or tensors[0].is_cpu):
             return False
         for t in tensors:
-            if type(t) not in _PLAIN:
+            # A negated view has the memory of its base, whose signs are the other ones.
+            if type(t) not in _PLAIN or t.is_neg():
                 return False
         return True
+
+
+def refuse_tangents(*tensors: Optional[Tensor]) -> None:
+    """Refuses forward-mode derivatives, which the ops would leave out."""
+    if _is_compiling() or forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if t is not None and forward_ad.unpack_dual(t).tangent is not None:
+            raise NotImplementedError("attention has no forward-mode derivative; backward() gives gradients")
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
@@ -84,15 +94,16 @@ def _backward_fake(
     return (*map(gradient_like, (q, k, v)), dsinks)
 
 
-def _decode_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return output(q, v.shape[-1]), lse_like(q)
-
-
 def _save(ctx: Any, tensors: tuple[Any, ...], lists: _Lists, numbers: tuple[Any, ...]) -> None:
     """What the backward pass needs."""
     ctx.set_materialize_grads(False)
     ctx.numbers = numbers
     ctx.save_for_backward(*tensors, *lists)
+
+
+def _has_memory(*tensors: Tensor) -> bool:
+    """Whether no tensor is a batch of some, as gradients with is_grads_batched are."""
+    return all(map(torch._C._has_storage, tensors))
 
 
 def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
@@ -102,7 +113,8 @@ def _gradients(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> tupl
     q, k, v, o, lse, *lists = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     # Where this pass is to have a gradient itself, the op refuses that.
-    is_direct = not torch.is_grad_enabled() and is_eager(dout, q, k, v)
+    given = (dout,) if dlse is None else (dout, dlse)
+    is_direct = not torch.is_grad_enabled() and is_eager(*given, q, k, v) and _has_memory(*given)
     backward = _passes.backward if is_direct else torch.ops.flash_attention_rs.backward
     *gradients, dsinks = backward(dout, dlse, q, k, v, o, lse, *lists, *ctx.numbers)
     return (*gradients, None if lists[1] is None else dsinks)
@@ -149,7 +161,7 @@ def _no_gradient(_ctx: Any, *_: Any) -> None:
 for _name, _function, _fake in (
     ("forward", _passes.forward, _forward_fake),
     ("backward", _backward, _backward_fake),
-    ("decode", _passes.decode, _decode_fake),
+    ("decode", _passes.decode, _forward_fake),
 ):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)

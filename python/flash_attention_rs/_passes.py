@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -20,6 +21,7 @@ _NO_LISTS = (0, 0, 0, 0)
 def _settings(
     q: Tensor, scale: Optional[float], causal: bool, left: int, right: int, softcap: float, lists: Any
 ) -> Settings:
+    _checks.head_dim(q)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     window = (_checks.no_limit(left), _checks.no_limit(right))
     return Settings(bool(causal), scale, window, float(softcap), *(lists or ()))
@@ -30,7 +32,11 @@ def _plan_forward(q: Tensor, k: Tensor, v: Tensor, axes: int, settings: Settings
     _launch.check_place(q, k, v)
     plan = Plan(q, v.shape[-1], by_heads)
     if 0 in plan.o[0] or k.numel() == 0:
+        if by_heads:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         _checks.shapes(q, k, v)
+        shapes = (q.shape, k.shape, v.shape, (*q.shape[:-1], v.shape[-1]))
+        _plans.check_empty(dtype, shapes, settings)
         return plan
     views = (*(view(t, by_heads) for t in (q, k, v)), _plans.batched(*plan.o, by_heads))
     plan.take(_plans.forward(place(q), dtype, views, settings), (q, k, v))
@@ -55,14 +61,18 @@ def forward(
     softcap: float,
     dropout_p: float,
     needs_lse: bool = True,
+    before: Optional[Callable[[], None]] = None,
     *,
     by_heads: bool = False,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D]."""
-    lists, behind = None, _NO_LISTS
+    """O and lse; `by_heads`: Q, K, V and O are [B, H, S, D] in place of [B, S, H, D].
+
+    `before` is called once nothing can be refused any more, and may write to K and V.
+    """
+    lists: Any = None
+    behind: tuple[int, ...] = _NO_LISTS
     if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
-        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
     index = index_of(q)
     # One tuple: it is made and looked up in each call.
     key = (
@@ -76,8 +86,12 @@ def forward(
         plan = _plan_forward(q, k, v, 4 if cu_q is None else 3, settings, by_heads)
         if settings.come_again:
             _forwards.keep(key, plan)
+    if before is not None:
+        before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
+        if sinks is not None and sinks.numel() > 0 and lse is not None:
+            lse.copy_(_launch.lse_of_sinks(sinks, cu_q, q.shape[0]).expand_as(lse))
         return o, lse
     if plan.copies:
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
@@ -85,8 +99,7 @@ def forward(
     if index < 0:
         plan.native.run(at, on_host(cu_q, cu_k))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *behind))
+        enqueue(plan, q, index, at, behind)
     return o, lse
 
 
@@ -137,10 +150,10 @@ def backward(
     by_heads: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
     """dQ, dK, dV and the gradient of sinks, where there are some."""
-    lists, behind = None, _NO_LISTS
+    lists: Any = None
+    behind: tuple[int, ...] = _NO_LISTS
     if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
-        behind = (address(alibi), address(sinks), address(cu_q), address(cu_k))
+        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
     index = index_of(q)
     key = (
         *(index, index_of(k), index_of(v), index_of(o), index_of(dout), index_of(lse)),
@@ -162,7 +175,7 @@ def backward(
     if plan.native is None or cu_q is not None:  # rows of no sequence are not written
         dq.zero_(), dk.zero_(), dv.zero_()
     if plan.native is None:
-        return dq, dk, dv, None if dsinks is None else dsinks.zero_()
+        return dq, dk, dv, None if sinks is None else _launch.gradient_of_sinks(sinks, dlse, cu_q)
     if plan.copies:
         q, k, v, o, dout = rows_of(q), rows_of(k), rows_of(v), rows_of(o), rows_of(dout)
     lse = lse.contiguous()
@@ -172,8 +185,7 @@ def backward(
     if index < 0:
         plan.native.run(at, written, on_host(cu_q, cu_k))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *behind), written)
+        enqueue(plan, q, index, at, behind, written)
     return dq, dk, dv, dsinks
 
 
@@ -207,8 +219,9 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool = True,
+    before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of few queries against a cache."""
+    """O and lse of few queries against a cache; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
     if seqused is not None:
         _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
@@ -228,6 +241,8 @@ def decode(
     if plan is None:
         plan = _plan_decode(q, k, v, seqused, page_table, (causal, scale, pages, num_splits))
         _decodes.keep(key, plan)
+    if before is not None:
+        before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
         return o, lse
@@ -238,6 +253,5 @@ def decode(
     if index < 0:
         plan.native.run((*at, *lists))
     else:
-        workspace = plan.workspace(q) if plan.workspace_bytes else None
-        enqueue(plan.native, index, (*at, address(workspace), *lists))
+        enqueue(plan, q, index, at, lists)
     return o, lse

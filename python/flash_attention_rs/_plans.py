@@ -66,6 +66,16 @@ def backward(
     return _backward(device, dtype, views, settings, gradients)
 
 
+def check_empty(dtype: str, shapes: tuple[tuple[int, ...], ...], settings: Settings) -> None:
+    """Refuses what would be refused of tensors that are not empty; `shapes`: of Q, K, V and O."""
+    views = []
+    for shape in shapes:
+        b, s, h, d = (max(size, 1) for size in ((1, *shape) if len(shape) == 3 else shape))
+        views.append(((b, s, h, d), (s * h * d, h * d, d, 1)))
+    settings = settings._replace(alibi_slopes=None, alibi_len=None, sinks=None, sinks_len=None, varlen=None)
+    _native.Forward(None, dtype, views, settings)
+
+
 @lru_cache(maxsize=KEPT)
 def decode(
     device: int | None,

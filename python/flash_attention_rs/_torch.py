@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from . import _checks, _passes
-from ._ops import Attention, is_eager
+from ._ops import Attention, is_eager, refuse_tangents
+
+_NO_WINDOW = (-1, -1)
 
 
 def tensor(value: Any, name: str = "q") -> Tensor:
@@ -18,8 +21,14 @@ def tensor(value: Any, name: str = "q") -> Tensor:
     return value
 
 
+#: Cheaper than the question for one device.
+_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
 def _autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the type that autocast asks of attention, as PyTorch's own function has them."""
+    if not torch.is_autocast_enabled(device):
+        return tensors
     dtype = torch.get_autocast_dtype(device)
     cast = (t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
     return tuple(t.to(dtype) if is_cast else t for t, is_cast in zip(tensors, cast))
@@ -40,14 +49,18 @@ def attention(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
     needs_lse: bool = True,
+    casts: bool = True,
+    before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences; lse may be left out."""
+    """O and lse of dense ([B, S, H, D]) or packed ([total, H, D]) sequences; lse may be left out.
+
+    `casts`: whether autocast has its way; `before`: called once nothing can be refused any more.
+    """
     eager = is_eager(q, k, v)
     if not eager:
         tensor(k, "k"), tensor(v, "v")
-    device = "cuda" if q.is_cuda else "cpu"
-    if torch.is_autocast_enabled(device):
-        q, k, v = _autocast(device, q, k, v)
+    if casts and _is_any_autocast_enabled():
+        q, k, v = _autocast("cuda" if q.is_cuda else "cpu", q, k, v)
     rng = cu_q = cu_k = None
     max_q = max_k = 0
     if dropout_p != 0.0:
@@ -61,21 +74,26 @@ def attention(
         tensor(alibi_slopes, "alibi_slopes")
     if sinks is not None:
         tensor(sinks, "sinks")
+    # Plans are looked up by these: a tensor's hash is its identity, not its value.
+    scale = None if softmax_scale is None else float(softmax_scale)
+    causal, softcap = bool(causal), float(softcap)
+    left, right = window if window == _NO_WINDOW else map(int, window)
     if not eager:
-        scale = None if softmax_scale is None else float(softmax_scale)
+        refuse_tangents(q, k, v, alibi_slopes, sinks)
+        if before is not None:
+            before()
         op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, rng)
-        return op(q, k, v, *lists, max_q, max_k, scale, bool(causal), *window, float(softcap), dropout_p)
+        return op(q, k, v, *lists, max_q, max_k, scale, causal, left, right, softcap, dropout_p)
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
     ):
         lists = (alibi_slopes, sinks, cu_q, cu_k, rng)
-        numbers = (max_q, max_k, softmax_scale, causal, *window, softcap, dropout_p)
+        numbers = (max_q, max_k, scale, causal, left, right, softcap, dropout_p)
         return Attention.apply(q, k, v, sinks, (lists, numbers))
-    left, right = window
     # fmt: off
     return _passes.forward(
-        q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, softmax_scale, causal, left, right,
-        softcap, dropout_p, needs_lse,
+        q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, scale, causal, left, right,
+        softcap, dropout_p, needs_lse, before,
     )
     # fmt: on
 
@@ -91,13 +109,16 @@ def decode(
     causal: bool,
     num_splits: int,
     needs_lse: bool,
+    before: Optional[Callable[[], None]],
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    has_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     arguments = (q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
-    if has_gradient or not is_eager(q, k, v):
-        return torch.ops.flash_attention_rs.decode(*arguments)
-    return _passes.decode(*arguments, needs_lse)
+    if is_eager(q, k, v):
+        return _passes.decode(*arguments, needs_lse, before)
+    refuse_tangents(q, k, v)
+    if before is not None:
+        before()
+    return torch.ops.flash_attention_rs.decode(*arguments)
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
@@ -115,11 +136,46 @@ def arange(length: int, like: Tensor) -> Tensor:
     return torch.arange(length, device=like.device)
 
 
-def integers(values: Any, like: Tensor) -> Tensor:
-    """A contiguous int32 tensor on the device of another."""
-    if isinstance(values, Tensor) and values.dtype == torch.int32 and values.device == like.device:
-        return values.contiguous()
-    return torch.as_tensor(values, dtype=torch.int32, device=like.device).contiguous()
+def integers(name: str, values: Any) -> Tensor:
+    """A contiguous int32 tensor of integers, where they lie."""
+    given = torch.as_tensor(values)
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(f"{name} holds {given.dtype}; integers are needed")
+    whole = given.to(torch.int32).contiguous()
+    if whole.dtype != given.dtype and is_on_host(given) and not torch.equal(whole.to(given.dtype), given):
+        raise ValueError(f"{name} is {given.tolist()}; numbers of 32 bits are needed")
+    return whole
+
+
+def beside(values: Tensor, like: Tensor) -> Tensor:
+    """Values on the device of another tensor."""
+    return values.to(like.device)
+
+
+def filled(value: int, length: int, like: Tensor) -> Tensor:
+    """int32 [length] on the device of another tensor."""
+    return torch.full((length,), value, dtype=torch.int32, device=like.device)
+
+
+def repeated(value: Tensor, length: int) -> Tensor:
+    """[length] of a tensor of one value."""
+    return value.expand(length).contiguous()
+
+
+def check_forward_only(q: Tensor, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+    """Refuses tensors on another device than q, or with a gradient, which nothing would give."""
+    index, has_gradients = q.get_device(), torch.is_grad_enabled()
+    for name, t in zip(names, tensors):
+        if t.get_device() != index:
+            raise ValueError(f"{name} is on {t.device}, but q is on {q.device}")
+        if has_gradients and t.requires_grad:
+            raise ValueError(f"{name} requires a gradient, but a cache has none; call under torch.no_grad()")
+
+
+def check_written(name: str, t: Tensor) -> None:
+    """Refuses a tensor whose elements share memory."""
+    if any(stride == 0 and size > 1 for size, stride in zip(t.shape, t.stride())):
+        raise ValueError(f"{name} is expanded, with strides {t.stride()}; its rows cannot be written")
 
 
 def indices(values: Tensor) -> Tensor:

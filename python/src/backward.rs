@@ -14,6 +14,7 @@ use crate::forward::{CuSeqlens, Forward, addresses};
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{View, layout, optional};
+use crate::threads;
 
 /// A planned backward pass.
 #[pyclass(frozen, module = "flash_attention_rs._native")]
@@ -44,16 +45,6 @@ impl Backward {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn kernel(&self) -> &'static str {
-        self.plan.kernel().name()
-    }
-
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 10], gradients: [u64; 6], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
@@ -77,21 +68,17 @@ impl Backward {
         gradients: [usize; 6],
         cu_seqlens: Option<CuSeqlens>,
     ) -> PyResult<()> {
-        py.detach(|| {
-            let given;
-            let plan = match &cu_seqlens {
-                None => &self.plan,
-                Some((q, k)) => {
-                    given = self.plan.with_cu_seqlens(q, k).map_err(raised)?;
-                    &given
-                }
-            };
+        let call = || {
+            let given =
+                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
+            let plan = given.as_ref().unwrap_or(&self.plan);
             match plan.problem().forward().dtype() {
                 DType::F16 => self.run_as::<f16>(plan, at, gradients),
                 DType::Bf16 => self.run_as::<bf16>(plan, at, gradients),
                 _ => self.run_as::<f32>(plan, at, gradients),
             }
-        })
+        };
+        py.detach(|| threads::run(call))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::raised;
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{View, dtype, optional, tensors};
+use crate::threads;
 
 /// A planned decode step.
 #[pyclass(frozen, module = "flash_attention_rs._native")]
@@ -51,11 +52,6 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 8], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
@@ -81,11 +77,12 @@ impl Decode {
 
     /// `at`: q, k, v, o, lse, seqused_k, page_table in host memory; 0 is none of the last three.
     fn run(&self, py: Python<'_>, at: [usize; 7]) -> PyResult<()> {
-        py.detach(|| match self.plan.problem().dense().dtype() {
+        let call = || match self.plan.problem().dense().dtype() {
             DType::F16 => self.run_as::<f16>(at),
             DType::Bf16 => self.run_as::<bf16>(at),
             _ => self.run_as::<f32>(at),
-        })
+        };
+        py.detach(|| threads::run(call))
     }
 }
 

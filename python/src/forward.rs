@@ -10,6 +10,7 @@ use crate::error::raised;
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{Settings, View, dtype, optional, tensors};
+use crate::threads;
 
 /// Offsets of a packed batch in Q and in K.
 pub(crate) type CuSeqlens = (Vec<u32>, Vec<u32>);
@@ -48,16 +49,6 @@ impl Forward {
         self.plan.workspace_bytes()
     }
 
-    #[getter]
-    fn kernel(&self) -> &'static str {
-        self.plan.kernel().name()
-    }
-
-    #[getter]
-    fn reasons(&self) -> Vec<String> {
-        self.plan.reasons().to_vec()
-    }
-
     /// `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k; 0 is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
@@ -73,21 +64,17 @@ impl Forward {
     /// `at`: q, k, v, o and lse in host memory; 0 is no lse.
     #[pyo3(signature = (at, cu_seqlens=None))]
     fn run(&self, py: Python<'_>, at: [usize; 5], cu_seqlens: Option<CuSeqlens>) -> PyResult<()> {
-        py.detach(|| {
-            let given;
-            let plan = match &cu_seqlens {
-                None => &self.plan,
-                Some((q, k)) => {
-                    given = self.plan.with_cu_seqlens(q, k).map_err(raised)?;
-                    &given
-                }
-            };
+        let call = || {
+            let given =
+                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
+            let plan = given.as_ref().unwrap_or(&self.plan);
             match plan.problem().dtype() {
                 DType::F16 => self.run_as::<f16>(plan, at),
                 DType::Bf16 => self.run_as::<bf16>(plan, at),
                 _ => self.run_as::<f32>(plan, at),
             }
-        })
+        };
+        py.detach(|| threads::run(call))
     }
 }
 

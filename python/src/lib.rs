@@ -10,6 +10,7 @@ mod forward;
 mod memory;
 mod place;
 mod settings;
+mod threads;
 
 use pyo3::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Where plans run: a GPU by its ordinal, or the CPU.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use flash_attention::cuda::Cuda;
 use flash_attention::{Backend, BackendKind, Device, Error, Operation, Plan};
@@ -8,6 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::raised;
+use crate::threads;
 
 /// An opened device.
 pub(crate) enum Place {
@@ -19,10 +20,9 @@ impl Place {
     /// GPU `ordinal` in its primary context, which is PyTorch's too, or without one the CPU.
     pub(crate) fn open(ordinal: Option<usize>) -> PyResult<Self> {
         match ordinal {
-            Some(ordinal) => cuda(ordinal).map(Self::Cuda),
+            Some(ordinal) => cuda(ordinal).map(Self::Cuda).map_err(raised),
             None => cpu().map(Self::Cpu),
         }
-        .map_err(raised)
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -33,12 +33,20 @@ impl Place {
     }
 
     /// A plan whose kernels are loaded.
-    pub(crate) fn plan<O: Operation>(&self, problem: &O, request: &O::Request) -> PyResult<Plan<O>> {
-        let plan = Plan::new(problem, self.device(), request).map_err(raised)?;
-        if let Self::Cuda(cuda) = self {
-            cuda.load(&plan).map_err(raised)?;
+    pub(crate) fn plan<O: Operation>(&self, problem: &O, request: &O::Request) -> PyResult<Plan<O>>
+    where
+        O::Request: Sync,
+    {
+        let plan = || Plan::new(problem, self.device(), request).map_err(raised);
+        match self {
+            Self::Cuda(cuda) => {
+                let plan = plan()?;
+                cuda.load(&plan).map_err(raised)?;
+                Ok(plan)
+            }
+            // It asks how many threads there are.
+            Self::Cpu(_) => threads::run(plan),
         }
-        Ok(plan)
     }
 
     /// The GPU, for launches.
@@ -58,13 +66,13 @@ impl Place {
     }
 }
 
-fn cpu() -> Result<&'static Backend, Error> {
-    static CPU: LazyLock<Result<Backend, Error>> = LazyLock::new(|| Backend::open(Some(BackendKind::Cpu)));
-    match &*CPU {
-        Ok(backend) => Ok(backend),
-        // The CPU can always be opened; this says so again where it once could not.
-        Err(_) => Backend::open(Some(BackendKind::Cpu)).map(|backend| &*Box::leak(Box::new(backend))),
+fn cpu() -> PyResult<&'static Backend> {
+    static CPU: OnceLock<Backend> = OnceLock::new();
+    if let Some(backend) = CPU.get() {
+        return Ok(backend);
     }
+    let backend = threads::run(|| Backend::open(Some(BackendKind::Cpu)).map_err(raised))?;
+    Ok(CPU.get_or_init(|| backend))
 }
 
 /// One handle for each GPU, opened at its first use.

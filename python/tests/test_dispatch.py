@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -77,10 +78,55 @@ def test_what_is_not_plain_goes_through_ops(inputs):
     assert fa.flash_attn_func(*(t.to("meta") for t in inputs)).shape == inputs[0].shape
 
 
+def test_negated_views_are_read_with_their_signs(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    want = fa.flash_attn_func(-q, k, v)
+    torch.testing.assert_close(fa.flash_attn_func(torch._neg_view(q), k, v), want)
+    (dq,) = torch.autograd.grad(fa.flash_attn_func(*inputs), inputs[:1], torch._neg_view(want))
+    torch.testing.assert_close(dq, torch.autograd.grad(fa.flash_attn_func(*inputs), inputs[:1], -want)[0])
+
+
+def test_gradients_may_be_batched(inputs):
+    o, lse, _ = fa.flash_attn_func(*inputs, return_attn_probs=True)
+    weights = torch.randn(3, *o.shape, device=o.device), torch.randn(3, *lse.shape, device=o.device)
+    for outputs, batch in (((o, lse), weights), ((o,), weights[:1]), ((lse,), weights[1:])):
+        options = {"retain_graph": True, "allow_unused": True}
+        found = torch.autograd.grad(outputs, inputs[:2], batch, is_grads_batched=True, **options)
+        for index in range(3):
+            want = torch.autograd.grad(outputs, inputs[:2], [t[index] for t in batch], **options)
+            for a, b in zip(found, want):
+                torch.testing.assert_close(a[index], b)
+
+
 def test_a_gradient_of_the_gradient_is_refused(inputs):
     (dq,) = torch.autograd.grad(fa.flash_attn_func(*inputs).sum(), inputs[:1], create_graph=True)
     with pytest.raises(NotImplementedError, match="the backward pass of attention has no gradient"):
         torch.autograd.grad(dq.sum(), inputs)
+
+
+@pytest.mark.parametrize("attention", [fa.flash_attn_func, fa.flash_attn_with_kvcache])
+def test_forward_mode_is_refused(inputs, attention):
+    q, k, v = (t.detach().half() for t in inputs)
+    for index in range(3):
+        given = [q[:, :4], k, v]
+
+        def call(t, given=given, index=index):
+            return attention(*given[:index], t, *given[index + 1 :])
+
+        with pytest.raises(NotImplementedError, match="attention has no forward-mode derivative"):
+            torch.func.jvp(call, (given[index],), (given[index],))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(given[index], given[index])
+            with pytest.raises(NotImplementedError, match="attention has no forward-mode derivative"):
+                call(dual)
+            assert torch.equal(call(given[index]), attention(*given))
+
+
+def test_vmap(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    batch = torch.stack((q, -q))
+    found = torch.vmap(lambda q: fa.flash_attn_func(q, k, v))(batch)
+    torch.testing.assert_close(found, torch.stack([fa.flash_attn_func(q, k, v) for q in batch]))
 
 
 def test_one_input_may_need_a_gradient(inputs):
@@ -116,6 +162,30 @@ def test_plans_are_found_again_and_forgotten(inputs, monkeypatch):
     fa.flash_attn_func(*inputs, dropout_p=0.5)
     fa.flash_attn_func(*inputs, sinks=sinks)
     assert all(key[6][1] < 20 for key in kept) or inputs[0].is_cuda
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, np.array])
+def test_options_are_values(inputs, convert):
+    q, k, v = (t.detach() for t in inputs)
+    for scale in (0.3, 0.7):
+        value = convert(scale)
+        options = {
+            "softmax_scale": value,
+            "softcap": value,
+            "causal": convert(1),
+            "window_size": (convert(9), -1),
+        }
+        want = fa.flash_attn_func(q, k, v, 0.0, scale, True, (9, -1), scale)
+        torch.testing.assert_close(fa.flash_attn_func(q, k, v, **options), want)
+        value += 1 - 2 * scale
+        want = fa.flash_attn_func(q, k, v, 0.0, float(value), True, (9, -1), float(value))
+        torch.testing.assert_close(fa.flash_attn_func(q, k, v, **options), want)
+
+
+def test_sides_of_windows_that_no_sequence_reaches(inputs):
+    q, k, v = (t.detach() for t in inputs)
+    want = fa.flash_attn_func(q, k, v, window_size=(-1, 3))
+    assert torch.equal(fa.flash_attn_func(q, k, v, window_size=(2**70, 3)), want)
 
 
 def test_threads_share_plans(inputs):

@@ -71,7 +71,7 @@ def test_windows_take_the_forward_pass():
         (
             {"block_table": np.array([[0], [2]], np.int32)},
             ValueError,
-            r"page_table\[1\]\[0\] is 2; there are 2 pages",
+            r"block_table\[1\]\[0\] is 2; there are 2 pages",
         ),
         ({"cache_seqlens": 39, "append": True}, ValueError, "room for 40 keys, 2 of them new"),
         (
@@ -85,7 +85,7 @@ def test_windows_take_the_forward_pass():
         (
             {"cache_seqlens": 3, "append": True, "rotary_cos": np.ones((40, 4))},
             ValueError,
-            r"rotary_cos is of shape \(40, 4\) and rotary_sin None; both are \[rows, R / 2\]",
+            "rotary_cos and rotary_sin are given together, and one of them is None",
         ),
         (
             {

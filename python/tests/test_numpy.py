@@ -109,19 +109,35 @@ def test_empty_tensors():
     assert not o.any() and np.isneginf(lse).all()
 
 
+class Other:
+    """A tensor of which DLPack is all that is known."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 def test_dlpack():
-    class Other:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
     q, k, v = tensors((1, 20, 2, 8))
-    close(fa.flash_attn_func(*map(Other, (q, k, v))), attention(q, k, v)[0])
+    slopes, cu = np.array([0.2, 0.5], np.float32), np.array([0, 20], np.int32)
+    want = attention(q, k, v, alibi=slopes, sinks=slopes)[0]
+    options = {"alibi_slopes": Other(slopes), "sinks": Other(slopes)}
+    close(fa.flash_attn_func(*map(Other, (q, k, v)), **options), want)
+    packed = [Other(x[0]) for x in (q, k, v)]
+    close(fa.flash_attn_varlen_func(*packed, Other(cu), Other(cu), 20, 20, **options), want[0])
+    qkv = Other(np.stack((q, k, v), axis=2))
+    close(fa.flash_attn_qkvpacked_func(qkv, alibi_slopes=slopes), attention(q, k, v, alibi=slopes)[0])
+    by_heads = [Other(x.transpose(0, 2, 1, 3)) for x in (q, k, v)]
+    o = fa.scaled_dot_product_attention(*by_heads)
+    close(o.transpose(0, 2, 1, 3), attention(q, k, v)[0])
+    lengths = Other(np.array([7], np.int32))
+    o = fa.flash_attn_with_kvcache(Other(q[:, :1]), Other(k), Other(v), cache_seqlens=lengths)
+    close(o, attention(q[:, :1], k[:, :7], v[:, :7])[0])
 
 
 def test_dropout_keeps_the_mean():

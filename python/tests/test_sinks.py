@@ -1,5 +1,6 @@
 """Sinks of torch tensors, with their gradient, against a chain of PyTorch's ops."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -67,6 +68,41 @@ def test_packed(device):
     close(*(torch.autograd.grad(t, inputs, weights) for t in (o, want)))
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 4)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_without_keys_sinks_are_the_lse(device, shape, packed):
+    q = torch.randn(2, 5, 4, 16, device=device, requires_grad=True)
+    k = torch.randn(2, 0, 2, 16, device=device)
+    sinks = torch.randn(shape, device=device, requires_grad=True)
+    want = sinks.expand(2, 4)[..., None].expand(2, 4, 5)
+
+    def attention(q, k, sinks):
+        if not packed:
+            return fa.flash_attn_func(q, k, k, sinks=sinks, return_attn_probs=True)[:2]
+        cu = [torch.tensor([0, n, 2 * n], dtype=torch.int32).to(q.device) for n in (5, 0)]
+        tensors = [t.flatten(0, 1) for t in (q, k, k)]
+        o, lse, _ = fa.flash_attn_varlen_func(*tensors, *cu, 5, 0, sinks=sinks, return_attn_probs=True)
+        return o, lse.view(4, 2, 5).transpose(0, 1)
+
+    o, lse = attention(q, k, sinks)
+    assert not o.any() and torch.equal(lse, want)
+    weights = torch.randn_like(lse)
+    gradients = [torch.autograd.grad(t, sinks, weights, retain_graph=True)[0] for t in (lse, want)]
+    torch.testing.assert_close(*gradients)
+    assert not torch.autograd.grad(o.sum(), sinks)[0].any()
+
+
+def test_without_keys_sinks_are_the_lse_of_arrays():
+    q, k = np.zeros((2, 5, 4, 8), np.float32), np.zeros((2, 0, 4, 8), np.float32)
+    sinks = np.arange(8, dtype=np.float32).reshape(2, 4)
+    _, lse, _ = fa.flash_attn_func(q, k, k, sinks=sinks, return_attn_probs=True)
+    assert (lse == sinks[..., None]).all()
+    cu = np.array([0, 5, 10]), np.zeros(3, int)
+    q, k = q.reshape(10, 4, 8), k.reshape(0, 4, 8)
+    _, lse, _ = fa.flash_attn_varlen_func(q, k, k, *cu, 5, 0, sinks=sinks, return_attn_probs=True)
+    assert (lse.reshape(4, 2, 5).swapaxes(0, 1) == sinks[..., None]).all()
+
+
 def test_opcheck(device):
     q = torch.randn(2, 20, 4, 16, device=device, requires_grad=True)
     sinks = torch.randn(4, device=device, requires_grad=True)
@@ -79,5 +115,5 @@ def test_refusals(device):
     q = torch.randn(1, 8, 2, 8, device=device)
     with pytest.raises(ValueError, match="sinks: torch.float16"):
         fa.flash_attn_func(q, q, q, sinks=torch.zeros(2, dtype=torch.float16, device=device))
-    with pytest.raises(ValueError, match="sinks has 3 elements; 2 "):
+    with pytest.raises(ValueError, match=r"sinks: shape is \(3,\); \(2,\) or \(1, 2\) is needed"):
         fa.flash_attn_func(q, q, q, sinks=torch.zeros(3, device=device))

@@ -1,5 +1,7 @@
 """Torch tensors, on the CPU and where there is a GPU there too, against PyTorch's own math."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -97,6 +99,23 @@ def test_strides_are_kept_and_expanded_gradients_taken(device):
     torch.testing.assert_close(o, math(q, k, v)[0], atol=1e-4, rtol=1e-4)
     gradients = torch.autograd.grad(o.sum(), (q, k, v))
     assert gradients[0].stride() == q.stride()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 8])
+def test_gradients_lie_as_planned(device, dim):
+    for order in itertools.permutations(range(4)):
+        for sizes in itertools.product((1, 2), (1, 6), (1, 3)):
+            inputs = tensors(device, (*sizes, dim), requires_grad=False)
+            inputs = [t.permute(order).contiguous().permute(*map(order.index, range(4))) for t in inputs]
+            weights = torch.randn_like(inputs[0])
+            found, want = (
+                torch.autograd.grad(fa.flash_attn_func(*leaves), leaves, weights)
+                for leaves in (
+                    [t.detach().requires_grad_() for t in inputs],
+                    [t.detach().contiguous().requires_grad_() for t in inputs],
+                )
+            )
+            torch.testing.assert_close(found, want, atol=1e-3, rtol=1e-3)
 
 
 def test_dropout_is_the_generators(device):
