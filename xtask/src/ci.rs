@@ -38,7 +38,7 @@ const TEST: [Step; 1] = [Cargo(&["test", "--workspace"])];
 const LIBRARY: &str = "--package=flash-attention";
 const ALONE: &str = "--no-default-features";
 
-/// The manifest of the Python package, a workspace of its own, and where that is built: in [`python::TARGET`].
+/// The manifest of the Python package, a workspace of its own, and where that is built: [`python::TARGET`].
 const PYTHON: &str = "--manifest-path=python/Cargo.toml";
 const IN_PYTHON: &str = "--target-dir=target/python";
 
