@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use fa_ptx_builder::Workspace;
 
-use crate::{comments, python};
+use crate::{candle, comments, python};
 
 /// Unit, property and command-line tests, and every kernel in the simulator: what to run after a change.
 #[derive(Args)]
@@ -42,7 +42,13 @@ const ALONE: &str = "--no-default-features";
 const PYTHON: &str = "--manifest-path=python/Cargo.toml";
 const IN_PYTHON: &str = "--target-dir=target/python";
 
-const CI: [Step; 23] = [
+/// The manifests of the candle crate and its demonstration, workspaces of their own, and where they are
+/// built.
+const CANDLE: &str = "--manifest-path=crates/candle/Cargo.toml";
+const CANDLE_DEMO: &str = "--manifest-path=demos/candle-transformers/Cargo.toml";
+const IN_CANDLE: &str = "--target-dir=target/candle";
+
+const CI: [Step; 28] = [
     Cargo(&["fmt", "--all", "--check"]),
     Task(comments::check, "the width of comments"),
     Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
@@ -69,6 +75,11 @@ const CI: [Step; 23] = [
     Cargo(&["clippy", PYTHON, "--locked", IN_PYTHON, "--", "-D", "warnings"]),
     Cargo(&["build", PYTHON, "--locked", IN_PYTHON]),
     Task(python::check, "the Python package"),
+    Cargo(&["fmt", CANDLE, "--check"]),
+    Cargo(&["fmt", CANDLE_DEMO, "--check"]),
+    Cargo(&["clippy", CANDLE, "--locked", IN_CANDLE, "--all-targets", "--", "-D", "warnings"]),
+    Cargo(&["test", CANDLE, "--locked", IN_CANDLE]),
+    Task(candle::check_cuda, "candle on CUDA"),
     Cargo(&["xtask", "bench", "tune", "--check"]),
     Cargo(&["xtask", "kernels", "--check", "--install"]),
 ];

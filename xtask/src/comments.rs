@@ -12,7 +12,7 @@ const COLUMNS: usize = 110;
 /// a line for each.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut wide = Vec::new();
-    for place in ["Cargo.toml", "crates", "xtask", "python/Cargo.toml", "python/src"] {
+    for place in ["Cargo.toml", "crates", "demos", "xtask", "python/Cargo.toml", "python/src"] {
         visit(&root.join(place), &mut |path, mark, text| {
             let shown = path.strip_prefix(root).unwrap_or(path).display();
             wide.extend(
@@ -36,7 +36,11 @@ fn visit(place: &Path, file: &mut impl FnMut(&Path, &str, &str)) -> Result<()> {
     let shown = || format!("cannot read {}", place.display());
     if place.is_dir() {
         for entry in fs::read_dir(place).with_context(shown)? {
-            visit(&entry.with_context(shown)?.path(), file)?;
+            let entry = entry.with_context(shown)?;
+            // What cargo built is not ours.
+            if entry.file_name() != "target" {
+                visit(&entry.path(), file)?;
+            }
         }
         return Ok(());
     }

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod candle;
 mod ci;
 mod comments;
 mod kernels;

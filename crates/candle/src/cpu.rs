@@ -1,0 +1,166 @@
+//! Attention of tensors in host memory, by the library's CPU backend.
+
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use flash_attention::backward::{BackwardInputs, BackwardOutputs, BackwardRequest};
+use flash_attention::forward::Outputs;
+use flash_attention::{Backend, BackendKind, Element, Operation, Options, Plan, Problem, Request};
+
+use crate::FlashAttnVarLen;
+use crate::op::{Attention, Saved, Scalar};
+use crate::paged;
+use crate::problem::{self, Layouts, Settings, error};
+
+/// O, and log-sum-exp for the backward pass where it is kept.
+pub(crate) fn forward<T: Scalar, A: Attention>(
+    attention: &A,
+    storages: [&CpuStorage; 3],
+    layouts: Layouts<'_>,
+) -> Result<(CpuStorage, Shape)> {
+    let settings = attention.settings();
+    let [q, k, v] = storages;
+    let q = slice::<T>(q, layouts.q)?;
+    let k = slice::<T>(k, layouts.k)?;
+    let v = slice::<T>(v, layouts.v)?;
+    let shape = problem::output_shape(layouts);
+    if let Some(pages) = paged::Pages::of(&settings)? {
+        let o = paged::on_cpu(&settings, &pages, [q, k, v], layouts)?;
+        return Ok((T::to_cpu_storage_owned(o), shape));
+    }
+    let problem = attention_problem::<T>(&settings, layouts)?;
+    let (o, lse) = run(&problem, [q, k, v], A::KEEPS)?;
+    if let Some(lse) = lse {
+        attention.keep(host_tensor(lse)?);
+    }
+    Ok((T::to_cpu_storage_owned(o), shape))
+}
+
+/// dQ, dK and dV.
+pub(crate) fn backward<T: Scalar, A: Attention>(
+    attention: &A,
+    saved: Saved<'_>,
+    dout: &Tensor,
+) -> Result<[Tensor; 3]> {
+    let forward = attention_problem::<T>(&attention.settings(), saved.layouts())?;
+    let tensors = [saved.q, saved.k, saved.v, saved.o, dout];
+    let held = tensors.map(Tensor::storage_and_layout);
+    let [q, k, v, o, dout_values] = held.each_ref().map(|(storage, layout)| of_storage::<T>(storage, layout));
+    let (q, k, v, o) = (q?, k?, v?, o?);
+    let lse = match attention.lse() {
+        Some(lse) => lse.clone(),
+        None => {
+            let (_, lse) = run(&forward, [q, k, v], true)?;
+            host_tensor(lse.unwrap_or_default())?
+        }
+    };
+    let (lse_storage, lse_layout) = lse.storage_and_layout();
+    let lse = of_storage::<f32>(&lse_storage, lse_layout)?;
+
+    let problem = problem::backward(forward, dout.layout())?;
+    let plan = plan(&problem, &BackwardRequest::default())?;
+    let [mut dq, mut dk, mut dv] =
+        [saved.q, saved.k, saved.v].map(|tensor| vec![T::from_f64(0.0); tensor.elem_count()]);
+    let inputs = BackwardInputs { q, k, v, o, lse, dout: dout_values?, dlse: None };
+    let outputs = BackwardOutputs { dq: &mut dq, dk: &mut dk, dv: &mut dv, dsinks: None };
+    backend()?.run(&plan, inputs, outputs).map_err(error)?;
+    Ok([
+        Tensor::from_vec(dq, saved.q.shape(), &Device::Cpu)?,
+        Tensor::from_vec(dk, saved.k.shape(), &Device::Cpu)?,
+        Tensor::from_vec(dv, saved.v.shape(), &Device::Cpu)?,
+    ])
+}
+
+/// The problem, with offsets and slopes as their tensors have them.
+fn attention_problem<T: Scalar>(settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<Problem> {
+    let tensors = settings.tensors(layouts)?;
+    let alibi_slopes = settings.alibi_slopes(tensors.q.heads)?.map(Tensor::to_vec1::<f32>).transpose()?;
+    let options = Options { alibi_slopes, ..settings.options(&tensors) };
+    let Some(varlen) = settings.varlen else {
+        return Problem::new(tensors, <T as Element>::DTYPE, options).map_err(error);
+    };
+    let Offsets { q, k } = Offsets::of(varlen)?;
+    Problem::varlen(tensors, <T as Element>::DTYPE, options, &q, &k).map_err(error)
+}
+
+/// First rows of the sequences, and the end of the last.
+pub(crate) struct Offsets {
+    pub(crate) q: Vec<u32>,
+    pub(crate) k: Vec<u32>,
+}
+
+impl Offsets {
+    /// Reads them, and checks that no sequence is longer than the call says.
+    pub(crate) fn of(varlen: &FlashAttnVarLen) -> Result<Self> {
+        varlen.batch()?;
+        let (q, k) = (varlen.seqlens_q.to_vec1::<u32>()?, varlen.seqlens_k.to_vec1::<u32>()?);
+        let limits = [("max_seqlen_q", &q, varlen.max_seqlen_q), ("max_seqlen_k", &k, varlen.max_seqlen_k)];
+        for (name, offsets, limit) in limits {
+            let mut lengths = offsets.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as usize);
+            if let Some(sequence) = lengths.clone().position(|rows| rows > limit) {
+                let rows = lengths.nth(sequence).unwrap_or_default();
+                bail!("flash-attn: {name} is {limit}, but sequence {sequence} has {rows} rows");
+            }
+        }
+        Ok(Self { q, k })
+    }
+}
+
+/// O and, where it is wanted, log-sum-exp.
+fn run<T: Scalar>(
+    problem: &Problem,
+    [q, k, v]: [&[T]; 3],
+    wants_lse: bool,
+) -> Result<(Vec<T>, Option<Vec<f32>>)> {
+    let plan = plan(problem, &Request::default())?;
+    let mut o = vec![T::from_f64(0.0); problem.tensors().o.span()];
+    let mut lse = wants_lse.then(|| vec![f32::NEG_INFINITY; problem.lse_len()]);
+    let outputs = Outputs { o: &mut o, lse: lse.as_deref_mut() };
+    backend()?.run(&plan, (q, k, v), outputs).map_err(error)?;
+    Ok((o, lse))
+}
+
+pub(crate) fn plan<O: Operation>(problem: &O, request: &O::Request) -> Result<Plan<O>> {
+    backend()?.plan(problem, request).map_err(error)
+}
+
+pub(crate) fn backend() -> Result<&'static Backend> {
+    static BACKEND: OnceLock<Backend> = OnceLock::new();
+    if let Some(backend) = BACKEND.get() {
+        return Ok(backend);
+    }
+    let backend = Backend::open(Some(BackendKind::Cpu)).map_err(error)?;
+    Ok(BACKEND.get_or_init(|| backend))
+}
+
+fn host_tensor(values: Vec<f32>) -> Result<Tensor> {
+    let len = values.len();
+    Tensor::from_vec(values, len, &Device::Cpu)
+}
+
+/// A tensor's elements, from the first of its view on.
+fn slice<'a, T: Scalar>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+    let values = storage.as_slice::<T>()?;
+    match values.get(layout.start_offset()..) {
+        Some(values) => Ok(values),
+        None => bail!("flash-attn: a view starts at {}, behind {}", layout.start_offset(), values.len()),
+    }
+}
+
+fn of_storage<'a, T: Scalar>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
+    match storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => bail!("flash-attn: a tensor is elsewhere than q, which is on the CPU"),
+    }
+}
+
+/// The integers of a tensor, of either sign.
+pub(crate) fn integers(name: &'static str, tensor: &Tensor) -> Result<Vec<i32>> {
+    let flat = tensor.flatten_all()?;
+    match tensor.dtype() {
+        DType::I32 => flat.to_vec1::<i32>(),
+        // What is no i32 is no page either, and the library says so.
+        DType::U32 => Ok(flat.to_vec1::<u32>()?.into_iter().map(|value| value as i32).collect()),
+        dtype => bail!("flash-attn: {name} is {dtype:?}; U32 or I32 is needed"),
+    }
+}
