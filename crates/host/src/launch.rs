@@ -7,7 +7,8 @@ use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    self, AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, Strides,
+    self, AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, ScheduleParams,
+    Strides,
 };
 use fa_kernels::ptx::tma;
 
@@ -71,7 +72,7 @@ pub(crate) fn params(
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let Launch { entry, details: LaunchDetails { packed, .. }, .. } = launch;
+    let Launch { entry, details: LaunchDetails { packed, schedule, .. }, .. } = launch;
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         check_workspace(addresses.workspace, packed.bytes)?;
         let Tensors { q, k, v, .. } = problem.tensors();
@@ -82,6 +83,16 @@ pub(crate) fn params(
         }));
     }
     let attention = attention_params(problem, addresses)?;
+    if let (Algorithm::TileSchedule, Some(space)) = (entry.algorithm, schedule) {
+        check_workspace(addresses.workspace, space.offset + ScheduleParams::bytes(space.rows.into()))?;
+        return Ok(Params::Schedule(ScheduleParams {
+            attention,
+            schedule: addresses.workspace + space.offset,
+            sequences: problem.batch() as u32,
+            block_m: space.block_m,
+            most: space.rows,
+        }));
+    }
     if !entry.algorithm.is_persistent() {
         return Ok(Params::Attention(attention));
     }
@@ -96,7 +107,7 @@ fn persistent_params(
     attention: AttentionParams,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Mapped<AttentionMaps, PersistentParams>> {
-    let Launch { entry, details: LaunchDetails { order, packed }, .. } = launch;
+    let Launch { entry, details: LaunchDetails { order, packed, schedule }, .. } = launch;
     let reads = packed.reads(problem);
     let [q_read, k_read, v_read] = reads;
     let at = |index: usize, address| {
@@ -133,7 +144,7 @@ fn persistent_params(
         v: inputs(v, &v_read, v_rows)?,
         o: if o_by_rows { tma::TensorMap::default() } else { o()? },
     };
-    let TileOrder { heads_per_swizzle, snake_order, short_tiles, tail_tiles, sequence_step } = *order;
+    let TileOrder { heads_per_swizzle, snake_order, short_tiles, tail_tiles, sequence_step, .. } = *order;
     let is_varlen = problem.is_packed();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
     let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.fix_up_distance();
@@ -153,6 +164,7 @@ fn persistent_params(
         o_by_rows: if o_by_rows { 2 } else { is_varlen.into() },
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
+        schedule: schedule.map_or(0, |space| addresses.workspace + space.offset),
         v_fix_up: if is_varlen { landed } else { 0 },
         qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,

@@ -288,6 +288,50 @@ fn lengths_on_the_device_may_change_under_a_plan() {
     }
 }
 
+/// Room for long sequences, of which a launch before the kernel finds out what is there.
+#[test]
+fn tiles_are_put_in_order_on_the_device() {
+    let layout = |heads| TensorLayout::bshd(1, 100_000, heads, 8);
+    let tensors = Tensors { q: layout(2), k: layout(1), v: layout(1), o: layout(2) };
+    // Queries and keys in no order; none at all; one sequence that has nearly all.
+    let batches = [
+        (0..20).map(|index| (index * 37 % 90, index * 53 % 200)).collect::<Vec<(u32, u32)>>(),
+        vec![(0, 0); 20],
+        (0..20).map(|index| if index == 7 { (700, 900) } else { (index % 2, 30) }).collect(),
+    ];
+    let offsets = |lengths: &[(u32, u32)], of: fn(&(u32, u32)) -> u32| -> Vec<u32> {
+        let ends = lengths.iter().scan(0, |end, pair| {
+            *end += of(pair);
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    };
+    let (sim, dtype, [q, k, v]) = (Backend::simulator(3), DType::F16, [5, 6, 7]);
+    let [q, k, v] =
+        [(q, layout(2)), (k, layout(1)), (v, layout(1))].map(|(seed, of)| tensor::<f16>(&of, seed));
+    for causal in [false, true] {
+        let options = Options { causal, ..Options::default() };
+        let planned =
+            Problem::varlen_on_device(tensors, dtype, options.clone(), 20, (50_000, 50_000)).unwrap();
+        let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };
+        let plan = sim.plan(&planned, &request).unwrap();
+        assert_eq!(plan.launches()[0].entry.name, "tile_schedule");
+        assert!(plan.launches()[1].grid == 132 && plan.workspace_bytes() > 0, "{:?}", plan.reasons());
+        for lengths in &batches {
+            let (of_q, of_k) = (offsets(lengths, |pair| pair.0), offsets(lengths, |pair| pair.1));
+            let problem = Problem::varlen(tensors, dtype, options.clone(), &of_q, &of_k).unwrap();
+            let mut o = vec![f16::NAN; tensors.o.span()];
+            let mut lse = vec![f32::NAN; problem.lse_len()];
+            let outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
+            sim.run(&plan.with_cu_seqlens(&of_q, &of_k).unwrap(), (&q, &k, &v), outputs).unwrap();
+            let rows = reference::all(&problem);
+            let report = accuracy::check(&problem, (&q, &k, &v), &o, Some(&lse), plan.score_dtype(), &rows);
+            assert!(report.passed(), "{lengths:?}: {report}");
+            assert_eq!(lse.iter().filter(|lse| !lse.is_nan()).count(), rows.len(), "{lengths:?}");
+        }
+    }
+}
+
 #[test]
 fn offsets_that_the_device_has_are_given_to_runs_on_host_tensors() {
     let layout = TensorLayout::bshd(1, 10, 1, 8);

@@ -8,10 +8,12 @@
 mod backward;
 mod decode;
 mod pack;
+mod schedule;
 
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
+pub use schedule::ScheduleParams;
 
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::element::Element as _;
@@ -178,6 +180,9 @@ pub struct PersistentParams {
     pub sequences: u32,
     /// From one sequence to that whose tiles come next, modulo `sequences`, to which it is coprime.
     pub sequence_step: u32,
+    /// What `attention::tile_schedule` has written before, for this batch and BLOCK_M; 0 where blocks take
+    /// tiles in turn.
+    pub schedule: u64,
     /// Bytes from the barriers where consumers wait for V to those where it lands, to be fixed up; 0 where it
     /// lands where they wait.
     pub v_fix_up: u32,

@@ -3,7 +3,7 @@
 use core::hint::assert_unchecked;
 
 use crate::mask::UNLIMITED;
-use crate::params::{AttentionParams, PersistentParams, Strides};
+use crate::params::{AttentionParams, PersistentParams, ScheduleParams, Strides};
 use crate::ptx::{global, index};
 
 /// A block's share of the problem.
@@ -52,6 +52,7 @@ impl Rows {
 ///
 /// Each round of the grid takes as many tiles as there are blocks. The last tiles may be dealt out by the
 /// hardware in place of that: each is a block of its own, which begins where one of the others has ended.
+/// With a schedule, blocks take the next tile whenever they are done with one.
 #[derive(Clone, Copy, Default)]
 pub struct Tiles {
     /// Index of the first tile of the round at hand.
@@ -87,6 +88,10 @@ impl Tiles {
     /// is not called again.
     #[inline(always)]
     pub unsafe fn next(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
+        if params.schedule != 0 {
+            // SAFETY: `attention::tile_schedule` has written the schedule.
+            return unsafe { self.take(params, block_m) };
+        }
         let index = self.index(params, index::block(), index::blocks())?;
         // SAFETY: the index is below the number of all heads' tiles, and the offsets are readable.
         unsafe {
@@ -94,6 +99,39 @@ impl Tiles {
                 return self.find(params, block_m, index);
             }
             Some(WorkTile::of_persistent(params, index))
+        }
+    }
+
+    /// The next tile of a schedule: this block's first is that of its index, and behind those of all blocks
+    /// each is taken once.
+    ///
+    /// # Safety
+    /// As [`Self::next`], with a schedule.
+    #[inline(always)]
+    unsafe fn take(&mut self, params: &PersistentParams, block_m: u32) -> Option<WorkTile> {
+        let PersistentParams { attention, schedule, heads_per_swizzle, .. } = params;
+        // SAFETY: the words are those of the schedule, of which blocks change the first by atomics alone.
+        unsafe {
+            let index = if self.round == 0 {
+                index::block()
+            } else {
+                index::blocks() + global::fetch_add(schedule + ScheduleParams::TAKEN, 1)
+            };
+            self.round = 1;
+            // There are heads.
+            assert_unchecked(attention.heads > 0);
+            let row = index / attention.heads;
+            if row >= global::load_b32_if(true, schedule + ScheduleParams::HEAD_TILES) {
+                return None;
+            }
+            let address = schedule + ScheduleParams::ROWS + ScheduleParams::ROW_BYTES * row as u64;
+            let batch = global::load_b32_if(true, address);
+            let first = global::load_b32_if(true, address + 4);
+            let queries = Rows::of_sequence(attention.cu_seqlens_q, batch, 0);
+            let head_tiles = queries.len.div_ceil(block_m);
+            let place = index - first * attention.heads;
+            let (head, place) = in_swizzle(*heads_per_swizzle, attention.heads, head_tiles, place);
+            Some(WorkTile::of_place(attention, head_tiles, place, head, batch))
         }
     }
 
@@ -343,7 +381,7 @@ impl WorkTile {
     /// # Safety
     /// As [`Self::of_block`].
     #[inline(always)]
-    unsafe fn rows(params: &AttentionParams, batch: u32) -> (Rows, Rows) {
+    pub(crate) unsafe fn rows(params: &AttentionParams, batch: u32) -> (Rows, Rows) {
         // SAFETY: the offsets of Q's and K's sequences, where there are any, are readable.
         unsafe {
             (

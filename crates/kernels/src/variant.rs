@@ -14,7 +14,7 @@ use alloc::{format, string::String};
 
 use crate::attention::{
     backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, forward_simt, forward_sm80,
-    forward_sm90, standard,
+    forward_sm90, standard, tile_schedule,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
@@ -54,7 +54,7 @@ impl Variant {
     pub fn name(&self) -> String {
         let (stem, suffix, dtype) = (self.kernel.stem(), self.kernel.suffix(), self.dtype.name());
         match self.kernel {
-            Kernel::Attention(Algorithm::Pack) => return stem.into(),
+            Kernel::Attention(Algorithm::Pack | Algorithm::TileSchedule) => return stem.into(),
             Kernel::Attention(Algorithm::Transpose) => return format!("transpose_{dtype}"),
             _ => {}
         }
@@ -162,6 +162,7 @@ impl Variant {
                 standard::BARRIERS
             }
             (Kernel::Attention(Algorithm::BackwardSinks), _) => backward_sinks::BARRIERS,
+            (Kernel::Attention(Algorithm::TileSchedule), _) => tile_schedule::BARRIERS,
             (_, Config::Simt(_)) => forward_simt::BARRIERS,
             (_, Config::Mma(config)) => forward_sm80::barriers(config),
             (Kernel::Attention(Algorithm::ForwardSm90Residues), Config::Sm90(config)) => {

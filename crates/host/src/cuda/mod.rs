@@ -193,6 +193,7 @@ impl Cuda {
             Params::Backward(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Pack(params) => (&raw const *params).cast(),
+            Params::Schedule(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
             Params::MappedGemm(params) => (&raw const *params).cast(),
             Params::MappedBackward(params) => (&raw const *params).cast(),

@@ -147,6 +147,19 @@ pub struct LaunchDetails {
     pub(crate) order: TileOrder,
     /// Which tensors the launch copies, or reads copies of.
     pub(crate) packed: Packed,
+    /// Where the launch writes a schedule of tiles, or reads one.
+    pub(crate) schedule: Option<ScheduleSpace>,
+}
+
+/// Memory of what `attention::tile_schedule` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScheduleSpace {
+    /// Where it begins in the workspace, in bytes.
+    pub(crate) offset: u64,
+    /// The most tiles that a head can have in all sequences together.
+    pub(crate) rows: u32,
+    /// Queries of a tile.
+    pub(crate) block_m: u32,
 }
 
 /// Chooses kernel and tile for `problem` on `device`: candidates, refusals, estimates, choice, reasons.

@@ -26,12 +26,22 @@ pub(crate) struct TileOrder {
     pub(crate) tail_tiles: u32,
     /// From one sequence of a packed batch to that whose tiles come next, modulo their number.
     pub(crate) sequence_step: u32,
+    /// Whether a launch before puts the tiles into an order, from which each block takes the next one when it
+    /// is done.
+    pub(crate) is_found_before: bool,
 }
 
 impl Default for TileOrder {
     /// One head's tiles after the other's.
     fn default() -> Self {
-        Self { heads_per_swizzle: 1, snake_order: false, short_tiles: 0, tail_tiles: 0, sequence_step: 1 }
+        Self {
+            heads_per_swizzle: 1,
+            snake_order: false,
+            short_tiles: 0,
+            tail_tiles: 0,
+            sequence_step: 1,
+            is_found_before: false,
+        }
     }
 }
 
@@ -48,8 +58,14 @@ pub(super) struct Schedule {
 impl Schedule {
     /// How its tiles are taken.
     pub(super) fn reason(&self) -> String {
-        let Self { tiles, blocks, order: TileOrder { heads_per_swizzle, tail_tiles, .. }, .. } = self;
+        let Self { tiles, blocks, order, .. } = self;
+        let TileOrder { heads_per_swizzle, tail_tiles, is_found_before, .. } = order;
         let single = match tail_tiles {
+            0 if *is_found_before => {
+                "; a launch before them puts the tiles of sequences with the most keys first, and who is \
+                                      done with one takes the next"
+                    .to_owned()
+            }
             0 => String::new(),
             _ => format!(
                 "; the last {tail_tiles} tiles are a block each, for whichever multiprocessor is done first"

@@ -2,7 +2,8 @@
 //! reasons.
 
 use fa_kernels::config::check_shared;
-use fa_kernels::entries::{Algorithm, Entry, Tile};
+use fa_kernels::entries::{Algorithm, Entry, Tile, entries};
+use fa_kernels::params::ScheduleParams;
 use fa_kernels::variant::{self, Config, Layout, Sizes, Storage};
 
 use super::candidates::{
@@ -13,8 +14,8 @@ use super::hopper::{Way, ways};
 use super::order::{Key, fastest_first};
 use super::schedule::Schedule;
 use super::tuned::TUNED;
-use super::{Choice, Kernel, Launch, LaunchDetails, Request};
-use crate::{Device, Error, Problem, Result};
+use super::{Choice, Kernel, Launch, LaunchDetails, Request, ScheduleSpace};
+use crate::{DType, Device, Error, Problem, Result};
 
 /// Plans `candidate`, or, where it lacks the tile and was not asked for, the next slower kernel that has it.
 /// `forward_sm90` comes with the way in which it reads rows.
@@ -201,12 +202,22 @@ fn of_way(
 ) -> Result<Choice> {
     reasons.extend(way.reasons(&schedule));
     let mut choice = of_entry(problem, Kernel::ForwardSm90, entry, reasons)?;
-    let details = LaunchDetails { order: schedule.order, packed: way.packed };
+    let space = schedule.order.is_found_before.then(|| ScheduleSpace {
+        offset: way.packed.bytes,
+        rows: schedule.tiles / problem.heads() as u32,
+        block_m: entry.tile.block_m,
+    });
+    let details = LaunchDetails { order: schedule.order, packed: way.packed, schedule: space };
     let blocks = schedule.blocks + schedule.order.tail_tiles;
     choice.launches = vec![Launch { entry, grid: blocks, details }];
+    choice.workspace_bytes = way.packed.bytes;
+    if let Some(space) = space {
+        choice.workspace_bytes += ScheduleParams::bytes(space.rows.into());
+        let details = LaunchDetails { schedule: Some(space), ..LaunchDetails::default() };
+        choice.launches.insert(0, Launch { details, ..Launch::new(schedule_entry()?, 1) });
+    }
     if let Some((launch, _)) = way.copy {
         choice.launches.insert(0, launch?);
-        choice.workspace_bytes = way.packed.bytes;
     }
     if Kernel::ForwardSm80.takes(problem.dtype()) {
         let algorithm = for_scores(problem, Algorithm::ForwardSm80);
@@ -216,6 +227,12 @@ fn of_way(
         choice.unaligned = unaligned.launches;
     }
     Ok(choice)
+}
+
+/// The entry that puts tiles into an order.
+fn schedule_entry() -> Result<&'static Entry> {
+    let missing = || unsupported_dtype(Kernel::ForwardSm90.name(), Algorithm::TileSchedule, DType::F16);
+    entries().find(|entry| entry.algorithm == Algorithm::TileSchedule).ok_or_else(missing)
 }
 
 pub(crate) fn check_target<A, T>(entry: &Entry<A, T>, device: &Device, kernel: &'static str) -> Result<()> {

@@ -21,6 +21,7 @@ pub mod forward_sm90;
 pub mod pack;
 pub mod standard;
 pub mod stored_ds;
+pub mod tile_schedule;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod transpose;
 

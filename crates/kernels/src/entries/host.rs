@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::params::{
     AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
-    PersistentParams,
+    PersistentParams, ScheduleParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -88,6 +88,9 @@ pub enum Algorithm {
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
     Transpose,
+    /// `attention::tile_schedule`, which puts the tiles of a packed batch into an order for
+    /// [`Self::ForwardSm90`].
+    TileSchedule,
     /// `attention::backward_delta`, the first launch of a backward pass.
     BackwardDelta,
     /// `attention::backward_sinks`, the launch behind it where there are sinks.
@@ -159,7 +162,7 @@ impl Algorithm {
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
-            Self::Pack | Self::Transpose => "pack",
+            Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
             | Self::BackwardKeys
@@ -234,6 +237,8 @@ pub enum Run {
     Decode(unsafe fn(&DecodeParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
+    /// [`ScheduleParams`].
+    Schedule(unsafe fn(&ScheduleParams)),
     /// [`GemmParams`].
     Gemm(unsafe fn(&GemmParams)),
     /// [`GemmParams`] behind the tensor maps of A, B and C, by the address of the first.
@@ -256,6 +261,8 @@ pub enum Params {
     Decode(DecodeParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
+    /// For [`Run::Schedule`].
+    Schedule(ScheduleParams),
     /// For [`Run::Gemm`].
     Gemm(GemmParams),
     /// For [`Run::MappedGemm`].
@@ -281,6 +288,8 @@ impl Run {
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Schedule(run), Params::Schedule(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Gemm(run), Params::Gemm(params)) => unsafe { run(params) },
             (Self::Persistent(run), Params::Persistent(mapped)) => {

@@ -160,6 +160,10 @@ pub(super) const fn transpose() -> Line {
     of(Algorithm::Transpose, Config::Fixed(Fixed::TRANSPOSE), &[Storage::B8], transposition::MIN_BLOCKS)
 }
 
+pub(super) const fn tile_schedule() -> Line {
+    of(Algorithm::TileSchedule, Config::Fixed(Fixed::SCHEDULE), &[Storage::B16], 1)
+}
+
 pub(super) const fn backward_delta() -> Line {
     of(Algorithm::BackwardDelta, Config::Fixed(Fixed::DELTA), REAL, 8)
 }

@@ -10,7 +10,7 @@ use super::line::{
     backward_queries_sm90, backward_sinks, decode, decode_combine, forward_simt, forward_simt_dropout,
     forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90, forward_sm90_dropout,
     forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90,
-    mma_peak, pack, standard_scores, standard_softmax, standard_values, transpose,
+    mma_peak, pack, standard_scores, standard_softmax, standard_values, tile_schedule, transpose,
 };
 use crate::variant::Storage;
 
@@ -238,6 +238,8 @@ pub(super) const LIST: &[Line] = &[
     pack(),
     // Copies V of 8 bits for the tensor cores.
     transpose(),
+    // Puts the tiles of a packed batch into an order.
+    tile_schedule(),
 ];
 
 /// Every line of matrix multiplication.

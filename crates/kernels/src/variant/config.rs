@@ -4,7 +4,7 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, transpose};
+use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, tile_schedule, transpose};
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand,
     GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
@@ -87,6 +87,12 @@ impl Fixed {
     pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
     /// Of `attention::transpose`.
     pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::PACK };
+    /// Of `attention::tile_schedule`.
+    pub const SCHEDULE: Self = Self {
+        tile: any_head_dim(0, 0),
+        threads: tile_schedule::THREADS,
+        shared_bytes: tile_schedule::SHARED_BYTES,
+    };
     /// Of `gemm::peak`.
     pub const PEAK: Self = Self { threads: peak::THREADS, ..Self::PACK };
 }

@@ -66,6 +66,7 @@ impl Kernel {
             Self::Attention(Algorithm::StandardSoftmax) => "standard_softmax",
             Self::Attention(Algorithm::StandardValues) => "standard_values",
             Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
+            Self::Attention(Algorithm::TileSchedule) => "tile_schedule",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
             Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
             Self::Attention(Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout) => "backward_keys",
@@ -140,7 +141,8 @@ impl Kernel {
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::Pack
-                | Algorithm::Transpose,
+                | Algorithm::Transpose
+                | Algorithm::TileSchedule,
             )
             | Self::Gemm(GemmAlgorithm::GemmSm90) => Target::Sm90a,
             Self::Attention(_) | Self::Gemm(GemmAlgorithm::GemmSimt) => Target::Sm75,
@@ -150,7 +152,7 @@ impl Kernel {
     /// The storage types that it can be built for, and their names.
     pub(super) const fn storage(self) -> (&'static [Storage], &'static str) {
         match self {
-            Self::Attention(Algorithm::Pack) => (&[Storage::B16], "b16"),
+            Self::Attention(Algorithm::Pack | Algorithm::TileSchedule) => (&[Storage::B16], "b16"),
             Self::Attention(Algorithm::Transpose) => (&[Storage::B8], "b8"),
             Self::Attention(Algorithm::ForwardSm90) => {
                 (&[Storage::F16, Storage::Bf16, Storage::E4m3], "f16, bf16, e4m3")

@@ -54,6 +54,7 @@ impl Variant {
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
+                Algorithm::TileSchedule => ("attention::tile_schedule", "tile_schedule"),
                 Algorithm::BackwardDelta => ("attention::backward_delta", "backward_delta"),
                 Algorithm::BackwardSinks => ("attention::backward_sinks", "backward_sinks"),
                 Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout => {

@@ -96,6 +96,7 @@ impl Variant {
                 },
                 Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
                 Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
+                Algorithm::TileSchedule => signature("ScheduleParams", "Schedule"),
                 Algorithm::BackwardDelta
                 | Algorithm::BackwardSinks
                 | Algorithm::BackwardKeys
@@ -162,6 +163,7 @@ impl Variant {
             "PersistentParams" => "params::PersistentParams",
             "DecodeParams" => "params::DecodeParams",
             "PackParams" => "params::PackParams",
+            "ScheduleParams" => "params::ScheduleParams",
             "BackwardParams" => "params::BackwardParams",
             "GemmParams" => "params::GemmParams",
             _ => "params::AttentionParams",

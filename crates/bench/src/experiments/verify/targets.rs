@@ -156,6 +156,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
+        // It runs with the packed batches whose lengths are on the device.
+        Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta
         | Algorithm::BackwardSinks
         | Algorithm::BackwardKeys

@@ -50,6 +50,9 @@ pub(in crate::plan) const FEW_WARPGROUPS: (f64, f64) = (1.7, 1.12);
 /// What a tile of two warpgroups takes longer for each row than one of three.
 pub(in crate::plan) const TWO_WARPGROUPS: f64 = 1.06;
 
+/// How much later blocks that take tiles in turn are done where lengths are others than was assumed.
+pub(in crate::plan) const OTHER_LENGTHS: f64 = 1.04;
+
 /// Bytes that a multiprocessor copies in a cycle: 3.6 TB/s at 1.7 GHz, read and written.
 pub(in crate::plan) const BYTES_PER_CYCLE: f64 = 16.0;
 

@@ -26,6 +26,8 @@ pub(super) struct Shares {
     in_turn: usize,
     /// The same, from when there is nothing left to be taken in turn.
     free: BinaryHeap<Reverse<u64>>,
+    /// What a tile costs beside its own cost when it is taken by whoever is free.
+    free_cost: u64,
 }
 
 impl Shares {
@@ -35,8 +37,9 @@ impl Shares {
             costs: vec![0; blocks],
             snake_order: order.snake_order,
             taken: 0,
-            in_turn: tiles - order.tail_tiles as usize,
+            in_turn: if order.is_found_before { 0 } else { tiles - order.tail_tiles as usize },
             free: BinaryHeap::new(),
+            free_cost: if order.is_found_before { 0 } else { BLOCK_CYCLES },
         }
     }
 
@@ -67,7 +70,7 @@ impl Shares {
             self.free = std::mem::take(&mut self.costs).into_iter().map(Reverse).collect();
         }
         if let Some(mut least) = self.free.peek_mut() {
-            least.0 += cost + BLOCK_CYCLES;
+            least.0 += cost + self.free_cost;
         }
     }
 

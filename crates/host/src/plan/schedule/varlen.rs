@@ -1,10 +1,13 @@
 //! The order in which a persistent grid goes through the sequences of a packed batch.
 
+use std::cmp::Reverse;
+
 use fa_kernels::entries::Tile;
+use fa_kernels::params::ScheduleParams;
 
 use super::{Schedule, Shares, TileOrder, quicker, quickest, snake_order, with_single_tiles};
 use crate::Problem;
-use crate::plan::cost::h200::{BOUNDED_SINGLE_ROUNDS, MAX_SINGLE_ROUNDS};
+use crate::plan::cost::h200::{BOUNDED_SINGLE_ROUNDS, LAUNCH_CYCLES, MAX_SINGLE_ROUNDS, OTHER_LENGTHS};
 use crate::plan::cost::{cached_heads, costs, tiles};
 
 /// Tiles whose shares are computed to find an order, at most: once with all in turn, and once with single
@@ -37,7 +40,8 @@ pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> 
         return Schedule { tiles: all_tiles as u32, blocks: blocks as u32, order, cycles };
     }
     if problem.has_bounds_alone() {
-        return of_bounds(problem, tile, &sequences, (blocks, swizzle));
+        let in_turn = of_bounds(problem, tile, &sequences, (blocks, swizzle));
+        return quicker_found(problem, &sequences, in_turn);
     }
     let rate = |order: TileOrder| {
         let mut shares = Shares::new(blocks, order, all_tiles);
@@ -87,6 +91,22 @@ fn of_bounds(
     sequences.iter().for_each(|costs| shares.take(costs, heads, swizzle));
     let cycles = shares.longest() as f64;
     Schedule { tiles: most as u32, blocks: blocks as u32, order: order(tail), cycles }
+}
+
+/// `in_turn`, or where that would be done later, the schedule of the same tiles from an order that a launch
+/// before finds, with the longest first.
+fn quicker_found(problem: &Problem, sequences: &[Vec<u64>], in_turn: Schedule) -> Schedule {
+    if sequences.len() > ScheduleParams::MAX_SEQUENCES as usize {
+        return in_turn;
+    }
+    let order = TileOrder { tail_tiles: 0, is_found_before: true, ..in_turn.order };
+    let mut longest_first: Vec<_> = sequences.iter().collect();
+    longest_first.sort_by_key(|costs| Reverse(costs.iter().max()));
+    let (heads, swizzle) = (problem.heads(), order.heads_per_swizzle as usize);
+    let mut shares = Shares::new(in_turn.blocks as usize, order, in_turn.tiles as usize);
+    longest_first.iter().for_each(|costs| shares.take(costs, heads, swizzle));
+    let cycles = LAUNCH_CYCLES + shares.longest() as f64;
+    if cycles < OTHER_LENGTHS * in_turn.cycles { Schedule { order, cycles, ..in_turn } } else { in_turn }
 }
 
 /// The costs of the tiles of a head in a sequence of so many queries and keys.

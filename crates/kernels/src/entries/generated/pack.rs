@@ -3,8 +3,10 @@
 #[cfg(target_arch = "nvptx64")]
 mod device {
     use crate::attention::pack;
+    use crate::attention::tile_schedule;
     use crate::attention::transpose;
     use crate::params::PackParams;
+    use crate::params::ScheduleParams;
 
     #[unsafe(export_name = "pack")]
     unsafe extern "ptx-kernel" fn pack(params: PackParams) {
@@ -17,16 +19,24 @@ mod device {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { transpose::transpose(&params) }
     }
+
+    #[unsafe(export_name = "tile_schedule")]
+    unsafe extern "ptx-kernel" fn tile_schedule(params: ScheduleParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { tile_schedule::tile_schedule(&params) }
+    }
 }
 
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
     use crate::attention::pack;
+    use crate::attention::tile_schedule;
     use crate::attention::transpose;
     use crate::entries::Run;
 
     pub(in crate::entries) const RUN: &[(&str, Run)] = &[
         ("pack", Run::Pack(pack::pack)),
         ("transpose_b8", Run::Pack(transpose::transpose)),
+        ("tile_schedule", Run::Schedule(tile_schedule::tile_schedule)),
     ];
 }
