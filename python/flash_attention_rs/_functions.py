@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from . import _arrays, _kvcache
+from . import _arrays, _kvcache, _pages
 
 try:
     import torch
@@ -128,6 +128,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Any = None,
     sinks: Any = None,
+    seqused_k: Any = None,
 ) -> Any:
     """`flash_attn_func` for sequences of different lengths behind one another.
 
@@ -137,26 +138,37 @@ def flash_attn_varlen_func(
         cu_seqlens_k: the same of keys. A sequence may be empty.
         max_seqlen_q: the most rows of a sequence, or a bound of them; on a GPU nothing checks it.
         max_seqlen_k: the same of keys.
+        block_table: int32 [B, pages]: k and v are pages, [num_pages, page_size, Hkv, D], and key j of a
+            sequence is row j % page_size of page block_table[b, j // page_size]. Those that hold
+            max_seqlen_k keys are copied behind one another first. A sequence has as many keys as
+            cu_seqlens_k says, which may be None beside seqused_k.
+        seqused_k: int32 [B]: of each sequence's keys the first so many count, and masks are aligned to the
+            last of these. What lies behind them does not matter, and has gradient 0. On a GPU nothing waits
+            for it or checks it: more than a sequence has count as all, fewer than none as none.
 
     Returns:
         [total_q, H, Dv]; with return_attn_probs also lse, [H, total_q], and None. Rows behind the last
         sequence are unspecified.
     """
     del deterministic
-    if block_table is not None:
-        raise NotImplementedError("block_table: pages are taken by flash_attn_with_kvcache alone")
     for name, rows in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if rows < 0:
             raise ValueError(f"{name} is {rows}; 0 or more is needed")
     half = _half(q)
+    max_seqlen_k = int(max_seqlen_k)
+    if block_table is not None:
+        batch = half.integers("cu_seqlens_q", cu_seqlens_q).shape[0] - 1
+        lists = (block_table, batch, cu_seqlens_k, seqused_k, max_seqlen_k)
+        k, v, cu_seqlens_k, seqused_k, max_seqlen_k = _pages.gathered(half, (k, v), *lists)
     o, lse = half.attention(
         q,
         k,
         v,
         alibi_slopes=alibi_slopes,
         sinks=sinks,
+        seqused_k=seqused_k,
         cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
-        max_seqlens=(int(max_seqlen_q), int(max_seqlen_k)),
+        max_seqlens=(int(max_seqlen_q), max_seqlen_k),
         softmax_scale=softmax_scale,
         causal=causal,
         window=window_size,
@@ -194,7 +206,7 @@ def flash_attn_with_kvcache(
     except under torch.no_grad(). All tensors have the type of q, which autocast leaves as it is.
 
     Args:
-        q: [B, Sq, H, D], Sq up to 16.
+        q: [B, Sq, H, D].
         k_cache: [B, Sk, Hkv, D], or pages [num_pages, page_size, Hkv, D] with a block_table.
         v_cache: as k_cache.
         k: [B, new, Hkv, D], written behind the cached keys first, in place; v: [B, new, Hkv, Dv].
@@ -210,8 +222,8 @@ def flash_attn_with_kvcache(
         num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
 
-    A window, a softcap, alibi_slopes, or Sq above 16 need a contiguous cache and one length: None or an int.
-    cache_leftpad raises NotImplementedError.
+    With a window, a softcap, alibi_slopes, Sq above 16 or another head_dim of V it is the forward pass, for
+    which pages are copied behind one another first. cache_leftpad raises NotImplementedError.
     """
     if cache_leftpad is not None:
         raise NotImplementedError("cache_leftpad: flash_attn_with_kvcache does not take it")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Optional
 
 from . import _native
+from ._pages import check_shape, check_table, in_sequences, that_hold
 
 #: Of keys and of values.
 Pair = tuple[Any, Any]
@@ -107,10 +108,12 @@ def attention(
             needs_lse=options.needs_lse,
             before=append,
         )
+    k, v, seqused, before = _in_rows(half, cache, used, append)
     return half.attention(
         q,
-        cache.k[:, :used],
-        cache.v[:, :used],
+        k,
+        v,
+        seqused_k=seqused,
         alibi_slopes=options.alibi_slopes,
         softmax_scale=scale,
         causal=options.causal,
@@ -118,21 +121,35 @@ def attention(
         softcap=options.softcap,
         needs_lse=options.needs_lse,
         casts=False,
-        before=append,
+        before=before,
     )
 
 
 def _is_decode(q: Any, cache: Cache, options: Options) -> bool:
-    """Whether the decode kernels have the call, or else, with one length, the forward pass."""
-    rows, limit = q.shape[1], _native.MAX_DECODE_SEQLEN_Q
-    if options.is_plain and rows <= limit and cache.k.shape[-1] == cache.v.shape[-1]:
-        return True
-    if cache.table is None and (cache.used is None or isinstance(cache.used, int)):
-        return False
-    raise NotImplementedError(
-        f"window_size {options.window}, softcap {options.softcap}, alibi_slopes, {rows} queries "
-        f"(the limit is {limit}) or another head_dim of V: pages and cache_seqlens [B] take none"
-    )
+    """Whether the decode kernels have the call, or else the forward pass."""
+    is_short = q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q
+    return options.is_plain and is_short and cache.k.shape[-1] == cache.v.shape[-1]
+
+
+def _in_rows(half: Any, cache: Cache, used: Any, append: Optional[Callable[[], None]]) -> tuple[Any, ...]:
+    """K and V as the forward pass takes them, their used keys, and what is called before they are read."""
+    if cache.table is None and (used is None or isinstance(used, int)):
+        return cache.k[:, :used], cache.v[:, :used], None, append
+    table = cache.table
+    batch = cache.k.shape[0] if table is None else table.shape[0]
+    seqused = half.filled(used, batch, cache.k) if isinstance(used, int) else used
+    if table is None:
+        return cache.k, cache.v, seqused, append
+    table = that_hold(table, cache.k, used if isinstance(used, int) else None)
+    rows = [half.empty((batch * table.shape[1], *pages.shape[1:]), pages) for pages in cache[:2]]
+
+    def gather() -> None:
+        if append is not None:
+            append()
+        for pages, into in zip(cache[:2], rows):
+            half.taken(pages, table, into)
+
+    return *(in_sequences(pages, batch) for pages in rows), seqused, gather
 
 
 def _tensors(half: Any, q: Any, names: tuple[str, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -158,18 +175,18 @@ def _cache(half: Any, q: Any, caches: Sequence[Any], places: Places, new: int) -
             raise ValueError("cache_batch_idx and block_table are given; one of them is possible")
         name = "cache_batch_idx"
         table = half.integers(name, places.cache_batch_idx)
-        _check_shape(name, table, (batch,))
+        check_shape(name, table, (batch,))
         # Each row of the cache is a page, and each sequence has one.
         table = table.reshape(batch, 1)
     elif places.block_table is not None:
         table = half.integers(name, places.block_table)
-        _check_shape(name, table, (batch, table.shape[-1] if table.ndim == 2 else "pages"))
+        check_shape(name, table, (batch, table.shape[-1] if table.ndim == 2 else "pages"))
     elif k.shape[0] != batch:
         raise ValueError(f"k_cache: batch is {k.shape[0]}, but q has {batch}")
     room = k.shape[1] if table is None else k.shape[1] * table.shape[1]
     used = _lengths(half, places.cache_seqlens, batch, room, new)
     if table is not None:
-        _check_table(half, name, table, k.shape[:2], room if used is None else used + new)
+        check_table(half, name, table, k.shape[:2], room if used is None else used + new)
         table = half.beside(table, q)
     if used is not None and not isinstance(used, int):
         used = half.beside(used, q)
@@ -182,7 +199,7 @@ def _check_new(half: Any, cache: Cache, new: Pair) -> None:
         raise ValueError("k is given without cache_seqlens, which says where it goes")
     batch = cache.k.shape[0] if cache.table is None else cache.table.shape[0]
     for name, tensor, into in zip("kv", new, (cache.k, cache.v)):
-        _check_shape(name, tensor, (batch, new[0].shape[1], *into.shape[2:]))
+        check_shape(name, tensor, (batch, new[0].shape[1], *into.shape[2:]))
         half.check_written(f"{name}_cache", into)
 
 
@@ -212,12 +229,6 @@ def _checked_rotary(
     return Rotary(cos, sin, rotary.interleaved)
 
 
-def _check_shape(name: str, tensor: Any, shape: tuple[Any, ...]) -> None:
-    if tuple(tensor.shape) != shape:
-        needed = ", ".join(map(str, shape))
-        raise ValueError(f"{name}: shape is {tuple(tensor.shape)}; [{needed}] is needed")
-
-
 def _lengths(half: Any, given: Any, batch: int, room: int, new: int) -> Any:
     """Keys that each sequence has: an int for all, int32 [B], or None where the cache is full."""
     if given is None:
@@ -228,7 +239,7 @@ def _lengths(half: Any, given: Any, batch: int, room: int, new: int) -> Any:
         if used.ndim == 0:
             used = int(used) if half.is_on_host(used) else half.repeated(used, batch)
     if not isinstance(used, int):
-        _check_shape("cache_seqlens", used, (batch,))
+        check_shape("cache_seqlens", used, (batch,))
         if not half.is_on_host(used):
             return used
     lengths = [used] if isinstance(used, int) else used.tolist()
@@ -237,22 +248,6 @@ def _lengths(half: Any, given: Any, batch: int, room: int, new: int) -> Any:
         found = used if isinstance(used, int) else lengths
         raise ValueError(f"cache_seqlens is {found}; a sequence has room for {room} keys{behind}")
     return used
-
-
-def _check_table(half: Any, name: str, table: Any, cache: tuple[int, int], used: Any) -> None:
-    """Refuses entries in use that are no page of the cache, where values can be looked at."""
-    if not (half.is_on_host(table) and (isinstance(used, int) or half.is_on_host(used))):
-        return
-    count, page_size = cache
-    used = used if isinstance(used, int) else used[:, None]
-    in_use = half.arange(table.shape[1], table)[None] * page_size < used
-    wrong = in_use & ((table < 0) | (table >= count))
-    for b, of in enumerate(wrong.tolist()):
-        if True in of:
-            page = of.index(True)
-            at = f"[{b}]" if name == "cache_batch_idx" else f"[{b}][{page}]"
-            kind = "rows" if name == "cache_batch_idx" else "pages"
-            raise ValueError(f"{name}{at} is {int(table[b, page])}; there are {count} {kind}")
 
 
 def _append(half: Any, cache: Cache, new: Pair, used: Any) -> None:

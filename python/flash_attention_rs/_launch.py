@@ -21,7 +21,8 @@ _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
     lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 
-Offsets = Optional[tuple[list[int], list[int]]]
+#: Offsets of a packed batch, and how many keys each sequence uses.
+Lengths = tuple[Optional[tuple[list[int], list[int]]], Optional[list[int]]]
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -214,6 +215,7 @@ def lists(
     sinks: Optional[Tensor],
     cu_q: Optional[Tensor],
     cu_k: Optional[Tensor],
+    seqused: Optional[Tensor],
     rng: Optional[Tensor],
     max_seqlens: tuple[int, int],
     dropout_p: float,
@@ -221,7 +223,7 @@ def lists(
     """Checks the tensors beside Q, K and V; fields of the settings that follow from them, and addresses."""
     _checks.rank("q", q, 4 if cu_q is None else 3)
     index = index_of(q)
-    for t in (alibi, sinks, cu_q, cu_k):
+    for t in (alibi, sinks, cu_q, cu_k, seqused):
         if t is not None and index_of(t) != index:
             check_place(q, t)
     varlen = dropout = None
@@ -233,19 +235,23 @@ def lists(
             _checks.int32_list(name, offsets, (cu_q.numel(),), torch.int32, offsets.is_contiguous())
         batch = cu_q.numel() - 1
         varlen = (batch, *max_seqlens)
+    if seqused is not None:
+        _checks.int32_list("seqused_k", seqused, (batch,), torch.int32, seqused.is_contiguous())
     if rng is not None:
         dropout = (dropout_p, int(rng[0]), 0)
     of = (index >= 0, (batch, q.shape[-2]))
-    fields = (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of), dropout, varlen)
-    return fields, (address(alibi), address(sinks), address(cu_q), address(cu_k))
+    of_heads = (*_per_head("alibi_slopes", alibi, *of), *_per_head("sinks", sinks, *of))
+    fields = (*of_heads, dropout, varlen, seqused is not None)
+    return fields, (address(alibi), address(sinks), address(cu_q), address(cu_k), address(seqused))
 
 
-def on_host(cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Offsets:
-    """The offsets of a packed batch, for the CPU."""
+def on_host(cu_q: Optional[Tensor], cu_k: Optional[Tensor], seqused: Optional[Tensor]) -> Lengths:
+    """What sequences have of rows and use of keys, for the CPU."""
+    used = None if seqused is None else seqused.tolist()
     if cu_q is None or cu_k is None:
-        return None
+        return None, used
     offsets = (cu_q.tolist(), cu_k.tolist())
     for name, values in zip("qk", offsets):
         if values and min(values) < 0:
             raise ValueError(f"cu_seqlens_{name}: the least offset is {min(values)}; 0 or more is needed")
-    return offsets
+    return offsets, used

@@ -24,10 +24,12 @@ class Forward:
     def __init__(self, device: Optional[int], dtype_name: str, views: Sequence[_View], settings: Any) -> None:
         """`dtype_name`: f16, bf16 or f32; `views`: q, k, v, o; `settings`: of `_plans.Settings`."""
     def enqueue(self, at: Sequence[int], stream: int) -> None:
-        """On a GPU. `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k;
-        0 is none.
+        """On a GPU. `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
+        seqused_k; 0 is none.
         """
-    def run(self, at: Sequence[int], cu_seqlens: _CuSeqlens = None) -> None:
+    def run(
+        self, at: Sequence[int], cu_seqlens: _CuSeqlens = None, seqused_k: Optional[Sequence[int]] = None
+    ) -> None:
         """On the CPU. `at`: q, k, v, o, lse; 0 is no lse."""
 
 class Backward:
@@ -39,7 +41,13 @@ class Backward:
         """On a GPU. `at`: as `Forward.enqueue`; `gradients`: dout, dq, dk, dv, dlse, dsinks;
         0 is none of the last two.
         """
-    def run(self, at: Sequence[int], gradients: Sequence[int], cu_seqlens: _CuSeqlens = None) -> None:
+    def run(
+        self,
+        at: Sequence[int],
+        gradients: Sequence[int],
+        cu_seqlens: _CuSeqlens = None,
+        seqused_k: Optional[Sequence[int]] = None,
+    ) -> None:
         """On the CPU. `at`: q, k, v, o, lse."""
 
 class Decode:

@@ -83,6 +83,13 @@ def _offsets(cu_seqlens: Array) -> list[int]:
     return offsets.tolist()
 
 
+def _used(seqused_k: Any, batch: int) -> list[int]:
+    used = integers("seqused_k", seqused_k)
+    if used.shape != (batch,):
+        raise ValueError(f"seqused_k: shape is {used.shape}; {(batch,)} is needed")
+    return used.tolist()
+
+
 def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
     if values is None:
         return None
@@ -92,7 +99,7 @@ def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
 
 
 class Call:
-    """A checked call: arrays, their plan's key, and offsets."""
+    """A checked call: arrays, their plan's key, and lengths."""
 
     def __init__(
         self,
@@ -108,6 +115,7 @@ class Call:
         sinks: Any = None,
         cu_seqlens: tuple[Any, Any] | None = None,
         max_seqlens: tuple[int, int] | None = None,
+        seqused_k: Any = None,
         dropout: tuple[float, int, int] | None = None,
     ):
         q, k, v = tensor(q, "q"), tensor(k, "k"), tensor(v, "v")
@@ -125,6 +133,7 @@ class Call:
             max_q, max_k = max_seqlens or (q.shape[0], k.shape[0])
             self.cu_seqlens, varlen = (in_q, in_k), (len(in_q) - 1, int(max_q), int(max_k))
         batch = q.shape[0] if varlen is None else varlen[0]
+        self.seqused_k = None if seqused_k is None else _used(seqused_k, batch)
         alibi_slopes, self.sinks = (
             _per_head(name, values, batch, q.shape[-2])
             for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks))
@@ -138,6 +147,7 @@ class Call:
             sinks=None if self.sinks is None else tuple(self.sinks.ravel().tolist()),
             dropout=dropout,
             varlen=varlen,
+            has_seqused_k=seqused_k is not None,
         )
 
     @property
@@ -167,7 +177,8 @@ class Call:
             before()
         if plan is not None:
             q, k, v = _rows(self.q), _rows(self.k), _rows(self.v)
-            plan.run([array.ctypes.data for array in (q, k, v, o, lse)], self.cu_seqlens)
+            at = [array.ctypes.data for array in (q, k, v, o, lse)]
+            plan.run(at, self.cu_seqlens, self.seqused_k)
         return o, lse
 
     def _fill_with_sinks(self, lse: Array) -> None:
@@ -190,6 +201,7 @@ def attention(
     sinks: Any = None,
     cu_seqlens: tuple[Any, Any] | None = None,
     max_seqlens: tuple[int, int] | None = None,
+    seqused_k: Any = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
@@ -218,6 +230,7 @@ def attention(
         sinks=sinks,
         cu_seqlens=cu_seqlens,
         max_seqlens=max_seqlens,
+        seqused_k=seqused_k,
         dropout=dropout,
     ).forward(before)
 
@@ -296,6 +309,16 @@ def beside(values: Array, like: Array) -> Array:
 def filled(value: int, length: int, like: Array) -> Array:
     """int32 [length]."""
     return np.full(length, value, np.int32)
+
+
+def taken(pages: Array, table: Array, into: Array | None = None) -> Array:
+    """The pages of a table one after the other, the nearest where there is none; `into` memory, if given."""
+    return np.take(pages, table.ravel(), axis=0, out=into, mode="clip")
+
+
+def empty(shape: tuple[int, ...], like: Array) -> Array:
+    """Memory for elements of the type of another array."""
+    return np.empty(shape, like.dtype)
 
 
 def check_forward_only(q: Array, names: tuple[str, ...], arrays: tuple[Array, ...]) -> None:

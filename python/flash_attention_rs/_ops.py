@@ -13,13 +13,13 @@ from ._launch import gradient_like, lse_like, output
 
 #: Arguments that the forward and the backward op have in common, behind their tensors.
 _OPTIONS = (
-    "Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? rng_state, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, float? softmax_scale, bool causal, int window_left, "
-    "int window_right, float softcap, float dropout_p"
+    "Tensor? alibi_slopes, Tensor? sinks, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_k, "
+    "Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k, float? softmax_scale, bool causal, "
+    "int window_left, int window_right, float softcap, float dropout_p"
 )
 #: The tensors among these, and how many they are.
 _Lists = tuple[Any, ...]
-_LIST_COUNT = 5
+_LIST_COUNT = 6
 
 _SCHEMAS = (
     f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
@@ -151,7 +151,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _op_gradient(ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor]) -> tuple[Optional[Tensor], ...]:
     dq, dk, dv, dsinks = _gradients(ctx, dout, dlse)
-    return (dq, dk, dv, None, dsinks, None, None, None, *(None for _ in ctx.numbers))
+    return (dq, dk, dv, None, dsinks, *(None for _ in range(_LIST_COUNT - 2)), *(None for _ in ctx.numbers))
 
 
 def _no_gradient(_ctx: Any, *_: Any) -> None:

@@ -14,8 +14,8 @@ from ._plans import Settings
 
 _forwards, _backwards, _decodes = Kept(), Kept(), Kept()
 
-#: Addresses of slopes, sinks and offsets of a call without them.
-_NO_LISTS = (0, 0, 0, 0)
+#: Addresses of slopes, sinks, offsets and used keys of a call without them.
+_NO_LISTS = (0, 0, 0, 0, 0)
 
 
 def _settings(
@@ -51,6 +51,7 @@ def forward(
     sinks: Optional[Tensor],
     cu_q: Optional[Tensor],
     cu_k: Optional[Tensor],
+    seqused: Optional[Tensor],
     rng: Optional[Tensor],
     max_q: int,
     max_k: int,
@@ -71,8 +72,9 @@ def forward(
     """
     lists: Any = None
     behind: tuple[int, ...] = _NO_LISTS
-    if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
+    if not (alibi is None and sinks is None and cu_q is None and seqused is None and rng is None):
+        tensors = (alibi, sinks, cu_q, cu_k, seqused, rng)
+        lists, behind = _launch.lists(q, *tensors, (max_q, max_k), dropout_p)
     index = index_of(q)
     # One tuple: it is made and looked up in each call.
     key = (
@@ -97,7 +99,7 @@ def forward(
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
     at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0 if lse is None else lse.data_ptr())
     if index < 0:
-        plan.native.run(at, on_host(cu_q, cu_k))
+        plan.native.run(at, *on_host(cu_q, cu_k, seqused))
     else:
         enqueue(plan, q, index, at, behind)
     return o, lse
@@ -137,6 +139,7 @@ def backward(
     sinks: Optional[Tensor],
     cu_q: Optional[Tensor],
     cu_k: Optional[Tensor],
+    seqused: Optional[Tensor],
     rng: Optional[Tensor],
     max_q: int,
     max_k: int,
@@ -152,8 +155,9 @@ def backward(
     """dQ, dK, dV and the gradient of sinks, where there are some."""
     lists: Any = None
     behind: tuple[int, ...] = _NO_LISTS
-    if not (alibi is None and sinks is None and cu_q is None and rng is None):
-        lists, behind = _launch.lists(q, alibi, sinks, cu_q, cu_k, rng, (max_q, max_k), dropout_p)
+    if not (alibi is None and sinks is None and cu_q is None and seqused is None and rng is None):
+        tensors = (alibi, sinks, cu_q, cu_k, seqused, rng)
+        lists, behind = _launch.lists(q, *tensors, (max_q, max_k), dropout_p)
     index = index_of(q)
     key = (
         *(index, index_of(k), index_of(v), index_of(o), index_of(dout), index_of(lse)),
@@ -172,8 +176,12 @@ def backward(
             _backwards.keep(key, plan)
     dq, dk, dv = gradient_like(q), gradient_like(k), gradient_like(v)
     dsinks = None if sinks is None else empty_like(sinks)
-    if plan.native is None or cu_q is not None:  # rows of no sequence are not written
-        dq.zero_(), dk.zero_(), dv.zero_()
+    # Rows of no sequence are not written, nor those of keys that it does not use.
+    has_gaps = plan.native is None or cu_q is not None
+    if has_gaps:
+        dq.zero_()
+    if has_gaps or seqused is not None:
+        dk.zero_(), dv.zero_()
     if plan.native is None:
         return dq, dk, dv, None if sinks is None else _launch.gradient_of_sinks(sinks, dlse, cu_q)
     if plan.copies:
@@ -183,7 +191,7 @@ def backward(
     at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
     written = (dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), address(dlse), address(dsinks))
     if index < 0:
-        plan.native.run(at, written, on_host(cu_q, cu_k))
+        plan.native.run(at, written, *on_host(cu_q, cu_k, seqused))
     else:
         enqueue(plan, q, index, at, behind, written)
     return dq, dk, dv, dsinks

@@ -31,6 +31,8 @@ class Settings(NamedTuple):
     dropout: Optional[tuple[float, int, int]] = None
     #: Of a packed batch: sequences, and the most rows of one in Q and in K.
     varlen: Optional[tuple[int, int, int]] = None
+    #: Whether sequences use as many of their keys as a list says.
+    has_seqused_k: bool = False
 
     @property
     def come_again(self) -> bool:
@@ -72,7 +74,8 @@ def check_empty(dtype: str, shapes: tuple[tuple[int, ...], ...], settings: Setti
     for shape in shapes:
         b, s, h, d = (max(size, 1) for size in ((1, *shape) if len(shape) == 3 else shape))
         views.append(((b, s, h, d), (s * h * d, h * d, d, 1)))
-    settings = settings._replace(alibi_slopes=None, alibi_len=None, sinks=None, sinks_len=None, varlen=None)
+    settings = settings._replace(alibi_slopes=None, alibi_len=None, sinks=None, sinks_len=None)
+    settings = settings._replace(varlen=None, has_seqused_k=False)
     _native.Forward(None, dtype, views, settings)
 
 

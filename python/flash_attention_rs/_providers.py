@@ -58,7 +58,7 @@ def _install() -> _Handle:
 
     def options(rng: Any, scale: Optional[float], is_causal: bool, dropout_p: float) -> tuple[Any, ...]:
         """Arguments of the passes behind their tensors."""
-        return (None, None, None, None, rng, 0, 0, scale, is_causal, -1, -1, 0.0, dropout_p)
+        return (None, None, None, None, None, rng, 0, 0, scale, is_causal, -1, -1, 0.0, dropout_p)
 
     def without_seed(query: Any) -> tuple[Any, ...]:
         """Seed, offset and debug mask of calls without dropout, which nothing reads."""

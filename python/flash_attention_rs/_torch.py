@@ -43,6 +43,7 @@ def attention(
     sinks: Optional[Tensor] = None,
     cu_seqlens: Optional[tuple[Tensor, Tensor]] = None,
     max_seqlens: Optional[tuple[int, int]] = None,
+    seqused_k: Optional[Tensor] = None,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
@@ -70,6 +71,8 @@ def attention(
     if cu_seqlens is not None and max_seqlens is not None:
         cu_q, cu_k = tensor(cu_seqlens[0], "cu_seqlens_q"), tensor(cu_seqlens[1], "cu_seqlens_k")
         max_q, max_k = max_seqlens
+    if seqused_k is not None:
+        tensor(seqused_k, "seqused_k")
     if alibi_slopes is not None:
         tensor(alibi_slopes, "alibi_slopes")
     if sinks is not None:
@@ -82,18 +85,18 @@ def attention(
         refuse_tangents(q, k, v, alibi_slopes, sinks)
         if before is not None:
             before()
-        op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, rng)
+        op, lists = torch.ops.flash_attention_rs.forward, (alibi_slopes, sinks, cu_q, cu_k, seqused_k, rng)
         return op(q, k, v, *lists, max_q, max_k, scale, causal, left, right, softcap, dropout_p)
     if torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
     ):
-        lists = (alibi_slopes, sinks, cu_q, cu_k, rng)
+        lists = (alibi_slopes, sinks, cu_q, cu_k, seqused_k, rng)
         numbers = (max_q, max_k, scale, causal, left, right, softcap, dropout_p)
         return Attention.apply(q, k, v, sinks, (lists, numbers))
     # fmt: off
     return _passes.forward(
-        q, k, v, alibi_slopes, sinks, cu_q, cu_k, rng, max_q, max_k, scale, causal, left, right,
-        softcap, dropout_p, needs_lse, before,
+        q, k, v, alibi_slopes, sinks, cu_q, cu_k, seqused_k, rng, max_q, max_k, scale, causal, left,
+        right, softcap, dropout_p, needs_lse, before,
     )
     # fmt: on
 
@@ -160,6 +163,16 @@ def filled(value: int, length: int, like: Tensor) -> Tensor:
 def repeated(value: Tensor, length: int) -> Tensor:
     """[length] of a tensor of one value."""
     return value.expand(length).contiguous()
+
+
+def taken(pages: Tensor, table: Tensor, into: Optional[Tensor] = None) -> Tensor:
+    """The pages of a table one after the other, the nearest where there is none; `into` memory, if given."""
+    return torch.index_select(pages, 0, table.flatten().clamp(0, pages.shape[0] - 1), out=into)
+
+
+def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Memory for elements of the type of another tensor."""
+    return like.new_empty(shape)
 
 
 def check_forward_only(q: Tensor, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:

@@ -1,5 +1,7 @@
 //! The backward pass.
 
+use std::borrow::Cow;
+
 use flash_attention::backward::{
     BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan, BackwardProblem, BackwardRequest,
     GradientLayouts,
@@ -10,7 +12,7 @@ use half::{bf16, f16};
 use pyo3::prelude::*;
 
 use crate::error::raised;
-use crate::forward::{CuSeqlens, Forward, addresses};
+use crate::forward::{ADDRESSES, CuSeqlens, Forward, addresses};
 use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{View, layout, optional};
@@ -46,7 +48,13 @@ impl Backward {
     }
 
     /// `at`: as the forward pass's; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 10], gradients: [u64; 6], stream: usize) -> PyResult<()> {
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        at: [u64; ADDRESSES],
+        gradients: [u64; 6],
+        stream: usize,
+    ) -> PyResult<()> {
         let cuda = self.place.cuda()?;
         let [dout, dq, dk, dv, dlse, dsinks] = gradients;
         let (dlse, dsinks) = (optional(dlse), optional(dsinks));
@@ -60,22 +68,27 @@ impl Backward {
 
     /// `at`: q, k, v, o, lse in host memory; `gradients`: dout, dq, dk, dv, dlse, dsinks; 0 is none of the
     /// last two.
-    #[pyo3(signature = (at, gradients, cu_seqlens=None))]
+    #[pyo3(signature = (at, gradients, cu_seqlens=None, seqused_k=None))]
     fn run(
         &self,
         py: Python<'_>,
         at: [usize; 5],
         gradients: [usize; 6],
         cu_seqlens: Option<CuSeqlens>,
+        seqused_k: Option<Vec<i32>>,
     ) -> PyResult<()> {
         let call = || {
-            let given =
-                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
-            let plan = given.as_ref().unwrap_or(&self.plan);
+            let mut plan = Cow::Borrowed(&self.plan);
+            if let Some((q, k)) = cu_seqlens {
+                plan = Cow::Owned(plan.with_cu_seqlens(&q, &k).map_err(raised)?);
+            }
+            if let Some(used) = seqused_k {
+                plan = Cow::Owned(plan.with_seqused_k(&used).map_err(raised)?);
+            }
             match plan.problem().forward().dtype() {
-                DType::F16 => self.run_as::<f16>(plan, at, gradients),
-                DType::Bf16 => self.run_as::<bf16>(plan, at, gradients),
-                _ => self.run_as::<f32>(plan, at, gradients),
+                DType::F16 => self.run_as::<f16>(&plan, at, gradients),
+                DType::Bf16 => self.run_as::<bf16>(&plan, at, gradients),
+                _ => self.run_as::<f32>(&plan, at, gradients),
             }
         };
         py.detach(|| threads::run(call))

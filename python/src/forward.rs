@@ -1,5 +1,7 @@
 //! The forward pass.
 
+use std::borrow::Cow;
+
 use flash_attention::cuda::Stream;
 use flash_attention::forward::{Addresses, Outputs, PerHead};
 use flash_attention::{DType, Element, Plan, Request};
@@ -14,6 +16,9 @@ use crate::threads;
 
 /// Offsets of a packed batch in Q and in K.
 pub(crate) type CuSeqlens = (Vec<u32>, Vec<u32>);
+
+/// How many addresses [`Forward::enqueue`] takes.
+pub(crate) const ADDRESSES: usize = 11;
 
 /// A planned forward pass.
 #[pyclass(frozen, module = "flash_attention_rs._native")]
@@ -49,8 +54,9 @@ impl Forward {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k; 0 is
+    /// none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; ADDRESSES], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
         let addresses = addresses(at);
         py.detach(|| {
@@ -62,16 +68,26 @@ impl Forward {
     }
 
     /// `at`: q, k, v, o and lse in host memory; 0 is no lse.
-    #[pyo3(signature = (at, cu_seqlens=None))]
-    fn run(&self, py: Python<'_>, at: [usize; 5], cu_seqlens: Option<CuSeqlens>) -> PyResult<()> {
+    #[pyo3(signature = (at, cu_seqlens=None, seqused_k=None))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        at: [usize; 5],
+        cu_seqlens: Option<CuSeqlens>,
+        seqused_k: Option<Vec<i32>>,
+    ) -> PyResult<()> {
         let call = || {
-            let given =
-                cu_seqlens.map(|(q, k)| self.plan.with_cu_seqlens(&q, &k)).transpose().map_err(raised)?;
-            let plan = given.as_ref().unwrap_or(&self.plan);
+            let mut plan = Cow::Borrowed(&self.plan);
+            if let Some((q, k)) = cu_seqlens {
+                plan = Cow::Owned(plan.with_cu_seqlens(&q, &k).map_err(raised)?);
+            }
+            if let Some(used) = seqused_k {
+                plan = Cow::Owned(plan.with_seqused_k(&used).map_err(raised)?);
+            }
             match plan.problem().dtype() {
-                DType::F16 => self.run_as::<f16>(plan, at),
-                DType::Bf16 => self.run_as::<bf16>(plan, at),
-                _ => self.run_as::<f32>(plan, at),
+                DType::F16 => self.run_as::<f16>(&plan, at),
+                DType::Bf16 => self.run_as::<bf16>(&plan, at),
+                _ => self.run_as::<f32>(&plan, at),
             }
         };
         py.detach(|| threads::run(call))
@@ -99,8 +115,8 @@ impl Forward {
 }
 
 /// Addresses on a GPU in the order of [`Forward::enqueue`].
-pub(crate) fn addresses(at: [u64; 10]) -> Addresses {
-    let [q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k] = at;
+pub(crate) fn addresses(at: [u64; ADDRESSES]) -> Addresses {
+    let [q, k, v, o, lse, workspace, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k] = at;
     Addresses {
         q,
         k,
@@ -110,5 +126,6 @@ pub(crate) fn addresses(at: [u64; 10]) -> Addresses {
         workspace,
         per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         cu_seqlens: optional(cu_seqlens_q).zip(optional(cu_seqlens_k)),
+        seqused_k: optional(seqused_k),
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     dropout: Option<(f32, u64, u32)>,
     /// Of a packed batch: sequences, and bounds of the rows of each in Q and in K.
     varlen: Option<(usize, usize, usize)>,
+    /// Whether sequences use as many of their keys as a list says.
+    has_seqused_k: bool,
 }
 
 impl Settings {
@@ -70,13 +72,14 @@ impl Settings {
             dropout,
             ..Options::default()
         };
-        match self.varlen {
+        let problem = match self.varlen {
             None => Problem::new(tensors, dtype, options),
             Some((batch, longest_q, longest_k)) => {
                 Problem::varlen_on_device(tensors, dtype, options, batch, (longest_q, longest_k))
             }
         }
-        .map_err(raised)
+        .map_err(raised)?;
+        Ok(if self.has_seqused_k { problem.with_seqused_k_on_device() } else { problem })
     }
 }
 

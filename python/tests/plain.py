@@ -25,7 +25,7 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), softcap=0.0
         seen &= distance <= right
     scores = np.where(seen, scores, -np.inf)
     with np.errstate(divide="ignore"):
-        most = np.maximum(scores.max(-1, keepdims=True), -1e300)
+        most = scores.max(-1, keepdims=True, initial=-100.0)
         weights = np.exp(scores - most)
         total = weights.sum(-1, keepdims=True)
         if sinks is not None:

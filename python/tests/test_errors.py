@@ -134,7 +134,7 @@ def test_addresses_are_checked_as_far_as_they_can_be():
     with pytest.raises(ValueError, match="q: address 0x3 is no multiple of 4"):
         plan.run([3] * 5)
     with pytest.raises(ValueError, match="the plan is for the CPU"):
-        plan.enqueue([0] * 10, 0)
+        plan.enqueue([0] * 11, 0)
     with pytest.raises(ValueError, match="dtype is f64; one of f32, f16, bf16"):
         _native.Forward(None, "f64", (view,) * 4, _plans.Settings(False, 1.0, (None, None), 0.0))
 

@@ -107,7 +107,6 @@ def test_windows_take_the_forward_pass():
             ValueError,
             "rotary_cos has 39 rows; a sequence has room for 40 keys",
         ),
-        ({"cache_seqlens": np.array([1, 2], np.int32), "softcap": 1.0}, NotImplementedError, "softcap 1.0"),
     ],
 )
 def test_refusals(options, error, message):

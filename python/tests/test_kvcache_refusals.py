@@ -59,9 +59,8 @@ def called(convert, changes):
         ({"softmax_scale": float("nan"), "softcap": 1.0}, "softmax_scale is NaN"),
         ({"softcap": -1.0}, "softcap is -1"),
         ({"alibi_slopes": np.ones(3, np.float32)}, "alibi_slopes: shape is (3,)"),
-        ({"cache_seqlens": np.array([3, 4], INT32), "softcap": 1.0}, "softcap 1.0"),
-        ({"cache_seqlens": np.array([3, 4], INT32), "window_size": (2, 0)}, "window_size (2, 0)"),
-        ({"cache_seqlens": np.array([3, 4], INT32), "q": MANY}, "17 queries (the limit is 16)"),
+        ({"cache_seqlens": np.array([3, 4], INT32), "q": MANY, "softcap": -1.0}, "softcap is -1"),
+        ({**PAGES, "q": MANY, "softmax_scale": float("nan")}, "softmax_scale is NaN"),
         ({"cache_seqlens": np.array([[3], [4]], INT32)}, "cache_seqlens: shape is (2, 1); [2] is needed"),
         ({"cache_seqlens": [3]}, "cache_seqlens: shape is (1,); [2] is needed"),
         (

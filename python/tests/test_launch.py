@@ -42,18 +42,22 @@ def addresses(*tensors):
 def test_forward_and_backward(plan):
     q, k, v = (torch.randn(2, 8, heads, 16) for heads in (4, 2, 2))
     alibi, sinks = torch.rand(4), torch.rand(4)
-    lists = (alibi, sinks, None, None, None)
+    lists = (alibi, sinks, None, None, None, None)
     o, lse = _passes.forward(q, k, v, *lists, *NUMBERS)
     at, stream = plan.arguments
-    assert stream == STREAM and len(at) == 10
-    assert at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == (*addresses(alibi, sinks), 0, 0)
+    assert stream == STREAM and len(at) == 11
+    assert (
+        at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == (*addresses(alibi, sinks), 0, 0, 0)
+    )
     place, dtype, views, settings = plan.key
     assert (place, dtype, len(views)) == (0, "f32", 4)
     assert settings == _plans.Settings(True, 0.25, (None, None), 0.0, alibi_len=4, sinks_len=4)
     dout, dlse = torch.randn_like(o), torch.randn_like(lse)
     *gradients, dsinks = _passes.backward(dout, dlse, q, k, v, o, lse, *lists, *NUMBERS)
     at, written, stream = plan.arguments
-    assert at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == (*addresses(alibi, sinks), 0, 0)
+    assert (
+        at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == (*addresses(alibi, sinks), 0, 0, 0)
+    )
     assert written == addresses(dout, *gradients, dlse, dsinks) and stream == STREAM
 
 
@@ -66,7 +70,7 @@ def test_a_call_that_nothing_needs_lse_of_has_none(plan):
 
 def test_heads_may_come_before_rows(plan):
     q, k, v = (torch.randn(2, 8, heads, 16).transpose(1, 2) for heads in (4, 2, 2))
-    o, lse = _passes.forward(q, k, v, *(None,) * 5, *NUMBERS, by_heads=True)
+    o, lse = _passes.forward(q, k, v, *(None,) * 6, *NUMBERS, by_heads=True)
     assert o.shape == q.shape and o.stride() == q.stride() and lse.shape == (2, 4, 8)
     views = plan.key[2]
     assert views[0] == views[3] == ((2, 8, 4, 16), (512, 64, 16, 1))
@@ -84,10 +88,11 @@ def test_another_device_is_made_the_current_one(plan, monkeypatch):
 def test_packed_offsets_stay_where_they_are(plan):
     q, k, v = (torch.randn(8, heads, 16) for heads in (4, 2, 2))
     cu = torch.tensor([0, 3, 8], dtype=torch.int32)
-    _passes.forward(q, k, v, None, None, cu, cu, None, 5, 6, *NUMBERS[2:])
+    used = torch.tensor([1, 5], dtype=torch.int32)
+    _passes.forward(q, k, v, None, None, cu, cu, used, None, 5, 6, *NUMBERS[2:])
     at, _ = plan.arguments
-    assert at[6:] == (0, 0, *addresses(cu, cu))
-    assert plan.key[3].varlen == (2, 5, 6)
+    assert at[6:] == (0, 0, *addresses(cu, cu, used))
+    assert plan.key[3].varlen == (2, 5, 6) and plan.key[3].has_seqused_k
     assert plan.key[2][0] == ((1, 8, 4, 16), (512, 64, 16, 1))
 
 

@@ -107,7 +107,7 @@ def test_opcheck(device):
     q = torch.randn(2, 20, 4, 16, device=device, requires_grad=True)
     sinks = torch.randn(4, device=device, requires_grad=True)
     numbers = (0, 0, 0.25, True, -1, -1, 0.0, 0.0)
-    arguments = (q, q, q, None, sinks, None, None, None, *numbers)
+    arguments = (q, q, q, None, sinks, None, None, None, None, *numbers)
     torch.library.opcheck(torch.ops.flash_attention_rs.forward.default, arguments)
 
 

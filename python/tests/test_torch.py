@@ -169,7 +169,7 @@ def test_kvcache(device):
 
 def test_opcheck(device):
     q, k, v = tensors(device, (2, 20, 4, 16), 2)
-    rest = (None, None, None, None, None, 0, 0, 0.25, True, -1, -1, 0.0, 0.0)
+    rest = (None, None, None, None, None, None, 0, 0, 0.25, True, -1, -1, 0.0, 0.0)
     torch.library.opcheck(torch.ops.flash_attention_rs.forward.default, (q, k, v, *rest))
     by_heads = [t.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for t in (q, k, v)]
     torch.library.opcheck(torch.ops.flash_attention_rs.forward.default, (*by_heads, *rest))

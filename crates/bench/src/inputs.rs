@@ -1,6 +1,6 @@
 //! Random inputs: normal, and the same for a seed whatever the number of threads.
 
-use flash_attention::{Element, Problem};
+use flash_attention::{Element, Problem, TensorLayout};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use rayon::prelude::*;
@@ -16,14 +16,19 @@ pub(crate) struct Inputs<T> {
 }
 
 impl<T: Element> Inputs<T> {
-    /// Elements drawn from N(0, 1), rounded to the storage type.
+    /// Elements drawn from N(0, 1), rounded to the storage type; NaN behind the keys that are used.
     pub(crate) fn random(problem: &Problem, seed: u64) -> Self {
         let tensors = problem.tensors();
-        Self {
+        let mut inputs = Self {
             q: normal(seed, 0, tensors.q.span()),
             k: normal(seed, 1, tensors.k.span()),
             v: normal(seed, 2, tensors.v.span()),
+        };
+        if problem.has_seqused_k() {
+            poison_unused(problem, &tensors.k, &mut inputs.k);
+            poison_unused(problem, &tensors.v, &mut inputs.v);
         }
+        inputs
     }
 
     /// As [`Self::random`], with elements of V from N(`mean`, `deviation`²).
@@ -38,6 +43,20 @@ impl<T: Element> Inputs<T> {
     pub(crate) fn tensors(&self) -> (&[T], &[T], &[T]) {
         (&self.q, &self.k, &self.v)
     }
+}
+
+/// Makes NaN of what no sequence uses in K or V, whose layout is given.
+fn poison_unused<T: Element>(problem: &Problem, layout: &TensorLayout, values: &mut Vec<T>) {
+    let mut poisoned = vec![T::from_f32(f32::NAN); values.len()];
+    for batch in 0..problem.batch() {
+        for key in 0..problem.key_rows(batch).len() {
+            for head in 0..layout.heads {
+                let row = problem.key_index(layout, batch, key, head)..;
+                poisoned[row.clone()][..layout.head_dim].copy_from_slice(&values[row][..layout.head_dim]);
+            }
+        }
+    }
+    *values = poisoned;
 }
 
 /// `len` normal numbers; `tensor` keeps the streams of different tensors apart.

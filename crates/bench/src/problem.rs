@@ -278,6 +278,9 @@ pub(crate) fn describe(problem: &Problem, layout: Layout) -> String {
         let tensors = problem.tensors();
         text += &format!(" packed total_q={} total_k={}", tensors.q.seqlen, tensors.k.seqlen);
     }
+    if problem.has_seqused_k() {
+        text += " seqused_k";
+    }
     if problem.softcap() != 0.0 {
         text += &format!(" softcap={}", problem.softcap());
     }

@@ -454,6 +454,12 @@ pub enum Error {
         /// Keys that it has room for.
         limit: usize,
     },
+    /// A run on host tensors does not know how many keys its sequences use.
+    #[error("the device alone has seqused_k of this plan; Plan::with_seqused_k gives it to a run")]
+    SeqUsedOnDevice,
+    /// Numbers of used keys are given to a plan that takes none.
+    #[error("the plan takes no seqused_k: its problem has none")]
+    SeqUsedPlanned,
     /// The grid would be larger than a launch allows.
     #[error("the launch needs {blocks} blocks; the limit is {limit}")]
     GridTooLarge {

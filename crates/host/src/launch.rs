@@ -48,6 +48,9 @@ pub struct Addresses {
     /// Offsets of a packed batch, u32 [B + 1], first of queries and then of keys: the same values as
     /// [`Problem::cu_seqlens`], or any within bounds where the host has none.
     pub cu_seqlens: Option<(u64, u64)>,
+    /// Keys that each sequence uses, int32 `[B]`: the same values as [`Problem::seqused_k`], or any where the
+    /// host has none. There, more than a sequence has count as all, and fewer than none as none.
+    pub seqused_k: Option<u64>,
 }
 
 impl Addresses {
@@ -165,7 +168,7 @@ fn persistent_params(
         sequences: if is_varlen { problem.batch() as u32 } else { 0 },
         sequence_step,
         schedule: schedule.map_or(0, |space| addresses.workspace + space.offset),
-        v_fix_up: if is_varlen { landed } else { 0 },
+        v_fix_up: if problem.has_rows_behind_keys() { landed } else { 0 },
         qk_fix_up: if are_shifted { landed } else { 0 },
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
@@ -250,12 +253,29 @@ pub(crate) fn place_cu_seqlens<'t>(
     Ok(Some((q, place(Tensor::list("cu_seqlens_k", k, k.len()))?)))
 }
 
+/// Places the numbers of keys that sequences use.
+pub(crate) fn place_seqused_k<'t>(
+    problem: &'t Problem,
+    place: &mut dyn FnMut(Tensor<'t>) -> Result<u64>,
+) -> Result<Option<u64>> {
+    if !problem.has_seqused_k() {
+        return Ok(None);
+    }
+    let used = problem.seqused_k().ok_or(Error::SeqUsedOnDevice)?;
+    place(Tensor::list("seqused_k", used, used.len())).map(Some)
+}
+
 /// The parameters that every entry of a plan for `problem` has.
 pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Result<AttentionParams> {
     let (cu_seqlens_q, cu_seqlens_k) = if problem.is_packed() {
         addresses.cu_seqlens.ok_or(Error::MissingAddress { tensor: "cu_seqlens" })?
     } else {
         (0, 0)
+    };
+    let seqused_k = if problem.has_seqused_k() {
+        addresses.seqused_k.ok_or(Error::MissingAddress { tensor: "seqused_k" })?
+    } else {
+        0
     };
     let tensors = problem.tensors();
     // A packed batch has no steps from one sequence to the next.
@@ -281,6 +301,7 @@ pub(crate) fn attention_params(problem: &Problem, addresses: &Addresses) -> Resu
         lse_strides: Strides { batch: steps * heads * rows, row: 1, head: rows },
         cu_seqlens_q,
         cu_seqlens_k,
+        seqused_k,
         seqlen_q: problem.seqlen_q() as u32,
         seqlen_k: problem.seqlen_k() as u32,
         heads: problem.heads() as u32,

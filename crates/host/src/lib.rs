@@ -73,6 +73,7 @@ pub mod sim;
 mod tensor_map;
 #[cfg(feature = "testing")]
 pub mod timing;
+mod used_keys;
 mod varlen;
 mod visibility;
 

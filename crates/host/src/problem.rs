@@ -7,6 +7,7 @@ use fa_kernels::params;
 
 use crate::forward::Dropout;
 use crate::options::{Heads, Options, PerHead, Scores};
+use crate::used_keys::UsedKeys;
 use crate::varlen::Sequences;
 use crate::{DType, Error, Result, TensorLayout};
 
@@ -44,6 +45,8 @@ pub struct Problem {
     dropout: Option<params::Dropout>,
     /// Where the sequences lie, if not each at an index of its own.
     sequences: Option<Arc<Sequences>>,
+    /// How many of its keys each sequence uses, if not all.
+    used_keys: Option<UsedKeys>,
 }
 
 impl Problem {
@@ -107,16 +110,51 @@ impl Problem {
         Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
     }
 
-    /// The same packed batch as one of [`Self::varlen_on_device`], of sequences of at most so many rows each;
-    /// a problem that is none as it is.
+    /// The same problem, of whose lengths the host has bounds alone: a packed batch as one of
+    /// [`Self::varlen_on_device`], of sequences of at most so many rows each, and used keys as those of
+    /// [`Self::with_seqused_k_on_device`].
     ///
     /// # Errors
     /// As [`Self::varlen_on_device`].
     pub fn on_device(&self, max_seqlens: (usize, usize)) -> Result<Self> {
-        let Some(sequences) = &self.sequences else { return Ok(self.clone()) };
+        let used_keys = self.used_keys.as_ref().map(|_| UsedKeys::ON_DEVICE);
+        let Some(sequences) = &self.sequences else { return Ok(Self { used_keys, ..self.clone() }) };
         let totals = (self.tensors.q.seqlen, self.tensors.k.seqlen);
         let sequences = Sequences::on_device(sequences.batch(), max_seqlens, totals)?;
-        Ok(Self { sequences: Some(Arc::new(sequences)), ..self.clone() })
+        Ok(Self { sequences: Some(Arc::new(sequences)), used_keys, ..self.clone() })
+    }
+
+    /// The same problem, where sequence b has the first `seqused_k[b]` of its keys alone, int32 `[B]` as
+    /// FlashAttention-3's: masks and the distances of ALiBi are aligned to the last of these. What lies in K
+    /// and V behind them does not matter, be it NaN; they have no gradient, and their rows of dK and dV are
+    /// left alone.
+    ///
+    /// Plans do for any numbers, so that a CUDA graph can be replayed with others.
+    ///
+    /// # Errors
+    /// When there is not one for each sequence, or one is negative or more than the sequence has keys.
+    pub fn with_seqused_k(&self, seqused_k: &[i32]) -> Result<Self> {
+        let used_keys = UsedKeys::new(seqused_k, self.batch(), |batch| self.key_room(batch))?;
+        Ok(Self { used_keys: Some(used_keys), ..self.clone() })
+    }
+
+    /// As [`Self::with_seqused_k`], for numbers that the device alone has. There, more keys than a sequence
+    /// has count as all, and fewer than none as none. [`Plan::with_seqused_k`](crate::Plan::with_seqused_k)
+    /// gives them to a run on host tensors.
+    #[must_use]
+    pub fn with_seqused_k_on_device(&self) -> Self {
+        Self { used_keys: Some(UsedKeys::ON_DEVICE), ..self.clone() }
+    }
+
+    /// As [`Self::with_seqused_k`], for a run of a plan.
+    ///
+    /// # Errors
+    /// When its sequences use all keys, and as [`Self::with_seqused_k`].
+    pub(crate) fn with_seqused_k_of_run(&self, seqused_k: &[i32]) -> Result<Self> {
+        if !self.has_seqused_k() {
+            return Err(Error::SeqUsedPlanned);
+        }
+        self.with_seqused_k(seqused_k)
     }
 
     /// The same problem with offsets that a run has.
@@ -128,7 +166,11 @@ impl Problem {
             return Err(Error::CuSeqlensPlanned);
         };
         let sequences = sequences.with(q, k, (self.tensors.q.seqlen, self.tensors.k.seqlen))?;
-        Ok(Self { sequences: Some(Arc::new(sequences)), ..self.clone() })
+        let problem = Self { sequences: Some(Arc::new(sequences)), ..self.clone() };
+        match self.seqused_k() {
+            Some(used) => problem.with_seqused_k(used),
+            None => Ok(problem),
+        }
     }
 
     fn validated(
@@ -176,7 +218,7 @@ impl Problem {
         let (left, right) = options.window;
         let window = (left, if options.causal { Some(0) } else { right });
         let dropout = options.dropout.map_or(Ok(None), Dropout::validated)?;
-        Ok(Self { tensors, dtype, window, scores, dropout, sequences })
+        Ok(Self { tensors, dtype, window, scores, dropout, sequences, used_keys: None })
     }
 
     /// The same attention of some heads of one sequence, over tensors of their own.
@@ -276,6 +318,21 @@ impl Problem {
         self.sequences.is_some()
     }
 
+    /// Keys that each sequence uses, `[B]`, of [`Self::with_seqused_k`].
+    pub fn seqused_k(&self) -> Option<&[i32]> {
+        self.used_keys.as_ref().and_then(UsedKeys::values)
+    }
+
+    /// Whether sequences may use fewer keys than they have.
+    pub const fn has_seqused_k(&self) -> bool {
+        self.used_keys.is_some()
+    }
+
+    /// Whether K and V may have rows behind the keys of a sequence, which a tensor map does not clip.
+    pub(crate) const fn has_rows_behind_keys(&self) -> bool {
+        self.is_packed() || self.has_seqused_k()
+    }
+
     /// Whether launches may not rely on the sequences' offsets.
     pub(crate) fn has_bounds_alone(&self) -> bool {
         self.sequences.as_ref().is_some_and(|sequences| !sequences.is_planned())
@@ -288,11 +345,27 @@ impl Problem {
         self.sequences.as_ref().map_or(0..self.tensors.q.seqlen, |sequences| sequences.q.rows(batch))
     }
 
-    /// Rows of K and V along their sequence axis that are a sequence's; about as many where the device alone
-    /// has the offsets.
+    /// Rows of K and V along their sequence axis that are a sequence's and that it uses; about as many where
+    /// the device alone has the offsets, and all of them where it has the numbers of used keys.
     #[inline]
     pub fn key_rows(&self, batch: usize) -> Range<usize> {
+        let rows = self.all_key_rows(batch);
+        match &self.used_keys {
+            Some(used) => rows.start..rows.start + used.of(batch, rows.len()),
+            None => rows,
+        }
+    }
+
+    /// As [`Self::key_rows`], with those that it does not use.
+    #[inline]
+    fn all_key_rows(&self, batch: usize) -> Range<usize> {
         self.sequences.as_ref().map_or(0..self.tensors.k.seqlen, |sequences| sequences.k.rows(batch))
+    }
+
+    /// The most keys that a sequence may use.
+    fn key_room(&self, batch: usize) -> usize {
+        let is_bounded = self.sequences.as_ref().is_some_and(|sequences| !sequences.is_given());
+        if is_bounded { self.seqlen_k() } else { self.all_key_rows(batch).len() }
     }
 
     /// Index in Q or O, whose layout is given, of the first element of a sequence's row.
@@ -332,7 +405,7 @@ impl Problem {
         self.sequences.as_ref().map_or(self.tensors.q.seqlen, |sequences| sequences.q.longest().max(1))
     }
 
-    /// Key rows of the longest sequence, Sk, or their bound; 1 where all are empty.
+    /// Key rows of the longest sequence, Sk, or their bound, used or not; 1 where all are empty.
     pub fn seqlen_k(&self) -> usize {
         self.sequences.as_ref().map_or(self.tensors.k.seqlen, |sequences| sequences.k.longest().max(1))
     }
@@ -378,6 +451,9 @@ impl Problem {
         self.scores.check_on_host()?;
         if self.is_packed() && self.cu_seqlens().is_none() {
             return Err(Error::CuSeqlensOnDevice);
+        }
+        if self.has_seqused_k() && self.seqused_k().is_none() {
+            return Err(Error::SeqUsedOnDevice);
         }
         if T::DTYPE != self.dtype {
             return Err(Error::DTypeMismatch { given: T::DTYPE, expected: self.dtype });

@@ -117,3 +117,32 @@ fn lists_on_the_device_are_planned_by_their_number() {
         "sinks: values are given, and as many that the device has; one of them is needed"
     );
 }
+
+#[test]
+fn used_keys_shorten_their_sequences() {
+    let options = Options { causal: true, ..Options::default() };
+    let whole = Problem::new(tensors(3, 8, 4, 4, 8), DType::F16, options).unwrap();
+    let problem = whole.with_seqused_k(&[8, 5]).unwrap();
+    assert_eq!((problem.key_rows(0), problem.key_rows(1), problem.seqlen_k()), (0..8, 0..5, 8));
+    // Aligned to the last used key.
+    assert_eq!((problem.visible_keys(0, 2), problem.visible_keys(1, 2)), (0..8, 0..5));
+    assert_eq!((problem.visible_keys(1, 0), problem.diagonal(1, 0)), (0..3, 2));
+    let error = |used: &[i32]| whole.with_seqused_k(used).unwrap_err().to_string();
+    assert_eq!(error(&[8]), "seqused_k: batch is 1, but the problem has 2");
+    assert_eq!(error(&[8, 9]), "seqused_k[1] is 9; a sequence has room for 8 keys");
+    assert_eq!(error(&[-1, 3]), "seqused_k[0] is -1; a sequence has room for 8 keys");
+    let planned = problem.on_device((3, 8)).unwrap();
+    assert_eq!((planned.has_seqused_k(), planned.seqused_k(), planned.key_rows(1)), (true, None, 0..8));
+    assert!(!whole.on_device((3, 8)).unwrap().has_seqused_k());
+}
+
+#[test]
+fn used_keys_of_a_packed_batch_are_bounded_by_their_sequence() {
+    let layout = TensorLayout::bshd(1, 10, 1, 8);
+    let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+    let whole = Problem::varlen(tensors, DType::F32, Options::default(), &[0, 4, 10], &[0, 6, 9]).unwrap();
+    let problem = whole.with_seqused_k(&[2, 3]).unwrap();
+    assert_eq!((problem.key_rows(0), problem.key_rows(1)), (0..2, 6..9));
+    let error = whole.with_seqused_k(&[2, 4]).unwrap_err().to_string();
+    assert_eq!(error, "seqused_k[1] is 4; a sequence has room for 3 keys");
+}

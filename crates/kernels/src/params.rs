@@ -91,6 +91,8 @@ pub struct PerHead {
 ///
 /// With `cu_seqlens_q` and `cu_seqlens_k` the sequences have lengths of their own and lie behind one another:
 /// Q and O are [total_q, H, D], K and V [total_k, H / `group`, D], `lse` [H, total_q], and batch strides 0.
+///
+/// With `seqused_k` a sequence has the first of its keys alone, and masks are aligned to the last of these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionParams {
@@ -122,6 +124,9 @@ pub struct AttentionParams {
     /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally
     /// long.
     pub cu_seqlens_k: u64,
+    /// Keys of each sequence that count, its first ones, int32 `[B]`; 0 where all do. More than it has count as
+    /// all, fewer than none as none. K and V behind them may hold anything.
+    pub seqused_k: u64,
     /// Query rows of the longest sequence, at least 1.
     pub seqlen_q: u32,
     /// Key rows of the longest sequence, at least 1.

@@ -17,7 +17,7 @@ pub struct WorkTile {
     pub batch: u32,
     /// The sequence's rows of Q, O and lse.
     pub queries: Rows,
-    /// The sequence's rows of K and V.
+    /// The sequence's rows of K and V that it uses.
     pub keys: Rows,
 }
 
@@ -45,6 +45,26 @@ impl Rows {
         let (first, end) =
             unsafe { (global::load_b32_if(true, address), global::load_b32_if(true, address + 4)) };
         Self { first, len: end.wrapping_sub(first) }
+    }
+
+    /// The first of them that a sequence uses, by the list at `seqused`; all without a list.
+    ///
+    /// # Safety
+    /// The list is readable at `batch`.
+    #[inline(always)]
+    unsafe fn used(self, seqused: u64, batch: u32) -> Self {
+        if seqused == 0 {
+            return self;
+        }
+        // SAFETY: the sequence's number is readable.
+        let used = unsafe { global::load_b32_if(true, seqused + 4 * batch as u64) } as i32;
+        self.up_to(used)
+    }
+
+    /// The first so many of them: all where it is more, and none where it is fewer than none.
+    #[inline(always)]
+    fn up_to(self, rows: i32) -> Self {
+        Self { len: self.len.min(rows.max(0) as u32), ..self }
     }
 }
 
@@ -376,18 +396,18 @@ impl WorkTile {
         }
     }
 
-    /// A sequence's rows of Q, and of K.
+    /// A sequence's rows of Q, and those of K that it uses.
     ///
     /// # Safety
     /// As [`Self::of_block`].
     #[inline(always)]
     pub(crate) unsafe fn rows(params: &AttentionParams, batch: u32) -> (Rows, Rows) {
-        // SAFETY: the offsets of Q's and K's sequences, where there are any, are readable.
+        // SAFETY: the offsets of both and the number of used keys, where there are any, are readable.
         unsafe {
-            (
-                Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q),
-                Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k),
-            )
+            // Keys come first: they take two loads, and kernels have no registers for queries beside these.
+            let keys = Rows::of_sequence(params.cu_seqlens_k, batch, params.seqlen_k);
+            let keys = keys.used(params.seqused_k, batch);
+            (Rows::of_sequence(params.cu_seqlens_q, batch, params.seqlen_q), keys)
         }
     }
 

@@ -97,8 +97,8 @@ pub(crate) fn params(
     let config = config(entry);
     let params = BackwardParams {
         heads_per_swizzle: heads_per_swizzle(problem, entry),
-        // A map clips at the end of its tensor, and not at that of a packed sequence.
-        fix_up: if forward.is_packed() { config.fix_up_distance() } else { 0 },
+        // A map clips at the end of its tensor, and not at that of a sequence.
+        fix_up: if forward.has_rows_behind_keys() { config.fix_up_distance() } else { 0 },
         ..params
     };
     let [q, k, v, dout] = packed::reads(problem, copies, addresses);

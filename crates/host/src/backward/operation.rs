@@ -9,7 +9,7 @@ use super::{
     BackwardRequest, BackwardResults, params, plan,
 };
 use crate::forward::Addresses;
-use crate::launch::{check_workspace, place_cu_seqlens};
+use crate::launch::{check_workspace, place_cu_seqlens, place_seqused_k};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Result, TensorLayout};
@@ -57,6 +57,7 @@ impl Operation for BackwardProblem {
                 workspace: place(Tensor::workspace("workspace", plan.workspace_bytes()))?,
                 per_head: forward.scores().place(place)?,
                 cu_seqlens: place_cu_seqlens(forward, place)?,
+                seqused_k: place_seqused_k(forward, place)?,
             },
             dout: place(Tensor::input("dout", inputs.dout, gradients.dout))?,
             dq: place(Tensor::output("dq", &mut *outputs.dq, gradients.dq))?,
@@ -121,5 +122,15 @@ impl BackwardPlan {
     /// [`Problem::varlen`](crate::Problem::varlen) and for offsets beyond its bounds.
     pub fn with_cu_seqlens(&self, cu_seqlens_q: &[u32], cu_seqlens_k: &[u32]) -> Result<Self> {
         Ok(self.with_problem(self.problem().with_cu_seqlens(cu_seqlens_q, cu_seqlens_k)?))
+    }
+
+    /// The same launches with the keys that each sequence uses, int32 `[B]`, for a run on host tensors; of a
+    /// packed batch behind [`Self::with_cu_seqlens`].
+    ///
+    /// # Errors
+    /// When the problem's sequences use all keys, and as
+    /// [`Problem::with_seqused_k`](crate::Problem::with_seqused_k).
+    pub fn with_seqused_k(&self, seqused_k: &[i32]) -> Result<Self> {
+        Ok(self.with_problem(self.problem().with_seqused_k(seqused_k)?))
     }
 }

@@ -103,6 +103,14 @@ impl BackwardProblem {
         Ok(Self { forward: self.forward.with_cu_seqlens(q, k)?, ..self.clone() })
     }
 
+    /// The same problem with the used keys that a run has.
+    ///
+    /// # Errors
+    /// As [`Problem::with_seqused_k`], and when its sequences use all keys.
+    pub(crate) fn with_seqused_k(&self, seqused_k: &[i32]) -> Result<Self> {
+        Ok(Self { forward: self.forward.with_seqused_k_of_run(seqused_k)?, ..self.clone() })
+    }
+
     /// Validates the gradients' shapes and strides against the forward problem's.
     ///
     /// # Errors

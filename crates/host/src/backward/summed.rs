@@ -46,6 +46,9 @@ impl Summed {
         if forward.is_packed() {
             return Some("sequences are packed".to_owned());
         }
+        if forward.has_seqused_k() {
+            return Some("sequences may use fewer keys than they have".to_owned());
+        }
         let bytes = self.sum_bytes(forward);
         if bytes > limit || bytes > u64::from(PIECE) * u64::from(u32::MAX) {
             return Some(format!("dQ in fp32 takes {bytes} bytes, and workspace_limit is {limit}"));

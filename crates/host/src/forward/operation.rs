@@ -4,7 +4,7 @@ use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
 use super::{Addresses, Outputs, Results};
-use crate::launch::place_cu_seqlens;
+use crate::launch::{place_cu_seqlens, place_seqused_k};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::plan::LaunchDetails;
 use crate::tensor_map::TensorMap;
@@ -55,6 +55,7 @@ impl Operation for Problem {
             workspace: place(Tensor::workspace(workspace(plan.kernel()), plan.workspace_bytes()))?,
             per_head: problem.scores().place(place)?,
             cu_seqlens: place_cu_seqlens(problem, place)?,
+            seqused_k: place_seqused_k(problem, place)?,
         })
     }
 
@@ -106,6 +107,15 @@ impl Plan {
     /// beyond its bounds.
     pub fn with_cu_seqlens(&self, cu_seqlens_q: &[u32], cu_seqlens_k: &[u32]) -> Result<Self> {
         Ok(self.with_problem(self.problem().with_cu_seqlens(cu_seqlens_q, cu_seqlens_k)?))
+    }
+
+    /// The same launches with the keys that each sequence uses, int32 `[B]`, for a run on host tensors; of a
+    /// packed batch behind [`Self::with_cu_seqlens`].
+    ///
+    /// # Errors
+    /// When the problem's sequences use all keys, and as [`Problem::with_seqused_k`].
+    pub fn with_seqused_k(&self, seqused_k: &[i32]) -> Result<Self> {
+        Ok(self.with_problem(self.problem().with_seqused_k_of_run(seqused_k)?))
     }
 }
 

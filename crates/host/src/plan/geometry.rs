@@ -110,7 +110,7 @@ pub(super) fn class_refusal(problem: &Problem, widest: usize) -> Option<String> 
     let tensors = [("q", q), ("k", k), ("v", v)];
     let alike = |stride: usize| stride % CHUNK == k.stride_seq % CHUNK;
     let needed = class_columns(problem);
-    if problem.window() != (None, None) || problem.is_packed() || problem.softmax_scale() <= 0.0 {
+    if problem.window() != (None, None) || problem.has_rows_behind_keys() || problem.softmax_scale() <= 0.0 {
         return Some("its mask, sequences or scale take keys in order".to_owned());
     }
     if count == 1 {
@@ -163,6 +163,9 @@ pub(super) fn unfit_in_e4m3(problem: &Problem) -> Option<String> {
     }
     if problem.is_packed() {
         return Some("in e4m3 it takes no packed sequences".to_owned());
+    }
+    if problem.has_seqused_k() {
+        return Some("in e4m3 sequences use all keys".to_owned());
     }
     let Tensors { q, k, v, .. } = problem.tensors();
     [("q", q), ("k", k), ("v", v)].into_iter().find_map(|(name, layout)| unaligned(name, layout))

@@ -6,6 +6,7 @@
 mod common;
 mod made;
 mod summed;
+mod used_keys;
 mod workspace;
 
 use common::{Case, Order, case, for_each_element, sinks_of, untouched_outside};

@@ -34,7 +34,8 @@ pub struct BackwardParams {
     /// `attention::backward_sm90`, and by `attention::backward_sm80` where dS is stored.
     pub heads_per_swizzle: u32,
     /// Bytes from the barriers where `attention::backward_sm90` waits for a step to those where it lands, to
-    /// be fixed up: of packed sequences. 0 where it lands where they wait.
+    /// be fixed up: of packed sequences, and of such as use a part of their keys. 0 where it lands where they
+    /// wait.
     pub fix_up: u32,
     /// dS, where a launch stores it or reads it.
     pub ds: StoredDs,

@@ -109,3 +109,11 @@ fn assert_each_once(params: &PersistentParams) {
         assert!(!core::mem::replace(&mut seen[place as usize], true), "tile {tile} of head {head} again");
     }
 }
+
+#[test]
+fn a_sequence_uses_no_more_rows_than_it_has_and_no_fewer_than_none() {
+    let rows = Rows { first: 5, len: 7 };
+    let lengths = [-3, 0, 3, 7, 8, i32::MAX, i32::MIN].map(|used| rows.up_to(used).len);
+    assert_eq!(lengths, [0, 0, 3, 7, 7, 7, 0]);
+    assert_eq!(rows.up_to(3).first, 5);
+}

@@ -231,7 +231,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         file: "crates/kernels/src/scheduler.rs",
         entries: "forward",
-        tests: &["simulator", "varlen", "hopper"],
+        tests: &["simulator", "varlen", "used_keys", "hopper"],
         defects: &[
             defect(
                 "gqa_head",
@@ -244,6 +244,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "all sequences but the first lack their last row",
                 "end.wrapping_sub(first)",
                 "end.wrapping_sub(first).saturating_sub((first != 0) as u32)",
+            ),
+            defect(
+                "seqused_k",
+                "the last used key of a sequence is left out",
+                "self.len.min(rows.max(0) as u32)",
+                "self.len.min(rows.max(1) as u32 - 1)",
             ),
             defect(
                 "tile_twice",

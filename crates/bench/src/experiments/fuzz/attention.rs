@@ -57,9 +57,10 @@ impl Attention {
         }
     }
 
-    /// The same problem where a plan is not to know the offsets of its packed batch.
+    /// The same problem where a plan is not to know the offsets of its packed batch, or the used keys.
     pub(super) fn bounded(&self, problem: &Problem) -> flash_attention::Result<Option<Problem>> {
-        let Some(slack) = self.slack.filter(|_| problem.is_packed()) else { return Ok(None) };
+        let has_lengths = problem.is_packed() || problem.has_seqused_k();
+        let Some(slack) = self.slack.filter(|_| has_lengths) else { return Ok(None) };
         let bounds = (problem.seqlen_q() + slack, problem.seqlen_k() + slack);
         problem.on_device(bounds).map(Some)
     }
@@ -91,10 +92,17 @@ impl Attention {
 
     /// The problem, if it is one.
     pub(super) fn problem(&self) -> flash_attention::Result<Problem> {
-        if self.sequences.is_empty() {
-            return Problem::new(self.tensors(), self.dtype, self.options());
+        let (tensors, options) = (self.tensors(), self.options());
+        let problem = if self.sequences.is_empty() {
+            Problem::new(tensors, self.dtype, options)?
+        } else {
+            Problem::varlen(tensors, self.dtype, options, &self.offsets(0), &self.offsets(1))?
+        };
+        if self.used.is_empty() {
+            return Ok(problem);
         }
-        Problem::varlen(self.tensors(), self.dtype, self.options(), &self.offsets(0), &self.offsets(1))
+        let used: Vec<i32> = self.used.iter().map(|&used| i32::try_from(used).unwrap_or(i32::MAX)).collect();
+        problem.with_seqused_k(&used)
     }
 }
 
@@ -115,12 +123,17 @@ pub(super) fn check_range(problem: &Problem, data: Data) -> Result<(), Stop> {
     if score > LARGEST || problem.v_descale() > LARGEST { Err(Stop::Large) } else { Ok(()) }
 }
 
-/// The plan that a kernel or entry and a tile ask for, with the offsets that it may not have known.
+/// The plan that a kernel or entry and a tile ask for, with the lengths that it may not have known.
 fn planned(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
     let Some(bounded) = case.bounded(problem)? else { return chosen(problem, device, case) };
-    let plan = chosen(&bounded, device, case)?;
-    let (q, k) = problem.cu_seqlens().unwrap_or_default();
-    Ok(plan.with_cu_seqlens(q, k)?)
+    let mut plan = chosen(&bounded, device, case)?;
+    if let Some((q, k)) = problem.cu_seqlens() {
+        plan = plan.with_cu_seqlens(q, k)?;
+    }
+    if let Some(used) = problem.seqused_k() {
+        plan = plan.with_seqused_k(used)?;
+    }
+    Ok(plan)
 }
 
 fn chosen(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, Stop> {
@@ -178,13 +191,17 @@ pub(super) fn place_inputs<T: Element>(
     let words = |image: &mut Image, len| image.reserve((len, 4), case.v.offset);
     let per_head = HeadLists::reserve(problem.per_head(), image, case.v.offset);
     let cu_seqlens = problem.cu_seqlens().map(|(q, k)| [words(image, q.len()), words(image, k.len())]);
+    let seqused_k = problem.seqused_k().map(|used| words(image, used.len()));
     fill_inputs::<T>(image, case, problem, slots);
     per_head.put(image);
     if let (Some(slots), Some((q, k))) = (cu_seqlens, problem.cu_seqlens()) {
         image.put(slots[0], q.iter().map(|offset| offset.to_ne_bytes()));
         image.put(slots[1], k.iter().map(|offset| offset.to_ne_bytes()));
     }
-    (slots, Extras { per_head: per_head.slots, cu_seqlens })
+    if let (Some(slot), Some(used)) = (seqused_k, problem.seqused_k()) {
+        image.put(slot, used.iter().map(|used| used.to_ne_bytes()));
+    }
+    (slots, Extras { per_head: per_head.slots, cu_seqlens, seqused_k })
 }
 
 fn fill_inputs<T: Element>(image: &mut Image, case: &Attention, problem: &Problem, slots: [Slot; 3]) {
@@ -208,7 +225,7 @@ pub(super) fn query_rows(problem: &Problem, layout: &TensorLayout) -> Vec<usize>
     (0..problem.batch()).flat_map(rows).collect()
 }
 
-/// The same of K or V.
+/// The same of K or V, of keys that are used.
 pub(super) fn key_rows(problem: &Problem, layout: &TensorLayout) -> Vec<usize> {
     let of =
         |batch: usize, key| (0..layout.heads).map(move |head| problem.key_index(layout, batch, key, head));

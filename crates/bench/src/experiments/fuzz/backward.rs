@@ -36,14 +36,19 @@ impl Backward {
         BackwardProblem::new(forward, layouts)
     }
 
-    /// The plan that is asked for, with the offsets that it may not have known.
+    /// The plan that is asked for, with the lengths that it may not have known.
     fn planned(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {
         let Some(bounded) = self.forward.bounded(problem.forward())? else {
             return self.chosen(problem, device);
         };
-        let plan = self.chosen(&BackwardProblem::new(bounded, *problem.layouts())?, device)?;
-        let (q, k) = problem.forward().cu_seqlens().unwrap_or_default();
-        Ok(plan.with_cu_seqlens(q, k)?)
+        let mut plan = self.chosen(&BackwardProblem::new(bounded, *problem.layouts())?, device)?;
+        if let Some((q, k)) = problem.forward().cu_seqlens() {
+            plan = plan.with_cu_seqlens(q, k)?;
+        }
+        if let Some(used) = problem.forward().seqused_k() {
+            plan = plan.with_seqused_k(used)?;
+        }
+        Ok(plan)
     }
 
     fn chosen(&self, problem: &BackwardProblem, device: &Device) -> Result<BackwardPlan, Stop> {

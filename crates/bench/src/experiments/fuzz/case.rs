@@ -90,8 +90,10 @@ pub(super) struct Attention {
     /// Rows of queries and keys behind the last sequence of a packed batch.
     pub(super) tail: [usize; 2],
     /// Rows between the longest sequence and the bound of a plan that does not know the offsets of a packed
-    /// batch; absent where it does.
+    /// batch, or the keys that are used; absent where it does.
     pub(super) slack: Option<usize>,
+    /// Keys that each sequence uses; all of them if there is no number.
+    pub(super) used: Vec<usize>,
     pub(super) q: Place,
     pub(super) k: Place,
     pub(super) v: Place,
@@ -137,6 +139,7 @@ impl Default for Attention {
             sequences: Vec::new(),
             tail: [0; 2],
             slack: None,
+            used: Vec::new(),
             q: Place::default(),
             k: Place::default(),
             v: Place::default(),

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn every_feature_is_drawn() {
         let mut forward = 0;
-        let mut met = [false; 16];
+        let mut met = [false; 18];
         for case in cases(BackendKind::Cuda, Some(Operation::Forward)) {
             let Case::Forward(case) = case else { unreachable!("only these were asked for") };
             forward += 1;
@@ -84,10 +84,12 @@ mod tests {
                 case.dtype == DType::E4m3,
                 case.scores == Data::Huge,
                 case.slack.is_some(),
+                case.sequences.is_empty() && !case.used.is_empty(),
+                !case.sequences.is_empty() && !case.used.is_empty(),
             ];
             met.iter_mut().zip(of_case).for_each(|(met, has)| *met |= has);
         }
-        assert_eq!((forward, met), (400, [true; 16]));
+        assert_eq!((forward, met), (400, [true; 18]));
         let mut met = [false; 10];
         for case in cases(BackendKind::Cuda, Some(Operation::Backward)) {
             let Case::Backward(case) = case else { unreachable!("only these were asked for") };

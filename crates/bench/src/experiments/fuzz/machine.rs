@@ -72,6 +72,7 @@ impl<'a> HeadLists<'a> {
 pub(super) struct Extras {
     pub(super) per_head: PerHead<Slot>,
     pub(super) cu_seqlens: Option<[Slot; 2]>,
+    pub(super) seqused_k: Option<Slot>,
 }
 
 /// A planned backward pass and where its tensors lie.
@@ -290,9 +291,15 @@ impl OnGpu {
 }
 
 impl Extras {
-    fn addresses(&self, places: Places) -> (PerHead<u64>, Option<(u64, u64)>) {
-        let cu_seqlens = self.cu_seqlens.map(|[q, k]| (places.input(q), places.input(k)));
-        (addresses(self.per_head, places), cu_seqlens)
+    /// The addresses of a problem that has these alone.
+    fn addresses(&self, places: Places) -> Addresses {
+        Addresses {
+            per_head: addresses(self.per_head, places),
+            cu_seqlens: self.cu_seqlens.map(|[q, k]| (places.input(q), places.input(k))),
+            seqused_k: self.seqused_k.map(|used| places.input(used)),
+            workspace: places.workspace,
+            ..Addresses::default()
+        }
     }
 }
 
@@ -311,10 +318,8 @@ impl Machine for OnGpu {
         let plan = call.plan;
         self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v] = call.inputs.map(|slot| places.input(slot));
-            let (per_head, cu_seqlens) = call.extras.addresses(places);
             let (o, lse) = (places.output(call.o), call.lse.map(|lse| places.output(lse)));
-            let workspace = places.workspace;
-            let addresses = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens };
+            let addresses = Addresses { q, k, v, o, lse, ..call.extras.addresses(places) };
             // SAFETY: the problem's views lie in places that were reserved for them,
             // aligned to their elements; `run` waits for the stream before anything else touches the memory.
             unsafe { cuda.enqueue(plan, &addresses, stream) }
@@ -325,9 +330,7 @@ impl Machine for OnGpu {
         let plan = call.plan;
         self.run(memory, plan.workspace_bytes(), |cuda, places, stream| {
             let [q, k, v, o, dout, lse] = call.inputs.map(|slot| places.input(slot));
-            let (per_head, cu_seqlens) = call.extras.addresses(places);
-            let workspace = places.workspace;
-            let forward = Addresses { q, k, v, o, lse: Some(lse), workspace, per_head, cu_seqlens };
+            let forward = Addresses { q, k, v, o, lse: Some(lse), ..call.extras.addresses(places) };
             let [dq, dk, dv] = call.gradients.map(|slot| places.output(slot));
             let dlse = call.dlse.map(|slot| places.input(slot));
             let dsinks = call.dsinks.map(|slot| places.output(slot));

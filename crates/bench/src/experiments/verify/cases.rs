@@ -38,6 +38,8 @@ struct Features {
     dropout: f32,
     /// Each sequence of the batch is shorter than the one before, and one in three is empty.
     packed: bool,
+    /// Sequences use a part of their keys, none, or all.
+    used: bool,
     narrow: Narrow,
 }
 
@@ -59,6 +61,7 @@ const PLAIN: Features = Features {
     sinks: false,
     dropout: 0.0,
     packed: false,
+    used: false,
     narrow: Narrow::Neither,
 };
 const CAUSAL: Features = Features { causal: true, ..PLAIN };
@@ -94,7 +97,7 @@ const PAIRS: [(usize, usize); 8] =
     [(1, 1), (239, 1), (799, 3), (113, 203), (1023, 1024), (4224, 4224), (1000, 2040), (112, 200)];
 
 /// Beside those, (Sq, Sk, features, group).
-const FEATURES: [(usize, usize, Features, usize); 18] = [
+const FEATURES: [(usize, usize, Features, usize); 22] = [
     (1023, 1024, window(0, 0), 1),
     (1023, 1024, Features { window: (Some(333), None), ..CAUSAL }, 2),
     (113, 203, window(50, 40), 2),
@@ -113,6 +116,10 @@ const FEATURES: [(usize, usize, Features, usize); 18] = [
     (4224, 4224, Features { sinks: true, window: (Some(128), None), ..CAUSAL }, 1),
     (1023, 1024, Features { dropout: 0.1, ..CAUSAL }, 2),
     (113, 203, Features { dropout: 0.5, packed: true, alibi: true, ..PLAIN }, 1),
+    (1023, 1024, Features { used: true, ..PLAIN }, 2),
+    (1023, 1024, Features { used: true, ..CAUSAL }, 1),
+    (799, 333, Features { used: true, packed: true, softcap: 5.0, ..CAUSAL }, 2),
+    (113, 203, Features { used: true, alibi: true, dropout: 0.5, ..window(60, 30) }, 1),
 ];
 
 /// Pairs of query and key beyond which a case is long.
@@ -197,7 +204,7 @@ impl Case {
         head_dims: &RangeInclusive<usize>,
         step: usize,
     ) -> Result<Problem> {
-        let Features { causal, window, softcap, alibi, sinks: has_sinks, dropout, packed, narrow } =
+        let Features { causal, window, softcap, alibi, sinks: has_sinks, dropout, packed, used, narrow } =
             self.features;
         let widest = self.width.of(head_dims).next_multiple_of(step);
         let half = (widest / 2 + 1).next_multiple_of(step);
@@ -219,10 +226,12 @@ impl Case {
         let options =
             Options { causal, window, softcap, alibi_slopes, sinks, dropout, descale, ..Options::default() };
         let tensors = Tensors { q: q(head_dim), k: k(head_dim), v: k(head_dim_v), o: q(head_dim_v) };
-        if packed {
-            return Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k);
-        }
-        Problem::new(tensors, dtype, options)
+        let problem = if packed {
+            Problem::varlen(tensors, dtype, options, &cu_seqlens_q, &cu_seqlens_k)?
+        } else {
+            Problem::new(tensors, dtype, options)?
+        };
+        if used { problem.with_seqused_k(&used_keys(&problem)) } else { Ok(problem) }
     }
 
     /// Where the sequences of a packed batch begin, the longest of `longest` rows; every third from `empty` +
@@ -240,6 +249,15 @@ impl Case {
     pub(super) const fn layout(&self) -> Layout {
         self.layout
     }
+}
+
+/// How many of its keys each sequence uses: most, all but one, none and all.
+fn used_keys(problem: &Problem) -> Vec<i32> {
+    let of = |batch: usize| {
+        let keys = problem.key_rows(batch).len();
+        [(2 * keys).div_ceil(3), keys.saturating_sub(1), 0, keys][batch % 4] as i32
+    };
+    (0..problem.batch()).map(of).collect()
 }
 
 /// A target and the cases that it runs on.
@@ -291,6 +309,9 @@ mod tests {
         assert!(meets(&|case| case.features.alibi && causal(case)), "ALiBi");
         assert!(meets(&|case| case.features.sinks && causal(case)), "sinks");
         assert!(meets(&|case| case.features.packed && causal(case)), "a packed batch");
+        for packed in [false, true] {
+            assert!(meets(&|case| case.features.used && case.features.packed == packed), "used keys");
+        }
         assert!(meets(&|case| case.features.dropout > 0.0 && causal(case)), "dropout");
         for narrow in [Narrow::Q, Narrow::V] {
             assert!(meets(&|case| case.features.narrow == narrow), "{narrow:?}");

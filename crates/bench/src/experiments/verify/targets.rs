@@ -83,7 +83,7 @@ impl Takes for Target {
             return false;
         }
         // `forward_sm90` in e4m3; the CPU, which has no entries, takes all.
-        let is_refused = drops || problem.cu_seqlens().is_some();
+        let is_refused = drops || problem.cu_seqlens().is_some() || problem.has_seqused_k();
         if self.dtype == DType::E4m3 && !self.entries.is_empty() && is_refused {
             return false;
         }

@@ -73,7 +73,8 @@ impl<T: Tile> Block<T> {
         }
     }
 
-    /// Whether its rows lie behind the sequence, which is shorter than others of a packed batch.
+    /// Whether its rows lie behind the sequence, which may be shorter than the longest, for which there are
+    /// blocks.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.owned >= if T::OWNS_KEYS { self.work.keys.len } else { self.work.queries.len }

@@ -177,8 +177,8 @@ pub(super) unsafe fn clear_all_ends<T: Tile>(
     }
 }
 
-/// Clears what a step has landed of rows behind its sequence, the next one's of a packed batch: they are
-/// multiplied with 0, but 0 · NaN is NaN.
+/// Clears what a step has landed of rows behind its sequence, the next one's or such as it does not use:
+/// they are multiplied with 0, but 0 · NaN is NaN.
 ///
 /// # Safety
 /// As [`clear_block_ends`].

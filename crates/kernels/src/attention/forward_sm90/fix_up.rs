@@ -6,8 +6,8 @@
 //! land where the consumers wait.
 //!
 //! It clears the columns of Q and K before the head's own, which boxes bring along and which are another
-//! head's. It clears the rows of V past the end of a packed sequence, which are the next one's. Both are
-//! multiplied with 0, but 0 · NaN is NaN.
+//! head's. It clears the rows of V past the end of a sequence, which are the next one's of a packed batch, or
+//! which it does not use. Both are multiplied with 0, but 0 · NaN is NaN.
 
 use super::Pipeline;
 use super::producer::key_head;

@@ -91,7 +91,7 @@ fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
         _ => &[BackwardKeysSm80, BackwardQueriesSm80, BackwardKeysDsSm80, BackwardDqSm80, BackwardKeysDqSm90],
     };
     let fits = |entry: &&Entry| {
-        let takes = case.sequences.is_empty() || !entry.algorithm.sums_dq();
+        let takes = case.sequences.is_empty() && case.used.is_empty() || !entry.algorithm.sums_dq();
         takes && algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest)
     };
     let all: Vec<_> = entries().filter(fits).collect();
@@ -129,6 +129,9 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     case.values = data(draw);
     case.seed = seed(draw);
     case.schedule = draw.below(64) as u64;
+    if draw.once_in(6) {
+        use_keys(draw, &mut case);
+    }
     place_tensors(draw, &mut case, size);
     case
 }
@@ -169,6 +172,25 @@ fn shape(draw: &mut Draw, case: &mut Attention, size: Size) {
     (case.batch, case.seq, case.kv_seq) = (batch, seq, kv_seq);
 }
 
+/// Lets sequences use some of their keys, all, or none.
+fn use_keys(draw: &mut Draw, case: &mut Attention) {
+    let is_dense = case.sequences.is_empty();
+    let keys = if is_dense {
+        vec![case.kv_seq; case.batch]
+    } else {
+        case.sequences.iter().map(|lengths| lengths[1]).collect()
+    };
+    let used = |most: usize| match draw.below(6) {
+        0 => 0,
+        1 => most,
+        _ => draw.below(most + 1),
+    };
+    case.used = keys.into_iter().map(used).collect();
+    if is_dense {
+        case.slack = draw.once_in(3).then_some(0);
+    }
+}
+
 fn place_tensors(draw: &mut Draw, case: &mut Attention, size: Size) {
     let (head_dim, head_dim_v) = (case.head_dim, case.head_dim_v.unwrap_or(case.head_dim));
     if draw.once_in(5) {
@@ -205,6 +227,7 @@ fn suit_hopper(draw: &mut Draw, case: &mut Attention) {
         (case.seq, case.kv_seq) = (seq.max(1), kv_seq.max(1));
         (case.sequences, case.tail) = (Vec::new(), [0; 2]);
     }
+    case.used = Vec::new();
     if draw.once_in(2) {
         case.values = Data::MeanOne;
     }
@@ -250,7 +273,10 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
             Algorithm::ForwardSm80 => !drops && !modified,
             Algorithm::ForwardSm80ScoreMod => !drops && modified,
             Algorithm::ForwardSimt => !drops,
-            Algorithm::ForwardSm90Residues => !drops && !modified && !negative && case.sequences.is_empty(),
+            Algorithm::ForwardSm90Residues => {
+                let is_whole = case.sequences.is_empty() && case.used.is_empty();
+                is_whole && !drops && !modified && !negative
+            }
             _ => false,
         };
         of_scores && holds(entry, case.dtype, widest)

@@ -20,14 +20,15 @@ const MASKS: [Features; 5] = [
 /// (softcap, ALiBi).
 const SCORES: [(f32, bool); 4] = [(0.0, false), (15.0, false), (0.0, true), (0.5, true)];
 
-/// (batch, key/value heads, query heads of each, packed).
-const HEADS: [(usize, usize, usize, bool); 6] = [
-    (1, 1, 1, false),
-    (1, 1, 2, false),
-    (1, 2, 1, false),
-    (2, 1, 1, false),
-    (4, 1, 1, true),
-    (4, 1, 2, true),
+/// (batch, key/value heads, query heads of each, packed, used).
+const HEADS: [(usize, usize, usize, bool, bool); 7] = [
+    (1, 1, 1, false, false),
+    (1, 1, 2, false, false),
+    (1, 2, 1, false, false),
+    (2, 1, 1, false, false),
+    (2, 1, 1, false, true),
+    (4, 1, 1, true, false),
+    (4, 1, 2, true, true),
 ];
 
 const DROPOUT: [f32; 2] = [0.0, 0.3];
@@ -87,10 +88,11 @@ fn case(index: usize, combination: &Combination, target: &impl Takes) -> Case {
     let [length, mask, layout, width, narrow, heads, scores, dropout] = *combination;
     let (block_m, block_n) = target.block();
     let (seq, kv_seq) = lengths(block_m, block_n)[length];
-    let (batch, kv_heads, group, packed) = HEADS[heads];
+    let (batch, kv_heads, group, packed, used) = HEADS[heads];
     let (softcap, alibi) = SCORES[scores];
     let dropout = DROPOUT[dropout];
-    let features = Features { softcap, alibi, dropout, packed, narrow: NARROW[narrow], ..MASKS[mask] };
+    let narrow = NARROW[narrow];
+    let features = Features { softcap, alibi, dropout, packed, used, narrow, ..MASKS[mask] };
     let (layout, width) = (Layout::ALL[layout], WIDTHS[width]);
     Case { index, batch, seq, kv_seq, features, kv_heads, group, layout, width }
 }
@@ -152,7 +154,7 @@ fn takes(target: &impl Takes, case: &Case) -> bool {
 
 /// Pairs of query and key, for a tile of middling size.
 fn cost([length, _, _, _, _, heads, ..]: &Combination) -> usize {
-    let ((seq, kv_seq), (batch, kv_heads, group, _)) = (lengths(64, 64)[*length], HEADS[*heads]);
+    let ((seq, kv_seq), (batch, kv_heads, group, ..)) = (lengths(64, 64)[*length], HEADS[*heads]);
     seq * kv_seq * batch * kv_heads * group
 }
 
