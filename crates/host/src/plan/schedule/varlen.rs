@@ -17,8 +17,9 @@ const TRIED_TILES: usize = 1 << 20;
 /// The schedule that is done first, of those that go through the sequences in steps of equal length.
 ///
 /// Each sequence has as many tiles as it needs, and the blocks of the grid take them in turn. A list of the
-/// sequences by their length would balance best, but a launch has no memory for one; among the steps one is
-/// nearly as good, and what it leaves uneven the last rounds' tiles level, each a block of its own.
+/// sequences by their length would balance best, but the launch has no memory for one; among the steps one is
+/// nearly as good, and what it leaves uneven the last rounds' tiles level, each a block of its own. Where the
+/// device alone has the lengths, no step can be chosen, and a launch before makes such a list.
 pub(super) fn schedule(problem: &Problem, tile: &Tile, multiprocessors: u32) -> Schedule {
     let (heads, batch) = (problem.heads(), problem.batch());
     let sequences: Vec<_> = (0..batch)
