@@ -4,10 +4,10 @@ use flash_attention::backward::{
     BackwardInputs, BackwardPlan, BackwardProblem, BackwardResults, ExpectedGradients, GradientInputs,
     GradientReport,
 };
-use flash_attention::{Backend, Element, Prepared, Problem, Result};
+use flash_attention::{Backend, Element, Prepared, Problem, Result, TensorLayout};
 
 use crate::check::Verdict;
-use crate::inputs::{Inputs, normal};
+use crate::inputs::{Inputs, normal, used_elements};
 
 /// Key/value heads whose gradients are compared with the f64 reference: the first and the last.
 const CHECKED_HEADS: usize = 2;
@@ -60,12 +60,23 @@ impl<T: Element> Gradients<T> {
         found: &BackwardResults<T>,
     ) -> (GradientReport, Verdict) {
         let BackwardResults { dq, dk, dv, dsinks } = found;
-        let written = [dq, dk, dv].into_iter().flatten().map(|value| value.to_f32());
-        let written = written.chain(dsinks.iter().flatten().copied());
-        let unwritten = written.filter(|value| !value.is_finite()).count();
+        let written = dq.iter().map(|value| value.to_f32()).chain(dsinks.iter().flatten().copied());
+        let unwritten = written.filter(|value| !value.is_finite()).count() + self.wrong_rows([dk, dv]);
         let report = expected.judge(&self.problem, [dq, dk, dv], dsinks.as_deref());
         let verdict = Verdict::of_product(report.worst(), unwritten, expected.query_rows(&self.problem));
         (report, verdict)
+    }
+
+    /// Elements of dK and dV that are unwritten or not finite, or are written behind the keys that a sequence
+    /// uses, where their poison stays.
+    fn wrong_rows(&self, gradients: [&[T]; 2]) -> usize {
+        let (forward, layouts) = (self.problem.forward(), self.problem.layouts());
+        let wrong = |(values, layout): (&[T], &TensorLayout)| {
+            let used = forward.has_seqused_k().then(|| used_elements(forward, layout));
+            let is_used = |at: usize| used.as_ref().is_none_or(|used| used[at]);
+            values.iter().enumerate().filter(|&(at, value)| value.to_f32().is_finite() != is_used(at)).count()
+        };
+        gradients.into_iter().zip([&layouts.dk, &layouts.dv]).map(wrong).sum()
     }
 
     /// Runs `plan` once over poisoned gradients, and judges them.

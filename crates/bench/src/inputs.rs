@@ -46,17 +46,26 @@ impl<T: Element> Inputs<T> {
 }
 
 /// Makes NaN of what no sequence uses in K or V, whose layout is given.
-fn poison_unused<T: Element>(problem: &Problem, layout: &TensorLayout, values: &mut Vec<T>) {
-    let mut poisoned = vec![T::from_f32(f32::NAN); values.len()];
+fn poison_unused<T: Element>(problem: &Problem, layout: &TensorLayout, values: &mut [T]) {
+    for (value, is_used) in values.iter_mut().zip(used_elements(problem, layout)) {
+        if !is_used {
+            *value = T::from_f32(f32::NAN);
+        }
+    }
+}
+
+/// Of each element of K or V, or their gradients, whether a sequence uses its row.
+pub(crate) fn used_elements(problem: &Problem, layout: &TensorLayout) -> Vec<bool> {
+    let mut used = vec![false; layout.span()];
     for batch in 0..problem.batch() {
         for key in 0..problem.key_rows(batch).len() {
             for head in 0..layout.heads {
-                let row = problem.key_index(layout, batch, key, head)..;
-                poisoned[row.clone()][..layout.head_dim].copy_from_slice(&values[row][..layout.head_dim]);
+                let row = problem.key_index(layout, batch, key, head);
+                used[row..][..layout.head_dim].fill(true);
             }
         }
     }
-    *values = poisoned;
+    used
 }
 
 /// `len` normal numbers; `tensor` keeps the streams of different tensors apart.
