@@ -1,4 +1,5 @@
-//! What a call costs on GPU 0: the time of the host, and that of the GPU beside the library's own launches.
+//! What a call costs on GPU 0: the time of the host, and that of the GPU beside the library's own launches,
+//! and of pages beside keys in order.
 //!
 //! ```text
 //! cargo run --release --features cuda --example speed
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, DevicePtr};
 use candle_core::{CudaDevice, DType, Device, Error, Result, Storage, Tensor, Var, bail};
-use candle_flash_attention::flash_attn;
+use candle_flash_attention::{flash_attn, flash_attn_varlen, flash_attn_varlen_paged_windowed};
 use flash_attention::cuda::{Cuda, Stream};
 use flash_attention::forward::Addresses;
 use flash_attention::{Options, Plan, Problem, Request, TensorLayout, Tensors};
@@ -24,6 +25,8 @@ const ROUNDS: usize = 41;
 const TOKENS: usize = 16_384;
 const HEADS: usize = 16;
 const HEAD_DIM: usize = 128;
+/// Keys of a page.
+const PAGE: usize = 16;
 /// Milliseconds of work before a time of the GPU is taken, and while it is.
 const BUSY: f32 = 30.0;
 
@@ -33,6 +36,11 @@ fn main() -> Result<()> {
     for seqlen in [1024, 2048, 4096, 8192, 16_384] {
         for causal in [false, true] {
             gpu(&device, seqlen, causal)?;
+        }
+    }
+    for seqlen in [1024, 4096, 16_384] {
+        for rows in [1, 256, seqlen] {
+            pages(&device, seqlen, rows)?;
         }
     }
     Ok(())
@@ -70,7 +78,7 @@ fn enqueued(device: &Device, what: &str, call: impl Fn() -> Result<Tensor>) -> R
 }
 
 /// Prints the GPU's time of a call through candle, and its ratio to that of the library's launches for the
-/// same memory. They take turns after equal rests.
+/// same memory.
 fn gpu(device: &Device, seqlen: usize, causal: bool) -> Result<()> {
     let shape = [TOKENS / seqlen, seqlen, HEADS, HEAD_DIM];
     let [q, k, v] = inputs(device, shape)?;
@@ -80,19 +88,52 @@ fn gpu(device: &Device, seqlen: usize, causal: bool) -> Result<()> {
     let candle = || flash_attn(&q, &k, &v, scale, causal).map(drop);
     let direct = || library.enqueue();
     let clock = Clock { device: device.as_cuda_device()? };
-    clock.calls(5, &candle)?;
-    let calls = (BUSY / clock.calls(5, &candle)?).ceil().max(5.0) as u32;
-    let (mut times, mut ratios) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
-    for _ in 0..ROUNDS {
-        let through_candle = clock.rested(calls, &candle)?;
-        times.push(through_candle);
-        ratios.push(through_candle / clock.rested(calls, &direct)?);
-    }
+    let (time, ratio) = clock.compared(&candle, &direct)?;
     println!(
-        "GPU, B={} S={seqlen} H={HEADS} D={HEAD_DIM} causal={causal}: {:.4} ms, {:.4} times the library's",
+        "GPU, B={} S={seqlen} H={HEADS} D={HEAD_DIM} causal={causal}: {time:.4} ms, {ratio:.4} times the \
+         library's",
         shape[0],
-        median(&mut times),
-        median(&mut ratios)
+    );
+    Ok(())
+}
+
+/// Prints the GPU's time of the newest `rows` of each sequence against pages of its keys, and its ratio to
+/// that against the same keys in order.
+fn pages(device: &Device, seqlen: usize, rows: usize) -> Result<()> {
+    let batch = TOKENS / seqlen;
+    let random = |shape: &[usize]| Tensor::randn(0.0_f32, 1.0, shape, device)?.to_dtype(DType::F16);
+    let q = random(&[batch * rows, HEADS, HEAD_DIM])?;
+    let kv = [TOKENS / PAGE, PAGE, HEADS, HEAD_DIM];
+    let (k, v) = (random(&kv)?, random(&kv)?);
+    let (k_in_order, v_in_order) = (k.flatten(0, 1)?, v.flatten(0, 1)?);
+    let table = Tensor::arange(0, (TOKENS / PAGE) as u32, device)?.reshape((batch, seqlen / PAGE))?;
+    let ends = |rows: usize| Tensor::arange_step(0, ((batch + 1) * rows) as u32, rows as u32, device);
+    let (sq, sk, scale) = (ends(rows)?, ends(seqlen)?, (HEAD_DIM as f32).sqrt().recip());
+    let paged = || {
+        flash_attn_varlen_paged_windowed(
+            &q,
+            &k,
+            &v,
+            &sq,
+            &sk,
+            &table,
+            None,
+            rows,
+            seqlen,
+            scale,
+            None,
+            Some(0),
+            PAGE,
+            None,
+        )
+        .map(drop)
+    };
+    let in_order =
+        || flash_attn_varlen(&q, &k_in_order, &v_in_order, &sq, &sk, rows, seqlen, scale, true).map(drop);
+    let (time, ratio) = Clock { device: device.as_cuda_device()? }.compared(&paged, &in_order)?;
+    println!(
+        "GPU, B={batch} Sq={rows} Sk={seqlen} H={HEADS} D={HEAD_DIM}, pages of {PAGE}: {time:.4} ms, \
+         {ratio:.4} times that without pages"
     );
     Ok(())
 }
@@ -159,6 +200,23 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
+    /// Milliseconds of a call, and their ratio to those of another. They take turns after equal rests.
+    fn compared(
+        &self,
+        call: &impl Fn() -> Result<()>,
+        other: &impl Fn() -> Result<()>,
+    ) -> Result<(f32, f32)> {
+        self.calls(5, call)?;
+        let calls = (BUSY / self.calls(5, call)?).ceil().max(5.0) as u32;
+        let (mut times, mut ratios) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+        for _ in 0..ROUNDS {
+            let time = self.rested(calls, call)?;
+            times.push(time);
+            ratios.push(time / self.rested(calls, other)?);
+        }
+        Ok((median(&mut times), median(&mut ratios)))
+    }
+
     /// Milliseconds of a call, after a rest and as many calls to warm up.
     fn rested(&self, calls: u32, call: &impl Fn() -> Result<()>) -> Result<f32> {
         self.device.cuda_stream().synchronize().map_err(Error::wrap)?;

@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
 use flash_attention::backward::{BackwardInputs, BackwardOutputs, BackwardRequest};
 use flash_attention::forward::Outputs;
-use flash_attention::{Backend, BackendKind, Element, Operation, Options, Plan, Problem, Request};
+use flash_attention::{Backend, BackendKind, Element, Operation, Options, Plan, Problem, Request, Tensors};
 
 use crate::FlashAttnVarLen;
+use crate::gathered;
 use crate::op::{Attention, Saved, Scalar};
-use crate::paged;
+use crate::paged::{self, Pages};
 use crate::problem::{self, Layouts, Settings, error};
 
 /// O, and log-sum-exp for the backward pass where it is kept.
@@ -20,16 +21,21 @@ pub(crate) fn forward<T: Scalar, A: Attention>(
 ) -> Result<(CpuStorage, Shape)> {
     let settings = attention.settings();
     let [q, k, v] = storages;
-    let q = slice::<T>(q, layouts.q)?;
-    let k = slice::<T>(k, layouts.k)?;
-    let v = slice::<T>(v, layouts.v)?;
     let shape = problem::output_shape(layouts);
-    if let Some(pages) = paged::Pages::of(&settings)? {
-        let o = paged::on_cpu(&settings, &pages, [q, k, v], layouts)?;
+    let pages = Pages::of(&settings)?;
+    if let Some(pages) = &pages
+        && !pages.suit_decode(&settings, layouts)?
+    {
+        let o = gathered::on_cpu::<T>(&settings, pages, storages, layouts)?;
+        return Ok((T::to_cpu_storage_owned(o), shape));
+    }
+    let inputs = [slice::<T>(q, layouts.q)?, slice::<T>(k, layouts.k)?, slice::<T>(v, layouts.v)?];
+    if let Some(pages) = &pages {
+        let o = paged::on_cpu(&settings, pages, inputs, layouts)?;
         return Ok((T::to_cpu_storage_owned(o), shape));
     }
     let problem = attention_problem::<T>(&settings, layouts)?;
-    let (o, lse) = run(&problem, [q, k, v], A::KEEPS)?;
+    let (o, lse) = run(&problem, inputs, A::KEEPS)?;
     if let Some(lse) = lse {
         attention.keep(host_tensor(lse)?);
     }
@@ -73,14 +79,27 @@ pub(crate) fn backward<T: Scalar, A: Attention>(
 
 /// The problem, with offsets and slopes as their tensors have them.
 fn attention_problem<T: Scalar>(settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<Problem> {
+    if let Some(varlen) = settings.varlen {
+        return packed_problem::<T>(settings, layouts, &Offsets::of(varlen)?);
+    }
+    let (tensors, options) = tensors_and_options(settings, layouts)?;
+    Problem::new(tensors, <T as Element>::DTYPE, options).map_err(error)
+}
+
+/// The problem of packed sequences, with slopes as their tensor has them.
+pub(crate) fn packed_problem<T: Scalar>(
+    settings: &Settings<'_>,
+    layouts: Layouts<'_>,
+    Offsets { q, k }: &Offsets,
+) -> Result<Problem> {
+    let (tensors, options) = tensors_and_options(settings, layouts)?;
+    Problem::varlen(tensors, <T as Element>::DTYPE, options, q, k).map_err(error)
+}
+
+fn tensors_and_options(settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<(Tensors, Options)> {
     let tensors = settings.tensors(layouts)?;
     let alibi_slopes = settings.alibi_slopes(tensors.q.heads)?.map(Tensor::to_vec1::<f32>).transpose()?;
-    let options = Options { alibi_slopes, ..settings.options(&tensors) };
-    let Some(varlen) = settings.varlen else {
-        return Problem::new(tensors, <T as Element>::DTYPE, options).map_err(error);
-    };
-    let Offsets { q, k } = Offsets::of(varlen)?;
-    Problem::varlen(tensors, <T as Element>::DTYPE, options, &q, &k).map_err(error)
+    Ok((tensors, Options { alibi_slopes, ..settings.options(&tensors) }))
 }
 
 /// First rows of the sequences, and the end of the last.
@@ -104,10 +123,24 @@ impl Offsets {
         }
         Ok(Self { q, k })
     }
+
+    /// How many keys each sequence has.
+    pub(crate) fn keys(&self) -> Result<Vec<i32>> {
+        let mut keys = Vec::with_capacity(self.k.len());
+        for (index, pair) in self.k.windows(2).enumerate() {
+            match pair[1].checked_sub(pair[0]).and_then(|keys| i32::try_from(keys).ok()) {
+                Some(count) => keys.push(count),
+                None => {
+                    bail!("flash-attn: seqlens_k[{}] is {}, below {} before it", index + 1, pair[1], pair[0])
+                }
+            }
+        }
+        Ok(keys)
+    }
 }
 
 /// O and, where it is wanted, log-sum-exp.
-fn run<T: Scalar>(
+pub(crate) fn run<T: Scalar>(
     problem: &Problem,
     [q, k, v]: [&[T]; 3],
     wants_lse: bool,
@@ -139,7 +172,7 @@ fn host_tensor(values: Vec<f32>) -> Result<Tensor> {
 }
 
 /// A tensor's elements, from the first of its view on.
-fn slice<'a, T: Scalar>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+pub(crate) fn slice<'a, T: Scalar>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
     let values = storage.as_slice::<T>()?;
     match values.get(layout.start_offset()..) {
         Some(values) => Ok(values),
@@ -148,8 +181,12 @@ fn slice<'a, T: Scalar>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a 
 }
 
 fn of_storage<'a, T: Scalar>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
+    slice(self::storage(storage)?, layout)
+}
+
+pub(crate) fn storage(storage: &Storage) -> Result<&CpuStorage> {
     match storage {
-        Storage::Cpu(storage) => slice(storage, layout),
+        Storage::Cpu(storage) => Ok(storage),
         _ => bail!("flash-attn: a tensor is elsewhere than q, which is on the CPU"),
     }
 }

@@ -1,5 +1,7 @@
 //! Attention of tensors on NVIDIA GPUs: launches on candle's stream, without copies to the host or waits.
 
+mod pages;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
@@ -9,11 +11,10 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::op::BackpropOp;
 use candle_core::{
-    CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Storage, StorageRef, Tensor, bail,
+    CudaDevice, CudaStorage, Device, Layout, Result, Shape, Storage, StorageRef, Tensor, bail,
 };
 use flash_attention::backward::{BackwardAddresses, BackwardProblem};
 use flash_attention::cuda::{Cuda, Stream};
-use flash_attention::decode::{DecodeAddresses, DecodeProblem};
 use flash_attention::forward::{Addresses, PerHead};
 use flash_attention::{Element, Operation, Options, Plan, Problem};
 
@@ -28,7 +29,6 @@ impl<T: Scalar + CudaDType + DeviceRepr + ValidAsZeroBits> DeviceScalar for T {}
 
 static FORWARD: Plans<Problem> = Plans::new();
 static BACKWARD: Plans<BackwardProblem> = Plans::new();
-static DECODE: Plans<DecodeProblem> = Plans::new();
 
 /// O, and log-sum-exp for the backward pass where it is kept.
 pub(crate) fn forward<T: DeviceScalar, A: Attention>(
@@ -39,20 +39,16 @@ pub(crate) fn forward<T: DeviceScalar, A: Attention>(
     let settings = attention.settings();
     let [q, k, v] = storages;
     let gpu = Gpu::of(q.device())?;
+    let shape = problem::output_shape(layouts);
+    if let Some(pages) = Pages::of(&settings)? {
+        let o = pages::forward::<T>(&gpu, &settings, &pages, storages, layouts)?;
+        return Ok((CudaStorage::wrap_cuda_slice(o, gpu.device.clone()), shape));
+    }
     let inputs = [
         Operand::<T>::new(q, layouts.q)?,
         Operand::<T>::new(k, layouts.k)?,
         Operand::<T>::new(v, layouts.v)?,
     ];
-    let shape = problem::output_shape(layouts);
-    if let Some(pages) = Pages::of(&settings)? {
-        if q.dtype() == DType::F32 {
-            bail!("flash-attn: q is F32; with block_table on a GPU F16 and BF16 are supported");
-        }
-        let problem = pages.problem::<T>(&settings, layouts)?;
-        let o = decode(&gpu, problem, inputs, &pages)?;
-        return Ok((CudaStorage::wrap_cuda_slice(o, gpu.device.clone()), shape));
-    }
     let problem = attention_problem::<T>(&settings, layouts)?;
     let lists = Lists::of(&settings, problem.heads())?;
     let (o, lse) = run(&gpu, problem, inputs, &lists, A::KEEPS)?;
@@ -106,6 +102,7 @@ pub(crate) fn backward<T: DeviceScalar, A: Attention>(
             workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
             per_head: lists.per_head(&gpu, &mut borrows)?,
             cu_seqlens: lists.cu_seqlens(&gpu, &mut borrows)?,
+            seqused_k: None,
         },
         dout: borrows.read(dout_memory),
         dq: borrows.write(&mut dq),
@@ -165,53 +162,13 @@ fn run<T: DeviceScalar>(
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: lists.per_head(gpu, &mut borrows)?,
         cu_seqlens: lists.cu_seqlens(gpu, &mut borrows)?,
+        seqused_k: lists.seqused_k(gpu, &mut borrows)?,
     };
     // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
     // O, lse and the workspace are memory of this call alone.
     unsafe { gpu.cuda.enqueue(&plan, &addresses, gpu.stream()) }.map_err(error)?;
     drop(borrows);
     Ok((o, lse))
-}
-
-/// O of queries against pages.
-fn decode<T: DeviceScalar>(
-    gpu: &Gpu<'_>,
-    problem: DecodeProblem,
-    inputs: [Operand<'_, T>; 3],
-    pages: &Pages<'_>,
-) -> Result<CudaSlice<T>> {
-    let plan = DECODE.plan(gpu, problem)?;
-    let batch = plan.problem().dense().batch();
-    let seqlens = &pages.varlen.seqlens_k;
-    // Lengths are below 2^31, so that they are the same numbers with a sign.
-    let lengths = (seqlens.narrow(0, 1, batch)? - seqlens.narrow(0, 0, batch)?)?;
-    let table = pages.block_table.contiguous()?;
-    let (held_lengths, held_table) = (lengths.storage_and_layout(), table.storage_and_layout());
-    let mut o = gpu.memory::<T>(plan.problem().dense().tensors().o.span(), false)?;
-    let mut workspace = gpu.workspace(plan.workspace_bytes())?;
-    let mut borrows = Borrows::new(&gpu.stream);
-    let [q, k, v] = inputs.map(|input| borrows.read(input));
-    let page_table = match table.dtype() {
-        DType::U32 => borrows.read(gpu.operand::<u32>("block_table", &held_table)?),
-        _ => borrows.read(gpu.operand::<i32>("block_table", &held_table)?),
-    };
-    let addresses = DecodeAddresses {
-        q,
-        k,
-        v,
-        o: borrows.write(&mut o),
-        lse: None,
-        seqused_k: Some(borrows.read(gpu.operand::<u32>("seqlens_k", &held_lengths)?)),
-        page_table: Some(page_table),
-        workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
-        per_head: PerHead::default(),
-    };
-    // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
-    // O and the workspace are memory of this call alone. That entries of the table name pages is the caller's
-    // part, as with candle-flash-attn.
-    unsafe { gpu.cuda.enqueue(&plan, &addresses, gpu.stream()) }.map_err(error)?;
-    drop(borrows);
-    Ok(o)
 }
 
 /// A GPU as candle and the library have it.
@@ -282,11 +239,16 @@ impl<'a> Gpu<'a> {
         name: &'static str,
         (storage, layout): &'s (StorageRef<'_>, &Layout),
     ) -> Result<Operand<'s, T>> {
-        match &**storage {
+        Operand::new(self.storage(name, storage)?, layout)
+    }
+
+    /// The memory of a tensor that has to be on this GPU.
+    fn storage<'s>(&self, name: &'static str, storage: &'s Storage) -> Result<&'s CudaStorage> {
+        match storage {
             Storage::Cuda(storage)
                 if storage.device().cuda_stream().context().ordinal() == self.ordinal() =>
             {
-                Operand::new(storage, layout)
+                Ok(storage)
             }
             _ => bail!("flash-attn: {name} is not on GPU {}, where q is", self.ordinal()),
         }
@@ -342,16 +304,18 @@ impl<'a> Borrows<'a> {
     }
 }
 
-/// Slopes and offsets, contiguous on the device.
+/// Slopes, offsets and numbers of used keys, contiguous on the device.
 struct Lists {
     alibi_slopes: Option<Tensor>,
     seqlens: Option<[Tensor; 2]>,
+    seqused_k: Option<Tensor>,
 }
 
 /// [`Lists`] with their memory.
 struct HeldLists<'a> {
     alibi_slopes: Option<(StorageRef<'a>, &'a Layout)>,
     seqlens: Option<[(StorageRef<'a>, &'a Layout); 2]>,
+    seqused_k: Option<(StorageRef<'a>, &'a Layout)>,
 }
 
 impl Lists {
@@ -361,13 +325,14 @@ impl Lists {
             Some(varlen) => Some([varlen.seqlens_q.contiguous()?, varlen.seqlens_k.contiguous()?]),
             None => None,
         };
-        Ok(Self { alibi_slopes, seqlens })
+        Ok(Self { alibi_slopes, seqlens, seqused_k: None })
     }
 
     fn held(&self) -> HeldLists<'_> {
         HeldLists {
             alibi_slopes: self.alibi_slopes.as_ref().map(Tensor::storage_and_layout),
             seqlens: self.seqlens.as_ref().map(|seqlens| seqlens.each_ref().map(Tensor::storage_and_layout)),
+            seqused_k: self.seqused_k.as_ref().map(Tensor::storage_and_layout),
         }
     }
 }
@@ -385,6 +350,11 @@ impl HeldLists<'_> {
         let Some([q, k]) = &self.seqlens else { return Ok(None) };
         let q = borrows.read(gpu.operand::<u32>("seqlens_q", q)?);
         Ok(Some((q, borrows.read(gpu.operand::<u32>("seqlens_k", k)?))))
+    }
+
+    fn seqused_k<'s>(&'s self, gpu: &Gpu<'_>, borrows: &mut Borrows<'s>) -> Result<Option<u64>> {
+        let Some(used) = &self.seqused_k else { return Ok(None) };
+        Ok(Some(borrows.read(gpu.operand::<u32>("seqlens_k", used)?)))
     }
 }
 

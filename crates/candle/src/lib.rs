@@ -24,6 +24,7 @@ mod cuda;
 
 mod cpu;
 mod dense;
+mod gathered;
 mod op;
 mod paged;
 mod problem;

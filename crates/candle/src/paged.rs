@@ -1,4 +1,4 @@
-//! Packed queries against pages of K and V: the library's decode, within its limits.
+//! Packed queries against pages of K and V, and the library's decode within its limits.
 
 use candle_core::{DType, Result, Tensor, bail};
 use flash_attention::decode::{
@@ -28,51 +28,37 @@ impl<'a> Pages<'a> {
         Ok(varlen.block_table.as_ref().map(|block_table| Self { varlen, block_table }))
     }
 
-    /// The problem, which has the same number of query rows in each sequence.
+    /// Whether the library's decode takes the problem, which shapes tell: the same number of query rows in
+    /// each sequence, the causal mask or none, and scores as they are.
+    pub(crate) fn suit_decode(&self, settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<bool> {
+        let batch = self.varlen.batch()?;
+        let (q, k, v) = (packed("q", layouts.q)?, dense("k", layouts.k)?, dense("v", layouts.v)?);
+        let rows = self.varlen.max_seqlen_q;
+        let are_equal = batch.checked_mul(rows) == Some(q.seqlen);
+        let window = settings.options(&Tensors { q, k, v, o: q }).window;
+        Ok(are_equal
+            && rows <= MAX_DECODE_SEQLEN_Q
+            && matches!(window, (None, None | Some(0)))
+            && settings.softcap == 0.0
+            && settings.alibi_slopes.is_none()
+            && k.head_dim == v.head_dim)
+    }
+
+    /// The problem of decode, where that takes it.
     pub(crate) fn problem<T: Scalar>(
         &self,
         settings: &Settings<'_>,
         layouts: Layouts<'_>,
     ) -> Result<DecodeProblem> {
-        let (varlen, batch) = (self.varlen, self.varlen.batch()?);
+        let (batch, rows) = (self.varlen.batch()?, self.varlen.max_seqlen_q);
         let (q, k, v) = (packed("q", layouts.q)?, dense("k", layouts.k)?, dense("v", layouts.v)?);
         check_head_dim("q", q.head_dim)?;
-        if varlen.page_block_size != Some(k.seqlen) {
-            bail!(
-                "flash-attn: page_block_size is {:?}, but pages of k have {}",
-                varlen.page_block_size,
-                k.seqlen
-            );
-        }
-        let max_pages = self.max_pages(batch)?;
-        let rows = varlen.max_seqlen_q;
-        if batch.checked_mul(rows) != Some(q.seqlen) || rows > MAX_DECODE_SEQLEN_Q {
-            bail!(
-                "flash-attn: block_table takes the same number of query rows of each sequence, up to \
-                 {MAX_DECODE_SEQLEN_Q}; max_seqlen_q is {rows}, and {batch} sequences have {} rows",
-                q.seqlen
-            );
-        }
-        let options = settings.options(&Tensors { q, k, v, o: q });
-        let causal = match options.window {
-            (None, None) => false,
-            (None, Some(0)) => true,
-            (left, right) => bail!(
-                "flash-attn: window is ({left:?}, {right:?}); with block_table (None, None) and \
-                 (None, Some(0)) are supported"
-            ),
-        };
-        if settings.softcap != 0.0 {
-            bail!("flash-attn: softcap is {}; with block_table only none is supported", settings.softcap);
-        }
-        if settings.alibi_slopes.is_some() {
-            bail!("flash-attn: alibi_slopes is given; with block_table only None is supported");
-        }
+        let max_pages = self.max_pages(batch, k.seqlen)?;
         let of_sequence = |rows_apart: usize| rows.saturating_mul(rows_apart);
         let split = TensorLayout { batch, seqlen: rows, stride_batch: of_sequence(q.stride_seq), ..q };
         let o = TensorLayout::bshd(batch, rows, q.heads, v.head_dim);
         let options = DecodeOptions {
-            causal,
+            causal: settings.options(&Tensors { q, k, v, o: q }).window == (None, Some(0)),
             softmax_scale: Some(settings.softmax_scale),
             max_pages: Some(max_pages),
             ..DecodeOptions::default()
@@ -80,14 +66,17 @@ impl<'a> Pages<'a> {
         DecodeProblem::new(Tensors { q: split, k, v, o }, <T as Element>::DTYPE, options).map_err(error)
     }
 
-    /// Entries of a sequence in the page table.
-    fn max_pages(&self, batch: usize) -> Result<usize> {
-        let table = self.block_table;
+    /// Entries of a sequence in the block table, which is checked with the size of pages.
+    pub(crate) fn max_pages(&self, batch: usize, page_size: usize) -> Result<usize> {
+        let (table, given) = (self.block_table, self.varlen.page_block_size);
+        if given != Some(page_size) {
+            bail!("flash-attn: page_block_size is {given:?}, but pages of k have {page_size}");
+        }
         if !matches!(table.dtype(), DType::U32 | DType::I32) {
             bail!("flash-attn: block_table is {:?}; U32 or I32 is needed", table.dtype());
         }
         match *table.dims() {
-            [sequences, max_pages] if sequences == batch => Ok(max_pages),
+            [sequences, max_pages] if sequences == batch && max_pages > 0 => Ok(max_pages),
             _ => bail!("flash-attn: block_table has shape {:?}; [{batch}, pages] is needed", table.dims()),
         }
     }
@@ -104,16 +93,14 @@ pub(crate) fn on_cpu<T: Scalar>(
     let offsets = Offsets::of(pages.varlen)?;
     let rows = problem.dense().seqlen_q();
     if let Some(index) = (0..offsets.q.len()).find(|&index| offsets.q[index] as usize != index * rows) {
-        let value = offsets.q[index];
-        bail!("flash-attn: seqlens_q[{index}] is {value}; with block_table {} is needed", index * rows);
+        let (value, needed, sequences) = (offsets.q[index], index * rows, offsets.q.len() - 1);
+        bail!(
+            "flash-attn: seqlens_q[{index}] is {value}; with block_table and max_seqlen_q = {rows} of \
+             {sequences} sequences in {} rows, {needed} is needed",
+            sequences * rows
+        );
     }
-    let mut lengths = Vec::with_capacity(offsets.k.len());
-    for (index, pair) in offsets.k.windows(2).enumerate() {
-        match pair[1].checked_sub(pair[0]).and_then(|keys| i32::try_from(keys).ok()) {
-            Some(keys) => lengths.push(keys),
-            None => bail!("flash-attn: seqlens_k[{}] is {}, below {} before it", index + 1, pair[1], pair[0]),
-        }
-    }
+    let lengths = offsets.keys()?;
     let table = cpu::integers("block_table", pages.block_table)?;
     let plan = cpu::plan(&problem, &DecodeRequest::default())?;
     let mut o = vec![T::from_f64(0.0); problem.dense().tensors().o.span()];

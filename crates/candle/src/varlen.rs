@@ -136,26 +136,33 @@ pub fn flash_attn_varlen_windowed(
     op::apply(q, k, v, attention)
 }
 
-/// [`flash_attn_varlen`] against pages of keys and values: decoding, without gradients.
+/// [`flash_attn_varlen`] against pages of keys and values, with a sliding window and a softcap, without
+/// gradients.
+///
+/// Pages are read where they lie if `q` has batch · `max_seqlen_q` rows and `max_seqlen_q` is at most 16,
+/// under the causal mask or none, without softcap, and not for F32 on a GPU. Each sequence must then have
+/// `max_seqlen_q` query rows. For all else `k` and `v` are copied in this call: `max_seqlen_k` keys of every
+/// sequence, rounded up to whole pages.
 ///
 /// * `q` - queries of all sequences, `[total_q, heads, head_dim]`.
 /// * `k`, `v` - pages of keys and values, `[pages, page_block_size, kv_heads, head_dim]`.
 /// * `seqlens_q`, `seqlens_k` - first row of each sequence and end of the last, u32 `[batch + 1]`, from 0 on.
-/// * `block_table` - pages of each sequence, u32 or i32 `[batch, max_pages]`. On a GPU its values are not
-///   looked at: entries that hold a sequence's keys must name pages that there are.
+/// * `block_table` - pages of each sequence, u32 or i32 `[batch, max_pages]`. Entries that hold a sequence's
+///   keys must name pages that there are, which a GPU does not check; others may be anything.
 /// * `mm_prefix_ranges` - `None`; spans that the causal mask does not cut are not supported.
-/// * `max_seqlen_q`, `max_seqlen_k` - rows of each sequence, and keys of the longest or a bound of them.
+/// * `max_seqlen_q`, `max_seqlen_k` - rows of the longest sequence, or a bound of them.
 /// * `softmax_scale` - factor on the scores.
 /// * `window_size_left`, `window_size_right` - keys before and after a query's position that it sees; `None`
 ///   for all, `Some(0)` on the right for a causal mask.
 /// * `page_block_size` - keys of a page, as `k` and `v` have them.
-/// * `softcap` - `None` or 0.
+/// * `softcap` - bends scores s to softcap · tanh(s / softcap); `None` or 0 is off.
 ///
 /// Returns `[total_q, heads, head_dim]`, contiguous, in the type of `q`.
 ///
 /// # Errors
-/// As [`flash_attn_varlen`]; when sequences have different numbers of query rows, or more than 16; when a
-/// window other than the causal mask, or a softcap, is asked for; and when tensors are F32 on a GPU.
+/// As [`flash_attn_varlen`]; when pages of `k`, of `v` and `page_block_size` differ, or the block table has
+/// another shape or type; on a GPU, when copies of `k` or `v` have more than 2³¹ elements, or pages are copied
+/// that have 2³² or more.
 #[expect(clippy::too_many_arguments, reason = "the arguments are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,

@@ -3,9 +3,9 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_flash_attention::{
     flash_attn, flash_attn_alibi_windowed_softcap, flash_attn_varlen_alibi_windowed_softcap,
-    flash_attn_varlen_paged_windowed,
 };
 
+use crate::paged::{Paged, of_views, table_types};
 use crate::plain::{assert_close, offsets, values};
 
 fn tolerance(dtype: DType) -> f32 {
@@ -100,38 +100,27 @@ fn packed() {
     }
 }
 
-/// Three query rows of each of four sequences against pages of 32 keys.
-fn paged(device: &Device, dtype: DType) -> Result<Tensor> {
-    let table = Tensor::new(&[[6_u32, 1, 0], [0, 0, 0], [0, 5, 0], [2, 3, 7]], device)?;
-    let on = |tensor: Tensor| tensor.to_device(device);
-    let (q, k) = (on(values(1, &[12, 6, 16], dtype))?, on(values(2, &[8, 32, 2, 16], dtype))?);
-    let (seqlens_q, seqlens_k) = (on(offsets(&[3; 4]))?, on(offsets(&[40, 0, 64, 70]))?);
-    flash_attn_varlen_paged_windowed(
-        &q,
-        &k,
-        &k,
-        &seqlens_q,
-        &seqlens_k,
-        &table,
-        None,
-        3,
-        96,
-        0.3,
-        None,
-        Some(0),
-        32,
-        None,
-    )
-}
-
 #[test]
 fn pages() {
     let gpu = Device::new_cuda(0).unwrap();
-    for dtype in [DType::F16, DType::BF16] {
-        let found = paged(&gpu, dtype).unwrap().to_device(&Device::Cpu).unwrap();
-        assert_close("pages", &found, &paged(&Device::Cpu, dtype).unwrap(), tolerance(dtype));
+    for paged in Paged::all() {
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            let expected = paged.run(&Device::Cpu, dtype, DType::U32).unwrap();
+            for table in table_types(dtype) {
+                let found = paged.run(&gpu, dtype, *table).unwrap();
+                assert_close(&format!("{dtype:?} {paged:?}"), &found, &expected, tolerance(dtype));
+            }
+        }
     }
-    let refused = paged(&gpu, DType::F32).unwrap_err().to_string();
-    let message = "flash-attn: q is F32; with block_table on a GPU F16 and BF16 are supported";
-    assert_eq!(refused.lines().next(), Some(message));
+}
+
+#[test]
+fn views_of_pages() {
+    let gpu = Device::new_cuda(0).unwrap();
+    for paged in Paged::all() {
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            let [views, whole] = of_views(&paged, &gpu, dtype).unwrap();
+            assert_close(&format!("{dtype:?} {paged:?}"), &views, &whole, tolerance(dtype));
+        }
+    }
 }

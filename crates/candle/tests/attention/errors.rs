@@ -4,7 +4,7 @@ use candle_flash_attention::{
     flash_attn_varlen_paged_windowed,
 };
 
-use crate::plain::{offsets, values, variable};
+use crate::plain::{offsets, variable};
 
 /// Asserts what the first line of a message is; a backtrace may follow it.
 #[track_caller]
@@ -144,29 +144,12 @@ fn what_pages_do_not_take() {
     refused(paged(few), "block_table has shape [3, 2]; [2, pages] is needed");
     let float: fn(&mut Paged) = |paged| paged.table = zeros(&[2, 2], DType::F32);
     refused(paged(float), "block_table is F32; U32 or I32 is needed");
-    refused(
-        paged(|paged| paged.rows = 3),
-        "block_table takes the same number of query rows of each sequence, up to 16; max_seqlen_q is 3, \
-         and 2 sequences have 4 rows",
-    );
-    let many: fn(&mut Paged) = |paged| {
-        paged.q = zeros(&[34, 4, 16], DType::F32);
-        paged.rows = 17;
-    };
-    refused(
-        paged(many),
-        "block_table takes the same number of query rows of each sequence, up to 16; max_seqlen_q is 17, \
-         and 2 sequences have 34 rows",
-    );
+    let none: fn(&mut Paged) = |paged| paged.table = zeros(&[2, 0], DType::U32);
+    refused(paged(none), "block_table has shape [2, 0]; [2, pages] is needed");
     let uneven: fn(&mut Paged) = |paged| paged.seqlens_q = offsets(&[1, 2]);
-    refused(paged(uneven), "seqlens_q[1] is 1; with block_table 2 is needed");
     refused(
-        paged(|paged| paged.windows = (Some(3), Some(0))),
-        "window is (Some(3), Some(0)); with block_table (None, None) and (None, Some(0)) are supported",
-    );
-    refused(
-        paged(|paged| paged.softcap = Some(2.0)),
-        "softcap is 2; with block_table only none is supported",
+        paged(uneven),
+        "seqlens_q[1] is 1; with block_table and max_seqlen_q = 2 of 2 sequences in 4 rows, 2 is needed",
     );
     let elsewhere: fn(&mut Paged) =
         |paged| paged.table = Tensor::new(&[[0_u32, 5], [2, 3]], &Device::Cpu).unwrap();
@@ -176,9 +159,67 @@ fn what_pages_do_not_take() {
 }
 
 #[test]
-fn alibi_and_gradients_of_pages() {
+fn what_copies_of_pages_do_not_take() {
+    let copied = |change: fn(&mut Paged)| {
+        let mut paged = Paged { softcap: Some(2.0), ..Paged::new() };
+        change(&mut paged);
+        paged.run()
+    };
+    assert!(copied(|_| {}).is_ok());
+    let softcap = copied(|paged| paged.softcap = Some(-2.0));
+    refused(softcap, "softcap is -2.0; 0 (off) or 1.1754944e-38 to 1e30 is needed");
+    refused(copied(|paged| paged.page = 16), "page_block_size is Some(16), but pages of k have 8");
+    let none: fn(&mut Paged) = |paged| paged.table = zeros(&[2, 0], DType::U32);
+    refused(copied(none), "block_table has shape [2, 0]; [2, pages] is needed");
+    let no_pages: fn(&mut Paged) = |paged| paged.kv = zeros(&[0, 8, 2, 16], DType::F32);
+    refused(copied(no_pages), "k has shape [0, 8, 2, 16]; at least one page of one key is needed");
+    let elsewhere: fn(&mut Paged) =
+        |paged| paged.table = Tensor::new(&[[0_i64, 1], [2, -1]], &Device::Cpu).unwrap();
+    refused(copied(elsewhere), "block_table is I64; U32 or I32 is needed");
+    let beyond: fn(&mut Paged) =
+        |paged| paged.table = Tensor::new(&[[0_u32, 5], [2, 3]], &Device::Cpu).unwrap();
+    refused(copied(beyond), "block_table[0][1] is 5; there are 5 pages");
+    let negative: fn(&mut Paged) =
+        |paged| paged.table = Tensor::new(&[[0_u32, 1], [2, u32::MAX]], &Device::Cpu).unwrap();
+    refused(copied(negative), "block_table[1][1] is -1; there are 5 pages");
+    let down: fn(&mut Paged) = |paged| paged.seqlens_k = Tensor::new(&[0_u32, 9, 8], &Device::Cpu).unwrap();
+    refused(copied(down), "seqlens_k[2] is 8, below 9 before it");
+    let short: fn(&mut Paged) = |paged| paged.table = Tensor::new(&[[0_u32], [2]], &Device::Cpu).unwrap();
+    refused(copied(short), "seqused_k[0] is 9; a sequence has room for 8 keys");
+    let longer: fn(&mut Paged) = |paged| paged.seqlens_q = offsets(&[1, 3]);
+    refused(copied(longer), "max_seqlen_q is 2, but sequence 1 has 3 rows");
+}
+
+#[test]
+fn values_in_other_pages_than_keys() {
+    let Paged { q, kv, seqlens_q, seqlens_k, table, .. } = Paged::new();
+    let with = |v: &Tensor| {
+        flash_attn_varlen_paged_windowed(
+            &q,
+            &kv,
+            v,
+            &seqlens_q,
+            &seqlens_k,
+            &table,
+            None,
+            2,
+            16,
+            1.0,
+            Some(3),
+            Some(0),
+            8,
+            None,
+        )
+    };
+    refused(with(&zeros(&[4, 8, 2, 16], DType::F32)), "v: num_pages is 4, but k has 5");
+    refused(with(&zeros(&[5, 4, 2, 16], DType::F32)), "v: page_size is 4, but k has 8");
+    refused(with(&zeros(&[5, 8, 1, 16], DType::F32)), "v: heads is 1, but k has 2");
+}
+
+#[test]
+fn gradients_of_pages() {
     let paged = Paged::new();
-    let op = |alibi_slopes: Option<Tensor>| FlashAttnVarLen {
+    let op = |softcap: Option<f32>| FlashAttnVarLen {
         softmax_scale: 1.0,
         max_seqlen_q: 2,
         max_seqlen_k: 16,
@@ -187,15 +228,16 @@ fn alibi_and_gradients_of_pages() {
         block_table: Some(paged.table.clone()),
         mm_prefix_ranges: None,
         page_block_size: Some(8),
-        alibi_slopes,
+        alibi_slopes: None,
         window_size_left: None,
         window_size_right: None,
-        softcap: None,
+        softcap,
     };
-    let with_slopes = paged.q.apply_op3(&paged.kv, &paged.kv, op(Some(values(1, &[4], DType::F32))));
-    refused(with_slopes, "alibi_slopes is given; with block_table only None is supported");
     let q = variable(1, &[4, 4, 16], DType::F32);
-    let o = q.apply_op3(&paged.kv, &paged.kv, op(None)).unwrap();
-    let gradient = o.sum_all().unwrap().backward().unwrap_err().to_string();
-    assert!(gradient.starts_with("flash-attn: block_table is given, and pages of K and V have no gradients"));
+    let refusal = "flash-attn: block_table is given, and pages of K and V have no gradients";
+    for softcap in [None, Some(2.0)] {
+        let o = q.apply_op3(&paged.kv, &paged.kv, op(softcap)).unwrap();
+        let gradient = o.sum_all().unwrap().backward().unwrap_err().to_string();
+        assert!(gradient.starts_with(refusal), "{gradient}");
+    }
 }
