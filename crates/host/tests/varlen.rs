@@ -309,8 +309,8 @@ fn tiles_are_put_in_order_on_the_device() {
     let (sim, dtype, [q, k, v]) = (Backend::simulator(3), DType::F16, [5, 6, 7]);
     let [q, k, v] =
         [(q, layout(2)), (k, layout(1)), (v, layout(1))].map(|(seed, of)| tensor::<f16>(&of, seed));
-    for left in [None, Some(20)] {
-        let options = Options { window: (left, None), ..Options::default() };
+    for causal in [false, true] {
+        let options = Options { causal, ..Options::default() };
         let planned =
             Problem::varlen_on_device(tensors, dtype, options.clone(), 20, (50_000, 50_000)).unwrap();
         let request = Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() };

@@ -5,9 +5,7 @@ use std::cmp::Reverse;
 use fa_kernels::entries::Tile;
 use fa_kernels::params::ScheduleParams;
 
-use super::{
-    Schedule, Shares, TileOrder, masks_right_alone, quicker, quickest, snake_order, with_single_tiles,
-};
+use super::{Schedule, Shares, TileOrder, quicker, quickest, snake_order, with_single_tiles};
 use crate::Problem;
 use crate::plan::cost::h200::{BOUNDED_SINGLE_ROUNDS, LAUNCH_CYCLES, MAX_SINGLE_ROUNDS, OTHER_LENGTHS};
 use crate::plan::cost::{cached_heads, costs, tiles};
@@ -96,12 +94,11 @@ fn of_bounds(
     Schedule { tiles: most as u32, blocks: blocks as u32, order: order(tail), cycles }
 }
 
-/// `in_turn`, or where that would be done later, the schedule of the same tiles from an order that a launch
-/// before finds, with the longest first. Each block takes a tile ahead: where a mask makes those of a sequence
-/// unequal, an H200 gained nothing.
+/// `in_turn`, or where that may be done later, the schedule of the same tiles from an order that a launch
+/// before finds, with the longest first.
 fn quicker_found(problem: &Problem, sequences: &[Vec<u64>], in_turn: Schedule) -> Schedule {
     let are_many = sequences.len() > ScheduleParams::MAX_SEQUENCES as usize;
-    if are_many || in_turn.tiles <= in_turn.blocks || masks_right_alone(problem) {
+    if are_many || in_turn.tiles <= in_turn.blocks {
         return in_turn;
     }
     let order = TileOrder { tail_tiles: 0, is_found_before: true, ..in_turn.order };
