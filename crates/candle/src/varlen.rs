@@ -161,8 +161,8 @@ pub fn flash_attn_varlen_windowed(
 ///
 /// # Errors
 /// As [`flash_attn_varlen`]; when pages of `k`, of `v` and `page_block_size` differ, or the block table has
-/// another shape or type; on a GPU, when copies of `k` or `v` have more than 2³¹ elements, or pages are copied
-/// that have 2³² or more.
+/// another shape or type; on a GPU, when copies of `k` or `v` have more than 2³¹ elements, or pages that are
+/// copied have 2³² or more.
 #[expect(clippy::too_many_arguments, reason = "the arguments are candle-flash-attn's")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,

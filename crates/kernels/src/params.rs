@@ -124,8 +124,8 @@ pub struct AttentionParams {
     /// First key row of each sequence and of what follows the last, u32 [B + 1]; 0 where all are equally
     /// long.
     pub cu_seqlens_k: u64,
-    /// Keys of each sequence that count, its first ones, int32 `[B]`; 0 where all do. More than it has count as
-    /// all, fewer than none as none. K and V behind them may hold anything.
+    /// Keys of each sequence that count, its first ones, int32 `[B]`; 0 where all do. More than it has count
+    /// as all, fewer than none as none. K and V behind them may hold anything.
     pub seqused_k: u64,
     /// Query rows of the longest sequence, at least 1.
     pub seqlen_q: u32,
