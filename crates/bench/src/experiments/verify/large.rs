@@ -1,7 +1,9 @@
 //! What only a GPU has the time and the memory for, one problem of each: last tiles that the hardware deals
-//! out, a page for each key of a long cache, and tensors of more than 2^31 elements.
+//! out, tiles in an order that the device finds, a page for each key of a long cache, and tensors of more
+//! than 2^31 elements.
 
 use anyhow::Result;
+use fa_kernels::entries::Algorithm;
 use flash_attention::decode::DecodeRequest;
 use flash_attention::{
     Backend, BackendKind, DType, Device, Element, Error, Kernel, Options, Plan, Problem, Request,
@@ -27,8 +29,38 @@ struct Large {
     name: &'static str,
     problem: Problem,
     request: Request,
-    /// Whether the plan must deal its last tiles out as blocks, where it has persistent ones.
-    tail_tiles: bool,
+    purpose: Purpose,
+}
+
+/// What a plan must do, where its blocks are persistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Deal its last tiles out as blocks.
+    TailTiles,
+    /// Put tiles into an order on the device, which alone has the lengths.
+    TileSchedule,
+    /// Nothing else: tensors have 2^31 elements or more.
+    Elements,
+}
+
+/// The entries that run with these problems alone.
+#[cfg(test)]
+pub(super) const ENTRIES: [&str; 1] = ["tile_schedule"];
+
+impl Large {
+    /// Its plan, by `plan` of a problem.
+    fn planned(
+        &self,
+        plan: impl FnOnce(&Problem) -> flash_attention::Result<Plan>,
+    ) -> flash_attention::Result<Plan> {
+        let problem = &self.problem;
+        match (self.purpose, problem.cu_seqlens()) {
+            (Purpose::TileSchedule, Some((q, k))) => {
+                plan(&problem.on_device((problem.seqlen_q(), problem.seqlen_k()))?)?.with_cu_seqlens(q, k)
+            }
+            _ => plan(problem),
+        }
+    }
 }
 
 /// Keys of the paged cache, and so its pages.
@@ -65,25 +97,31 @@ fn problems() -> flash_attention::Result<Vec<Large>> {
             name: "large_tail_tiles_causal",
             problem: Problem::new(dense(TensorLayout::bshd(2, 8192, 16, 128)), f16, causal())?,
             request: Request::default(),
-            tail_tiles: true,
+            purpose: Purpose::TailTiles,
         },
         Large {
             name: "large_tail_tiles_packed",
             problem: Problem::varlen(packed, f16, causal(), &offsets, &offsets)?,
             request: Request::default(),
-            tail_tiles: true,
+            purpose: Purpose::TailTiles,
+        },
+        Large {
+            name: "large_tile_schedule",
+            problem: Problem::varlen(packed, f16, causal(), &offsets, &offsets)?,
+            request: Request::default(),
+            purpose: Purpose::TileSchedule,
         },
         Large {
             name: "large_elements_f16",
             problem: Problem::new(dense(beyond), f16, Options::default())?,
             request: Request::default(),
-            tail_tiles: false,
+            purpose: Purpose::Elements,
         },
         Large {
             name: "large_elements_bf16_forward_sm80",
             problem: Problem::new(of_few_heads, DType::Bf16, causal())?,
             request: sm80,
-            tail_tiles: false,
+            purpose: Purpose::Elements,
         },
     ])
 }
@@ -93,6 +131,11 @@ fn deals_out(plan: &Plan, device: &Device) -> bool {
     plan.launches()
         .iter()
         .any(|launch| launch.entry.algorithm.is_persistent() && launch.grid > device.multiprocessors)
+}
+
+/// Whether a plan's first launch puts tiles into an order.
+fn finds_order(plan: &Plan) -> bool {
+    plan.launches().first().is_some_and(|launch| launch.entry.algorithm == Algorithm::TileSchedule)
 }
 
 /// Whether the arguments ask for these.
@@ -203,11 +246,14 @@ impl<T: Element> Subject for OnLarge<'_, T> {
     }
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let Large { problem, request, tail_tiles, .. } = self.large;
-        let plan = backend.plan(problem, request)?;
+        let Large { problem, request, purpose, .. } = self.large;
+        let plan = self.large.planned(|problem| backend.plan(problem, request))?;
         let persistent = plan.launches().iter().any(|launch| launch.entry.algorithm.is_persistent());
-        if *tail_tiles && persistent && !deals_out(&plan, backend.device()) {
+        if *purpose == Purpose::TailTiles && persistent && !deals_out(&plan, backend.device()) {
             return Ok(Err("the planner deals no last tiles out".to_owned()));
+        }
+        if *purpose == Purpose::TileSchedule && persistent && !finds_order(&plan) {
+            return Ok(Err("the planner puts no tiles into an order".to_owned()));
         }
         let prepared = backend.prepare(&plan, self.inputs.tensors())?;
         let scores = plan.score_dtype();
@@ -294,9 +340,16 @@ mod tests {
     fn the_plans_are_what_the_problems_are_there_for() {
         let device = hopper();
         for large in problems().unwrap() {
-            let plan = Plan::new(&large.problem, &device, &large.request).unwrap();
-            assert_eq!(deals_out(&plan, &device), large.tail_tiles, "{}: {:?}", large.name, plan.reasons());
-            if large.tail_tiles {
+            let plan = large.planned(|problem| Plan::new(problem, &device, &large.request)).unwrap();
+            let (name, purpose) = (large.name, large.purpose);
+            assert_eq!(
+                deals_out(&plan, &device),
+                purpose == Purpose::TailTiles,
+                "{name}: {:?}",
+                plan.reasons()
+            );
+            assert_eq!(finds_order(&plan), purpose == Purpose::TileSchedule, "{name}: {:?}", plan.reasons());
+            if purpose != Purpose::Elements {
                 assert_eq!(plan.kernel(), Kernel::ForwardSm90, "{}", large.name);
             } else {
                 let tensors = large.problem.tensors();

@@ -156,7 +156,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeCombine => None,
-        // It runs with the packed batches whose lengths are on the device.
+        // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta
         | Algorithm::BackwardSinks
@@ -258,7 +258,7 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{backward, decode};
+    use super::super::{backward, decode, large};
     use super::*;
 
     #[test]
@@ -267,6 +267,7 @@ mod tests {
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
         named.extend(decode::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
         named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
+        named.extend(large::ENTRIES.map(str::to_owned));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
         named.sort();
         built.sort();
