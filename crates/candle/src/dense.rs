@@ -48,14 +48,7 @@ impl Attention for FlashAttn {
 /// is not 1 to 256, a number is out of range, or the device fails. The message names argument, value and
 /// limit.
 pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
-    let attention = FlashAttn {
-        softmax_scale,
-        alibi_slopes: None,
-        window_size_left: None,
-        window_size_right: causal.then_some(0),
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+    flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
 /// [`flash_attn`] with a sliding window.
@@ -78,9 +71,7 @@ pub fn flash_attn_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let attention =
-        FlashAttn { softmax_scale, alibi_slopes: None, window_size_left, window_size_right, softcap: None };
-    op::apply(q, k, v, attention)
+    flash_attn_alibi_windowed_softcap(q, k, v, None, softmax_scale, window_size_left, window_size_right, 0.0)
 }
 
 /// [`flash_attn`] with ALiBi.
@@ -103,14 +94,7 @@ pub fn flash_attn_alibi(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let attention = FlashAttn {
-        softmax_scale,
-        alibi_slopes: Some(alibi_slopes.clone()),
-        window_size_left: None,
-        window_size_right: causal.then_some(0),
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+    flash_attn_alibi_windowed(q, k, v, alibi_slopes, softmax_scale, None, causal.then_some(0))
 }
 
 /// [`flash_attn`] with ALiBi and a sliding window.
@@ -135,14 +119,8 @@ pub fn flash_attn_alibi_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let attention = FlashAttn {
-        softmax_scale,
-        alibi_slopes: Some(alibi_slopes.clone()),
-        window_size_left,
-        window_size_right,
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+    let (slopes, left, right) = (Some(alibi_slopes), window_size_left, window_size_right);
+    flash_attn_alibi_windowed_softcap(q, k, v, slopes, softmax_scale, left, right, 0.0)
 }
 
 /// [`flash_attn`] with ALiBi, a sliding window and a softcap.

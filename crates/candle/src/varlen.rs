@@ -75,21 +75,18 @@ pub fn flash_attn_varlen(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let attention = FlashAttnVarLen {
-        softmax_scale,
+    flash_attn_varlen_windowed(
+        q,
+        k,
+        v,
+        seqlens_q,
+        seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        seqlens_q: seqlens_q.clone(),
-        seqlens_k: seqlens_k.clone(),
-        block_table: None,
-        mm_prefix_ranges: None,
-        page_block_size: None,
-        alibi_slopes: None,
-        window_size_left: None,
-        window_size_right: causal.then_some(0),
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+        softmax_scale,
+        None,
+        causal.then_some(0),
+    )
 }
 
 /// [`flash_attn_varlen`] with a sliding window.
@@ -119,21 +116,20 @@ pub fn flash_attn_varlen_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let attention = FlashAttnVarLen {
-        softmax_scale,
+    flash_attn_varlen_alibi_windowed_softcap(
+        q,
+        k,
+        v,
+        None,
+        seqlens_q,
+        seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        seqlens_q: seqlens_q.clone(),
-        seqlens_k: seqlens_k.clone(),
-        block_table: None,
-        mm_prefix_ranges: None,
-        page_block_size: None,
-        alibi_slopes: None,
+        softmax_scale,
         window_size_left,
         window_size_right,
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+        0.0,
+    )
 }
 
 /// [`flash_attn_varlen`] against pages of keys and values, with a sliding window and a softcap, without
@@ -224,21 +220,19 @@ pub fn flash_attn_varlen_alibi(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let attention = FlashAttnVarLen {
-        softmax_scale,
+    flash_attn_varlen_alibi_windowed(
+        q,
+        k,
+        v,
+        alibi_slopes,
+        seqlens_q,
+        seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        seqlens_q: seqlens_q.clone(),
-        seqlens_k: seqlens_k.clone(),
-        block_table: None,
-        mm_prefix_ranges: None,
-        page_block_size: None,
-        alibi_slopes: Some(alibi_slopes.clone()),
-        window_size_left: None,
-        window_size_right: causal.then_some(0),
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+        softmax_scale,
+        None,
+        causal.then_some(0),
+    )
 }
 
 /// [`flash_attn_varlen`] with ALiBi and a sliding window.
@@ -270,21 +264,20 @@ pub fn flash_attn_varlen_alibi_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let attention = FlashAttnVarLen {
-        softmax_scale,
+    flash_attn_varlen_alibi_windowed_softcap(
+        q,
+        k,
+        v,
+        Some(alibi_slopes),
+        seqlens_q,
+        seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-        seqlens_q: seqlens_q.clone(),
-        seqlens_k: seqlens_k.clone(),
-        block_table: None,
-        mm_prefix_ranges: None,
-        page_block_size: None,
-        alibi_slopes: Some(alibi_slopes.clone()),
+        softmax_scale,
         window_size_left,
         window_size_right,
-        softcap: None,
-    };
-    op::apply(q, k, v, attention)
+        0.0,
+    )
 }
 
 /// [`flash_attn_varlen`] with ALiBi, a sliding window and a softcap.

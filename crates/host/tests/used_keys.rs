@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Order, options, tensor};
+use common::{Order, kernels, offsets, options, tensor};
 use flash_attention::accuracy::Expected;
 use flash_attention::forward::{Dropout, Outputs};
 use flash_attention::{
@@ -46,11 +46,7 @@ impl Batch {
     }
 
     fn offsets(&self, side: usize) -> Vec<u32> {
-        let ends = self.lengths.iter().scan(0, |end, of| {
-            *end += of[side] as u32;
-            Some(*end)
-        });
-        std::iter::once(0).chain(ends).collect()
+        offsets(self.lengths.iter().map(|of| of[side]))
     }
 
     fn used(&self) -> Vec<i32> {
@@ -60,19 +56,6 @@ impl Batch {
     fn problem(&self, dtype: DType) -> Problem {
         self.whole(dtype).with_seqused_k(&self.used()).unwrap()
     }
-}
-
-/// Every kernel, on the backend where it runs here.
-fn kernels(dtype: DType, schedule: u64) -> Vec<(Backend, Kernel)> {
-    let sim = |kernel| (Backend::simulator(schedule), kernel);
-    let cpu = |kernel| (Backend::open(Some(BackendKind::Cpu)).unwrap(), kernel);
-    let mut all =
-        vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
-    if dtype != DType::F32 {
-        all.push(sim(Kernel::ForwardSm80));
-        all.push(sim(Kernel::ForwardSm90));
-    }
-    all
 }
 
 /// Q, K and V, of which no used element is NaN, and all others are.

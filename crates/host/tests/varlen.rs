@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Order, for_each_element, options, tensor};
+use common::{Order, for_each_element, kernels, offsets, options, tensor};
 use flash_attention::accuracy::Expected;
 use flash_attention::forward::Outputs;
 use flash_attention::sim::Sim;
@@ -29,14 +29,8 @@ struct Packed {
 
 impl Packed {
     fn problem(&self, dtype: DType) -> Problem {
-        let offsets = |length: fn(&(usize, usize)) -> usize| -> Vec<u32> {
-            let ends = self.lengths.iter().scan(0, |end, pair| {
-                *end += length(pair) as u32;
-                Some(*end)
-            });
-            std::iter::once(0).chain(ends).collect()
-        };
-        let (q, k) = (offsets(|pair| pair.0), offsets(|pair| pair.1));
+        let side = |of: fn(&(usize, usize)) -> usize| offsets(self.lengths.iter().map(of));
+        let (q, k) = (side(|pair| pair.0), side(|pair| pair.1));
         let [kv_heads, group, d] = self.shape;
         let rows = |offsets: &[u32]| offsets[self.lengths.len()] as usize + self.unused;
         let layout = |order: usize, offsets, heads| self.orders[order].layout(1, rows(offsets), heads, d);
@@ -45,19 +39,6 @@ impl Packed {
             Tensors { q: layout(0, &q, kv_heads * group), k: kv, v: kv, o: layout(2, &q, kv_heads * group) };
         Problem::varlen(tensors, dtype, self.options.clone(), &q, &k).unwrap()
     }
-}
-
-/// Every kernel, on the backend where it runs here.
-fn kernels(dtype: DType) -> Vec<(Backend, Kernel)> {
-    let sim = |kernel| (Backend::simulator(3), kernel);
-    let cpu = |kernel| (Backend::open(Some(BackendKind::Cpu)).unwrap(), kernel);
-    let mut all =
-        vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
-    if dtype != DType::F32 {
-        all.push(sim(Kernel::ForwardSm80));
-        all.push(sim(Kernel::ForwardSm90));
-    }
-    all
 }
 
 /// The same batch, whose offsets the device alone has, with so many more rows in the longest sequence.
@@ -113,7 +94,7 @@ fn matches_the_reference<T: Element>(packed: &Packed, more: Option<usize>) -> Re
     let [q, k, v] = &inputs;
     let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
     let planned = more.map(|more| on_device(&problem, &packed.options, more));
-    for subject in kernels(T::DTYPE) {
+    for subject in kernels(T::DTYPE, 3) {
         let (o, lse, scores) = match &planned {
             Some(planned) => run_on_device(&subject, (&problem, planned), &inputs),
             None => run(&subject, &problem, &inputs),
@@ -213,7 +194,7 @@ fn neighbours_do_not_leak_even_if_they_are_nan() {
                     }
                 });
             }
-            for subject in kernels(DType::F16) {
+            for subject in kernels(DType::F16, 3) {
                 let (expected, expected_lse, _) = run(&subject, &problem, &clean);
                 let (out, lse, _) = run(&subject, &problem, &inputs);
                 for (row, head) in (0..queries.len()).flat_map(|row| [(row, 0), (row, 1)]) {
@@ -244,7 +225,7 @@ fn a_packed_batch_of_equal_lengths_is_a_plain_one() {
     let plain = Problem::new(tensors, DType::F32, packed.options.clone()).unwrap();
     assert_eq!((varlen.flops(), varlen.batch()), (plain.flops(), b));
     let inputs = inputs::<f32>(&plain);
-    for subject in kernels(DType::F32) {
+    for subject in kernels(DType::F32, 3) {
         let (o, lse, _) = run(&subject, &varlen, &inputs);
         let (expected, expected_lse, _) = run(&subject, &plain, &inputs);
         assert_eq!(o, expected, "{}", subject.1);
@@ -274,7 +255,7 @@ fn lengths_on_the_device_may_change_under_a_plan() {
     let planned = on_device(&first, &batches[0].options, 100);
     let inputs = inputs::<f16>(&first);
     let [q, k, v] = &inputs;
-    for subject in kernels(DType::F16) {
+    for subject in kernels(DType::F16, 3) {
         let request = Request { kernel: Some(subject.1), ..Request::default() };
         let plan = subject.0.plan(&planned, &request).unwrap();
         for batch in &batches {
@@ -295,17 +276,10 @@ fn tiles_are_put_in_order_on_the_device() {
     let tensors = Tensors { q: layout(2), k: layout(1), v: layout(1), o: layout(2) };
     // Queries and keys in no order; none at all; one sequence that has nearly all.
     let batches = [
-        (0..20).map(|index| (index * 37 % 90, index * 53 % 200)).collect::<Vec<(u32, u32)>>(),
+        (0..20).map(|index| (index * 37 % 90, index * 53 % 200)).collect::<Vec<(usize, usize)>>(),
         vec![(0, 0); 20],
         (0..20).map(|index| if index == 7 { (700, 900) } else { (index % 2, 30) }).collect(),
     ];
-    let offsets = |lengths: &[(u32, u32)], of: fn(&(u32, u32)) -> u32| -> Vec<u32> {
-        let ends = lengths.iter().scan(0, |end, pair| {
-            *end += of(pair);
-            Some(*end)
-        });
-        std::iter::once(0).chain(ends).collect()
-    };
     let (sim, dtype, [q, k, v]) = (Backend::simulator(3), DType::F16, [5, 6, 7]);
     let [q, k, v] =
         [(q, layout(2)), (k, layout(1)), (v, layout(1))].map(|(seed, of)| tensor::<f16>(&of, seed));
@@ -318,7 +292,8 @@ fn tiles_are_put_in_order_on_the_device() {
         assert_eq!(plan.launches()[0].entry.name, "tile_schedule");
         assert!(plan.launches()[1].grid == 132 && plan.workspace_bytes() > 0, "{:?}", plan.reasons());
         for lengths in &batches {
-            let (of_q, of_k) = (offsets(lengths, |pair| pair.0), offsets(lengths, |pair| pair.1));
+            let of_q = offsets(lengths.iter().map(|pair| pair.0));
+            let of_k = offsets(lengths.iter().map(|pair| pair.1));
             let problem = Problem::varlen(tensors, dtype, options.clone(), &of_q, &of_k).unwrap();
             let mut o = vec![f16::NAN; tensors.o.span()];
             let mut lse = vec![f32::NAN; problem.lse_len()];

@@ -1,7 +1,9 @@
 //! Random attention problems and their tensors, for the property tests of every backend.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
-use flash_attention::{DType, Element, Options, Problem, TensorLayout, Tensors};
+use flash_attention::{
+    Backend, BackendKind, DType, Element, Kernel, Options, Problem, TensorLayout, Tensors,
+};
 use proptest::prelude::*;
 
 /// How a tensor lies in memory.
@@ -156,4 +158,26 @@ pub fn untouched_outside<T: Element>(layout: &TensorLayout, values: &[T], value:
     let mut outside = vec![true; values.len()];
     for_each_element(layout, |at| outside[at] = false);
     values.iter().zip(&outside).all(|(x, outside)| !outside || x.to_f32() == value)
+}
+
+/// Every kernel of the forward pass, on the backend where it runs here.
+pub fn kernels(dtype: DType, schedule: u64) -> Vec<(Backend, Kernel)> {
+    let sim = |kernel| (Backend::simulator(schedule), kernel);
+    let cpu = |kernel| (Backend::open(Some(BackendKind::Cpu)).unwrap(), kernel);
+    let mut all =
+        vec![sim(Kernel::ForwardSimt), sim(Kernel::Standard), cpu(Kernel::ForwardCpu), cpu(Kernel::Standard)];
+    if dtype != DType::F32 {
+        all.push(sim(Kernel::ForwardSm80));
+        all.push(sim(Kernel::ForwardSm90));
+    }
+    all
+}
+
+/// First row of each sequence of a packed batch, and the end of the last.
+pub fn offsets(lengths: impl IntoIterator<Item = usize>) -> Vec<u32> {
+    let ends = lengths.into_iter().scan(0, |end, length| {
+        *end += length as u32;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }
