@@ -219,11 +219,12 @@ def flash_attn_with_kvcache(
         block_table: integers [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
         causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
         rotary_interleaved: rotates elements 2i and 2i + 1 of D (GPT-J), else i and i + R / 2 (GPT-NeoX).
-        num_splits: parts that keys are split into on a GPU; 0 lets the library choose.
+        num_splits: parts that keys are split into on a GPU, which do not depend on what else is in a batch; 0
+            lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
 
-    With a window, a softcap, alibi_slopes, Sq above 16 or another head_dim of V it is the forward pass, for
-    which pages are copied behind one another first. cache_leftpad raises NotImplementedError.
+    With Sq above 16, and of float32 on a GPU, it is the forward pass, for which pages are copied behind one another first.
+    cache_leftpad raises NotImplementedError.
     """
     if cache_leftpad is not None:
         raise NotImplementedError("cache_leftpad: flash_attn_with_kvcache does not take it")

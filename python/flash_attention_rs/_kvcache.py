@@ -54,11 +54,6 @@ class Options(NamedTuple):
     needs_lse: bool
 
     @property
-    def is_plain(self) -> bool:
-        """Whether scores are as they are, and masked by causality alone."""
-        return max(self.window) < 0 and self.softcap == 0.0 and self.alibi_slopes is None
-
-    @property
     def in_order(self) -> bool:
         """Whether queries see different keys: they are tokens one after the other."""
         return self.causal or max(self.window) >= 0
@@ -95,15 +90,18 @@ def attention(
             new = _rotated(half, new[0], rotary, _positions(half, start, length)), new[1]
         append, used = partial(_append, half, cache, new, start), used + length
     scale = q.shape[-1] ** -0.5 if options.softmax_scale is None else options.softmax_scale
-    if _is_decode(q, cache, options):
+    if q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and half.decodes(q):
         return half.decode(
             q,
             cache.k,
             cache.v,
             seqused=half.filled(used, q.shape[0], q) if isinstance(used, int) else used,
             page_table=cache.table,
+            alibi_slopes=options.alibi_slopes,
             softmax_scale=scale,
             causal=options.causal,
+            window=options.window,
+            softcap=options.softcap,
             num_splits=options.num_splits,
             needs_lse=options.needs_lse,
             before=append,
@@ -123,12 +121,6 @@ def attention(
         casts=False,
         before=before,
     )
-
-
-def _is_decode(q: Any, cache: Cache, options: Options) -> bool:
-    """Whether the decode kernels have the call, or else the forward pass."""
-    is_short = q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q
-    return options.is_plain and is_short and cache.k.shape[-1] == cache.v.shape[-1]
 
 
 def _in_rows(half: Any, cache: Cache, used: Any, append: Optional[Callable[[], None]]) -> tuple[Any, ...]:

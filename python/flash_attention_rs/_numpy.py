@@ -98,6 +98,19 @@ def _per_head(name: str, values: Any, batch: int, heads: int) -> Array | None:
     return values
 
 
+def _values(array: Array | None) -> tuple[float, ...] | None:
+    return None if array is None else tuple(array.ravel().tolist())
+
+
+def _settings(
+    q: Array, softmax_scale: float | None, causal: bool, window: tuple[int, int], softcap: float
+) -> Settings:
+    """What is computed, beside the shapes and lists."""
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+    sides = (_checks.no_limit(window[0]), _checks.no_limit(window[1]))
+    return Settings(bool(causal), scale, sides, float(softcap))
+
+
 class Call:
     """A checked call: arrays, their plan's key, and lengths."""
 
@@ -138,13 +151,9 @@ class Call:
             _per_head(name, values, batch, q.shape[-2])
             for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks))
         )
-        self.settings = Settings(
-            bool(causal),
-            q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale),
-            (_checks.no_limit(window[0]), _checks.no_limit(window[1])),
-            float(softcap),
-            alibi_slopes=None if alibi_slopes is None else tuple(alibi_slopes.ravel().tolist()),
-            sinks=None if self.sinks is None else tuple(self.sinks.ravel().tolist()),
+        self.settings = _settings(q, softmax_scale, causal, window, softcap)._replace(
+            alibi_slopes=_values(alibi_slopes),
+            sinks=_values(self.sinks),
             dropout=dropout,
             varlen=varlen,
             has_seqused_k=seqused_k is not None,
@@ -235,6 +244,12 @@ def attention(
     ).forward(before)
 
 
+def decodes(q: Array) -> bool:
+    """Whether decode takes the type of q."""
+    del q
+    return True
+
+
 def decode(
     q: Any,
     k: Any,
@@ -242,8 +257,11 @@ def decode(
     *,
     seqused: Array | None,
     page_table: Array | None,
+    alibi_slopes: Any,
     softmax_scale: float,
     causal: bool,
+    window: tuple[int, int],
+    softcap: float,
     num_splits: int,
     needs_lse: bool,
     before: Callable[[], None] | None,
@@ -260,11 +278,12 @@ def decode(
     ):
         if values is not None:
             _checks.int32_list(name, values, shape, np.int32, values.flags.c_contiguous)
+    settings = _settings(q, softmax_scale, causal, window, softcap)
+    settings = settings._replace(alibi_slopes=_values(_per_head("alibi_slopes", alibi_slopes, batch, heads)))
     pages = None if page_table is None else page_table.shape[1]
     plan = None
     if o.size and k.size:
-        views = tuple(map(_view, (q, k, v, o)))
-        plan = _plans.decode(None, dtype, views, causal, softmax_scale, pages, None)
+        plan = _plans.decode(None, dtype, tuple(map(_view, (q, k, v, o))), settings, pages, None)
     if before is not None:
         before()
     if plan is None:

@@ -203,17 +203,18 @@ def _plan_decode(
     v: Tensor,
     seqused: Optional[Tensor],
     page_table: Optional[Tensor],
-    settings: tuple[bool, float, Optional[int], int],
+    settings: Settings,
+    pages: Optional[int],
+    num_splits: int,
 ) -> Plan:
     dtype = _checks.qkv(q, k, v, 4, _launch.name_of)
     _launch.check_place(q, k, v, seqused, page_table)
     plan = Plan(q, v.shape[-1])
     if 0 in plan.o[0] or k.numel() == 0:
         return plan
-    causal, scale, pages, num_splits = settings
     views = (view(q), view(k), view(v), _plans.batched(*plan.o))
     splits = num_splits if num_splits > 0 and place(q) is not None else None
-    plan.take(_plans.decode(place(q), dtype, views, causal, scale, pages, splits), (q, k, v))
+    plan.take(_plans.decode(place(q), dtype, views, settings, pages, splits), (q, k, v))
     return plan
 
 
@@ -223,14 +224,21 @@ def decode(
     v: Tensor,
     seqused: Optional[Tensor],
     page_table: Optional[Tensor],
+    alibi: Optional[Tensor],
     scale: float,
     causal: bool,
+    left: int,
+    right: int,
+    softcap: float,
     num_splits: int,
     needs_lse: bool = True,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
+    lists: Any = None
+    if alibi is not None:
+        lists, _ = _launch.lists(q, alibi, None, None, None, None, None, (0, 0), 0.0)
     if seqused is not None:
         _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
     if page_table is not None:
@@ -241,13 +249,14 @@ def decode(
     key = (
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
-        *(scale, causal, num_splits, pages),
+        *(scale, causal, left, right, softcap, lists, num_splits, pages),
         None if seqused is None else index_of(seqused),
         None if page_table is None else index_of(page_table),
     )
     plan = _decodes.get(key)
     if plan is None:
-        plan = _plan_decode(q, k, v, seqused, page_table, (causal, scale, pages, num_splits))
+        settings = _settings(q, scale, causal, left, right, softcap, lists)
+        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits)
         _decodes.keep(key, plan)
     if before is not None:
         before()
@@ -257,9 +266,9 @@ def decode(
     if plan.copies:
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
     at = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), 0 if lse is None else lse.data_ptr())
-    lists = (address(seqused), address(page_table))
+    behind = (address(seqused), address(page_table))
     if index < 0:
-        plan.native.run((*at, *lists))
+        plan.native.run((*at, *behind))
     else:
-        enqueue(plan, q, index, at, lists)
+        enqueue(plan, q, index, at, (*behind, address(alibi)))
     return o, lse

@@ -84,13 +84,12 @@ def decode(
     device: int | None,
     dtype: str,
     views: tuple[View, ...],
-    causal: bool,
-    softmax_scale: float,
+    settings: Settings,
     max_pages: int | None,
     num_splits: int | None,
 ) -> _native.Decode:
     """The plan for few queries against a cache."""
-    return _native.Decode(device, dtype, views, causal, softmax_scale, max_pages, num_splits)
+    return _native.Decode(device, dtype, views, settings, max_pages, num_splits)
 
 
 def batched(shape: tuple[int, ...], strides: tuple[int, ...], by_heads: bool = False) -> View:

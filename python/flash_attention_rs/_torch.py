@@ -101,6 +101,11 @@ def attention(
     # fmt: on
 
 
+def decodes(q: Tensor) -> bool:
+    """Whether decode takes the type of q: on a GPU those of 16 bits."""
+    return not (q.is_cuda and q.dtype == torch.float32)
+
+
 def decode(
     q: Tensor,
     k: Tensor,
@@ -108,17 +113,23 @@ def decode(
     *,
     seqused: Optional[Tensor],
     page_table: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
     softmax_scale: float,
     causal: bool,
+    window: tuple[int, int],
+    softcap: float,
     num_splits: int,
     needs_lse: bool,
     before: Optional[Callable[[], None]],
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    arguments = (q, k, v, seqused, page_table, float(softmax_scale), bool(causal), num_splits)
+    if alibi_slopes is not None:
+        tensor(alibi_slopes, "alibi_slopes")
+    numbers = (float(softmax_scale), bool(causal), *map(int, window), float(softcap), num_splits)
+    arguments = (q, k, v, seqused, page_table, alibi_slopes, *numbers)
     if is_eager(q, k, v):
         return _passes.decode(*arguments, needs_lse, before)
-    refuse_tangents(q, k, v)
+    refuse_tangents(q, k, v, alibi_slopes)
     if before is not None:
         before()
     return torch.ops.flash_attention_rs.decode(*arguments)

@@ -4,7 +4,7 @@ use flash_attention::cuda::Stream;
 use flash_attention::decode::{
     DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
 };
-use flash_attention::forward::Outputs;
+use flash_attention::forward::{Outputs, PerHead};
 use flash_attention::{DType, Element};
 use half::{bf16, f16};
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::error::raised;
 use crate::memory::{read, write};
 use crate::place::Place;
-use crate::settings::{View, dtype, optional, tensors};
+use crate::settings::{Settings, View, dtype, optional, tensors};
 use crate::threads;
 
 /// A planned decode step.
@@ -25,21 +25,19 @@ pub(crate) struct Decode {
 #[pymethods]
 impl Decode {
     #[new]
-    #[pyo3(signature = (device, dtype_name, views, causal, softmax_scale=None, max_pages=None, num_splits=None))]
-    #[expect(clippy::too_many_arguments, reason = "one call of Python's half")]
+    #[pyo3(signature = (device, dtype_name, views, settings, max_pages=None, num_splits=None))]
     fn new(
         py: Python<'_>,
         device: Option<usize>,
         dtype_name: &str,
         views: [View; 4],
-        causal: bool,
-        softmax_scale: Option<f32>,
+        settings: Settings,
         max_pages: Option<usize>,
         num_splits: Option<usize>,
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         py.detach(|| {
-            let options = DecodeOptions { causal, softmax_scale, max_pages, ..DecodeOptions::default() };
+            let options = DecodeOptions { attention: settings.options(), max_pages };
             let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
             let place = Place::open(device)?;
             let request = DecodeRequest { num_splits, ..DecodeRequest::default() };
@@ -52,10 +50,10 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 8], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 9], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
-        let [q, k, v, o, lse, workspace, seqused_k, page_table] = at;
+        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes] = at;
         let addresses = DecodeAddresses {
             q,
             k,
@@ -65,7 +63,7 @@ impl Decode {
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
             workspace,
-            ..DecodeAddresses::default()
+            per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: None },
         };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`; the page table is the caller's, who has promised that it

@@ -58,10 +58,10 @@ impl Settings {
         self.sinks.as_ref().map(Vec::len).or(self.sinks_len).unwrap_or(0)
     }
 
-    /// The validated problem.
-    pub(crate) fn problem(self, dtype: DType, tensors: Tensors) -> PyResult<Problem> {
+    /// What is asked of each row.
+    pub(crate) fn options(self) -> Options {
         let dropout = self.dropout.map(|(probability, seed, offset)| Dropout { probability, seed, offset });
-        let options = Options {
+        Options {
             causal: self.causal,
             softmax_scale: self.softmax_scale,
             window: self.window,
@@ -71,15 +71,21 @@ impl Settings {
             on_device: PerHead { alibi_slopes: self.alibi_len, sinks: self.sinks_len },
             dropout,
             ..Options::default()
-        };
-        let problem = match self.varlen {
+        }
+    }
+
+    /// The validated problem.
+    pub(crate) fn problem(self, dtype: DType, tensors: Tensors) -> PyResult<Problem> {
+        let Self { varlen, has_seqused_k, .. } = self;
+        let options = self.options();
+        let problem = match varlen {
             None => Problem::new(tensors, dtype, options),
             Some((batch, longest_q, longest_k)) => {
                 Problem::varlen_on_device(tensors, dtype, options, batch, (longest_q, longest_k))
             }
         }
         .map_err(raised)?;
-        Ok(if self.has_seqused_k { problem.with_seqused_k_on_device() } else { problem })
+        Ok(if has_seqused_k { problem.with_seqused_k_on_device() } else { problem })
     }
 }
 

@@ -57,10 +57,30 @@ def test_rows_of_the_cache_by_index():
     close(o, expected(q, k, v, [20, 9])[0])
 
 
-def test_windows_take_the_forward_pass():
-    q, k, v = tensors((2, 3, 4, 16), 2, keys=40)
-    o = fa.flash_attn_with_kvcache(q, k, v, cache_seqlens=30, causal=True, window_size=(5, 0))
-    close(o, attention(q, k[:, :30], v[:, :30], causal=True, window=(5, 0))[0])
+@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize("paged", [False, True])
+def test_windows_and_changed_scores(rows, paged):
+    q, k, v = tensors((2, rows, 4, 16), 2, keys=40)
+    v = v[..., :9]
+    lens, slopes = [30, 17], np.array([0.5, -0.25, 0.0, 1.0], np.float32)
+    options = {"window": (5, 2), "softcap": 1.5, "alibi": slopes}
+    want = [attention(q[[b]], k[[b], :n], v[[b], :n], **options) for b, n in enumerate(lens)]
+    caches, table = (k, v), None
+    if paged:
+        caches = [x.reshape(10, 8, *x.shape[2:]) for x in caches]
+        table = np.arange(10, dtype=np.int32).reshape(2, 5)
+    o, lse = fa.flash_attn_with_kvcache(
+        q,
+        *caches,
+        cache_seqlens=np.array(lens, np.int32),
+        block_table=table,
+        window_size=(5, 2),
+        softcap=1.5,
+        alibi_slopes=slopes,
+        return_softmax_lse=True,
+    )
+    for found, expected in zip((o, lse), map(np.concatenate, zip(*want))):
+        close(found, expected)
 
 
 @pytest.mark.parametrize(

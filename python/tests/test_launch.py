@@ -99,7 +99,10 @@ def test_packed_offsets_stay_where_they_are(plan):
 def test_decode(plan):
     q, k, v = (torch.randn(2, rows, heads, 16) for rows, heads in ((1, 4), (8, 2), (8, 2)))
     used, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 3, dtype=torch.int32)
-    o, lse = _passes.decode(q, k, v, used, table, 0.25, True, 4)
+    slopes = torch.ones(4)
+    o, lse = _passes.decode(q, k, v, used, table, slopes, 0.25, True, 5, -1, 2.0, 4)
     at, stream = plan.arguments
-    assert at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == addresses(used, table)
-    assert plan.key[3:] == (True, 0.25, 3, 4) and stream == STREAM
+    assert at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == addresses(used, table, slopes)
+    settings, *numbers = plan.key[3:]
+    assert settings[:4] == (True, 0.25, (5, None), 2.0) and settings.alibi_len == 4
+    assert numbers == [3, 4] and stream == STREAM

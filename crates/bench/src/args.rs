@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use flash_attention::{BackendKind, Kernel};
+use flash_attention::{BackendKind, Kernel, Request};
 
 use crate::json::Destination;
 
@@ -29,6 +29,17 @@ pub(crate) struct KernelArgs {
     /// BLOCK_N, key rows of a step [default: the planner's choice]
     #[arg(long, value_name = "ROWS")]
     pub(crate) block_n: Option<usize>,
+    /// Choose the tile whatever the batch, so that a sequence has the same bits in any
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
+}
+
+impl KernelArgs {
+    /// What is asked of the planner.
+    pub(crate) const fn request(self) -> Request {
+        let Self { kernel, block_m, block_n, batch_invariant } = self;
+        Request { kernel, block_m, block_n, batch_invariant }
+    }
 }
 
 /// How to measure.

@@ -1,11 +1,12 @@
 //! Decode problems: their caches, lengths and pages.
 
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem};
-use flash_attention::{DType, Element, Result, TensorLayout, Tensors};
+use flash_attention::{DType, Element, Options, Result, TensorLayout, Tensors};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::inputs::normal;
+use crate::problem::{self, Layout};
 
 /// A decode problem in the order B, S, H, D, as data.
 #[derive(Clone, Copy, Debug)]
@@ -26,27 +27,27 @@ pub(crate) struct Shape {
 impl Shape {
     /// The problem, with as many pages as the sequences have room for.
     pub(crate) fn problem(&self) -> Result<DecodeProblem> {
-        self.problem_with(None)
+        self.problem_with(self.head_dim, Options::default())
     }
 
-    /// [`Self::problem`] with sinks.
-    pub(crate) fn problem_with(&self, sinks: Option<Vec<f32>>) -> Result<DecodeProblem> {
-        let q = TensorLayout::bshd(self.batch, self.seq_q, self.heads, self.head_dim);
+    /// [`Self::problem`] with a head_dim of V, and with `options`, of which the shape has mask and scale.
+    pub(crate) fn problem_with(&self, head_dim_v: usize, options: Options) -> Result<DecodeProblem> {
+        let of_queries = |columns| TensorLayout::bshd(self.batch, self.seq_q, self.heads, columns);
         // A page size of 0 stays one, and is refused as an empty axis.
         let max_pages = self.page_size.map(|size| self.seq_k.div_ceil(size.max(1)));
         let (outer, rows) = match (self.page_size, max_pages) {
             (Some(size), Some(pages)) => (self.batch.saturating_mul(pages), size),
             _ => (self.batch, self.seq_k),
         };
-        let cache = TensorLayout::bshd(outer, rows, self.kv_heads, self.head_dim);
-        let options = DecodeOptions {
-            causal: self.causal,
-            softmax_scale: self.softmax_scale,
-            sinks,
-            max_pages,
-            ..DecodeOptions::default()
+        let of_keys = |columns| TensorLayout::bshd(outer, rows, self.kv_heads, columns);
+        let tensors = Tensors {
+            q: of_queries(self.head_dim),
+            k: of_keys(self.head_dim),
+            v: of_keys(head_dim_v),
+            o: of_queries(head_dim_v),
         };
-        DecodeProblem::new(Tensors { q, k: cache, v: cache, o: q }, self.dtype, options)
+        let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
+        DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages })
     }
 }
 
@@ -113,20 +114,9 @@ fn shuffled(count: usize, seed: u64) -> Vec<i32> {
 
 /// The problem in one line.
 pub(crate) fn describe(problem: &DecodeProblem) -> String {
-    let dense = problem.dense();
-    format!(
-        "B={} H={} Hkv={} Sq={} Sk={} D={} {} {} {} mask softmax_scale={}",
-        dense.batch(),
-        dense.heads(),
-        dense.kv_heads(),
-        dense.seqlen_q(),
-        dense.seqlen_k(),
-        dense.head_dim(),
-        dense.dtype(),
-        problem.max_pages().map_or("contiguous".to_owned(), |_| format!("pages of {}", problem.k().seqlen)),
-        if dense.causal() { "causal" } else { "full" },
-        dense.softmax_scale(),
-    )
+    let cache =
+        problem.max_pages().map_or("contiguous".to_owned(), |_| format!("pages of {}", problem.k().seqlen));
+    format!("{} {cache}", problem::describe(problem.dense(), Layout::Bshd))
 }
 
 #[cfg(test)]

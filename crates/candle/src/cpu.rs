@@ -24,7 +24,7 @@ pub(crate) fn forward<T: Scalar, A: Attention>(
     let shape = problem::output_shape(layouts);
     let pages = Pages::of(&settings)?;
     if let Some(pages) = &pages
-        && !pages.suit_decode(&settings, layouts)?
+        && !pages.suit_decode(layouts)?
     {
         let o = gathered::on_cpu::<T>(&settings, pages, storages, layouts)?;
         return Ok((T::to_cpu_storage_owned(o), shape));
@@ -98,8 +98,13 @@ pub(crate) fn packed_problem<T: Scalar>(
 
 fn tensors_and_options(settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<(Tensors, Options)> {
     let tensors = settings.tensors(layouts)?;
-    let alibi_slopes = settings.alibi_slopes(tensors.q.heads)?.map(Tensor::to_vec1::<f32>).transpose()?;
-    Ok((tensors, Options { alibi_slopes, ..settings.options(&tensors) }))
+    Ok((tensors, options(settings, &tensors)?))
+}
+
+/// What is asked beside the shapes of Q, K and V, with slopes as their tensor has them.
+pub(crate) fn options(settings: &Settings<'_>, Tensors { q, k, .. }: &Tensors) -> Result<Options> {
+    let alibi_slopes = settings.alibi_slopes(q.heads)?.map(Tensor::to_vec1::<f32>).transpose()?;
+    Ok(Options { alibi_slopes, ..settings.options(k.seqlen) })
 }
 
 /// First rows of the sequences, and the end of the last.

@@ -122,15 +122,20 @@ pub(crate) fn backward<T: DeviceScalar, A: Attention>(
 /// The problem, with offsets and slopes that the device alone has.
 fn attention_problem<T: DeviceScalar>(settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<Problem> {
     let tensors = settings.tensors(layouts)?;
-    let alibi_slopes = settings.alibi_slopes(tensors.q.heads)?.map(Tensor::elem_count);
-    let on_device = PerHead { alibi_slopes, ..PerHead::default() };
-    let options = Options { on_device, ..settings.options(&tensors) };
+    let options = options(settings, &tensors)?;
     let dtype = <T as Element>::DTYPE;
     let Some(varlen) = settings.varlen else {
         return Problem::new(tensors, dtype, options).map_err(error);
     };
     let longest = (varlen.max_seqlen_q, varlen.max_seqlen_k);
     Problem::varlen_on_device(tensors, dtype, options, varlen.batch()?, longest).map_err(error)
+}
+
+/// What is asked beside the shapes of Q, K and V, with slopes that the device alone has.
+fn options(settings: &Settings<'_>, Tensors { q, k, .. }: &Tensors) -> Result<Options> {
+    let alibi_slopes = settings.alibi_slopes(q.heads)?.map(Tensor::elem_count);
+    let on_device = PerHead { alibi_slopes, ..PerHead::default() };
+    Ok(Options { on_device, ..settings.options(k.seqlen) })
 }
 
 /// O and, where it is wanted, log-sum-exp.

@@ -5,7 +5,7 @@ use flash_attention::decode::{
     DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest, MAX_DECODE_SEQLEN_Q,
 };
 use flash_attention::forward::Outputs;
-use flash_attention::{Element, TensorLayout, Tensors};
+use flash_attention::{Element, Options, TensorLayout, Tensors};
 
 use crate::FlashAttnVarLen;
 use crate::cpu::{self, Offsets};
@@ -28,42 +28,31 @@ impl<'a> Pages<'a> {
         Ok(varlen.block_table.as_ref().map(|block_table| Self { varlen, block_table }))
     }
 
-    /// Whether the library's decode takes the problem, which shapes tell: the same number of query rows in
-    /// each sequence, the causal mask or none, and scores as they are.
-    pub(crate) fn suit_decode(&self, settings: &Settings<'_>, layouts: Layouts<'_>) -> Result<bool> {
-        let batch = self.varlen.batch()?;
-        let (q, k, v) = (packed("q", layouts.q)?, dense("k", layouts.k)?, dense("v", layouts.v)?);
+    /// Whether the library's decode takes the problem, which shapes tell: the same few query rows in each
+    /// sequence.
+    pub(crate) fn suit_decode(&self, layouts: Layouts<'_>) -> Result<bool> {
         let rows = self.varlen.max_seqlen_q;
-        let are_equal = batch.checked_mul(rows) == Some(q.seqlen);
-        let window = settings.options(&Tensors { q, k, v, o: q }).window;
-        Ok(are_equal
-            && rows <= MAX_DECODE_SEQLEN_Q
-            && matches!(window, (None, None | Some(0)))
-            && settings.softcap == 0.0
-            && settings.alibi_slopes.is_none()
-            && k.head_dim == v.head_dim)
+        let total = packed("q", layouts.q)?.seqlen;
+        Ok(rows <= MAX_DECODE_SEQLEN_Q && self.varlen.batch()?.checked_mul(rows) == Some(total))
     }
 
-    /// The problem of decode, where that takes it.
+    /// The problem of decode, where that takes it, with what `options` makes of the shapes.
     pub(crate) fn problem<T: Scalar>(
         &self,
-        settings: &Settings<'_>,
         layouts: Layouts<'_>,
+        options: impl FnOnce(&Tensors) -> Result<Options>,
     ) -> Result<DecodeProblem> {
         let (batch, rows) = (self.varlen.batch()?, self.varlen.max_seqlen_q);
         let (q, k, v) = (packed("q", layouts.q)?, dense("k", layouts.k)?, dense("v", layouts.v)?);
         check_head_dim("q", q.head_dim)?;
+        check_head_dim("v", v.head_dim)?;
         let max_pages = self.max_pages(batch, k.seqlen)?;
         let of_sequence = |rows_apart: usize| rows.saturating_mul(rows_apart);
         let split = TensorLayout { batch, seqlen: rows, stride_batch: of_sequence(q.stride_seq), ..q };
         let o = TensorLayout::bshd(batch, rows, q.heads, v.head_dim);
-        let options = DecodeOptions {
-            causal: settings.options(&Tensors { q, k, v, o: q }).window == (None, Some(0)),
-            softmax_scale: Some(settings.softmax_scale),
-            max_pages: Some(max_pages),
-            ..DecodeOptions::default()
-        };
-        DecodeProblem::new(Tensors { q: split, k, v, o }, <T as Element>::DTYPE, options).map_err(error)
+        let tensors = Tensors { q: split, k, v, o };
+        let options = DecodeOptions { attention: options(&tensors)?, max_pages: Some(max_pages) };
+        DecodeProblem::new(tensors, <T as Element>::DTYPE, options).map_err(error)
     }
 
     /// Entries of a sequence in the block table, which is checked with the size of pages.
@@ -89,7 +78,7 @@ pub(crate) fn on_cpu<T: Scalar>(
     [q, k, v]: [&[T]; 3],
     layouts: Layouts<'_>,
 ) -> Result<Vec<T>> {
-    let problem = pages.problem::<T>(settings, layouts)?;
+    let problem = pages.problem::<T>(layouts, |tensors| cpu::options(settings, tensors))?;
     let offsets = Offsets::of(pages.varlen)?;
     let rows = problem.dense().seqlen_q();
     if let Some(index) = (0..offsets.q.len()).find(|&index| offsets.q[index] as usize != index * rows) {

@@ -41,9 +41,9 @@ impl Settings<'_> {
         Ok(Tensors { q, k, v, o: TensorLayout::bshd(q.batch, q.seqlen, q.heads, v.head_dim) })
     }
 
-    /// What is asked beside the shapes, without ALiBi.
-    pub(crate) fn options(&self, tensors: &Tensors) -> Options {
-        let longest = self.varlen.map_or(tensors.k.seqlen, |varlen| varlen.max_seqlen_k);
+    /// What is asked beside the shapes, without ALiBi, of sequences of so many keys.
+    pub(crate) fn options(&self, seqlen_k: usize) -> Options {
+        let longest = self.varlen.map_or(seqlen_k, |varlen| varlen.max_seqlen_k);
         let (left, right) = self.window;
         let within = |side: Option<usize>| side.filter(|&keys| keys <= longest);
         Options {

@@ -137,6 +137,12 @@ pub enum Error {
         /// The probability asked for.
         value: f32,
     },
+    /// Decode was asked to drop weights.
+    #[error("dropout probability is {value}; decode drops no weights")]
+    DecodeDropout {
+        /// The probability asked for.
+        value: f32,
+    },
     /// A tensor's factor is not a positive number that a GPU can multiply with.
     #[error("descale of {tensor} is {value:?}; {least:e} to {limit:e} is needed")]
     Descale {

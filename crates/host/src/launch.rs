@@ -14,6 +14,7 @@ use fa_kernels::ptx::tma;
 
 pub(crate) use self::maps::class_map;
 use self::maps::{class_maps, residue_maps};
+use crate::decode;
 use crate::forward::{MAX_SEQLEN, PerHead};
 use crate::operation::Tensor;
 use crate::plan::{Launch, LaunchDetails};
@@ -75,7 +76,7 @@ pub(crate) fn params(
     addresses: &Addresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let Launch { entry, details: LaunchDetails { packed, schedule, .. }, .. } = launch;
+    let Launch { entry, details: LaunchDetails { packed, schedule, splits, .. }, .. } = launch;
     if matches!(entry.algorithm, Algorithm::Pack | Algorithm::Transpose) {
         check_workspace(addresses.workspace, packed.bytes)?;
         let Tensors { q, k, v, .. } = problem.tensors();
@@ -84,6 +85,9 @@ pub(crate) fn params(
             Algorithm::Transpose => transpose_params(problem, packed, addresses),
             _ => pack_params(sources, packed, addresses.workspace),
         }));
+    }
+    if matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeCombine) {
+        return decode::dense_params(problem, *splits, addresses).map(Params::Decode);
     }
     let attention = attention_params(problem, addresses)?;
     if let (Algorithm::TileSchedule, Some(space)) = (entry.algorithm, schedule) {
@@ -110,7 +114,7 @@ fn persistent_params(
     attention: AttentionParams,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Mapped<AttentionMaps, PersistentParams>> {
-    let Launch { entry, details: LaunchDetails { order, packed, schedule }, .. } = launch;
+    let Launch { entry, details: LaunchDetails { order, packed, schedule, .. }, .. } = launch;
     let reads = packed.reads(problem);
     let [q_read, k_read, v_read] = reads;
     let at = |index: usize, address| {

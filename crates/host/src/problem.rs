@@ -225,14 +225,17 @@ impl Problem {
     ///
     /// # Errors
     /// As [`Self::new`], for the tensors.
-    pub(crate) fn part(
-        &self,
-        tensors: Tensors,
-        causal: bool,
-        batch: usize,
-        heads: Range<usize>,
-    ) -> Result<Self> {
-        Self::new(tensors, self.dtype, Options { causal, ..self.scores.options(batch, &heads) })
+    pub(crate) fn part(&self, tensors: Tensors, batch: usize, heads: Range<usize>) -> Result<Self> {
+        Self::new(tensors, self.dtype, Options { window: self.window, ..self.scores.options(batch, &heads) })
+    }
+
+    /// The same attention of so many sequences with `seqlen` rows and keys each, contiguous: to be planned,
+    /// not run.
+    pub(crate) fn standing_for(&self, batch: usize, seqlen: usize) -> Self {
+        let of = |layout: TensorLayout| TensorLayout::bshd(batch, seqlen, layout.heads, layout.head_dim);
+        let Tensors { q, k, v, o } = self.tensors;
+        let tensors = Tensors { q: of(q), k: of(k), v: of(v), o: of(o) };
+        Self { tensors, sequences: None, used_keys: None, ..self.clone() }
     }
 
     /// Shapes and strides.

@@ -3,26 +3,28 @@
 
 mod common;
 
-use common::{Order, for_each_element, sinks_of, tensor, untouched_outside};
+use common::{Order, for_each_element, options, sinks_of, slopes_of, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest};
 use flash_attention::forward::Outputs;
 use flash_attention::sim::Sim;
-use flash_attention::{Backend, BackendKind, DType, Element, Plan, TensorLayout, Tensors, reference};
+use flash_attention::{
+    Backend, BackendKind, DType, Element, Options, Plan, TensorLayout, Tensors, reference,
+};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
 /// A problem with its lengths and pages, as data that prints when a test fails.
 #[derive(Clone, Debug)]
 struct Case {
-    /// B, Sq, Hkv, query heads per key/value head, D.
-    shape: [usize; 5],
+    /// B, Sq, Hkv, query heads per key/value head, D, Dv.
+    shape: [usize; 6],
     seqlen_k: usize,
     page_size: Option<usize>,
     /// Keys of each sequence, in hundredths of Sk; more sequences than B has.
     used: Option<[usize; 3]>,
-    causal: bool,
-    softmax_scale: Option<f32>,
+    options: Options,
+    /// 0 for splits of one length.
     num_splits: usize,
     /// Elements between the rows of K, V and O.
     gap: usize,
@@ -41,21 +43,31 @@ struct Made<T> {
 
 impl Case {
     fn make<T: Element>(&self) -> Made<T> {
-        let [b, sq, h, group, d] = self.shape;
+        let [b, sq, h, group, d, dv] = self.shape;
         let (q, o) =
-            (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, d));
+            (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, dv));
         // Pages lie scattered among as many that nobody uses.
         let max_pages = self.page_size.map(|size| self.seqlen_k.div_ceil(size));
         let (outer, rows) = match (self.page_size, max_pages) {
             (Some(size), Some(max_pages)) => (2 * b * max_pages, size),
             _ => (b, self.seqlen_k),
         };
-        let row = d + self.gap;
-        let cache = TensorLayout::strided([outer, rows, h, d], [rows * h * row, h * row, row, 1]);
-        let Self { causal, softmax_scale, .. } = *self;
-        let sinks = self.seed.is_multiple_of(2).then(|| sinks_of(h * group));
-        let options = DecodeOptions { causal, softmax_scale, sinks, max_pages, ..DecodeOptions::default() };
-        let tensors = Tensors { q, k: cache, v: cache, o };
+        // Heads lie side by side in a row, or each apart: [pages, Hkv, page_size, D].
+        let cache = |columns: usize| {
+            let row = columns + self.gap;
+            let (of_row, of_head) =
+                if self.seed.is_multiple_of(3) { (row, rows * row) } else { (h * row, row) };
+            TensorLayout::strided([outer, rows, h, columns], [rows * h * row, of_row, of_head, 1])
+        };
+        let (k, v) = (cache(d), cache(dv));
+        let every = |nth: u64| self.seed.is_multiple_of(nth).then_some(h * group);
+        let attention = Options {
+            alibi_slopes: every(5).map(slopes_of),
+            sinks: every(2).map(sinks_of),
+            ..self.options.clone()
+        };
+        let options = DecodeOptions { attention, max_pages };
+        let tensors = Tensors { q, k, v, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();
         let used: Option<Vec<_>> = self
@@ -66,8 +78,10 @@ impl Case {
             let stride = (0..).map(|i| 7 + 2 * i).find(|stride| gcd(*stride, outer) == 1).unwrap();
             (0..b * max_pages).map(|index| ((index * stride + 3) % outer) as i32).collect()
         });
-        let values = |salt: u64| tensor::<T>(&cache, self.seed.wrapping_mul(2 * salt + 1));
-        let mut made = Made { problem, q: tensor(&q, self.seed), k: values(2), v: values(3), used, table };
+        let values =
+            |cache: &TensorLayout, salt: u64| tensor::<T>(cache, self.seed.wrapping_mul(2 * salt + 1));
+        let (k, v) = (values(&k, 2), values(&v, 3));
+        let mut made = Made { problem, q: tensor(&q, self.seed), k, v, used, table };
         made.poison_unused();
         made
     }
@@ -90,26 +104,28 @@ impl<T: Element> Made<T> {
 
     /// NaN wherever no sequence has a key, and page numbers out of range behind the last page in use.
     fn poison_unused(&mut self) {
-        let (cache, dense) = (*self.problem.k(), self.problem.dense().clone());
-        let mut in_use = vec![false; self.k.len()];
-        for batch in 0..dense.batch() {
-            let used = self.problem.used(&self.inputs(), batch);
-            for key in 0..used {
-                let (outer, row) = match (&self.table, self.problem.max_pages()) {
-                    (Some(table), Some(max_pages)) => {
-                        (table[batch * max_pages + key / cache.seqlen] as usize, key % cache.seqlen)
+        let batch = self.problem.dense().batch();
+        let (k, v) = (*self.problem.k(), *self.problem.v());
+        let in_use = |cache: &TensorLayout, len| {
+            let (inputs, mut in_use) = (self.inputs(), vec![false; len]);
+            for batch in 0..batch {
+                for key in 0..self.problem.used(&inputs, batch) {
+                    for head in 0..cache.heads {
+                        let row = self.problem.row(cache, &inputs, batch, key, head);
+                        in_use[row..][..cache.head_dim].fill(true);
                     }
-                    _ => (batch, key),
-                };
-                for head in 0..cache.heads {
-                    in_use[cache.row(outer, row, head)..][..cache.head_dim].fill(true);
                 }
             }
-            if let (Some(table), Some(max_pages)) = (&mut self.table, self.problem.max_pages()) {
-                table[batch * max_pages..][..max_pages][used.div_ceil(cache.seqlen)..].fill(i32::MAX);
+            in_use
+        };
+        let in_use = [in_use(&k, self.k.len()), in_use(&v, self.v.len())];
+        let used: Vec<_> = (0..batch).map(|batch| self.problem.used(&self.inputs(), batch)).collect();
+        if let (Some(table), Some(max_pages)) = (&mut self.table, self.problem.max_pages()) {
+            for (table, used) in table.chunks_exact_mut(max_pages).zip(used) {
+                table[used.div_ceil(k.seqlen)..].fill(i32::MAX);
             }
         }
-        for data in [&mut self.k, &mut self.v] {
+        for (cache, data, in_use) in [(k, &mut self.k, &in_use[0]), (v, &mut self.v, &in_use[1])] {
             for_each_element(&cache, |at| {
                 if !in_use[at] {
                     data[at] = T::from_f32(f32::NAN);
@@ -140,7 +156,9 @@ impl<T: Element> Made<T> {
 fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
     let made = case.make::<T>();
     let backend = Backend::simulator(schedule);
-    let request = DecodeRequest { num_splits: Some(case.num_splits), ..DecodeRequest::default() };
+    let num_splits = Some(case.num_splits).filter(|&splits| splits > 0);
+    let batch_invariant = num_splits.is_none();
+    let request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
     let plan = backend.plan(&made.problem, &request).unwrap();
     made.check(&backend, &plan)
 }
@@ -148,28 +166,25 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
 fn case() -> impl Strategy<Value = Case> {
     let head_dim = prop_oneof![prop::sample::select(vec![64, 128]), 1..=256_usize];
     let page_size = prop::option::of(prop::sample::select(vec![1_usize, 5, 16, 64, 100]));
-    let scale = prop::option::of(prop_oneof![Just(0.0_f32), -0.5..1.0_f32]);
+    let head_dim_v = prop::option::weighted(0.3, 1..=256_usize);
     let used = prop::option::of([0..=100_usize, 0..=100, 0..=100]);
     (
-        (1..=3_usize, 1..=16_usize, 1..3_usize, 1..=8_usize, head_dim),
-        (1..300_usize, page_size, used, any::<bool>(), scale),
-        (1..=6_usize, 0..3_usize, any::<u64>()),
+        (1..=3_usize, 1..=16_usize, 1..3_usize, 1..=8_usize, head_dim, head_dim_v),
+        (prop_oneof![3 => 1..300_usize, 1 => 300..1400_usize], page_size, used, options(300)),
+        (0..=6_usize, 0..3_usize, any::<u64>()),
     )
         .prop_map(
-            |(
-                (b, sq, h, group, d),
-                (seqlen_k, page_size, used, causal, softmax_scale),
-                (num_splits, gap, seed),
-            )| Case {
-                shape: [b, sq, h, group, d],
-                seqlen_k,
-                page_size,
-                used,
-                causal,
-                softmax_scale,
-                num_splits,
-                gap: 4 * gap,
-                seed,
+            |((b, sq, h, group, d, dv), (seqlen_k, page_size, used, options), (num_splits, gap, seed))| {
+                Case {
+                    shape: [b, sq, h, group, d, dv.unwrap_or(d)],
+                    seqlen_k,
+                    page_size,
+                    used,
+                    options,
+                    num_splits,
+                    gap: 4 * gap,
+                    seed,
+                }
             },
         )
 }
@@ -199,17 +214,16 @@ proptest! {
 
 /// A problem of eight query heads to a key/value head.
 fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
-    let shape = [2, 2, 2, 8, 128];
+    let shape = [2, 2, 2, 8, 128, 128];
     Case {
         shape,
         seqlen_k: 640,
         page_size,
         used: None,
-        causal: false,
-        softmax_scale: None,
+        options: Options::default(),
         num_splits,
         gap: 0,
-        seed: 5,
+        seed: 7,
     }
 }
 
@@ -217,7 +231,7 @@ fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
 #[test]
 fn many_splits_are_merged() {
     for num_splits in [17, 33, 128] {
-        let case = Case { shape: [1, 1, 1, 2, 64], seqlen_k: 2200, ..grouped(num_splits, None) };
+        let case = Case { shape: [1, 1, 1, 2, 64, 64], seqlen_k: 2200, ..grouped(num_splits, None) };
         if let Err(error) = run::<f16>(&case, 3) {
             panic!("{num_splits} splits: {error}");
         }

@@ -145,8 +145,12 @@ fn blocks_go_through_several_tiles() {
                 options,
                 seed: index as u64,
             };
-            let request =
-                Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
+            let request = Request {
+                kernel: Some(Kernel::ForwardSm90),
+                block_m: Some(block_m),
+                block_n: Some(block_n),
+                ..Request::default()
+            };
             let schedule = (tile + index) as u64 % 8;
             grids.push(plan_for(&case, 2, &request).launches().last().unwrap().grid);
             if let Err(error) = run_in_its_type(&case, 0, 2, &request, schedule) {
@@ -174,8 +178,12 @@ fn o_may_lie_anywhere() {
                 options: if index % 2 == 0 { CAUSAL } else { PLAIN },
                 seed: index as u64,
             };
-            let request =
-                Request { kernel: Some(Kernel::ForwardSm90), block_m: Some(block_m), block_n: Some(block_n) };
+            let request = Request {
+                kernel: Some(Kernel::ForwardSm90),
+                block_m: Some(block_m),
+                block_n: Some(block_n),
+                ..Request::default()
+            };
             if let Err(error) = run_in_its_type(&case, index, 1, &request, index as u64) {
                 panic!("{case:?}, O at {index}: {error}");
             }

@@ -72,7 +72,8 @@ fn every_tile_matches_the_reference() {
                 seed: index as u64,
             };
             let (block_m, block_n) = (Some(tile.block_m as usize), Some(tile.block_n as usize));
-            let request = Request { kernel: Some(Kernel::ForwardSm90), block_m, block_n };
+            let request =
+                Request { kernel: Some(Kernel::ForwardSm90), block_m, block_n, ..Request::default() };
             if let Err(error) = run(&case, 2, &request, (which + index as u64) % 8) {
                 panic!("{tile:?}: {case:?}: {error}");
             }

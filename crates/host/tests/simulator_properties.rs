@@ -45,4 +45,16 @@ proptest! {
             DType::E4m3 => unreachable!("these kernels take no e4m3"),
         }
     }
+
+    /// Few queries of the forward pass by decode, with whatever else it takes.
+    #[test]
+    fn few_queries_are_decoded(
+        case in case(&[(1, 300), (16, 213), (7, 600), (3, 64), (9, 2)], 17),
+        schedule in any::<u64>(),
+    ) {
+        match case.dtype {
+            DType::F16 => run::<f16>(&case, Kernel::Decode, schedule)?,
+            _ => run::<bf16>(&Case { dtype: DType::Bf16, ..case }, Kernel::Decode, schedule)?,
+        }
+    }
 }

@@ -32,6 +32,12 @@ impl ScoreMod {
         Self { slope: unsafe { params.per_head.alibi_slopes.of(work.batch, work.head) } }
     }
 
+    /// What happens to the scores of a head with this slope; 0 where there is none.
+    #[inline(always)]
+    pub const fn with_slope(slope: f32) -> Self {
+        Self { slope }
+    }
+
     /// Changes a thread's scores: `row` and `key` say which row of the tile and which key of the block its
     /// score `[i][j]` belongs to, and rise by constants. `diagonal` is how far the key on the diagonal of the
     /// tile's first row lies to the right of the block's first, modulo 2^32.

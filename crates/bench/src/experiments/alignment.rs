@@ -2,8 +2,8 @@
 //! staircase of every head_dim.
 
 use anyhow::Result;
+use flash_attention::Problem;
 use flash_attention::forward::MAX_HEAD_DIM;
-use flash_attention::{Problem, Request};
 
 use crate::args::{KernelArgs, LabArgs};
 use crate::lab::{self, Case, Contender, Lab, Recipe, Row, Shared, Unit};
@@ -83,8 +83,7 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 
 /// Measures one head_dim, and says how its rows start.
 fn measure(lab: &mut Lab, args: &Args, case: Case<Problem>) -> Result<usize> {
-    let KernelArgs { kernel, block_m, block_n } = args.kernel;
-    let plan = lab.session.backend.plan(&case.problem, &Request { kernel, block_m, block_n })?;
+    let plan = lab.session.backend.plan(&case.problem, &args.kernel.request())?;
     let contender = Contender { series: plan.kernel().name().to_owned(), plan: Ok(plan) };
     let row = lab.contest(&case, args.problem.layout, vec![contender])?.start;
     let tensors = case.problem.tensors();

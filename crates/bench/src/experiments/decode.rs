@@ -75,6 +75,9 @@ pub(crate) struct Args {
     /// Parts that each sequence's keys are split into [default: the planner's choice]
     #[arg(long, value_name = "COUNT")]
     num_splits: Option<usize>,
+    /// Split keys at multiples of one length, so that a sequence has the same bits in any batch
+    #[arg(long, conflicts_with = "num_splits")]
+    batch_invariant: bool,
     /// The kernel's entry, as in decode_f16_m16_d128_w4_s3 [default: the planner's choice]
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
@@ -119,7 +122,11 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
 
 /// Plans and measures one problem, and gives its row.
 fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize> {
-    let request = DecodeRequest { num_splits: args.num_splits, entry: args.entry.clone() };
+    let request = DecodeRequest {
+        num_splits: args.num_splits,
+        batch_invariant: args.batch_invariant,
+        entry: args.entry.clone(),
+    };
     let plan = lab.session.backend.plan(problem, &request)?;
     lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
     lab.line(format!("problem {}", describe(problem)))?;

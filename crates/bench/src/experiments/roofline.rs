@@ -52,7 +52,9 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
             let shape = Shape { batch, heads, seq, head_dim, dtype, causal: false };
             let case = Case::named(format!("S={seq} D={head_dim}"), shape.problem(Layout::Bhsd)?);
             let first = lab.contender(&case.problem, None);
-            let others = Kernel::of_backend(lab.kind()).iter().filter(|kernel| kernel.name() != first.series);
+            // Decode has rows of its own.
+            let is_other = |kernel: &&Kernel| kernel.name() != first.series && **kernel != Kernel::Decode;
+            let others = Kernel::of_backend(lab.kind()).iter().filter(is_other);
             let others: Vec<_> = others.map(|&kernel| lab.contender(&case.problem, Some(kernel))).collect();
             let contenders: Vec<_> = std::iter::once(first).chain(others).collect();
             let bytes = |contender: &Contender<flash_attention::Plan>| {

@@ -90,7 +90,7 @@ fn measure(lab: &mut Lab, args: &Args, problem: Problem) -> Result<()> {
 /// The kernel asked for, or all of the backend's, the planner's choice first.
 fn contenders(lab: &Lab, problem: &Problem, args: &KernelArgs) -> Result<Vec<Contender<Plan>>> {
     let session = &lab.session;
-    let request = Request { kernel: args.kernel, block_m: args.block_m, block_n: args.block_n };
+    let request = args.request();
     let chosen = session.backend.plan(problem, &request)?;
     let contender = |kernel: Kernel, plan| Contender { series: kernel.name().to_owned(), plan };
     let first = chosen.kernel();

@@ -106,7 +106,7 @@ fn cpu_tiles(lab: &Lab, problem: &Problem) -> Vec<Contender<flash_attention::Pla
     let pairs = ms.into_iter().flat_map(|m| ns.map(|n| (Some(m), Some(n))));
     let requests = std::iter::once((None, None)).chain(pairs);
     let contender = |(block_m, block_n): (Option<usize>, Option<usize>)| {
-        let request = Request { kernel: Some(Kernel::ForwardCpu), block_m, block_n };
+        let request = Request { kernel: Some(Kernel::ForwardCpu), block_m, block_n, ..Request::default() };
         let chosen = match (block_m, block_n) {
             (Some(m), Some(n)) => format!("forward_cpu {m}x{n}"),
             _ => "forward_cpu, the planner's tile".to_owned(),

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use fa_kernels::entries::Entry;
-use flash_attention::{Backend, BackendKind, Element, Error, Problem};
+use flash_attention::{Backend, BackendKind, Element, Error, Kernel, Problem};
 use serde::Serialize;
 
 use crate::check::{Expected, Verdict};
@@ -152,7 +152,8 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
     let of_backward = with_cases(args, sizes, backward::targets(kind), |target| {
         args.kernel.is_none() && named(&target.name)
     });
-    let of_decode = decode::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
+    let decodes = args.kernel.is_none_or(|kernel| kernel.is_of(Some(Kernel::Decode)));
+    let of_decode = decode::targets(kind, args.families).into_iter().filter(|_| decodes);
     let of_products = match args.kernel {
         None => products::targets(kind, None),
         Some(AnyKernel::Gemm(kernel)) => products::targets(kind, Some(kernel)),

@@ -4,9 +4,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use candle_core::{CudaStorage, DType, Device, Layout, Result, Tensor, bail};
 use flash_attention::decode::{DecodeAddresses, DecodeProblem};
-use flash_attention::forward::PerHead;
 
-use super::{Borrows, DeviceScalar, Gpu, Lists, Operand, Plans, attention_problem, run};
+use super::{Borrows, DeviceScalar, Gpu, Lists, Operand, Plans, attention_problem, options, run};
 use crate::FlashAttnVarLen;
 use crate::gathered::Gathered;
 use crate::paged::Pages;
@@ -23,7 +22,7 @@ pub(super) fn forward<T: DeviceScalar>(
     layouts: Layouts<'_>,
 ) -> Result<CudaSlice<T>> {
     // Decode has no F32 on GPUs.
-    if storages[0].dtype() != DType::F32 && pages.suit_decode(settings, layouts)? {
+    if storages[0].dtype() != DType::F32 && pages.suit_decode(layouts)? {
         decode(gpu, settings, pages, storages, layouts)
     } else {
         gathered(gpu, settings, pages, storages, layouts)
@@ -122,7 +121,10 @@ fn decode<T: DeviceScalar>(
         Operand::<T>::new(k, layouts.k)?,
         Operand::<T>::new(v, layouts.v)?,
     ];
-    let plan = DECODE.plan(gpu, pages.problem::<T>(settings, layouts)?)?;
+    let problem = pages.problem::<T>(layouts, |tensors| options(settings, tensors))?;
+    let lists = Lists { seqlens: None, ..Lists::of(settings, problem.dense().heads())? };
+    let held_lists = lists.held();
+    let plan = DECODE.plan(gpu, problem)?;
     let lengths = keys(pages.varlen)?;
     let table = pages.block_table.contiguous()?;
     let (held_lengths, held_table) = (lengths.storage_and_layout(), table.storage_and_layout());
@@ -143,7 +145,7 @@ fn decode<T: DeviceScalar>(
         seqused_k: Some(borrows.read(gpu.operand::<u32>("seqlens_k", &held_lengths)?)),
         page_table: Some(page_table),
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
-        per_head: PerHead::default(),
+        per_head: held_lists.per_head(gpu, &mut borrows)?,
     };
     // SAFETY: candle's layouts keep the views inside of the memory, which the borrows keep for this stream.
     // O and the workspace are memory of this call alone. That entries of the table name pages is the caller's

@@ -53,8 +53,8 @@ fn run_sequence<T: Element>(
     });
     let (k, v, k_layout, v_layout) = match &gathered {
         Some([k, v]) => {
-            let layout = TensorLayout::bshd(1, used, dense.kv_heads(), dense.head_dim());
-            (&k[..], &v[..], layout, layout)
+            let of = |head_dim| TensorLayout::bshd(1, used, dense.kv_heads(), head_dim);
+            (&k[..], &v[..], of(dense.head_dim()), of(dense.head_dim_v()))
         }
         None => {
             let (k, v) = (problem.k(), problem.v());
@@ -64,7 +64,7 @@ fn run_sequence<T: Element>(
     };
     let one = |layout: TensorLayout| TensorLayout { batch: 1, ..layout };
     let tensors = Tensors { q: one(q), k: k_layout, v: v_layout, o: one(out) };
-    let sequence = dense.part(tensors, dense.causal(), batch, 0..dense.heads())?;
+    let sequence = dense.part(tensors, batch, 0..dense.heads())?;
     let q = &inputs.q[q.row(batch, 0, 0)..];
     let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;
     let copies: usize = gathered.iter().flatten().map(|copy| size_of_val(&copy[..])).sum();

@@ -3,9 +3,10 @@
 use fa_kernels::params::DecodeParams;
 
 use super::DecodeProblem;
-use crate::Result;
-use crate::forward::PerHead;
-use crate::launch::strides;
+use super::plan::DecodeLaunchDetails;
+use crate::forward::{Addresses, PerHead};
+use crate::launch::{attention_params, strides};
+use crate::{Problem, Result};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,45 +32,70 @@ pub struct DecodeAddresses {
     pub per_head: PerHead<u64>,
 }
 
-/// The parameters that every entry takes that splits the keys of `problem` into so many parts.
+/// The parameters that every entry takes which splits the keys of `problem` so.
 ///
 /// # Errors
 /// When an address that the problem needs was left out.
 pub(crate) fn params(
     problem: &DecodeProblem,
-    num_splits: usize,
+    details: DecodeLaunchDetails,
     addresses: &DecodeAddresses,
 ) -> Result<DecodeParams> {
-    let dense = problem.dense();
-    let tensors = dense.tensors();
-    let rows = dense.lse_len() as u64;
-    // `DecodeProblem::new` bounds sequences and head_dim, the planner the splits, and the grid check heads
-    // and rows, so these casts keep their values.
+    let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace, per_head } = addresses;
+    let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens: None, seqused_k: None };
+    // `DecodeProblem::new` bounds pages, so these casts keep their values.
     Ok(DecodeParams {
-        q: addresses.q,
-        k: addresses.k,
-        v: addresses.v,
-        o: addresses.o,
-        lse: addresses.lse.unwrap_or(0),
-        seqused_k: addresses.seqused_k.unwrap_or(0),
-        page_table: addresses.page_table.unwrap_or(0),
-        partial_o: addresses.workspace,
-        partial_lse: addresses.workspace + 4 * num_splits as u64 * rows * dense.head_dim() as u64,
-        q_strides: strides(&tensors.q),
+        seqused_k: seqused_k.unwrap_or(0),
+        page_table: page_table.unwrap_or(0),
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
-        o_strides: strides(&tensors.o),
-        rows,
         page_size: problem.k().seqlen as u32,
         max_pages: problem.max_pages().unwrap_or(0) as u32,
-        seqlen_q: dense.seqlen_q() as u32,
-        seqlen_k: dense.seqlen_k() as u32,
-        heads: dense.heads() as u32,
-        group: dense.group() as u32,
-        head_dim: dense.head_dim() as u32,
-        causal: dense.causal().into(),
+        ..dense_params(problem.dense(), details, &dense)?
+    })
+}
+
+/// [`params`] of a problem of the forward pass, whose keys are contiguous.
+///
+/// # Errors
+/// As [`params`].
+pub(crate) fn dense_params(
+    problem: &Problem,
+    DecodeLaunchDetails { num_splits, split_keys }: DecodeLaunchDetails,
+    addresses: &Addresses,
+) -> Result<DecodeParams> {
+    let attention = attention_params(problem, addresses)?;
+    let rows = problem.lse_len() as u64;
+    // The planner bounds splits, so these casts keep their values.
+    Ok(DecodeParams {
+        q: attention.q,
+        k: attention.k,
+        v: attention.v,
+        o: attention.o,
+        lse: attention.lse,
+        seqused_k: attention.seqused_k,
+        page_table: 0,
+        partial_o: addresses.workspace,
+        partial_lse: addresses.workspace + 4 * num_splits as u64 * rows * problem.head_dim_v() as u64,
+        q_strides: attention.q_strides,
+        k_strides: attention.k_strides,
+        v_strides: attention.v_strides,
+        o_strides: attention.o_strides,
+        rows,
+        page_size: 1,
+        max_pages: 0,
+        seqlen_q: attention.seqlen_q,
+        seqlen_k: attention.seqlen_k,
+        heads: attention.heads,
+        group: attention.group,
+        head_dim: attention.head_dim,
+        head_dim_v: attention.head_dim_v,
+        window_left: attention.window_left,
+        window_span: attention.window_span,
         num_splits: num_splits as u32,
-        softmax_scale: dense.softmax_scale(),
-        per_head: dense.scores().params(&addresses.per_head)?,
+        split_keys: split_keys as u32,
+        softmax_scale: attention.softmax_scale,
+        softcap: attention.softcap,
+        per_head: attention.per_head,
     })
 }

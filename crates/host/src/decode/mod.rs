@@ -10,6 +10,7 @@ mod problem;
 mod reference;
 
 pub use launch::DecodeAddresses;
-pub(crate) use launch::params;
+pub(crate) use launch::{dense_params, params};
 pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
+pub(crate) use plan::{DecodeLaunchDetails, FewQueries};
 pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q};

@@ -71,7 +71,7 @@ impl Operation for DecodeProblem {
         addresses: &DecodeAddresses,
         _: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
-        params(plan.problem(), launch.details.num_splits, addresses).map(Params::Decode)
+        params(plan.problem(), launch.details, addresses).map(Params::Decode)
     }
 
     fn check_inputs<T: Element>(&self, inputs: DecodeInputs<'_, T>) -> Result<()> {

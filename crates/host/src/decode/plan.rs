@@ -5,12 +5,12 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
 use crate::operation::{Choice, Launch};
-use crate::plan::cost::h200::{BUSY, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS};
+use crate::plan::cost::h200::{BUSY, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SPLIT_KEYS};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_entry, check_fits, check_target, checked_grid, fastest_first,
     tile_too_large, unsupported_dtype,
 };
-use crate::{BackendKind, Device, Error, Plan, Result};
+use crate::{BackendKind, Device, Error, Plan, Problem, Result};
 
 /// The one kernel that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,9 @@ const RESERVED_SHARED: usize = 1024;
 pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
+    /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split at multiples
+    /// of a fixed length. A number of splits that the caller chooses gives that too.
+    pub batch_invariant: bool,
     /// The entry, by its name.
     pub entry: Option<String>,
 }
@@ -45,16 +48,18 @@ pub type DecodePlan = Plan<DecodeProblem>;
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
+    /// Keys of each split; 0 for even parts.
+    pub(crate) split_keys: usize,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1 }
+        Self { num_splits: 1, split_keys: 0 }
     }
 }
 
 impl DecodePlan {
-    /// Parts that each sequence's keys are split into.
+    /// The most parts that a sequence's keys are split into.
     pub fn num_splits(&self) -> usize {
         self.launches().first().map_or(1, |launch| launch.details.num_splits)
     }
@@ -78,8 +83,7 @@ pub(super) fn plan(
         let reason = "forward_cpu on each sequence: its tasks fill the cores without splits";
         return Ok(Choice::on_cpu(DecodeKernel, vec![reason.to_owned()]));
     }
-    let chosen = choose_entry(problem, device, request.entry.as_deref(), TUNED)?;
-    of_entry(problem, device, chosen, request.num_splits)
+    FewQueries::choose(problem.dense(), device, request).map(FewQueries::into_choice)
 }
 
 /// Plans one given entry, which need not be in the list.
@@ -98,83 +102,127 @@ pub(super) fn plan_entry(
     check_entry(entry, problem.dense())?;
     check_target(entry, device, KERNEL)?;
     check_fits(entry, problem.dense(), device)?;
-    of_entry(problem, device, (entry, ASKED_FOR.to_owned()), None)
+    let request = DecodeRequest::default();
+    let few = FewQueries::of_entry(problem.dense(), device, (entry, ASKED_FOR.to_owned()), &request)?;
+    Ok(few.into_choice())
 }
 
 /// Why an entry, where the caller named it.
 const ASKED_FOR: &str = "asked for,";
 
-/// The launches of an entry, which comes with why it is that one.
-fn of_entry(
-    problem: &DecodeProblem,
-    device: &Device,
-    (entry, order): (&'static Entry, String),
-    num_splits: Option<usize>,
-) -> Result<Choice<DecodeProblem>> {
-    let dense = problem.dense();
-    let shape = Shape::new(problem, device, entry);
-    let (num_splits, why) = match num_splits {
-        Some(num_splits) => (num_splits, format!("{num_splits} splits: asked for")),
-        None => shape.choose_splits(),
-    };
-    let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-    let launch = |entry, blocks| {
-        let details = DecodeLaunchDetails { num_splits };
-        Ok::<_, Error>(Launch { details, ..Launch::new(entry, checked_grid(blocks)?) })
-    };
-    let mut launches = vec![launch(entry, shape.tiles as u128 * num_splits as u128)?];
-    let mut workspace_bytes = 0;
-    if num_splits > 1 {
-        let rows = dense.lse_len() as u128;
-        let combine = built_for(Algorithm::DecodeCombine, dense.dtype())
-            .next()
-            .ok_or_else(|| unsupported_dtype(KERNEL, Algorithm::DecodeCombine, dense.dtype()))?;
-        launches.push(launch(combine, rows)?);
-        // The grid bounds the rows, so this fits.
-        workspace_bytes = (4 * rows * num_splits as u128 * (dense.head_dim() as u128 + 1)) as u64;
+/// How keys are split, and why so.
+fn splits(shape: &Shape, problem: &Problem, request: &DecodeRequest) -> (DecodeLaunchDetails, String) {
+    let even = |num_splits| DecodeLaunchDetails { num_splits, split_keys: 0 };
+    if let Some(num_splits) = request.num_splits {
+        return (even(num_splits), format!("{num_splits} splits: asked for"));
     }
-    let reasons = vec![
-        format!(
-            "decode on tensor cores: the {} query heads of a key/value head times Sq {} are the rows of one tile, \
-             so that K and V are read once",
-            dense.group(),
-            dense.seqlen_q()
-        ),
-        format!("HEAD_DIM {}: holds head_dim {}", entry.tile.head_dim, dense.head_dim()),
-        format!(
-            "BLOCK_M {block_m}: {} for {} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {order} with \
-             {} bytes of shared memory, {} blocks per multiprocessor",
-            match &*order {
-                ASKED_FOR => ASKED_FOR,
-                _ if block_m >= problem.packed_rows() => "the smallest",
-                _ => "the largest",
-            },
-            problem.packed_rows(),
-            entry.threads / 32,
-            entry.shared_bytes,
-            shape.blocks_per_multiprocessor
-        ),
-        why,
-    ];
-    Ok(Choice {
-        kernel: DecodeKernel,
-        tile: Some((block_m, block_n)),
-        launches,
-        unaligned: Vec::new(),
-        workspace_bytes,
-        reasons,
-    })
+    if request.batch_invariant {
+        let num_splits = problem.seqlen_k().div_ceil(SPLIT_KEYS).min(MAX_SPLITS as usize);
+        let why = format!(
+            "up to {num_splits} splits of {SPLIT_KEYS} keys: a sequence's do not depend on others in the batch"
+        );
+        return (DecodeLaunchDetails { num_splits, split_keys: SPLIT_KEYS }, why);
+    }
+    let (num_splits, why) = shape.choose_splits();
+    (even(num_splits), why)
+}
+
+/// How few queries are computed, of a problem with contiguous keys or as if they were.
+pub(crate) struct FewQueries {
+    /// Entries and their blocks.
+    pub(crate) launches: Vec<(&'static Entry, u32)>,
+    pub(crate) details: DecodeLaunchDetails,
+    pub(crate) tile: (usize, usize),
+    pub(crate) workspace_bytes: u64,
+    pub(crate) reasons: Vec<String>,
+}
+
+impl FewQueries {
+    /// Chooses entry and splits.
+    ///
+    /// # Errors
+    /// As [`plan`], but for the number of splits.
+    pub(crate) fn choose(problem: &Problem, device: &Device, request: &DecodeRequest) -> Result<Self> {
+        let chosen = choose_entry(problem, device, request.entry.as_deref(), TUNED)?;
+        Self::of_entry(problem, device, chosen, request)
+    }
+
+    /// The launches of an entry, which comes with why it is that one.
+    fn of_entry(
+        problem: &Problem,
+        device: &Device,
+        (entry, order): (&'static Entry, String),
+        request: &DecodeRequest,
+    ) -> Result<Self> {
+        let shape = Shape::new(problem, device, entry);
+        let (details, why) = splits(&shape, problem, request);
+        let num_splits = details.num_splits as u128;
+        let mut launches = vec![(entry, checked_grid(shape.tiles as u128 * num_splits)?)];
+        let mut workspace_bytes = 0;
+        if num_splits > 1 {
+            let rows = problem.lse_len() as u128;
+            let combine = built_for(Algorithm::DecodeCombine, problem.dtype())
+                .next()
+                .ok_or_else(|| unsupported_dtype(KERNEL, Algorithm::DecodeCombine, problem.dtype()))?;
+            launches.push((combine, checked_grid(rows)?));
+            // The grid bounds the rows, so this fits.
+            workspace_bytes = (4 * rows * num_splits * (problem.head_dim_v() as u128 + 1)) as u64;
+        }
+        let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
+        let rows = packed_rows(problem);
+        let reasons = vec![
+            format!(
+                "decode on tensor cores: the {} query heads of a key/value head times Sq {} are the rows of one tile, \
+                 so that K and V are read once",
+                problem.group(),
+                problem.seqlen_q()
+            ),
+            format!("HEAD_DIM {}: holds head_dim {}", entry.tile.head_dim, problem.widest_head_dim()),
+            format!(
+                "BLOCK_M {block_m}: {} for {rows} packed rows; BLOCK_N {block_n}: 16 keys for each of {} warps; {order} with \
+                 {} bytes of shared memory, {} blocks per multiprocessor",
+                match &*order {
+                    ASKED_FOR => ASKED_FOR,
+                    _ if block_m >= rows => "the smallest",
+                    _ => "the largest",
+                },
+                entry.threads / 32,
+                entry.shared_bytes,
+                shape.blocks_per_multiprocessor
+            ),
+            why,
+        ];
+        Ok(Self { launches, details, tile: (block_m, block_n), workspace_bytes, reasons })
+    }
+
+    fn into_choice(self) -> Choice<DecodeProblem> {
+        let Self { launches, details, tile, workspace_bytes, reasons } = self;
+        let launch = |(entry, grid)| Launch { details, ..Launch::new(entry, grid) };
+        Choice {
+            kernel: DecodeKernel,
+            tile: Some(tile),
+            launches: launches.into_iter().map(launch).collect(),
+            unaligned: Vec::new(),
+            workspace_bytes,
+            reasons,
+        }
+    }
+}
+
+/// Query rows of a sequence that share a key/value head.
+fn packed_rows(problem: &Problem) -> usize {
+    problem.seqlen_q() * problem.group()
 }
 
 /// The entry asked for, or of the smallest HEAD_DIM that fits and the BLOCK_M that wastes the fewest rows the
 /// first by `table`, and why.
 fn choose_entry(
-    problem: &DecodeProblem,
+    problem: &Problem,
     device: &Device,
     asked: Option<&str>,
     table: &[Tuned],
 ) -> Result<(&'static Entry, String)> {
-    let (dtype, head_dim) = (problem.dense().dtype(), problem.dense().head_dim());
+    let (dtype, head_dim) = (problem.dtype(), problem.widest_head_dim());
     let built = || {
         built_for(Algorithm::Decode, dtype)
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
@@ -186,15 +234,15 @@ fn choose_entry(
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
     candidates.iter().try_for_each(|entry| check_target(entry, device, KERNEL))?;
-    let fits = |entry: &&'static Entry| check_fits(entry, problem.dense(), device).is_ok();
+    let fits = |entry: &&'static Entry| check_fits(entry, problem, device).is_ok();
     let mut fitting: Vec<_> = candidates.iter().copied().filter(fits).collect();
-    let rows = problem.packed_rows();
+    let rows = packed_rows(problem);
     let sufficient = fitting.iter().map(|entry| entry.tile.block_m).filter(|&m| m as usize >= rows).min();
     let block_m = sufficient.or_else(|| fitting.iter().map(|entry| entry.tile.block_m).max());
     fitting.retain(|entry| Some(entry.tile.block_m) == block_m);
     let Some(&first) = fitting.first() else {
         let smallest = candidates.iter().min_by_key(|entry| entry.shared_bytes).unwrap_or(&candidates[0]);
-        return Err(tile_too_large(problem.dense(), device, &smallest.tile, smallest.shared_bytes.into()));
+        return Err(tile_too_large(problem, device, &smallest.tile, smallest.shared_bytes.into()));
     };
     let order = match asked {
         Some(_) => ASKED_FOR.to_owned(),
@@ -216,14 +264,13 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(problem: &DecodeProblem, device: &Device, entry: &Entry) -> Self {
-        let dense = problem.dense();
-        let row_tiles = problem.packed_rows().div_ceil(entry.tile.block_m as usize);
+    fn new(problem: &Problem, device: &Device, entry: &Entry) -> Self {
+        let row_tiles = packed_rows(problem).div_ceil(entry.tile.block_m as usize);
         let of_shared = device.shared_per_multiprocessor / (entry.shared_bytes as usize + RESERVED_SHARED);
         let blocks_per_multiprocessor = of_shared.clamp(1, entry.min_blocks as usize);
         Self {
-            tiles: dense.batch() * dense.kv_heads() * row_tiles,
-            key_blocks: dense.seqlen_k().div_ceil(entry.tile.block_n as usize),
+            tiles: problem.batch() * problem.kv_heads() * row_tiles,
+            key_blocks: problem.seqlen_k().div_ceil(entry.tile.block_n as usize),
             blocks_per_multiprocessor,
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),

@@ -1,6 +1,6 @@
 //! One decode problem: validated once here, trusted by everything after.
 
-use crate::options::PerHead;
+use crate::forward::Dropout;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
 /// The most query rows of a sequence: more are better served by the forward kernels.
@@ -9,14 +9,8 @@ pub const MAX_DECODE_SEQLEN_Q: usize = 16;
 /// What is computed, beside the shapes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodeOptions {
-    /// Row i of a sequence with n keys sees key j only if j ≤ i + n − Sq: aligned bottom-right.
-    pub causal: bool,
-    /// Factor on Q·Kᵀ before the softmax; 1/√head_dim when absent.
-    pub softmax_scale: Option<f32>,
-    /// As [`Options::sinks`].
-    pub sinks: Option<Vec<f32>>,
-    /// In place of these where the device alone has the values: how many there are, H or B·H.
-    pub sinks_on_device: Option<usize>,
+    /// As of the forward pass, with the keys of each sequence for Sk; there is no dropout.
+    pub attention: Options,
     /// Entries of each sequence in the page table; `None` where K and V are contiguous.
     pub max_pages: Option<usize>,
 }
@@ -24,9 +18,10 @@ pub struct DecodeOptions {
 /// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V
 /// cache.
 ///
-/// Q and O are [B, Sq, H, D]. K and V are [B, Sk, Hkv, D]; or pages, [num_pages, page_size, Hkv, D] (the
-/// layout's batch and seqlen): then Sk = max_pages·page_size, and key j of sequence b is row j mod page_size
-/// of page `page_table[b][j / page_size]`. `lse` is as for [`Problem`].
+/// Q is [B, Sq, H, D], O [B, Sq, H, Dv]. K is [B, Sk, Hkv, D], V [B, Sk, Hkv, Dv]; or pages,
+/// [num_pages, page_size, Hkv, D or Dv] (the layout's batch and seqlen): then Sk = max_pages·page_size, and
+/// key j of sequence b is row j mod page_size of page `page_table[b][j / page_size]`. Strides may be any, so
+/// that pages may be [num_pages, Hkv, page_size, D] in memory. `lse` is as for [`Problem`].
 ///
 /// ```
 /// use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
@@ -84,8 +79,8 @@ impl DecodeProblem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, or V a
-    /// head_dim of its own.
+    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, pages of V
+    /// are others than those of K, or weights are to be dropped.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         dtype.check_as_result("decode")?;
         let Tensors { q, k, v, .. } = tensors;
@@ -96,15 +91,12 @@ impl DecodeProblem {
             if max_pages == 0 {
                 return Err(Error::EmptyAxis { tensor: "page_table", axis: "max_pages" });
             }
-            if v.batch != k.batch {
-                let (value, expected) = (v.batch, k.batch);
-                return Err(Error::ShapeMismatch {
-                    tensor: "v",
-                    axis: "num_pages",
-                    value,
-                    other: "k",
-                    expected,
-                });
+            for (axis, value, expected) in
+                [("num_pages", v.batch, k.batch), ("page_size", v.seqlen, k.seqlen)]
+            {
+                if value != expected {
+                    return Err(Error::ShapeMismatch { tensor: "v", axis, value, other: "k", expected });
+                }
             }
             let contiguous = |pages: TensorLayout| {
                 TensorLayout::bshd(
@@ -116,17 +108,11 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { causal, softmax_scale, sinks, sinks_on_device, max_pages } = options;
-        let on_device = PerHead { sinks: sinks_on_device, ..PerHead::default() };
-        let dense = Problem::new(
-            dense,
-            dtype,
-            Options { causal, softmax_scale, sinks, on_device, ..Options::default() },
-        )?;
-        if v.head_dim != k.head_dim {
-            let (value, expected) = (v.head_dim, k.head_dim);
-            return Err(Error::ShapeMismatch { tensor: "v", axis: "head_dim", value, other: "k", expected });
+        let DecodeOptions { attention, max_pages } = options;
+        if let Some(Dropout { probability: value, .. }) = attention.dropout {
+            return Err(Error::DecodeDropout { value });
         }
+        let dense = Problem::new(dense, dtype, attention)?;
         if q.seqlen > MAX_DECODE_SEQLEN_Q {
             return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
         }
@@ -167,7 +153,8 @@ impl DecodeProblem {
     /// Bytes of K and V that the sequences use: what any kernel must read at least.
     pub fn cache_bytes<T>(&self, inputs: &DecodeInputs<'_, T>) -> u64 {
         let keys: usize = (0..self.dense.batch()).map(|batch| self.used(inputs, batch)).sum();
-        2 * (keys * self.dense.kv_heads() * self.dense.head_dim() * self.dense.dtype().bytes()) as u64
+        let columns = self.dense.head_dim() + self.dense.head_dim_v();
+        (keys * self.dense.kv_heads() * columns * self.dense.dtype().bytes()) as u64
     }
 
     /// Element index of the first column of a key in `cache`, which is the layout of K or of V.
@@ -267,11 +254,21 @@ mod tests {
         assert_eq!(error, "q: seqlen is 17; the limit is 16");
         let error = paged(0).unwrap_err().to_string();
         assert_eq!(error, "page_table: axis max_pages has length 0; at least 1 is needed");
-        let wide =
-            Tensors { v: TensorLayout::bshd(2, 40, 2, 9), ..tensors(1, TensorLayout::bshd(2, 40, 2, 8)) };
-        let wide = Tensors { o: TensorLayout::bshd(2, 1, 4, 9), ..wide };
-        let error = DecodeProblem::new(wide, DType::F16, DecodeOptions::default()).unwrap_err().to_string();
-        assert_eq!(error, "v: head_dim is 9, but k has 8");
+        let pages = tensors(1, TensorLayout::bshd(5, 16, 2, 8));
+        let short = Tensors { v: TensorLayout::bshd(5, 8, 2, 8), ..pages };
+        let options = DecodeOptions { max_pages: Some(3), ..DecodeOptions::default() };
+        let error = DecodeProblem::new(short, DType::F16, options).unwrap_err().to_string();
+        assert_eq!(error, "v: page_size is 8, but k has 16");
+        let options = |attention| DecodeOptions { attention, ..DecodeOptions::default() };
+        let refused = |attention| {
+            let tensors = tensors(1, TensorLayout::bshd(2, 40, 2, 8));
+            DecodeProblem::new(tensors, DType::F16, options(attention)).unwrap_err().to_string()
+        };
+        let error = refused(Options { softcap: -1.0, ..Options::default() });
+        assert!(error.starts_with("softcap is -1"), "{error}");
+        let dropout = Some(Dropout { probability: 0.5, seed: 1, offset: 0 });
+        let error = refused(Options { dropout, ..Options::default() });
+        assert_eq!(error, "dropout probability is 0.5; decode drops no weights");
         let error = paged(usize::MAX).unwrap_err().to_string();
         assert!(error.contains("exceeds the address space"), "{error}");
         let table = [0, 1, 2, 3, 4, 5];

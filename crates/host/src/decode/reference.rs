@@ -7,16 +7,6 @@ use crate::reference::{self, Reference, Row};
 use crate::{Element, TensorLayout, Tensors};
 
 impl DecodeProblem {
-    /// Keys that a row of a sequence with `used` keys sees.
-    fn visible_keys(&self, used: usize, row: usize) -> usize {
-        let dense = self.dense();
-        if !dense.causal() {
-            return used;
-        }
-        let visible = (row + 1 + used).saturating_sub(dense.seqlen_q());
-        visible.min(used)
-    }
-
     /// Attention in f64 of the given rows, and the plain computation beside it
     /// ([`reference::standard_rows`]).
     ///
@@ -47,45 +37,43 @@ impl DecodeProblem {
         at: Row,
     ) -> (Reference, Vec<T::Output>) {
         let dense = self.dense();
-        let head_dim = dense.head_dim();
-        let visible = self.visible_keys(self.used(inputs, at.batch), at.row);
+        let (head_dim, head_dim_v) = (dense.head_dim(), dense.head_dim_v());
+        let (used, rows) = (self.used(inputs, at.batch), dense.seqlen_q());
         let kv_head = at.head / dense.group();
         let gather = |cache: &TensorLayout, data: &[T]| -> Vec<T> {
-            let row = |key| &data[self.row(cache, inputs, at.batch, key, kv_head)..][..head_dim];
-            (0..visible).flat_map(|key| row(key).iter().copied()).collect()
+            let row = |key| &data[self.row(cache, inputs, at.batch, key, kv_head)..][..cache.head_dim];
+            (0..used).flat_map(|key| row(key).iter().copied()).collect()
         };
-        let one = TensorLayout::bshd(1, 1, 1, head_dim);
-        let keys = TensorLayout::bshd(1, visible, 1, head_dim);
-        let tensors = Tensors { q: one, k: keys, v: keys, o: one };
-        let Ok(problem) = dense.part(tensors, false, at.batch, at.head..at.head + 1) else {
-            // The one way in which a valid problem's row is none: it sees no key.
-            let (o, lse) = (vec![0.0; head_dim], vec![dense.scores().sink(at.batch, at.head).into()]);
+        let one = |rows, columns| TensorLayout::bshd(1, rows, 1, columns);
+        let (q, o) = (one(rows, head_dim), one(rows, head_dim_v));
+        let tensors = Tensors { q, k: one(used, head_dim), v: one(used, head_dim_v), o };
+        let Ok(problem) = dense.part(tensors, at.batch, at.head..at.head + 1) else {
+            // The one way in which a valid problem's part is none: it has no key.
+            let (o, lse) = (vec![0.0; head_dim_v], vec![dense.scores().sink(at.batch, at.head).into()]);
             let empty = Reference { o, lse, ..Reference::default() };
-            return (empty, vec![T::Output::from_f32(0.0); head_dim]);
+            return (empty, vec![T::Output::from_f32(0.0); head_dim_v]);
         };
-        let q = &inputs.q[dense.tensors().q.row(at.batch, at.row, at.head)..][..head_dim];
+        let row_of_q = |row| &inputs.q[dense.tensors().q.row(at.batch, row, at.head)..][..head_dim];
+        let q: Vec<T> = (0..rows).flat_map(|row| row_of_q(row).iter().copied()).collect();
         let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));
-        (reference::forward(&problem, q, &k, &v), reference::standard(&problem, q, &k, &v))
+        let at = [Row { batch: 0, head: 0, row: at.row }];
+        (reference::rows(&problem, &q, &k, &v, &at), reference::standard_rows(&problem, &q, &k, &v, &at))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
     use crate::decode::DecodeOptions;
+    use crate::{DType, Options};
 
     #[test]
     fn pages_and_lengths_are_followed() {
         // Two pages of two keys, in reverse; the second sequence has no key, the first three.
         let q = TensorLayout::bshd(2, 2, 1, 1);
         let pages = TensorLayout::bshd(2, 2, 1, 1);
-        let options = DecodeOptions {
-            causal: true,
-            softmax_scale: Some(0.0),
-            max_pages: Some(2),
-            ..DecodeOptions::default()
-        };
+        let attention = Options { causal: true, softmax_scale: Some(0.0), ..Options::default() };
+        let options = DecodeOptions { attention, max_pages: Some(2) };
         let problem =
             DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::F32, options).unwrap();
         let v = [6.0, f32::NAN, 1.0, 2.0];

@@ -123,6 +123,7 @@ impl Plan {
 const fn workspace(kernel: Kernel) -> &'static str {
     match kernel {
         Kernel::ForwardSm90 => "the copies of Q, K and V",
+        Kernel::Decode => "the splits' results",
         _ => "the score matrix",
     }
 }

@@ -2,6 +2,7 @@
 
 use fa_kernels::entries::{Algorithm, Entry, Target, entries};
 
+use super::few::is_sooner;
 use super::{Kernel, Request};
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
@@ -46,7 +47,7 @@ impl Candidates {
         }
         let first = match request.kernel {
             Some(kernel) => (kernel, format!("{kernel} was asked for")),
-            None => fastest(problem, device),
+            None => fastest(problem, device, request),
         };
         let drops = problem.dropout().is_some();
         if drops && !first.0.drops_weights() {
@@ -88,7 +89,7 @@ impl Candidates {
 }
 
 /// The fastest kernel that takes the problem on the device.
-fn fastest(problem: &Problem, device: &Device) -> (Kernel, String) {
+fn fastest(problem: &Problem, device: &Device, request: &Request) -> (Kernel, String) {
     let candidate = |kernel, why: &str| (kernel, why.to_owned());
     if device.backend == BackendKind::Cpu {
         return candidate(Kernel::ForwardCpu, "forward_cpu: fused, on all cores");
@@ -106,6 +107,10 @@ fn fastest(problem: &Problem, device: &Device) -> (Kernel, String) {
     if device.compute_capability < SM80 {
         let (name, found) = (&device.name, device.compute_capability);
         return simt(&format!("{name} is sm_{found}, and mma.sync needs sm_{SM80}"));
+    }
+    let any_tile = request.block_m.or(request.block_n).is_none();
+    if let Some(why) = is_sooner(problem, device).filter(|_| any_tile) {
+        return (Kernel::Decode, why);
     }
     if !Target::Sm90a.runs_on(device.compute_capability) {
         return candidate(Kernel::ForwardSm80, ON_SM80);

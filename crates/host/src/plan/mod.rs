@@ -2,8 +2,10 @@
 
 mod candidates;
 pub(crate) mod cost;
+mod few;
 mod geometry;
 mod hopper;
+mod invariant;
 mod order;
 mod pack;
 mod schedule;
@@ -15,6 +17,7 @@ use fa_kernels::entries::{Algorithm, Tile};
 
 use candidates::Candidates;
 
+use crate::decode::DecodeLaunchDetails;
 use crate::{BackendKind, DType, Device, Error, Problem, Result, operation};
 
 pub(crate) use candidates::{
@@ -39,6 +42,9 @@ pub enum Kernel {
     ForwardSm80,
     /// FlashAttention v1 on fp32 FMA: any NVIDIA GPU, and the simulator.
     ForwardSimt,
+    /// Flash-Decoding on tensor cores, for few queries: NVIDIA GPUs since sm_80 in 16-bit types, and the
+    /// simulator.
+    Decode,
     /// Tiled online softmax with SIMD on all cores.
     ForwardCpu,
     /// Unfused attention, the baseline: scores, softmax and values, with the scores in memory.
@@ -47,8 +53,14 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::ForwardSm90, Self::ForwardSm80, Self::ForwardSimt, Self::ForwardCpu, Self::Standard];
+    pub const ALL: [Self; 6] = [
+        Self::Decode,
+        Self::ForwardSm90,
+        Self::ForwardSm80,
+        Self::ForwardSimt,
+        Self::ForwardCpu,
+        Self::Standard,
+    ];
 
     /// The name that the command line uses.
     pub const fn name(self) -> &'static str {
@@ -56,6 +68,7 @@ impl Kernel {
             Self::ForwardSm90 => "forward_sm90",
             Self::ForwardSm80 => "forward_sm80",
             Self::ForwardSimt => "forward_simt",
+            Self::Decode => "decode",
             Self::ForwardCpu => "forward_cpu",
             Self::Standard => "standard",
         }
@@ -64,7 +77,7 @@ impl Kernel {
     /// Whether it drops weights ([`Options::dropout`](crate::Options::dropout)), of types of 16 bits and
     /// more.
     pub const fn drops_weights(self) -> bool {
-        !matches!(self, Self::Standard)
+        !matches!(self, Self::Standard | Self::Decode)
     }
 
     /// What its one launch runs, where that has tiles to choose from.
@@ -73,7 +86,7 @@ impl Kernel {
             Self::ForwardSm90 => Some(Algorithm::ForwardSm90),
             Self::ForwardSm80 => Some(Algorithm::ForwardSm80),
             Self::ForwardSimt => Some(Algorithm::ForwardSimt),
-            Self::ForwardCpu | Self::Standard => None,
+            Self::Decode | Self::ForwardCpu | Self::Standard => None,
         }
     }
 
@@ -102,7 +115,7 @@ impl Kernel {
     pub const fn of_backend(backend: BackendKind) -> &'static [Self] {
         match backend {
             BackendKind::Cuda | BackendKind::Sim => {
-                &[Self::ForwardSm90, Self::ForwardSm80, Self::ForwardSimt, Self::Standard]
+                &[Self::Decode, Self::ForwardSm90, Self::ForwardSm80, Self::ForwardSimt, Self::Standard]
             }
             BackendKind::Cpu => &[Self::ForwardCpu, Self::Standard],
         }
@@ -124,6 +137,10 @@ pub struct Request {
     pub block_m: Option<usize>,
     /// Key rows of a step.
     pub block_n: Option<usize>,
+    /// Whether a sequence gets the same bits whatever else is in its batch: packed or by itself, with others
+    /// of any lengths. Its tensors' rows and heads must start at multiples of 16 bytes, in both batches;
+    /// masks, scores and heads are the same. Not so with dropout, whose draws count sequences.
+    pub batch_invariant: bool,
 }
 
 impl Request {
@@ -149,6 +166,8 @@ pub struct LaunchDetails {
     pub(crate) packed: Packed,
     /// Where the launch writes a schedule of tiles, or reads one.
     pub(crate) schedule: Option<ScheduleSpace>,
+    /// How it splits keys, of few queries.
+    pub(crate) splits: DecodeLaunchDetails,
 }
 
 /// Memory of what `attention::tile_schedule` writes.
@@ -168,11 +187,17 @@ pub(crate) struct ScheduleSpace {
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
 pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
+    if request.batch_invariant {
+        return invariant::plan_alike(problem, device, request);
+    }
     let candidates = Candidates::of(problem, device, request)?;
     let (mut candidate, mut way) = (candidates.first(), None);
     #[cfg(feature = "cpu")]
     if device.backend == BackendKind::Cpu {
         return crate::cpu::backend::plan_on_cpu(problem, candidate.kernel, request);
+    }
+    if candidate.kernel == Kernel::Decode {
+        return few::plan_few(problem, device, request, candidate.why);
     }
     if candidate.kernel == Kernel::ForwardSm90 {
         let unfit = |reason| Error::UnfitKernel { kernel: candidate.kernel.name(), reason };

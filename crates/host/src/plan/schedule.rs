@@ -56,6 +56,16 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// The schedule, or where it has short tiles one without.
+    pub(super) fn of_whole_tiles(self, problem: &Problem, tile: &Tile) -> Self {
+        if self.order.short_tiles == 0 {
+            return self;
+        }
+        let tiles = tiles(problem, tile, 0) as u32;
+        let order = TileOrder { short_tiles: 0, tail_tiles: 0, ..self.order };
+        Self { tiles, blocks: self.blocks.min(tiles), order, ..self }
+    }
+
     /// How its tiles are taken.
     pub(super) fn reason(&self) -> String {
         let Self { tiles, blocks, order, .. } = self;

@@ -5,7 +5,7 @@ use fa_kernels::entries::entries;
 use super::candidates::MAX_GRID;
 use super::*;
 use crate::backward::{BackwardProblem, BackwardRequest};
-use crate::forward::Addresses;
+use crate::forward::{Addresses, Dropout};
 use crate::sim::Sim;
 use crate::{Options, Plan, TensorLayout, Tensors};
 
@@ -89,6 +89,47 @@ fn a_packed_batch_of_so_many_tiles_that_orders_do_not_matter_is_not_dealt_out() 
     let planned = plan(&problem, &Device { multiprocessors: 132, ..device(227 << 10) }, &request).unwrap();
     assert_eq!(planned.launches[0].grid, 132);
     assert!(planned.reasons.iter().any(|reason| reason.contains("for 1610612736 tiles")), "{planned:?}");
+}
+
+#[test]
+fn few_queries_on_many_keys_are_decoded() {
+    let hopper = Device { compute_capability: 90, multiprocessors: 132, ..device(227 << 10) };
+    let of = |[batch, heads, sq, sk]: [usize; 4], options: Options, request: Request| {
+        let (q, k) = (TensorLayout::bshd(batch, sq, heads, 128), TensorLayout::bshd(batch, sk, 2, 128));
+        let problem = Problem::new(Tensors { q, k, v: k, o: q }, DType::F16, options).unwrap();
+        plan(&problem, &hopper, &request)
+    };
+    let chosen = |shape| of(shape, Options::default(), Request::default()).unwrap();
+    let few = chosen([1, 8, 16, 131_072]);
+    assert_eq!((few.kernel, few.launches.len()), (Kernel::Decode, 2));
+    let splits = few.launches[0].details.splits.num_splits as u64;
+    assert_eq!(few.workspace_bytes, 4 * splits * 8 * 16 * 129);
+    assert!(few.reasons[0].contains("8 heads are a tile each for 132 multiprocessors"), "{few:?}");
+    // Many queries, few keys, heads enough, and what fixes the tile.
+    for shape in [[1, 8, 17, 131_072], [1, 8, 1, 2047], [34, 2, 1, 131_072]] {
+        assert_eq!(chosen(shape).kernel, Kernel::ForwardSm90, "{shape:?}");
+    }
+    let drops =
+        Options { dropout: Some(Dropout { probability: 0.5, seed: 1, offset: 0 }), ..Options::default() };
+    assert_eq!(of([1, 8, 1, 4096], drops, Request::default()).unwrap().kernel, Kernel::ForwardSm90);
+    let fixed = [
+        Request { block_m: Some(128), ..Request::default() },
+        Request { batch_invariant: true, ..Request::default() },
+    ];
+    for request in fixed {
+        assert_eq!(of([1, 8, 1, 4096], Options::default(), request).unwrap().kernel, Kernel::ForwardSm90);
+    }
+    let decode = Request { kernel: Some(Kernel::Decode), ..Request::default() };
+    let refused = |shape, request| of(shape, Options::default(), request).unwrap_err().to_string();
+    assert_eq!(
+        refused([1, 8, 17, 64], decode),
+        "kernel decode cannot be run: it takes up to 16 queries of a sequence, and these have 17"
+    );
+    let tile = Request { block_n: Some(64), ..decode };
+    assert!(
+        refused([1, 8, 1, 64], tile).ends_with("its tile follows from the rows that share a key/value head")
+    );
+    assert_eq!(of([1, 8, 16, 64], Options::default(), decode).unwrap().kernel, Kernel::Decode);
 }
 
 #[test]
@@ -320,7 +361,7 @@ fn a_kernel_that_the_device_or_type_lacks_is_refused() {
 #[test]
 fn tiles_that_do_not_fit_or_do_not_exist_say_so() {
     let message = |block_m, block_n| {
-        let request = Request { kernel: None, block_m: Some(block_m), block_n: Some(block_n) };
+        let request = Request { block_m: Some(block_m), block_n: Some(block_n), ..Request::default() };
         plan(&problem(DType::F32, 128), &device(64 << 10), &request).unwrap_err().to_string()
     };
     assert_eq!(
@@ -342,7 +383,7 @@ fn tiles_that_do_not_fit_or_do_not_exist_say_so() {
 #[test]
 fn a_tile_that_the_fastest_kernel_lacks_comes_from_the_next_that_has_it() {
     let planned = |request, shared| plan(&problem(DType::F16, 64), &device(shared), &request);
-    let blocks = |block_m, block_n| Request { kernel: None, block_m, block_n };
+    let blocks = |block_m, block_n| Request { block_m, block_n, ..Request::default() };
     let chosen = planned(blocks(Some(32), Some(32)), 227 << 10).unwrap();
     assert_eq!((chosen.kernel, chosen.tile), (Kernel::ForwardSimt, Some((32, 32))));
     assert_eq!(

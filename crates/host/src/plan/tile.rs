@@ -141,6 +141,23 @@ pub(crate) fn check_entry(entry: &Entry, problem: &Problem) -> Result<()> {
 /// When the entry is not a kernel by itself, is for another storage type or smaller head_dims, or does not
 /// run on the device.
 pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Choice> {
+    of_given(problem, device, entry, |schedule| schedule)
+}
+
+/// [`plan_entry`] in which all tiles have as many rows as the entry's.
+///
+/// # Errors
+/// As [`plan_entry`].
+pub(super) fn plan_whole_tiles(problem: &Problem, device: &Device, entry: &'static Entry) -> Result<Choice> {
+    of_given(problem, device, entry, |schedule| schedule.of_whole_tiles(problem, &entry.tile))
+}
+
+fn of_given(
+    problem: &Problem,
+    device: &Device,
+    entry: &'static Entry,
+    amended: impl FnOnce(Schedule) -> Schedule,
+) -> Result<Choice> {
     let unfit = |reason: String| Error::UnfitEntry { entry: entry.name, reason };
     let family = |kernel: &Kernel| kernel.tiled().map(Algorithm::family);
     let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
@@ -166,7 +183,7 @@ pub(crate) fn plan_entry(problem: &Problem, device: &Device, entry: &'static Ent
     let reasons = vec![format!("{} was asked for", entry.name)];
     match way {
         Some(way) => {
-            let schedule = way.schedule(problem, device, entry);
+            let schedule = amended(way.schedule(problem, device, entry));
             of_way(problem, device, entry, (way, schedule), reasons)
         }
         None => of_entry(problem, kernel, entry, reasons),
@@ -207,7 +224,12 @@ fn of_way(
         rows: schedule.tiles / problem.heads() as u32,
         block_m: entry.tile.block_m,
     });
-    let details = LaunchDetails { order: schedule.order, packed: way.packed, schedule: space };
+    let details = LaunchDetails {
+        order: schedule.order,
+        packed: way.packed,
+        schedule: space,
+        ..LaunchDetails::default()
+    };
     let blocks = schedule.blocks + schedule.order.tail_tiles;
     choice.launches = vec![Launch { entry, grid: blocks, details }];
     choice.workspace_bytes = way.packed.bytes;

@@ -94,9 +94,8 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
     )
         .prop_map(
             |(dtype, (b, (sq, sk), h, group, (d, head_dim_v)), (q, kv, o), (options, alibi, sinks), seed)| {
-                let slopes = |count: usize| (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect();
                 let count = |by_sequence| h * group * if by_sequence { b } else { 1 };
-                let alibi_slopes = alibi.map(|by_sequence| slopes(count(by_sequence)));
+                let alibi_slopes = alibi.map(|by_sequence| slopes_of(count(by_sequence)));
                 let sinks = sinks.map(|by_sequence| sinks_of(count(by_sequence)));
                 Case {
                     dtype,
@@ -108,6 +107,11 @@ pub fn case(awkward: &[(usize, usize)], longest: usize) -> impl Strategy<Value =
                 }
             },
         )
+}
+
+/// ALiBi slopes, of which some are negative.
+pub fn slopes_of(count: usize) -> Vec<f32> {
+    (0..count).map(|i| 0.4 - 0.7_f32.powi(i as i32)).collect()
 }
 
 /// Sinks below, among and above the scores of the elements that [`tensor`] makes.

@@ -8,6 +8,7 @@
 use core::f32::consts::{LN_2, LOG2_E};
 use core::hint::assert_unchecked;
 
+use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
 use crate::params::{DecodeParams, MAX_SPLITS};
 use crate::ptx::{index, math};
@@ -68,17 +69,22 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
         let sequence_head = index::block() / params.seqlen_q;
         (sequence_head / params.heads, sequence_head % params.heads, index::block() % params.seqlen_q)
     };
+    // SAFETY: the number of keys is readable.
+    let splits = splits::count(params, unsafe { used_keys(params, batch) });
+    if splits == 1 {
+        return; // Its block has stored O and lse.
+    }
     // SAFETY: the splits' log-sum-exps are written; whole warps run this alike.
-    let (weights, row_end) = unsafe { weigh(params, row) };
+    let (weights, row_end) = unsafe { weigh(params, splits, row) };
     // SAFETY: the sinks are readable, and the head is one of the launch's.
     let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, head)) };
     let o = &params.o_strides;
     let first = batch as u64 * o.batch + position as u64 * o.row + head as u64 * o.head;
     let mut column = index::thread();
-    while column < params.head_dim {
+    while column < params.head_dim_v {
         // SAFETY: the column exists; each is one thread's.
         unsafe {
-            let value = weighted_sum(params, row, column, weights);
+            let value = weighted_sum(params, splits, (row, column), weights);
             E::store(params.o + E::BYTES * (first + column as u64), value * inverse_sum);
         }
         column += THREADS;
@@ -99,22 +105,22 @@ pub(super) fn partial_lse(params: &DecodeParams, split: u32, row: u64) -> u64 {
 #[inline(always)]
 pub(super) fn partial_o(params: &DecodeParams, split: u32, row: u64, column: u32) -> u64 {
     let row = split as u64 * params.rows + row;
-    params.partial_o + 4 * (row * params.head_dim as u64 + column as u64)
+    params.partial_o + 4 * (row * params.head_dim_v as u64 + column as u64)
 }
 
-/// The weights of a row's splits, 1/sum of them, and the log-sum-exp of the whole.
+/// The weights of so many splits of a row, 1/sum of them, and the log-sum-exp of the whole.
 ///
 /// # Safety
 /// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
 #[inline(always)]
-unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, (f32, f32)) {
+unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32, f32)) {
     let lane = index::thread() % 32;
     let mut lses = [f32::NEG_INFINITY; LANE_SPLITS];
     let mut max = f32::NEG_INFINITY;
     let mut i = 0;
     while i < LANE_SPLITS {
         let split = lane + 32 * i as u32;
-        if split < params.num_splits {
+        if split < splits {
             // SAFETY: the split exists, and its log-sum-exp is readable.
             lses[i] = unsafe { f32::load(partial_lse(params, split, row)) };
         }
@@ -134,26 +140,32 @@ unsafe fn weigh(params: &DecodeParams, row: u64) -> (Weights, (f32, f32)) {
     (weights, row_end)
 }
 
-/// Σ weight·O of one column over a row's splits.
+/// Σ weight·O of one column over so many splits of a row.
 ///
 /// # Safety
 /// The splits' results are readable and the column exists.
 #[inline(always)]
-unsafe fn weighted_sum(params: &DecodeParams, row: u64, column: u32, weights: Weights) -> f32 {
+unsafe fn weighted_sum(
+    params: &DecodeParams,
+    splits: u32,
+    (row, column): (u64, u32),
+    weights: Weights,
+) -> f32 {
     let mut sum = 0.0;
     let mut first = 0;
-    while first < params.num_splits {
+    while first < splits {
         let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
         let mut values = [0.0; LOADS_IN_FLIGHT];
         let mut i = 0;
         while i < LOADS_IN_FLIGHT {
             let split = first + i as u32;
-            let exists = split < params.num_splits;
-            // SAFETY: the splits' results are readable, and nothing is loaded of a split that does not exist.
+            let exists = split < splits;
+            // SAFETY: splits that exist have a log-sum-exp, and those with keys O; nothing else is loaded.
             unsafe {
                 let lse = f32::load_if(exists, partial_lse(params, split, row));
                 lses[i] = if exists { lse } else { f32::NEG_INFINITY };
-                values[i] = f32::load_if(exists, partial_o(params, split, row, column));
+                let has_keys = lses[i] > f32::NEG_INFINITY;
+                values[i] = f32::load_if(has_keys, partial_o(params, split, row, column));
             }
             i += 1;
         }

@@ -10,24 +10,28 @@
 //! Runs on every NVIDIA GPU since sm_80.
 
 mod merge;
+mod scores;
 mod tile;
 mod work;
 
 use core::marker::PhantomData;
 
+use crate::attention::splits::{self, used_keys};
 use crate::config::WARP_KEYS;
 use crate::element::Element as _;
+use crate::mask::KeyRange;
 use crate::params::DecodeParams;
 use crate::ptx::{barrier, cp_async, index, shared, warp};
-use crate::registers::{Matrix, Registers as _, Width as _};
+use crate::registers::{Matrix as _, Width as _};
 use crate::softmax::{OnlineSoftmax, rescale_where_needed};
 use crate::tile::chunk::load_chunk;
-use crate::tile::kv_cache::{KvCache, Rows};
+use crate::tile::kv_cache::{KvCache, Rows as CacheRows};
 use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 
 use merge::Partials;
+use scores::{Rows, fill_slopes};
 pub use tile::{DecodeTile, Tile};
-use work::{Keys, QueryRow, Work, packed_rows, used_keys, visible_keys};
+use work::{Keys, QueryRow, Work, packed_rows, seen_keys};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 2;
@@ -48,8 +52,16 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let work = unsafe { Work::of_block::<T>(params) };
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
+    let splits = splits::count(params, used);
+    if work.split >= splits {
+        return; // Nothing reads this split.
+    }
     let last_row = (work.first_row + T::BLOCK_M).min(packed_rows(params)) - 1;
-    let keys = work.keys(params, visible_keys(params, used, last_row), config.block_n());
+    let seen = KeyRange {
+        first: seen_keys(params, used, work.first_row).first,
+        end: seen_keys(params, used, last_row).end,
+    };
+    let keys = work.keys(params, used, seen, config.block_n());
     let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
     let rings = q_shared.address + MmaTile::<T::HeadDim>::bytes(T::BLOCK_M);
     let warp = index::thread() / 32;
@@ -64,19 +76,13 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
             ahead += 1;
         }
         fill_queries::<T>(params, &work, q_shared);
+        fill_slopes::<T>(params, &work, q_shared);
         barrier::sync(0, T::THREADS);
 
         let lane = Lane { warp_row: 0, ..Lane::current(T::S::ROWS) };
-        let mut visible = <T::S as Matrix>::Column::<u32>::splat(0);
-        let mut i = 0;
-        while i < T::S::ROWS {
-            visible[i] = visible_keys(params, used, work.first_row + lane.row(i));
-            i += 1;
-        }
-        // The tile's first row sees the fewest keys; up to there nothing is masked.
-        let unmasked = visible_keys(params, used, work.first_row);
+        let rows = Rows::<T::S, _>::new(params, &work, (used, last_row), q_shared, lane);
         let mut acc = T::O::zero();
-        let mut softmax = OnlineSoftmax::new(params.softmax_scale);
+        let mut softmax = OnlineSoftmax::with_positive_scale(rows.softmax_scale(params));
         let (mut step, mut stage) = (0, 0);
         while step < keys.steps {
             // The stage that the last step has read is the one before this.
@@ -85,11 +91,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
             warp::sync();
             let mut s = T::S::zero();
             mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, 0, ring.k_tile(stage), !0);
-            softmax.prescale(&mut s);
-            let first_key = keys.first + step * config.block_n();
-            if first_key + WARP_KEYS > unmasked.min(keys.end) {
-                apply_mask(&mut s, &visible, keys.end, first_key, lane);
-            }
+            rows.apply(params, &mut s, lane, keys.first + step * config.block_n(), keys.end);
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, ring.v_tile(stage));
@@ -97,10 +99,10 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
             stage = if stage == T::AHEAD { 0 } else { stage + 1 };
             step += 1;
         }
-        let partials = Partials::<T>::new(rings);
+        let partials = Partials::<T>::new(rings, splits > 1);
         partials.write(warp, lane, &acc, &softmax);
         barrier::sync(0, T::THREADS);
-        partials.merge(params, &work, last_row);
+        partials.merge(params, &work, last_row, keys.steps > 0);
     }
 }
 
@@ -114,7 +116,7 @@ struct Ring<'a, T> {
     /// Keys from one of the warp's steps to the next.
     block_n: u32,
     /// Where the next step's rows lie, looked up one step ahead.
-    rows: Rows,
+    rows: CacheRows,
     tile: PhantomData<T>,
 }
 
@@ -125,8 +127,8 @@ impl<'a, T: Tile> Ring<'a, T> {
     /// `params` describes valid device memory.
     #[inline(always)]
     unsafe fn new(params: &'a DecodeParams, work: &Work, keys: Keys, address: u32, block_n: u32) -> Self {
-        let k = KvCache::new(params, params.k, &params.k_strides, work.batch, work.kv_head);
-        let v = KvCache::new(params, params.v, &params.v_strides, work.batch, work.kv_head);
+        let k = KvCache::k(params, work.batch, work.kv_head);
+        let v = KvCache::v(params, work.batch, work.kv_head);
         // SAFETY: the page table, where there is one, has an entry for each key below `keys.end`.
         let rows = unsafe { k.locate(keys.first, keys.end) };
         Self { k, v, address, keys, block_n, rows, tile: PhantomData }
@@ -161,23 +163,6 @@ impl<'a, T: Tile> Ring<'a, T> {
             }
         }
         cp_async::commit_group();
-    }
-}
-
-/// Sets the scores of keys that a row does not see, or that are the next block's, to −∞.
-#[inline(always)]
-fn apply_mask<S: Matrix>(s: &mut S, visible: &S::Column<u32>, end: u32, first_key: u32, lane: Lane) {
-    let mut i = 0;
-    while i < S::ROWS {
-        let visible = visible[i].min(end);
-        let mut j = 0;
-        while j < S::COLS {
-            if first_key + lane.column(j) >= visible {
-                s[i][j] = f32::NEG_INFINITY;
-            }
-            j += 1;
-        }
-        i += 1;
     }
 }
 

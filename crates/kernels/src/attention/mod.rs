@@ -26,3 +26,4 @@ pub mod tile_schedule;
 pub mod transpose;
 
 mod gradient;
+mod splits;

@@ -1,15 +1,16 @@
 //! Launch parameters of the decode kernels.
 
-use super::{PerHead, Strides};
+use super::{AttentionParams, PerHead, Strides};
 
 /// The most splits of a sequence's keys: four for each lane of a warp that merges them.
 pub const MAX_SPLITS: u32 = 128;
 
 /// Parameters of `attention::decode` and `attention::combine`.
 ///
-/// Addresses are device addresses (in the simulator, host addresses). Q and O are [B, Sq, H, D]. K and V
-/// are [B, Sk, H / `group`, D], or with a page table [num_pages, page_size, H / `group`, D]: then key j
-/// of sequence b is row j mod `page_size` of page `page_table[b][j / page_size]`.
+/// Addresses are device addresses (in the simulator, host addresses). Q is [B, Sq, H, D] and O
+/// [B, Sq, H, Dv]. K and V are [B, Sk, H / `group`, D or Dv], or with a page table
+/// [num_pages, page_size, H / `group`, D or Dv]: then key j of sequence b is row j mod `page_size` of page
+/// `page_table[b][j / page_size]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DecodeParams {
@@ -28,7 +29,7 @@ pub struct DecodeParams {
     /// Pages of each sequence, int32 [B, `max_pages`], or 0 where K and V are contiguous. What lies
     /// behind the pages that hold a sequence's keys is not read.
     pub page_table: u64,
-    /// Normalised O of each split, fp32 [`num_splits`, B, H, Sq, D]; unused with one split.
+    /// Normalised O of each split that has keys, fp32 [`num_splits`, B, H, Sq, Dv]; unused with one split.
     pub partial_o: u64,
     /// Log-sum-exp of each split, fp32 [`num_splits`, B, H, Sq]; unused with one split.
     pub partial_lse: u64,
@@ -54,14 +55,38 @@ pub struct DecodeParams {
     pub heads: u32,
     /// Query heads that share one key/value head, at least 1.
     pub group: u32,
-    /// Columns of each row, 1 to the entry's HEAD_DIM.
+    /// Columns of each row of Q and K, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
-    /// 1 for the causal mask aligned bottom-right, 0 for none.
-    pub causal: u32,
-    /// Parts that each sequence's keys are split into, 1 to [`MAX_SPLITS`].
+    /// Columns of each row of V and O, 1 to the entry's HEAD_DIM.
+    pub head_dim_v: u32,
+    /// As [`AttentionParams::window_left`], with the sequence's keys for Sk.
+    pub window_left: u32,
+    /// `window_left` + right.
+    pub window_span: u32,
+    /// The most parts that a sequence's keys are split into, 1 to [`MAX_SPLITS`].
     pub num_splits: u32,
+    /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter; more
+    /// where [`MAX_SPLITS`] of them would end before the sequence. 0 for `num_splits` even parts of each.
+    pub split_keys: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
+    /// Bound that scaled scores are bent to; 0 for none.
+    pub softcap: f32,
     /// What each head has.
     pub per_head: PerHead,
+}
+
+impl DecodeParams {
+    /// What scores and masks depend on, as kernels of whole sequences have it.
+    #[inline(always)]
+    pub fn attention(&self) -> AttentionParams {
+        AttentionParams {
+            window_left: self.window_left,
+            window_span: self.window_span,
+            softmax_scale: self.softmax_scale,
+            softcap: self.softcap,
+            per_head: self.per_head,
+            ..AttentionParams::default()
+        }
+    }
 }

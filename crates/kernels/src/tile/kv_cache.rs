@@ -21,6 +21,8 @@ const ROW_STEP: u32 = 32 / ROW_LANES;
 pub struct KvCache<'a> {
     params: &'a DecodeParams,
     strides: &'a Strides,
+    /// Columns of each row.
+    head_dim: u32,
     /// First element of the head: of the sequence where it is contiguous, else of page 0.
     address: u64,
     /// First entry of the sequence in the page table, or 0.
@@ -31,21 +33,32 @@ pub struct KvCache<'a> {
 pub struct Rows([(u32, u32); LANE_ROWS]);
 
 impl<'a> KvCache<'a> {
-    /// The head `kv_head` of sequence `batch` of the tensor of 16-bit elements at `address`.
+    /// K of the head `kv_head` of sequence `batch`, of 16-bit elements.
     #[inline(always)]
-    pub fn new(
+    pub fn k(params: &'a DecodeParams, batch: u32, kv_head: u32) -> Self {
+        Self::new(params, (params.k, &params.k_strides, params.head_dim), batch, kv_head)
+    }
+
+    /// V of the head `kv_head` of sequence `batch`, of 16-bit elements.
+    #[inline(always)]
+    pub fn v(params: &'a DecodeParams, batch: u32, kv_head: u32) -> Self {
+        Self::new(params, (params.v, &params.v_strides, params.head_dim_v), batch, kv_head)
+    }
+
+    #[inline(always)]
+    fn new(
         params: &'a DecodeParams,
-        address: u64,
-        strides: &'a Strides,
+        (address, strides, head_dim): (u64, &'a Strides, u32),
         batch: u32,
         kv_head: u32,
     ) -> Self {
         let head = address + 2 * kv_head as u64 * strides.head;
         if params.page_table == 0 {
-            return Self { params, strides, address: head + 2 * batch as u64 * strides.batch, page_table: 0 };
+            let address = head + 2 * batch as u64 * strides.batch;
+            return Self { params, strides, head_dim, address, page_table: 0 };
         }
         let page_table = params.page_table + 4 * batch as u64 * params.max_pages as u64;
-        Self { params, strides, address: head, page_table }
+        Self { params, strides, head_dim, address: head, page_table }
     }
 
     /// Where the lane's rows of the tile of keys from `first` on lie; those from `end` on are not looked up.
@@ -129,7 +142,7 @@ impl<'a> KvCache<'a> {
             let mut part = 0;
             while part < W::COLUMNS {
                 let column = part + lane_column;
-                let left = self.params.head_dim.saturating_sub(column);
+                let left = self.head_dim.saturating_sub(column);
                 let bytes = if exists { (2 * left).min(CHUNK) } else { 0 };
                 let offset = if left > 0 { 2 * column as u64 } else { 0 };
                 if column < W::COLUMNS {
@@ -153,8 +166,8 @@ impl<'a> KvCache<'a> {
         let mut chunk = index::thread() % 32;
         while chunk < WARP_KEYS * chunks {
             let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
-            let exists = first + row < end && column < self.params.head_dim;
-            let elements = if exists { (self.params.head_dim - column).min(CHUNK / 2) } else { 0 };
+            let exists = first + row < end && column < self.head_dim;
+            let elements = if exists { (self.head_dim - column).min(CHUNK / 2) } else { 0 };
             // SAFETY: elements are loaded only where they exist, and no lane still reads the tile.
             unsafe {
                 let from = self.row(self.locate_key(first + row, end)) + 2 * column as u64;

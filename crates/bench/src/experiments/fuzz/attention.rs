@@ -20,9 +20,6 @@ use crate::check::sample;
 use crate::measure::with_element;
 use crate::problem::{alibi_slopes, sinks};
 
-/// The most values of a list that are made: a problem with more heads is refused for having too few.
-pub(super) const MOST_VALUES: usize = 1 << 16;
-
 impl Attention {
     pub(super) fn heads(&self) -> usize {
         self.kv_heads.saturating_mul(self.group)
@@ -67,11 +64,7 @@ impl Attention {
 
     fn options(&self) -> Options {
         let sequences = if self.sequences.is_empty() { self.batch } else { self.sequences.len() };
-        let values = |list| match list {
-            HeadList::Off => None,
-            HeadList::Heads => Some(self.heads().min(MOST_VALUES)),
-            HeadList::All => Some(self.heads().saturating_mul(sequences).min(MOST_VALUES)),
-        };
+        let values = |list: HeadList| list.len(self.heads(), sequences);
         let seed = self.seed.0;
         Options {
             causal: self.causal,
@@ -141,7 +134,12 @@ fn chosen(problem: &Problem, device: &Device, case: &Attention) -> Result<Plan, 
         return Ok(Plan::of_entry(problem, device, entry)?);
     }
     let [block_m, block_n] = case.block.map(|block| Some(block).filter(|&block| block > 0));
-    let request = Request { kernel: named(&case.run, &Kernel::ALL, Kernel::name)?, block_m, block_n };
+    let request = Request {
+        kernel: named(&case.run, &Kernel::ALL, Kernel::name)?,
+        block_m,
+        block_n,
+        batch_invariant: case.batch_invariant,
+    };
     Ok(Plan::new(problem, device, &request)?)
 }
 

@@ -57,6 +57,9 @@ pub(super) enum Data {
     Equal,
 }
 
+/// The most values of a list that are made: a problem with more heads is refused for having too few.
+const MOST_VALUES: usize = 1 << 16;
+
 /// A list with a value for each head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -67,6 +70,18 @@ pub(super) enum HeadList {
     Heads,
     /// [B, H].
     All,
+}
+
+impl HeadList {
+    /// How many values it has, of so many sequences.
+    pub(super) fn len(self, heads: usize, sequences: usize) -> Option<usize> {
+        let len = match self {
+            Self::Off => return None,
+            Self::Heads => heads,
+            Self::All => heads.saturating_mul(sequences),
+        };
+        Some(len.min(MOST_VALUES))
+    }
 }
 
 /// A forward problem.
@@ -117,6 +132,8 @@ pub(super) struct Attention {
     pub(super) run: String,
     /// BLOCK_M and BLOCK_N; 0 for the planner's choice.
     pub(super) block: [usize; 2],
+    /// Whether the planner's choice does not depend on the batch.
+    pub(super) batch_invariant: bool,
     /// Names the elements.
     pub(super) seed: Seed,
     /// Thread order of the simulator.
@@ -157,6 +174,7 @@ impl Default for Attention {
             values: Data::Normal,
             run: String::new(),
             block: [0; 2],
+            batch_invariant: false,
             seed: Seed(0),
             schedule: 0,
             spoil: Vec::new(),
@@ -196,6 +214,8 @@ pub(super) struct Decode {
     pub(super) group: usize,
     pub(super) seq: usize,
     pub(super) head_dim: usize,
+    /// As `head_dim` where absent.
+    pub(super) head_dim_v: Option<usize>,
     /// Keys of each sequence.
     pub(super) used: Vec<usize>,
     /// Whether all sequences have the most keys, so that no lengths are given.
@@ -213,13 +233,18 @@ pub(super) struct Decode {
     pub(super) v: Place,
     pub(super) o: Place,
     pub(super) causal: bool,
-    pub(super) sinks: bool,
+    pub(super) window: [Option<usize>; 2],
     pub(super) scale: Option<f32>,
+    pub(super) softcap: f32,
+    pub(super) alibi: HeadList,
+    pub(super) sinks: HeadList,
     pub(super) no_lse: bool,
     pub(super) scores: Data,
     pub(super) values: Data,
     /// 0 for the planner's choice.
     pub(super) splits: usize,
+    /// Whether the planner's splits are of one length.
+    pub(super) batch_invariant: bool,
     /// Empty for the planner's choice.
     pub(super) entry: String,
     pub(super) seed: Seed,
@@ -235,6 +260,7 @@ impl Default for Decode {
             group: 1,
             seq: 1,
             head_dim: 1,
+            head_dim_v: None,
             used: vec![1],
             full: false,
             spare_keys: 0,
@@ -246,12 +272,16 @@ impl Default for Decode {
             v: Place::default(),
             o: Place::default(),
             causal: false,
-            sinks: false,
+            window: [None; 2],
             scale: None,
+            softcap: 0.0,
+            alibi: HeadList::Off,
+            sinks: HeadList::Off,
             no_lse: false,
             scores: Data::Normal,
             values: Data::Normal,
             splits: 0,
+            batch_invariant: false,
             entry: String::new(),
             seed: Seed(0),
             schedule: 0,

@@ -3,11 +3,11 @@
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
 use flash_attention::reference;
-use flash_attention::{DType, Element, Plan, TensorLayout, Tensors};
+use flash_attention::{DType, Element, Options, Plan, TensorLayout, Tensors};
 
-use super::attention::{MOST_VALUES, check_outputs, check_range, query_rows, softmax_scale, worst};
+use super::attention::{check_outputs, check_range, query_rows, softmax_scale, worst};
 use super::bench::{Bench, judged, rows_to_check, unsupported};
-use super::case::{Decode, Operation};
+use super::case::{Decode, HeadList, Operation};
 use super::data::Source;
 use super::draw::Draw;
 use super::image::Slot;
@@ -15,7 +15,7 @@ use super::machine::{DecodeCall, HeadLists, Machine, Memory};
 use super::outcome::{Failure, Stop};
 use super::place::{Place, spoiled};
 use crate::check::sample;
-use crate::problem::sinks;
+use crate::problem::{alibi_slopes, sinks};
 
 impl Decode {
     /// Keys of the longest sequence.
@@ -63,19 +63,24 @@ impl Decode {
         } else {
             [batch, self.room(), self.kv_heads, self.head_dim]
         };
+        let of_v = |[a, b, c, d]: [usize; 4]| [a, b, c, self.head_dim_v.unwrap_or(d)];
         let tensors = Tensors {
             q: layout("q", &self.q, queries),
             k: layout("k", &self.k, keys),
-            v: layout("v", &self.v, keys),
-            o: layout("o", &self.o, queries),
+            v: layout("v", &self.v, of_v(keys)),
+            o: layout("o", &self.o, of_v(queries)),
         };
-        let options = DecodeOptions {
+        let values = |list: HeadList| list.len(heads, batch);
+        let attention = Options {
             causal: self.causal,
-            sinks: self.sinks.then(|| sinks(self.kv_heads.saturating_mul(self.group).min(MOST_VALUES))),
+            window: (self.window[0], self.window[1]),
+            softcap: self.softcap,
+            alibi_slopes: values(self.alibi).map(alibi_slopes),
+            sinks: values(self.sinks).map(sinks),
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
-            max_pages: self.is_paged().then(|| self.max_pages()),
-            ..DecodeOptions::default()
+            ..Options::default()
         };
+        let options = DecodeOptions { attention, max_pages: self.is_paged().then(|| self.max_pages()) };
         DecodeProblem::new(tensors, self.dtype, options)
     }
 
@@ -119,6 +124,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let problem = case.problem()?;
     let request = DecodeRequest {
         num_splits: Some(case.splits).filter(|&splits| splits > 0),
+        batch_invariant: case.batch_invariant,
         entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),
     };
     let plan = Plan::new(&problem, bench.machine.device(), &request)?;
@@ -201,7 +207,7 @@ fn fill_inputs<T: Element>(
         (0..dense.batch()).flat_map(of).collect()
     };
     scores.fill::<T>(image, slots[1], rows(problem.k()).into_iter(), q.head_dim, draw);
-    values.fill::<T>(image, slots[2], rows(problem.v()).into_iter(), q.head_dim, draw);
+    values.fill::<T>(image, slots[2], rows(problem.v()).into_iter(), problem.v().head_dim, draw);
     for (list, slot) in [&lists.seqused_k, &lists.page_table].into_iter().zip(words) {
         if let Some(list) = list {
             image.put(slot, list.iter().map(|word| word.to_ne_bytes()));
@@ -216,7 +222,7 @@ fn judge<T: Element<Output = T>>(
     seed: u64,
 ) -> Result<(), Failure> {
     let dense = problem.dense();
-    let count = rows_to_check(2 * dense.seqlen_k() * dense.head_dim());
+    let count = rows_to_check(dense.seqlen_k() * (dense.head_dim() + dense.head_dim_v()));
     let rows = sample(dense, count, seed);
     let [q, k, v] = call.inputs.map(|slot| memory.inputs.values::<T>(slot));
     let inputs = DecodeInputs {
@@ -229,7 +235,7 @@ fn judge<T: Element<Output = T>>(
     let (exact, standard) = problem.reference(&inputs, &rows);
     let found = reference::gather(dense, memory.outputs.values::<T>(call.o), &rows);
     let accuracy = Accuracy::of_output(&found, &exact, &standard);
-    let columns = dense.head_dim();
+    let columns = dense.head_dim_v();
     judged("o", &accuracy, || worst(&found, &exact.o, |index| (rows[index / columns], index % columns)))?;
     let Some(lse) = call.lse else { return Ok(()) };
     let lse = memory.outputs.values::<f32>(lse);

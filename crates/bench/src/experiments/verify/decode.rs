@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::decode::{DecodeProblem, DecodeRequest};
-use flash_attention::{Backend, BackendKind, DType, Element};
+use flash_attention::{Backend, BackendKind, DType, Element, Options};
 use half::{bf16, f16};
 
 use super::args::{Args, Sizes};
@@ -17,7 +17,7 @@ use crate::check::{Expected, Verdict};
 use crate::decode::{Cache, Shape, describe};
 use crate::measure::judged;
 use crate::output::Screen;
-use crate::problem::sinks;
+use crate::problem::{alibi_slopes, sinks};
 use crate::session::Session;
 
 /// One problem, but for storage type and head_dim.
@@ -190,7 +190,15 @@ impl Case {
             causal: self.causal,
             softmax_scale: None,
         };
-        let problem = shape.problem_with((index % 3 == 1).then(|| sinks(shape.heads)))?;
+        let options = Options {
+            window: if index % 4 == 2 { (Some(self.seq_k / 3), Some(1)) } else { (None, None) },
+            softcap: if index % 5 == 3 { 2.0 } else { 0.0 },
+            alibi_slopes: (index % 4 == 1).then(|| alibi_slopes(shape.heads)),
+            sinks: (index % 3 == 1).then(|| sinks(shape.heads)),
+            ..Options::default()
+        };
+        let head_dim_v = if index % 4 == 3 { odd } else { shape.head_dim };
+        let problem = shape.problem_with(head_dim_v, options)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);
         cache.poison_unused(&problem);
@@ -217,8 +225,11 @@ impl<T: Element> Subject for OnEntry<'_, T> {
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
         let Trial { problem, cache, expected, num_splits, .. } = self.trial;
-        let request =
-            DecodeRequest { num_splits: Some(*num_splits), entry: Some(self.entry.name.to_owned()) };
+        let request = DecodeRequest {
+            num_splits: Some(*num_splits),
+            entry: Some(self.entry.name.to_owned()),
+            ..DecodeRequest::default()
+        };
         let plan = backend.plan(problem, &request)?;
         let prepared = backend.prepare(&plan, cache.inputs())?;
         let judged = judged(prepared, |o, lse| expected.judge(problem.dense(), DType::F32, o, lse))?;

@@ -204,7 +204,12 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
     Target {
         names: names(&[entry]),
         dtype,
-        request: Request { kernel: Some(kernel), block_m: Some(block_m), block_n: Some(block_n) },
+        request: Request {
+            kernel: Some(kernel),
+            block_m: Some(block_m),
+            block_n: Some(block_n),
+            ..Request::default()
+        },
         head_dims: bucket(entry),
         // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
         step: if kernel == Kernel::ForwardSm90 { 16 / dtype.bytes() } else { 1 },
@@ -239,6 +244,7 @@ fn of_cpu(dtype: DType) -> Vec<Target> {
                 kernel: Some(kernel),
                 block_m: tile.map(|tile| tile.0),
                 block_n: tile.map(|tile| tile.1),
+                ..Request::default()
             },
             head_dims: 1..=MAX_HEAD_DIM,
             step: 1,

@@ -38,6 +38,17 @@ fn splits_fill_the_multiprocessors_and_no_more() {
 }
 
 #[test]
+fn splits_that_are_alike_in_any_batch_are_of_one_length() {
+    let request = DecodeRequest { batch_invariant: true, ..DecodeRequest::default() };
+    let splits = |batch, sk| {
+        let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
+        Plan::new(&problem, Sim::new(0).device(), &request).unwrap().num_splits()
+    };
+    assert_eq!([splits(1, 4096), splits(64, 4096)], [8, 8]);
+    assert_eq!([splits(1, 512), splits(1, 513), splits(1, 131_072)], [1, 2, 128]);
+}
+
+#[test]
 fn one_split_needs_neither_workspace_nor_a_second_launch() {
     let one = plan(&problem(64, [32, 8], 1, 4096, 128, DType::Bf16));
     assert_eq!((one.launches().len(), one.workspace_bytes()), (1, 0));
@@ -73,7 +84,7 @@ fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
     let device = Device { name: DEVICE.to_owned(), ..Sim::new(0).device().clone() };
     let chosen = |table, group| {
         let problem = problem(1, [group, 1], 1, 100, 128, DType::F16);
-        let (entry, why) = choose_entry(&problem, &device, None, table).unwrap();
+        let (entry, why) = choose_entry(problem.dense(), &device, None, table).unwrap();
         (entry.name, why)
     };
     let measured = "the fastest tile measured on NVIDIA Test".to_owned();

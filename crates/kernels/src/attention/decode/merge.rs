@@ -17,14 +17,16 @@ use super::tile::{Softmax, Tile};
 pub(super) struct Partials<T> {
     /// Of the first warp.
     address: u32,
+    /// Whether they are those of a split, which a launch after this one merges with others.
+    of_split: bool,
     tile: PhantomData<T>,
 }
 
 impl<T: Tile> Partials<T> {
     /// Those whose rings begin at `address`.
     #[inline(always)]
-    pub(super) fn new(address: u32) -> Self {
-        Self { address, tile: PhantomData }
+    pub(super) fn new(address: u32, of_split: bool) -> Self {
+        Self { address, of_split, tile: PhantomData }
     }
 
     /// Address of an element of a warp's O.
@@ -64,12 +66,13 @@ impl<T: Tile> Partials<T> {
         }
     }
 
-    /// Merges the warps' results and stores the rows that exist: as O and lse, or as those of a split.
+    /// Merges the warps' results and stores the rows that exist: as O and lse, or as those of a split, of
+    /// which nothing reads O unless it has keys.
     ///
     /// # Safety
     /// All threads of the block call this together, behind a barrier after [`Self::write`].
     #[inline(always)]
-    pub(super) unsafe fn merge(&self, params: &DecodeParams, work: &Work, last_row: u32) {
+    pub(super) unsafe fn merge(&self, params: &DecodeParams, work: &Work, last_row: u32, has_keys: bool) {
         let lane = index::thread() % 32;
         let mut row = index::thread() / 32;
         while work.first_row + row <= last_row {
@@ -77,10 +80,10 @@ impl<T: Tile> Partials<T> {
             // SAFETY: all warps have written their results, with a barrier between; the sinks are readable.
             let (shares, lse) = unsafe { self.shares(row, params, (work.batch, at.head)) };
             let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
-            let target =
-                Target { work, at: &at, row: sequence_head * params.seqlen_q as u64 + at.position as u64 };
+            let row_of_lse = sequence_head * params.seqlen_q as u64 + at.position as u64;
+            let target = Target { work, at: &at, row: row_of_lse, of_split: self.of_split };
             let mut column = lane;
-            let mut part = 0;
+            let mut part = if has_keys || !self.of_split { 0 } else { T::HeadDim::COLUMNS / 32 };
             while part < T::HeadDim::COLUMNS / 32 {
                 let mut value = 0.0;
                 let mut warp = 0;
@@ -90,7 +93,7 @@ impl<T: Tile> Partials<T> {
                     value = math::fma(shares[warp], share, value);
                     warp += 1;
                 }
-                if column < params.head_dim {
+                if column < params.head_dim_v {
                     // SAFETY: the element exists and is this lane's.
                     unsafe { target.store_o::<T::Element>(params, column, value) };
                 }
@@ -130,7 +133,7 @@ impl<T: Tile> Partials<T> {
         }
         let row_end = weights.finish(sum);
         // Of several splits, the last launch merges the sink.
-        let (inverse_sum, lse) = if params.num_splits == 1 {
+        let (inverse_sum, lse) = if !self.of_split {
             // SAFETY: the sinks are readable, and the head is one of the launch's.
             unsafe { with_sink(row_end, &params.per_head.sinks, head) }
         } else {
@@ -151,6 +154,7 @@ struct Target<'a> {
     at: &'a QueryRow,
     /// Index of the row in lse, [B, H, Sq].
     row: u64,
+    of_split: bool,
 }
 
 impl Target<'_> {
@@ -162,7 +166,7 @@ impl Target<'_> {
     unsafe fn store_o<E: Element>(&self, params: &DecodeParams, column: u32, value: f32) {
         // SAFETY: the element exists, and no other thread stores it.
         unsafe {
-            if params.num_splits > 1 {
+            if self.of_split {
                 return f32::store(partial_o(params, self.work.split, self.row, column), value);
             }
             let strides = &params.o_strides;
@@ -182,7 +186,7 @@ impl Target<'_> {
     unsafe fn store_lse(&self, params: &DecodeParams, lse: f32) {
         // SAFETY: the row exists, and no other thread stores its log-sum-exp.
         unsafe {
-            if params.num_splits > 1 {
+            if self.of_split {
                 f32::store(partial_lse(params, self.work.split, self.row), lse);
             } else if params.lse != 0 {
                 f32::store(params.lse + 4 * self.row, lse);

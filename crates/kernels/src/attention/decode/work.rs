@@ -2,9 +2,12 @@
 
 use core::hint::assert_unchecked;
 
+use crate::attention::splits::split_keys;
 use crate::config::WARP_KEYS;
+use crate::mask::KeyRange;
 use crate::params::DecodeParams;
-use crate::ptx::{global, index};
+use crate::ptx::index;
+use crate::scheduler::{Rows, WorkTile};
 
 use super::tile::Tile;
 
@@ -62,22 +65,35 @@ impl Work {
         }
     }
 
-    /// The keys of this warp: those of its block's split of the first `visible` keys, from the
-    /// warp's own on in each step of `block_n`.
+    /// The keys of this warp: those of its block's split of what the tile sees of the sequence's `used` keys,
+    /// from the warp's own on in each step of `block_n`.
     #[inline(always)]
-    pub(super) fn keys(&self, params: &DecodeParams, visible: u32, block_n: u32) -> Keys {
-        // SAFETY: valid parameters have at least one split.
-        unsafe { assert_unchecked(params.num_splits > 0) };
-        let blocks = visible.div_ceil(block_n);
-        // Splits differ by at most one block; the first ones have it.
-        let (least, longer) = (blocks / params.num_splits, blocks % params.num_splits);
-        let first = (self.split * least + self.split.min(longer)) * block_n;
-        let steps = least + (self.split < longer) as u32;
+    pub(super) fn keys(&self, params: &DecodeParams, used: u32, seen: KeyRange, block_n: u32) -> Keys {
+        let KeyRange { first, end } = match split_keys(params, used) {
+            0 => self.even_part(params, seen, block_n),
+            keys => {
+                let first = self.split * keys;
+                KeyRange { first: first.max(seen.first), end: (first + keys).min(seen.end) }
+            }
+        };
         Keys {
             first: first + index::thread() / 32 * WARP_KEYS,
-            end: (first + steps * block_n).min(visible),
-            steps,
+            end,
+            steps: end.saturating_sub(first).div_ceil(block_n),
         }
+    }
+
+    /// The block's part of the keys `seen`, in steps of `block_n`.
+    #[inline(always)]
+    fn even_part(&self, params: &DecodeParams, seen: KeyRange, block_n: u32) -> KeyRange {
+        // SAFETY: valid parameters have at least one split.
+        unsafe { assert_unchecked(params.num_splits > 0) };
+        let blocks = seen.end.saturating_sub(seen.first).div_ceil(block_n);
+        // Splits differ by at most one block; the first ones have it.
+        let (least, longer) = (blocks / params.num_splits, blocks % params.num_splits);
+        let first = seen.first + (self.split * least + self.split.min(longer)) * block_n;
+        let blocks = least + (self.split < longer) as u32;
+        KeyRange { first, end: (first + blocks * block_n).min(seen.end) }
     }
 
     /// The row of the sequence and the query head that a packed row is.
@@ -98,28 +114,12 @@ pub(super) fn packed_rows(params: &DecodeParams) -> u32 {
     params.seqlen_q * params.group
 }
 
-/// Keys of a sequence.
-///
-/// # Safety
-/// `params` describes valid device memory.
+/// What a packed row sees of the sequence's `used` keys. Rows past the last see at most what exists.
 #[inline(always)]
-pub(super) unsafe fn used_keys(params: &DecodeParams, batch: u32) -> u32 {
-    if params.seqused_k == 0 {
-        return params.seqlen_k;
-    }
-    // SAFETY: `seqused_k` has a readable entry for each sequence.
-    let used = unsafe { global::load_b32_if(true, params.seqused_k + 4 * batch as u64) } as i32;
-    (used.max(0) as u32).min(params.seqlen_k)
-}
-
-/// Keys that a packed row sees of the sequence's `used`: with the causal mask, aligned bottom-right, row i of
-/// the sequence sees the first `used` − Sq + i + 1. Rows past the last see no more than `used`.
-#[inline(always)]
-pub(super) fn visible_keys(params: &DecodeParams, used: u32, packed: u32) -> u32 {
+pub(super) fn seen_keys(params: &DecodeParams, used: u32, packed: u32) -> KeyRange {
     // SAFETY: valid parameters have groups of at least one head.
     unsafe { assert_unchecked(params.group > 0) };
-    if params.causal == 0 {
-        return used;
-    }
-    (packed / params.group + 1 + used).saturating_sub(params.seqlen_q).min(used)
+    let rows = |len| Rows { first: 0, len };
+    let sequence = WorkTile { tile: 0, head: 0, batch: 0, queries: rows(params.seqlen_q), keys: rows(used) };
+    KeyRange::of_row(&params.attention(), &sequence, packed / params.group)
 }

@@ -2,12 +2,16 @@
 
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::backward::BackwardKernel;
+use flash_attention::decode::MAX_DECODE_SEQLEN_Q;
 use flash_attention::{BackendKind, DType, Kernel};
 
 use super::super::case::{Attention, Backward, Data, HeadList};
 use super::super::draw::Draw;
 use super::super::place::Place;
-use super::parts::{self, Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+use super::parts::{
+    self, Size, data, head_dim, head_list, length, place, result_dtype, scale, seed, shrink_to, softcap,
+    window,
+};
 
 /// Elements of 16 bytes, at multiples of which `forward_sm90` takes rows of e4m3.
 const CHUNK: usize = 16;
@@ -22,6 +26,7 @@ pub(super) fn forward(draw: &mut Draw, backend: BackendKind, size: Size) -> Atte
     case.descale = (is_e4m3 && draw.once_in(2))
         .then(|| [0.5, 1.5, 3.0].map(|factor| factor * draw.pick(&[0.25, 1.0, 2.0])));
     case.no_lse = draw.once_in(6);
+    case.batch_invariant = draw.once_in(8);
     if is_e4m3 && backend != BackendKind::Cpu && !draw.once_in(12) {
         suit_hopper(draw, &mut case);
     }
@@ -112,18 +117,12 @@ fn drawn(draw: &mut Draw, dtype: DType, size: Size) -> Attention {
     shape(draw, &mut case, size);
     case.causal = draw.once_in(3);
     if draw.once_in(5) {
-        let most = case.kv_seq.max(4);
-        case.window =
-            [0; 2].map(|_| if draw.once_in(3) { None } else { Some(draw.logarithmic(1, most) - 1) });
+        case.window = window(draw, case.kv_seq);
     }
     case.scale = scale(draw);
-    case.softcap = if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 };
-    if draw.once_in(9) {
-        case.alibi = draw.pick(&[HeadList::Heads, HeadList::All]);
-    }
-    if draw.once_in(6) {
-        case.sinks = draw.pick(&[HeadList::Heads, HeadList::All]);
-    }
+    case.softcap = softcap(draw);
+    case.alibi = head_list(draw, 9);
+    case.sinks = head_list(draw, 6);
     case.dropout = if draw.once_in(12) { draw.pick(&[0.1, 0.5, 0.9]) } else { 0.0 };
     case.scores = data(draw);
     case.values = data(draw);
@@ -290,6 +289,10 @@ fn takes(kernel: Kernel, case: &Attention) -> bool {
     let of_type = match kernel {
         Kernel::ForwardSm90 => case.dtype != DType::F32,
         Kernel::ForwardSm80 => matches!(case.dtype, DType::F16 | DType::Bf16),
+        Kernel::Decode => {
+            let is_few = case.seq <= MAX_DECODE_SEQLEN_Q && case.sequences.is_empty();
+            is_few && matches!(case.dtype, DType::F16 | DType::Bf16)
+        }
         Kernel::ForwardSimt => case.dtype != DType::E4m3,
         Kernel::Standard => {
             case.dtype != DType::E4m3 && case.sequences.iter().all(|lengths| lengths[1] < 4096)

@@ -7,7 +7,9 @@ use flash_attention::decode::MAX_DECODE_SEQLEN_Q;
 use super::super::case::Decode;
 use super::super::draw::Draw;
 use super::super::place::Place;
-use super::parts::{Size, data, head_dim, length, place, result_dtype, scale, seed, shrink_to};
+use super::parts::{
+    self, Size, data, head_list, length, place, result_dtype, scale, seed, shrink_to, softcap, window,
+};
 
 pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode {
     // Kernels of GPUs have no fp32.
@@ -17,16 +19,17 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
         (_, dtype) => dtype,
     };
-    let head_dim = head_dim(draw);
+    let head_dim_v = draw.once_in(6).then(|| parts::head_dim(draw));
+    let head_dim = parts::head_dim(draw);
+    let widest = head_dim.max(head_dim_v.unwrap_or(0));
     let mut batch = draw.between(1, 6);
     let (mut kv_heads, mut group) = (draw.pick(&[1, 1, 2, 3]), draw.pick(&[1, 1, 2, 4, 8, 13]));
     let mut seq = if draw.once_in(2) { 1 } else { draw.between(1, MAX_DECODE_SEQLEN_Q) };
     let mut keys = length(draw, size.rows);
-    let products =
-        |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * head_dim;
+    let products = |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * widest;
     let lengths = &mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut keys];
     shrink_to(lengths, size.products, products);
-    shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * head_dim);
+    shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * widest);
     let longest = draw.below(batch);
     let used = (0..batch)
         .map(|index| match draw.below(5) {
@@ -38,19 +41,21 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         .collect();
     let page_size = if draw.once_in(2) { 0 } else { draw.pick(&[1, 3, 8, 16, 16, 64, 64, 100, 128, 256]) };
     let q = place(draw, dtype, head_dim, false);
-    let mut cache = || {
-        let place = place(draw, dtype, head_dim, false);
+    let mut cache = |columns| {
+        let place = place(draw, dtype, columns, false);
         // A cache that repeats its pages would have keys that are NaN in others' places.
         Place { repeat: [false, false, place.repeat[2]], ..place }
     };
-    let (k, v) = (cache(), cache());
-    let o = place(draw, dtype, head_dim, true);
+    let columns_v = head_dim_v.unwrap_or(head_dim);
+    let (k, v) = (cache(head_dim), cache(columns_v));
+    let o = place(draw, dtype, columns_v, true);
     let mut case = Decode {
         dtype,
         kv_heads,
         group,
         seq,
         head_dim,
+        head_dim_v,
         used,
         full: draw.once_in(6),
         spare_keys: draw.pick(&[0, 0, 1, 9, 70]),
@@ -62,12 +67,16 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         v,
         o,
         causal: draw.once_in(2),
-        sinks: draw.once_in(3),
+        window: if draw.once_in(4) { window(draw, keys) } else { [None; 2] },
         scale: scale(draw),
+        softcap: softcap(draw),
+        alibi: head_list(draw, 6),
+        sinks: head_list(draw, 3),
         no_lse: draw.once_in(5),
         scores: data(draw),
         values: data(draw),
         splits: 0,
+        batch_invariant: draw.once_in(3),
         entry: String::new(),
         seed: seed(draw),
         schedule: draw.below(64) as u64,
@@ -81,7 +90,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
         let mut named = entries()
             .filter(|entry| entry.algorithm == Algorithm::Decode && entry.dtype == dtype.name())
-            .filter(|entry| entry.tile.head_dim as usize >= head_dim)
+            .filter(|entry| entry.tile.head_dim as usize >= widest)
             .map(|entry| entry.name)
             .collect::<Vec<_>>();
         named.truncate(12);

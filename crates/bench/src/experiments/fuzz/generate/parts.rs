@@ -2,7 +2,7 @@
 
 use flash_attention::{BackendKind, DType};
 
-use super::super::case::{Data, Seed};
+use super::super::case::{Data, HeadList, Seed};
 use super::super::draw::Draw;
 use super::super::place::Place;
 
@@ -45,6 +45,21 @@ impl Size {
     pub(super) fn tiles(self, rows: usize) -> usize {
         rows.next_multiple_of(self.tile)
     }
+}
+
+/// Sides of a window over sequences of about so many keys.
+pub(super) fn window(draw: &mut Draw, keys: usize) -> [Option<usize>; 2] {
+    [0; 2].map(|_| if draw.once_in(3) { None } else { Some(draw.logarithmic(1, keys.max(4)) - 1) })
+}
+
+/// A softcap, once in nine.
+pub(super) fn softcap(draw: &mut Draw) -> f32 {
+    if draw.once_in(9) { draw.pick(&[0.5, 5.0, 30.0]) } else { 0.0 }
+}
+
+/// A list with a value for each head, once in so many.
+pub(super) fn head_list(draw: &mut Draw, once_in: usize) -> HeadList {
+    if draw.once_in(once_in) { draw.pick(&[HeadList::Heads, HeadList::All]) } else { HeadList::Off }
 }
 
 /// A length: any, or near a multiple of what tiles and copies are made of.

@@ -1,0 +1,65 @@
+//! Few queries of the forward pass, by the kernels that decode: they split keys over blocks, and read K and V
+//! once for all query heads that share them.
+
+use super::{Choice, Kernel, Launch, LaunchDetails, Request};
+use crate::decode::{DecodeRequest, FewQueries, MAX_DECODE_SEQLEN_Q};
+use crate::{DType, Device, Error, Problem, Result};
+
+/// Keys from which on splits pay for the launch that merges them beyond doubt: a block of `forward_sm90`
+/// takes 30 µs for them, at 2,045 cycles for 80, and that launch 3 µs.
+const MANY_KEYS: usize = 2048;
+
+/// Why decode does not take a problem, if so.
+fn refusal(problem: &Problem) -> Option<String> {
+    let queries = problem.seqlen_q();
+    if problem.is_packed() {
+        return Some("it takes no packed sequences".to_owned());
+    }
+    (queries > MAX_DECODE_SEQLEN_Q).then(|| {
+        format!("it takes up to {MAX_DECODE_SEQLEN_Q} queries of a sequence, and these have {queries}")
+    })
+}
+
+/// Why decode is certain to be done before the forward kernels, where it is: a tile of each head would leave
+/// half of the multiprocessors without work, for long.
+pub(super) fn is_sooner(problem: &Problem, device: &Device) -> Option<String> {
+    let (heads, keys) = (problem.batch() * problem.heads(), problem.seqlen_k());
+    let takes = cfg!(feature = "decode")
+        && matches!(problem.dtype(), DType::F16 | DType::Bf16)
+        && problem.dropout().is_none()
+        && refusal(problem).is_none();
+    let multiprocessors = device.multiprocessors as usize;
+    (takes && keys >= MANY_KEYS && 2 * heads <= multiprocessors).then(|| {
+        format!(
+            "decode: splits {keys} keys over blocks, where {heads} heads are a tile each for {multiprocessors} \
+             multiprocessors"
+        )
+    })
+}
+
+/// Plans few queries.
+///
+/// # Errors
+/// When there are many, or packed sequences; when a tile is asked for; and as the planner of decode.
+pub(super) fn plan_few(problem: &Problem, device: &Device, request: &Request, why: String) -> Result<Choice> {
+    let unfit = |reason| Error::UnfitKernel { kernel: Kernel::Decode.name(), reason };
+    if let Some(reason) = refusal(problem) {
+        return Err(unfit(reason));
+    }
+    if request.block_m.or(request.block_n).is_some() {
+        return Err(unfit("its tile follows from the rows that share a key/value head".to_owned()));
+    }
+    let FewQueries { launches, details, tile, workspace_bytes, mut reasons } =
+        FewQueries::choose(problem, device, &DecodeRequest::default())?;
+    reasons.insert(0, why);
+    let details = LaunchDetails { splits: details, ..LaunchDetails::default() };
+    let launch = |(entry, grid)| Launch { details, ..Launch::new(entry, grid) };
+    Ok(Choice {
+        kernel: Kernel::Decode,
+        tile: Some(tile),
+        launches: launches.into_iter().map(launch).collect(),
+        unaligned: Vec::new(),
+        workspace_bytes,
+        reasons,
+    })
+}
