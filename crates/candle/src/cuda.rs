@@ -16,7 +16,7 @@ use candle_core::{
 use flash_attention::backward::{BackwardAddresses, BackwardProblem};
 use flash_attention::cuda::{Cuda, Stream};
 use flash_attention::forward::{Addresses, PerHead};
-use flash_attention::{Element, Operation, Options, Plan, Problem};
+use flash_attention::{Element, Operation, Options, Plan, Problem, Tensors};
 
 use crate::op::{Attention, Saved, Scalar};
 use crate::paged::Pages;

@@ -161,7 +161,8 @@ fn what_pages_do_not_take() {
 #[test]
 fn what_copies_of_pages_do_not_take() {
     let copied = |change: fn(&mut Paged)| {
-        let mut paged = Paged { softcap: Some(2.0), ..Paged::new() };
+        // Rows that differ are none of decode's.
+        let mut paged = Paged { seqlens_q: offsets(&[1, 3]), rows: 3, softcap: Some(2.0), ..Paged::new() };
         change(&mut paged);
         paged.run()
     };
@@ -186,8 +187,8 @@ fn what_copies_of_pages_do_not_take() {
     refused(copied(down), "seqlens_k[2] is 8, below 9 before it");
     let short: fn(&mut Paged) = |paged| paged.table = Tensor::new(&[[0_u32], [2]], &Device::Cpu).unwrap();
     refused(copied(short), "seqused_k[0] is 9; a sequence has room for 8 keys");
-    let longer: fn(&mut Paged) = |paged| paged.seqlens_q = offsets(&[1, 3]);
-    refused(copied(longer), "max_seqlen_q is 2, but sequence 1 has 3 rows");
+    let longer: fn(&mut Paged) = |paged| paged.seqlens_q = offsets(&[0, 4]);
+    refused(copied(longer), "max_seqlen_q is 3, but sequence 1 has 4 rows");
 }
 
 #[test]
