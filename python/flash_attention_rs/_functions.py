@@ -223,8 +223,8 @@ def flash_attn_with_kvcache(
             lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
 
-    With Sq above 16, and of float32 on a GPU, it is the forward pass, for which pages are copied behind one another first.
-    cache_leftpad raises NotImplementedError.
+    With Sq above 16, and of float32 on a GPU, it is the forward pass, for which pages are copied behind one
+    another first. cache_leftpad raises NotImplementedError.
     """
     if cache_leftpad is not None:
         raise NotImplementedError("cache_leftpad: flash_attn_with_kvcache does not take it")

@@ -59,7 +59,7 @@ class Decode:
         device: Optional[int],
         dtype_name: str,
         views: Sequence[_View],
-        settings: Settings,
+        settings: Any,
         max_pages: Optional[int] = None,
         num_splits: Optional[int] = None,
     ) -> None: ...

@@ -125,14 +125,21 @@ def decode(
     """O and lse of few queries against a cache, which is pages where there is a page table."""
     if alibi_slopes is not None:
         tensor(alibi_slopes, "alibi_slopes")
-    numbers = (float(softmax_scale), bool(causal), *map(int, window), float(softcap), num_splits)
-    arguments = (q, k, v, seqused, page_table, alibi_slopes, *numbers)
+    scale, causal, softcap = float(softmax_scale), bool(causal), float(softcap)
+    left, right = map(int, window)
+    # fmt: off
     if is_eager(q, k, v):
-        return _passes.decode(*arguments, needs_lse, before)
+        return _passes.decode(
+            q, k, v, seqused, page_table, alibi_slopes, scale, causal, left, right, softcap, num_splits,
+            needs_lse, before,
+        )
     refuse_tangents(q, k, v, alibi_slopes)
     if before is not None:
         before()
-    return torch.ops.flash_attention_rs.decode(*arguments)
+    return torch.ops.flash_attention_rs.decode(
+        q, k, v, seqused, page_table, alibi_slopes, scale, causal, left, right, softcap, num_splits
+    )
+    # fmt: on
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
