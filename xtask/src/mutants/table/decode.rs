@@ -33,8 +33,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "decode_window",
                 "blocks that a window begins in are not masked",
-                "first_key < self.whole.first || ",
-                "",
+                "first_key < self.whole.first",
+                "false",
             ),
             defect(
                 "decode_end",
@@ -45,8 +45,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "decode_alibi",
                 "ALiBi counts from the first query's diagonal",
-                "self.diagonals[i].wrapping_sub(first_key",
-                "self.diagonals[0].wrapping_sub(first_key",
+                "self.diagonals[i].wrapping_sub(first_key + lane.column(j))",
+                "self.diagonals[0].wrapping_sub(first_key + lane.column(j))",
             ),
             defect(
                 "decode_slope",
@@ -67,11 +67,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.kv_head * params.group + packed % params.group",
                 "self.kv_head + packed % params.group * (params.heads / params.group)",
             ),
-            defect(
+            nth(
                 "decode_position",
                 "a tile looks at the keys of other rows than its own",
-                "&sequence, packed / params.group)",
-                "&sequence, packed)",
+                2,
+                "packed / params.group",
+                "packed",
             ),
             defect(
                 "decode_split",
@@ -111,12 +112,7 @@ pub(super) const FAMILIES: &[Family] = &[
         entries: "decode",
         tests: &["decode"],
         defects: &[
-            defect(
-                "decode_sink",
-                "each split counts the sink",
-                "if !self.of_split {",
-                "if self.of_split || !self.of_split {",
-            ),
+            nth("decode_sink", "each split counts the sink", 2, "!self.of_split", "true"),
             defect(
                 "merge_share",
                 "shares of the warps are not divided by their sum",

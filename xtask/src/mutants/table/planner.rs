@@ -122,8 +122,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "decode_workspace",
                 "the splits' workspace has no room for lse",
-                "dense.head_dim() as u128 + 1",
-                "dense.head_dim() as u128",
+                "problem.head_dim_v() as u128 + 1",
+                "problem.head_dim_v() as u128",
             ),
             defect(
                 "decode_entry",
@@ -132,6 +132,17 @@ pub(super) const FAMILIES: &[Family] = &[
                 "entry.tile.head_dim as usize + 8 >= head_dim",
             ),
         ],
+    },
+    Family {
+        file: "crates/host/src/plan/schedule.rs",
+        entries: "forward_sm90",
+        tests: &["batch_invariance"],
+        defects: &[defect(
+            "alike_short_tiles",
+            "tiles that do not depend on the batch may be short ones",
+            "self.order.short_tiles == 0",
+            "self.order.short_tiles < 100",
+        )],
     },
     Family {
         file: "crates/host/src/backward/plan.rs",
