@@ -1,0 +1,97 @@
+//! Decode with numbers of keys that are none, in the simulator: they are the caller's promise, but what
+//! breaks it writes nothing outside of O, and ends.
+#![allow(clippy::unwrap_used)]
+
+use fa_kernels::attention::combine::{self, combine};
+use fa_kernels::attention::decode::{DecodeTile, Tile, decode};
+use fa_kernels::element::F16;
+use fa_kernels::mask::UNLIMITED;
+use fa_kernels::params::{DecodeParams, Strides};
+use fa_sim::{Buffer, Launch, Schedule, launch};
+
+type Of = DecodeTile<F16, 2, 64, 4, 4>;
+
+const HEAD_DIM: u32 = 64;
+/// Keys that a sequence has room for.
+const ROOM: u32 = 150;
+const SPLITS: u32 = 3;
+const POISON: u16 = 0x5a5a;
+
+/// O and lse of a query of each sequence, with guards behind them that are left alone.
+fn decoded(used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
+    let (batch, columns) = (used.len(), HEAD_DIM as usize);
+    // fp16 from 1 to below 2.
+    let values = |len: usize| (0..len as u16).map(|i| 0x3c00 | (i.wrapping_mul(37) & 0x3ff)).collect();
+    let (q, kv): (Vec<u16>, Vec<u16>) = (values(batch * columns), values(batch * ROOM as usize * columns));
+    let mut o = vec![POISON; (batch + 1) * columns];
+    let mut lse = vec![f32::NAN; batch + 1];
+    let mut partial_o = vec![f32::NAN; SPLITS as usize * batch * columns];
+    let mut partial_lse = vec![f32::NAN; SPLITS as usize * batch];
+    let buffers = [
+        Buffer::read("q", &q),
+        Buffer::read("k and v", &kv),
+        Buffer::read("seqused_k", used),
+        Buffer::read_write("o", &mut o),
+        Buffer::read_write("lse", &mut lse),
+        Buffer::read_write("partial_o", &mut partial_o),
+        Buffer::read_write("partial_lse", &mut partial_lse),
+    ];
+    let [q, kv, used, o_at, lse_at, partial_o, partial_lse] = buffers.each_ref().map(|it| it.address);
+    let rows = |rows: u32| Strides { batch: (rows * HEAD_DIM).into(), row: HEAD_DIM.into(), head: 0 };
+    let params = DecodeParams {
+        q,
+        k: kv,
+        v: kv,
+        o: o_at,
+        lse: lse_at,
+        seqused_k: used,
+        partial_o,
+        partial_lse,
+        q_strides: rows(1),
+        k_strides: rows(ROOM),
+        v_strides: rows(ROOM),
+        o_strides: rows(1),
+        rows: batch as u64,
+        page_size: 1,
+        seqlen_q: 1,
+        seqlen_k: ROOM,
+        heads: 1,
+        group: 1,
+        head_dim: HEAD_DIM,
+        head_dim_v: HEAD_DIM,
+        window_left: UNLIMITED,
+        window_span: UNLIMITED,
+        num_splits: SPLITS,
+        split_keys,
+        softmax_scale: 0.125,
+        ..DecodeParams::default()
+    };
+    let config = |name, grid, block, shared_bytes| Launch {
+        name,
+        grid,
+        block,
+        shared_bytes,
+        schedule: Schedule::from_seed(seed),
+        buffers: &buffers,
+    };
+    let blocks = SPLITS * batch as u32;
+    let (threads, bytes) = (Of::THREADS, Of::CONFIG.shared_bytes());
+    // SAFETY: the parameters describe the launches' buffers.
+    launch(&config("decode", blocks, threads, bytes), &|| unsafe { decode::<Of>(&params) }).unwrap();
+    let merging = config("combine", batch as u32, combine::THREADS, 0);
+    // SAFETY: as above.
+    launch(&merging, &|| unsafe { combine::<F16>(&params) }).unwrap();
+    assert!(o[batch * columns..].iter().all(|&value| value == POISON));
+    assert!(lse[batch].is_nan());
+    (o, lse[..batch].iter().map(|value| value.to_bits()).collect())
+}
+
+#[test]
+fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
+    let wrong = [i32::MIN, i32::MAX, -1, ROOM as i32 + 1, 1 << 30, 77];
+    let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
+    // Even splits, and splits of one length.
+    for (seed, split_keys) in [0, 64].into_iter().enumerate() {
+        assert_eq!(decoded(&wrong, split_keys, seed as u64), decoded(&meant, split_keys, 9), "{split_keys}");
+    }
+}
