@@ -94,7 +94,7 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
 
 /// The bits of the first of some sequences that use so many keys of a cache with `room` for each.
 fn decoded(used: &[i32], room: usize, options: &Options) -> Bits {
-    let (rows, heads, kv_heads, head_dim) = (3, 4, 1, 64);
+    let (rows, heads, kv_heads, head_dim) = (8, 8, 1, 128);
     let q = TensorLayout::bshd(used.len(), rows, heads, head_dim);
     let k = TensorLayout::bshd(used.len(), room, kv_heads, head_dim);
     let options = DecodeOptions { attention: options.clone(), max_pages: None };
@@ -124,8 +124,8 @@ fn decoded(used: &[i32], room: usize, options: &Options) -> Bits {
 fn so_has_a_sequence_that_is_decoded() {
     let others = |first| std::iter::once(first).chain((0..63).map(|i| i * 211 % 1500)).collect::<Vec<_>>();
     for options in [
-        Options { causal: true, sinks: Some(vec![1.0; 4]), ..Options::default() },
-        Options { window: (Some(600), None), alibi_slopes: Some(vec![0.01; 4]), ..Options::default() },
+        Options { causal: true, sinks: Some(vec![1.0; 8]), ..Options::default() },
+        Options { window: (Some(600), None), alibi_slopes: Some(vec![0.01; 8]), ..Options::default() },
     ] {
         // One split, by itself without a launch that merges; several; and none at all.
         for first in [300, 1300, 0] {

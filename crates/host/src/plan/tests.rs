@@ -92,6 +92,27 @@ fn a_packed_batch_of_so_many_tiles_that_orders_do_not_matter_is_not_dealt_out() 
 }
 
 #[test]
+fn plans_for_any_batch_have_one_tile_and_no_short_ones() {
+    let hopper = Device { compute_capability: 90, multiprocessors: 132, ..device(227 << 10) };
+    let (mut short_tiles, mut entries) = (0, Vec::new());
+    let shapes = (1..40).flat_map(|batch| [64, 300, 1100, 4096].map(|seqlen| (batch, seqlen)));
+    for (batch, seqlen) in shapes {
+        let layout = TensorLayout::bshd(batch, seqlen, 16, 128);
+        let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
+        let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
+        let planned = |batch_invariant| {
+            plan(&problem, &hopper, &Request { batch_invariant, ..Request::default() }).unwrap()
+        };
+        short_tiles += planned(false).launches[0].details.order.short_tiles;
+        let alike = planned(true);
+        assert_eq!(alike.launches[0].details.order.short_tiles, 0);
+        entries.push(alike.launches[0].entry.name);
+    }
+    entries.dedup();
+    assert!(short_tiles > 0 && entries.len() == 1, "{short_tiles} {entries:?}");
+}
+
+#[test]
 fn few_queries_on_many_keys_are_decoded() {
     let hopper = Device { compute_capability: 90, multiprocessors: 132, ..device(227 << 10) };
     let of = |[batch, heads, sq, sk]: [usize; 4], options: Options, request: Request| {
