@@ -11,6 +11,7 @@ from ._functions import (
     flash_attn_with_kvcache,
     scaled_dot_product_attention,
 )
+from ._plans import set_batch_invariant
 from ._providers import register_sdpa, register_transformers, unregister_sdpa
 
 __version__ = _native.__version__
@@ -23,5 +24,6 @@ __all__ = [
     "register_sdpa",
     "register_transformers",
     "scaled_dot_product_attention",
+    "set_batch_invariant",
     "unregister_sdpa",
 ]

@@ -108,7 +108,7 @@ def _settings(
     """What is computed, beside the shapes and lists."""
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
     sides = (_checks.no_limit(window[0]), _checks.no_limit(window[1]))
-    return Settings(bool(causal), scale, sides, float(softcap))
+    return Settings(bool(causal), scale, sides, float(softcap), batch_invariant=_plans.batch_invariant)
 
 
 class Call:

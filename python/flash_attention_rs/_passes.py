@@ -24,7 +24,8 @@ def _settings(
     _checks.head_dim(q)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     window = (_checks.no_limit(left), _checks.no_limit(right))
-    return Settings(bool(causal), scale, window, float(softcap), *(lists or ()))
+    settings = Settings(bool(causal), scale, window, float(softcap), *(lists or ()))
+    return settings._replace(batch_invariant=_plans.batch_invariant)
 
 
 def _plan_forward(q: Tensor, k: Tensor, v: Tensor, axes: int, settings: Settings, by_heads: bool) -> Plan:
@@ -80,7 +81,7 @@ def forward(
     key = (
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
-        *(scale, causal, left, right, softcap, lists, by_heads),
+        *(scale, causal, left, right, softcap, lists, by_heads, _plans.batch_invariant),
     )
     plan = _forwards.get(key)
     if plan is None:
@@ -249,7 +250,7 @@ def decode(
     key = (
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
-        *(scale, causal, left, right, softcap, lists, num_splits, pages),
+        *(scale, causal, left, right, softcap, lists, num_splits, pages, _plans.batch_invariant),
         None if seqused is None else index_of(seqused),
         None if page_table is None else index_of(page_table),
     )

@@ -9,6 +9,21 @@ from . import _native
 
 KEPT = 4096
 
+#: Of all calls: see `set_batch_invariant`.
+batch_invariant = False
+
+
+def set_batch_invariant(enabled: bool = True) -> None:
+    """Whether forward passes give a sequence the same bits whatever else is in its batch, from now on.
+
+    By itself, packed or padded, and among sequences of any lengths: tiles and parts of keys are then chosen
+    whatever the batch, which may take longer. Rows start at multiples of 16 bytes: head_dims are multiples of
+    8 in types of 16 bits. Dropout draws by sequence.
+    """
+    global batch_invariant
+    batch_invariant = bool(enabled)
+
+
 View = tuple[tuple[int, ...], tuple[int, ...]]
 Window = tuple[Optional[int], Optional[int]]
 
@@ -33,6 +48,8 @@ class Settings(NamedTuple):
     varlen: Optional[tuple[int, int, int]] = None
     #: Whether sequences use as many of their keys as a list says.
     has_seqused_k: bool = False
+    #: Whether a sequence gets the same bits in any batch.
+    batch_invariant: bool = False
 
     @property
     def come_again(self) -> bool:

@@ -37,10 +37,11 @@ impl Decode {
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         py.detach(|| {
+            let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
             let options = DecodeOptions { attention: settings.options(), max_pages };
             let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
             let place = Place::open(device)?;
-            let request = DecodeRequest { num_splits, ..DecodeRequest::default() };
+            let request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
             Ok(Self { plan: place.plan(&problem, &request)?, place })
         })
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flash_attention::cuda::Stream;
 use flash_attention::forward::{Addresses, Outputs, PerHead};
-use flash_attention::{DType, Element, Plan, Request};
+use flash_attention::{DType, Element, Plan};
 use half::{bf16, f16};
 use pyo3::prelude::*;
 
@@ -42,10 +42,10 @@ impl Forward {
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         py.detach(|| {
-            let sinks = settings.sinks();
+            let (sinks, request) = (settings.sinks(), settings.request());
             let problem = settings.problem(dtype, tensors(views))?;
             let place = Place::open(device)?;
-            Ok(Self { device, plan: place.plan(&problem, &Request::default())?, sinks, place })
+            Ok(Self { device, plan: place.plan(&problem, &request)?, sinks, place })
         })
     }
 

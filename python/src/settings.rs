@@ -1,7 +1,7 @@
 //! What Python says of a problem, as the library's types.
 
 use flash_attention::forward::{Dropout, PerHead};
-use flash_attention::{DType, Options, Problem, TensorLayout, Tensors};
+use flash_attention::{DType, Options, Problem, Request, TensorLayout, Tensors};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -50,12 +50,19 @@ pub(crate) struct Settings {
     varlen: Option<(usize, usize, usize)>,
     /// Whether sequences use as many of their keys as a list says.
     has_seqused_k: bool,
+    /// Whether a sequence gets the same bits in any batch.
+    batch_invariant: bool,
 }
 
 impl Settings {
     /// How many sinks there are.
     pub(crate) fn sinks(&self) -> usize {
         self.sinks.as_ref().map(Vec::len).or(self.sinks_len).unwrap_or(0)
+    }
+
+    /// What is asked of the planner.
+    pub(crate) fn request(&self) -> Request {
+        Request { batch_invariant: self.batch_invariant, ..Request::default() }
     }
 
     /// What is asked of each row.

@@ -96,6 +96,17 @@ def test_packed_offsets_stay_where_they_are(plan):
     assert plan.key[2][0] == ((1, 8, 4, 16), (512, 64, 16, 1))
 
 
+def test_the_same_bits_in_any_batch_are_asked_for(plan, monkeypatch):
+    monkeypatch.setattr(_plans, "batch_invariant", False)
+    q = torch.randn(2, 8, 4, 16)
+    calls = (lambda: fa.flash_attn_func(q, q, q)), (lambda: fa.flash_attn_with_kvcache(q[:, :1], q, q))
+    for enabled in (False, True):
+        fa.set_batch_invariant(enabled)
+        for call in calls:
+            call()
+            assert plan.key[3].batch_invariant is enabled
+
+
 def test_decode(plan):
     q, k, v = (torch.randn(2, rows, heads, 16) for rows, heads in ((1, 4), (8, 2), (8, 2)))
     used, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 3, dtype=torch.int32)

@@ -5,6 +5,7 @@ import pytest
 from plain import attention, close, tensors
 
 import flash_attention_rs as fa
+from flash_attention_rs import _plans
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 2e-5), (np.float16, 4e-3)])
@@ -159,3 +160,15 @@ def test_scaled_dot_product_attention_aligns_top_left(rows, keys, is_causal):
     if is_causal:
         window = (-1, max(rows - keys, 0))
     close(o.transpose(0, 2, 1, 3), attention(q, k, v, window=window)[0])
+
+
+def test_a_sequence_has_the_same_bits_in_any_batch(monkeypatch):
+    monkeypatch.setattr(_plans, "batch_invariant", False)
+    fa.set_batch_invariant()
+    lens = [137, 300, 5, 64]
+    cu = np.cumsum([0, *lens], dtype=np.int32)
+    q, k, v = (x[0] for x in tensors((1, sum(lens), 4, 32), 2))
+    among = fa.flash_attn_varlen_func(q, k, v, cu, cu, max(lens), max(lens), causal=True, window_size=(50, 0))
+    first = [x[None, : lens[0]] for x in (q, k, v)]
+    alone = fa.flash_attn_func(*first, causal=True, window_size=(50, 0))
+    assert np.array_equal(among[: lens[0]], alone[0])
