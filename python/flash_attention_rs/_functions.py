@@ -139,9 +139,10 @@ def flash_attn_varlen_func(
         max_seqlen_q: the most rows of a sequence, or a bound of them; on a GPU nothing checks it.
         max_seqlen_k: the same of keys.
         block_table: int32 [B, pages]: k and v are pages, [num_pages, page_size, Hkv, D], and key j of a
-            sequence is row j % page_size of page block_table[b, j // page_size]. Those that hold
-            max_seqlen_k keys are copied behind one another first. A sequence has as many keys as
-            cu_seqlens_k says, which may be None beside seqused_k.
+            sequence is row j % page_size of page block_table[b, j // page_size]. A sequence has as many keys
+            as cu_seqlens_k says, which may be None beside seqused_k. Pages that hold max_seqlen_k keys are
+            copied behind one another first, unless all sequences have max_seqlen_q rows, 16 at most, and
+            nothing needs a gradient: then they are decoded as by flash_attn_with_kvcache.
         seqused_k: int32 [B]: of each sequence's keys the first so many count, and masks are aligned to the
             last of these. What lies behind them does not matter, and has gradient 0. On a GPU nothing waits
             for it or checks it: more than a sequence has count as all, fewer than none as none.
@@ -155,26 +156,34 @@ def flash_attn_varlen_func(
         if rows < 0:
             raise ValueError(f"{name} is {rows}; 0 or more is needed")
     half = _half(q)
-    max_seqlen_k = int(max_seqlen_k)
+    max_seqlen_q, max_seqlen_k = int(max_seqlen_q), int(max_seqlen_k)
+    options = {
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window": window_size,
+        "softcap": softcap,
+        "needs_lse": return_attn_probs,
+    }
     if block_table is not None:
-        batch = half.integers("cu_seqlens_q", cu_seqlens_q).shape[0] - 1
-        lists = (block_table, batch, cu_seqlens_k, seqused_k, max_seqlen_k)
-        k, v, cu_seqlens_k, seqused_k, max_seqlen_k = _pages.gathered(half, (k, v), *lists)
+        offsets = half.integers("cu_seqlens_q", cu_seqlens_q)
+        lists = (block_table, offsets.shape[0] - 1, cu_seqlens_k, seqused_k, max_seqlen_k)
+        pages = _pages.paged(half, (k, v), *lists)
+        if dropout_p == 0.0 and _kvcache.are_decoded(half, q, pages, offsets, max_seqlen_q, sinks):
+            o, lse = _kvcache.decoded(half, q, pages, max_seqlen_q, **options)
+            return (o, lse, None) if return_attn_probs else o
+        k, v, cu_seqlens_k = _pages.in_order(half, pages)
+        seqused_k, max_seqlen_k = pages.used, pages.room
     o, lse = half.attention(
         q,
         k,
         v,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
         seqused_k=seqused_k,
         cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
-        max_seqlens=(int(max_seqlen_q), max_seqlen_k),
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=window_size,
-        softcap=softcap,
+        max_seqlens=(max_seqlen_q, max_seqlen_k),
         dropout_p=dropout_p,
-        needs_lse=return_attn_probs,
+        **options,
     )
     return (o, lse, None) if return_attn_probs else o
 

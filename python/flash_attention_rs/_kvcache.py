@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Optional
 
 from . import _native
-from ._pages import check_shape, check_table, in_sequences, that_hold
+from ._pages import Paged, check_shape, check_table, in_sequences, that_hold
 
 #: Of keys and of values.
 Pair = tuple[Any, Any]
@@ -121,6 +121,32 @@ def attention(
         casts=False,
         before=before,
     )
+
+
+def are_decoded(half: Any, q: Any, pages: Paged, offsets: Any, rows: int, sinks: Any) -> bool:
+    """Whether decode takes packed queries on pages: the same few rows of each sequence, and no gradients."""
+    q = half.tensor(q)
+    batch = pages.table.shape[0]
+    is_packed = q.ndim == 3 and 0 < rows <= _native.MAX_DECODE_SEQLEN_Q and q.shape[0] == batch * rows
+    if not (is_packed and half.decodes(q) and half.is_inference(q, pages.k, pages.v, sinks)):
+        return False
+    if q.dtype != pages.k.dtype or q.dtype != pages.v.dtype:
+        return False
+    # No sequence has more rows, so that all have as many; what the host can look at may be wrong.
+    return not half.is_on_host(offsets) or offsets.tolist() == [b * rows for b in range(batch + 1)]
+
+
+def decoded(
+    half: Any, q: Any, pages: Paged, rows: int, *, softmax_scale: Optional[float], **options: Any
+) -> Any:
+    """O, [total_q, H, Dv], and lse, [H, total_q], of packed queries that `are_decoded`."""
+    q = half.tensor(q)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    split = q.reshape(pages.table.shape[0], rows, *q.shape[1:])
+    lists = {"seqused": half.beside(pages.used, q), "page_table": half.integers("block_table", pages.table)}
+    o, lse = half.decode(split, pages.k, pages.v, **lists, softmax_scale=scale, **options)
+    o = o.reshape(*q.shape[:-1], o.shape[-1])
+    return o, None if lse is None else lse.swapaxes(0, 1).reshape(q.shape[1], q.shape[0])
 
 
 def _in_rows(half: Any, cache: Cache, used: Any, append: Optional[Callable[[], None]]) -> tuple[Any, ...]:

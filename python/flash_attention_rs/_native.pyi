@@ -64,6 +64,8 @@ class Decode:
         num_splits: Optional[int] = None,
     ) -> None: ...
     def enqueue(self, at: Sequence[int], stream: int) -> None:
-        """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes; 0 is none."""
+        """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes,
+        sinks; 0 is none.
+        """
     def run(self, at: Sequence[int]) -> None:
         """On the CPU. `at`: q, k, v, o, lse, seqused_k, page_table."""

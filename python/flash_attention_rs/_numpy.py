@@ -250,6 +250,12 @@ def decodes(q: Array) -> bool:
     return True
 
 
+def is_inference(*tensors: Any) -> bool:
+    """Whether no tensor needs a gradient."""
+    del tensors
+    return True
+
+
 def decode(
     q: Any,
     k: Any,
@@ -262,9 +268,10 @@ def decode(
     causal: bool,
     window: tuple[int, int],
     softcap: float,
-    num_splits: int,
     needs_lse: bool,
-    before: Callable[[], None] | None,
+    sinks: Any = None,
+    num_splits: int = 0,
+    before: Callable[[], None] | None = None,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
     del num_splits, needs_lse  # the CPU has no parts, and lse costs little
@@ -279,7 +286,11 @@ def decode(
         if values is not None:
             _checks.int32_list(name, values, shape, np.int32, values.flags.c_contiguous)
     settings = _settings(q, softmax_scale, causal, window, softcap)
-    settings = settings._replace(alibi_slopes=_values(_per_head("alibi_slopes", alibi_slopes, batch, heads)))
+    alibi_slopes, sinks = (
+        _per_head(name, values, batch, heads)
+        for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks))
+    )
+    settings = settings._replace(alibi_slopes=_values(alibi_slopes), sinks=_values(sinks))
     pages = None if page_table is None else page_table.shape[1]
     plan = None
     if o.size and k.size:
@@ -287,6 +298,8 @@ def decode(
     if before is not None:
         before()
     if plan is None:
+        if sinks is not None:
+            lse[...] = sinks[..., None]
         return o, lse
     q, k, v = _rows(q), _rows(k), _rows(v)
     lists = [0 if values is None else values.ctypes.data for values in (seqused, page_table)]

@@ -27,8 +27,8 @@ _SCHEMAS = (
     f"backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "decode(Tensor q, Tensor k, Tensor v, Tensor? seqused, Tensor? page_table, Tensor? alibi_slopes, "
-    "float softmax_scale, bool causal, int window_left, int window_right, float softcap, int num_splits) "
-    "-> (Tensor, Tensor)",
+    "Tensor? sinks, float softmax_scale, bool causal, int window_left, int window_right, float softcap, "
+    "int num_splits) -> (Tensor, Tensor)",
 )
 
 _library = torch.library.Library("flash_attention_rs", "DEF")

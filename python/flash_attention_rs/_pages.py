@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 
-class Gathered(NamedTuple):
-    """Keys and values behind one another, [B * room, H, D], and the lists that say so."""
+class Paged(NamedTuple):
+    """Pages of keys and values, and which of them sequences have."""
 
+    #: [num_pages, page_size, Hkv, D].
     k: Any
     v: Any
-    cu_seqlens: Any
-    #: Keys that each sequence uses.
+    #: int32 [B, pages].
+    table: Any
+    #: Keys that each sequence uses, int32 [B].
     used: Any
-    #: Keys that a sequence has room for.
-    room: int
+
+    @property
+    def room(self) -> int:
+        """Keys that a sequence has room for."""
+        return int(self.table.shape[1] * self.k.shape[1])
 
 
-def gathered(
+def paged(
     half: Any,
     pages: tuple[Any, Any],
     block_table: Any,
@@ -25,8 +30,8 @@ def gathered(
     cu_seqlens_k: Any,
     seqused_k: Optional[Any],
     max_seqlen_k: int,
-) -> Gathered:
-    """A copy of the pages that `batch` sequences of at most so many keys have."""
+) -> Paged:
+    """The pages that `batch` sequences of at most so many keys have, once they are checked."""
     k, v = (half.tensor(t, name) for t, name in zip(pages, "kv"))
     if k.ndim != 4 or k.shape[:3] != v.shape[:3]:
         raise ValueError(
@@ -48,11 +53,16 @@ def gathered(
         used = half.integers("seqused_k", seqused_k)
         check_shape("seqused_k", used, (batch,))
     check_table(half, "block_table", table, k.shape[:2], used)
-    table, room = half.beside(table, k), table.shape[1] * k.shape[1]
-    starts = half.integers("cu_seqlens_k", half.arange(batch + 1, k) * room)
-    k, v = (half.taken(t, table) for t in (k, v))
-    k, v = (t.reshape(batch * room, *t.shape[2:]) for t in (k, v))
-    return Gathered(k, v, starts, used, room)
+    return Paged(k, v, half.beside(table, k), used)
+
+
+def in_order(half: Any, pages: Paged) -> tuple[Any, Any, Any]:
+    """A copy of keys and values behind one another, [B * room, H, D], and where each sequence's begin."""
+    batch = pages.table.shape[0]
+    starts = half.integers("cu_seqlens_k", half.arange(batch + 1, pages.k) * pages.room)
+    k, v = (half.taken(t, pages.table) for t in pages[:2])
+    k, v = (t.reshape(batch * pages.room, *t.shape[2:]) for t in (k, v))
+    return k, v, starts
 
 
 def that_hold(table: Any, pages: Any, keys: Optional[int]) -> Any:

@@ -226,6 +226,7 @@ def decode(
     seqused: Optional[Tensor],
     page_table: Optional[Tensor],
     alibi: Optional[Tensor],
+    sinks: Optional[Tensor],
     scale: float,
     causal: bool,
     left: int,
@@ -238,8 +239,8 @@ def decode(
     """O and lse of few queries against a cache; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
     lists: Any = None
-    if alibi is not None:
-        lists, _ = _launch.lists(q, alibi, None, None, None, None, None, (0, 0), 0.0)
+    if not (alibi is None and sinks is None):
+        lists, _ = _launch.lists(q, alibi, sinks, None, None, None, None, (0, 0), 0.0)
     if seqused is not None:
         _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
     if page_table is not None:
@@ -258,11 +259,14 @@ def decode(
     if plan is None:
         settings = _settings(q, scale, causal, left, right, softcap, lists)
         plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits)
-        _decodes.keep(key, plan)
+        if settings.come_again:
+            _decodes.keep(key, plan)
     if before is not None:
         before()
     o, lse = plan.outputs(q, needs_lse)
     if plan.native is None:
+        if sinks is not None and lse is not None:
+            lse.copy_(_launch.lse_of_sinks(sinks, None, batch).expand_as(lse))
         return o, lse
     if plan.copies:
         q, k, v = rows_of(q), rows_of(k), rows_of(v)
@@ -271,5 +275,5 @@ def decode(
     if index < 0:
         plan.native.run((*at, *behind))
     else:
-        enqueue(plan, q, index, at, (*behind, address(alibi)))
+        enqueue(plan, q, index, at, (*behind, address(alibi), address(sinks)))
     return o, lse

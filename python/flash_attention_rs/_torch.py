@@ -106,6 +106,12 @@ def decodes(q: Tensor) -> bool:
     return not (q.is_cuda and q.dtype == torch.float32)
 
 
+def is_inference(*tensors: Any) -> bool:
+    """Whether no tensor needs a gradient, and autocast leaves all as they are."""
+    has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors if isinstance(t, Tensor))
+    return not (has_gradients or _is_any_autocast_enabled())
+
+
 def decode(
     q: Tensor,
     k: Tensor,
@@ -118,26 +124,28 @@ def decode(
     causal: bool,
     window: tuple[int, int],
     softcap: float,
-    num_splits: int,
     needs_lse: bool,
-    before: Optional[Callable[[], None]],
+    sinks: Optional[Tensor] = None,
+    num_splits: int = 0,
+    before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    if alibi_slopes is not None:
-        tensor(alibi_slopes, "alibi_slopes")
+    for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        if values is not None:
+            tensor(values, name)
     scale, causal, softcap = float(softmax_scale), bool(causal), float(softcap)
     left, right = map(int, window)
     # fmt: off
     if is_eager(q, k, v):
         return _passes.decode(
-            q, k, v, seqused, page_table, alibi_slopes, scale, causal, left, right, softcap, num_splits,
-            needs_lse, before,
+            q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap,
+            num_splits, needs_lse, before,
         )
-    refuse_tangents(q, k, v, alibi_slopes)
+    refuse_tangents(q, k, v, alibi_slopes, sinks)
     if before is not None:
         before()
     return torch.ops.flash_attention_rs.decode(
-        q, k, v, seqused, page_table, alibi_slopes, scale, causal, left, right, softcap, num_splits
+        q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits
     )
     # fmt: on
 

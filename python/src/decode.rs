@@ -51,10 +51,10 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 9], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
-        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes] = at;
+        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks] = at;
         let addresses = DecodeAddresses {
             q,
             k,
@@ -64,7 +64,7 @@ impl Decode {
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
             workspace,
-            per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: None },
+            per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         };
         py.detach(|| {
             // SAFETY: as in `Forward::enqueue`; the page table is the caller's, who has promised that it

@@ -62,6 +62,26 @@ def test_decode_goes_both_ways(inputs):
     assert seen.names == ["decode"]
 
 
+def test_the_same_few_rows_of_each_sequence_are_decoded_from_their_pages(inputs):
+    q, k, v = (t.detach().half() for t in inputs)
+    batch, keys, heads, dim = k.shape
+    cu = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+    used = torch.full((batch,), keys, dtype=torch.int32, device=q.device)
+    table = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None]
+    sinks = torch.rand(q.shape[2], device=q.device)
+    row, options = q[:, 0].contiguous(), {"causal": True, "sinks": sinks, "return_attn_probs": True}
+    with Seen() as seen:
+        o, lse, _ = fa.flash_attn_varlen_func(
+            row, k, v, cu, None, 1, keys, block_table=table, seqused_k=used, **options
+        )
+    assert seen.names == ["decode"]
+    of_k = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * keys
+    rows = (t.reshape(batch * keys, heads, dim) for t in (k, v))
+    expected, expected_lse, _ = fa.flash_attn_varlen_func(row, *rows, cu, of_k, 1, keys, **options)
+    assert o.shape == expected.shape and lse.shape == expected_lse.shape
+    assert torch.allclose(o, expected, atol=2e-3) and torch.allclose(lse, expected_lse, atol=1e-4)
+
+
 def test_what_is_not_plain_goes_through_ops(inputs):
     class Other(torch.Tensor):
         pass

@@ -111,9 +111,11 @@ def test_decode(plan):
     q, k, v = (torch.randn(2, rows, heads, 16) for rows, heads in ((1, 4), (8, 2), (8, 2)))
     used, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 3, dtype=torch.int32)
     slopes = torch.ones(4)
-    o, lse = _passes.decode(q, k, v, used, table, slopes, 0.25, True, 5, -1, 2.0, 4)
+    o, lse = _passes.decode(q, k, v, used, table, slopes, None, 0.25, True, 5, -1, 2.0, 4)
     at, stream = plan.arguments
-    assert at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == addresses(used, table, slopes)
+    assert (
+        at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:] == addresses(used, table, slopes, None)
+    )
     settings, *numbers = plan.key[3:]
     assert settings[:4] == (True, 0.25, (5, None), 2.0) and settings.alibi_len == 4
     assert numbers == [3, 4] and stream == STREAM

@@ -242,7 +242,7 @@ fn bad_names_and_numbers_are_usage_errors() {
         ("--dtype f8", "'f8' for '--dtype <DTYPE>' [possible values: f32, f16, bf16, e4m3]"),
         (
             "--kernel flash",
-            "'flash' for '--kernel <KERNEL>' [possible values: forward_sm90, forward_sm80, forward_simt, forward_cpu, standard]",
+            "'flash' for '--kernel <KERNEL>' [possible values: decode, forward_sm90, forward_sm80, forward_simt, forward_cpu, standard]",
         ),
         ("--backend tpu", "'tpu' for '--backend <BACKEND>' [possible values: cuda, cpu, sim]"),
         ("--layout hsbd", "'hsbd' for '--layout <LAYOUT>' [possible values: bshd, bhsd]"),
