@@ -423,6 +423,11 @@ impl Problem {
         self.tensors.v.head_dim
     }
 
+    /// Query rows of a sequence that share a key/value head.
+    pub(crate) fn packed_rows(&self) -> usize {
+        self.seqlen_q() * self.group()
+    }
+
     /// The larger of D and Dv.
     pub fn widest_head_dim(&self) -> usize {
         self.head_dim().max(self.head_dim_v())

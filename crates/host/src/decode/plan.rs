@@ -169,7 +169,7 @@ impl FewQueries {
             workspace_bytes = (4 * rows * num_splits * (problem.head_dim_v() as u128 + 1)) as u64;
         }
         let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
-        let rows = packed_rows(problem);
+        let rows = problem.packed_rows();
         let reasons = vec![
             format!(
                 "decode on tensor cores: the {} query heads of a key/value head times Sq {} are the rows of one tile, \
@@ -209,11 +209,6 @@ impl FewQueries {
     }
 }
 
-/// Query rows of a sequence that share a key/value head.
-fn packed_rows(problem: &Problem) -> usize {
-    problem.seqlen_q() * problem.group()
-}
-
 /// The entry asked for, or of the smallest HEAD_DIM that fits and the BLOCK_M that wastes the fewest rows the
 /// first by `table`, and why.
 fn choose_entry(
@@ -236,7 +231,7 @@ fn choose_entry(
     candidates.iter().try_for_each(|entry| check_target(entry, device, KERNEL))?;
     let fits = |entry: &&'static Entry| check_fits(entry, problem, device).is_ok();
     let mut fitting: Vec<_> = candidates.iter().copied().filter(fits).collect();
-    let rows = packed_rows(problem);
+    let rows = problem.packed_rows();
     let sufficient = fitting.iter().map(|entry| entry.tile.block_m).filter(|&m| m as usize >= rows).min();
     let block_m = sufficient.or_else(|| fitting.iter().map(|entry| entry.tile.block_m).max());
     fitting.retain(|entry| Some(entry.tile.block_m) == block_m);
@@ -265,7 +260,7 @@ struct Shape {
 
 impl Shape {
     fn new(problem: &Problem, device: &Device, entry: &Entry) -> Self {
-        let row_tiles = packed_rows(problem).div_ceil(entry.tile.block_m as usize);
+        let row_tiles = problem.packed_rows().div_ceil(entry.tile.block_m as usize);
         let of_shared = device.shared_per_multiprocessor / (entry.shared_bytes as usize + RESERVED_SHARED);
         let blocks_per_multiprocessor = of_shared.clamp(1, entry.min_blocks as usize);
         Self {

@@ -142,7 +142,7 @@ impl DecodeProblem {
 
     /// Packed rows: query rows of a sequence that share a key/value head.
     pub fn packed_rows(&self) -> usize {
-        self.dense.seqlen_q() * self.dense.group()
+        self.dense.packed_rows()
     }
 
     /// Keys of a sequence.

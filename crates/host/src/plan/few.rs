@@ -49,8 +49,9 @@ pub(super) fn plan_few(problem: &Problem, device: &Device, request: &Request, wh
     if request.block_m.or(request.block_n).is_some() {
         return Err(unfit("its tile follows from the rows that share a key/value head".to_owned()));
     }
+    let request = DecodeRequest { batch_invariant: request.batch_invariant, ..DecodeRequest::default() };
     let FewQueries { launches, details, tile, workspace_bytes, mut reasons } =
-        FewQueries::choose(problem, device, &DecodeRequest::default())?;
+        FewQueries::choose(problem, device, &request)?;
     reasons.insert(0, why);
     let details = LaunchDetails { splits: details, ..LaunchDetails::default() };
     let launch = |(entry, grid)| Launch { details, ..Launch::new(entry, grid) };

@@ -187,7 +187,8 @@ pub(crate) struct ScheduleSpace {
 /// When the request names a kernel, storage type or tile that is not there or does not fit, or the
 /// grid would be too large.
 pub(crate) fn plan(problem: &Problem, device: &Device, request: &Request) -> Result<Choice> {
-    if request.batch_invariant {
+    // Decode does not depend on the batch by its splits.
+    if request.batch_invariant && request.kernel != Some(Kernel::Decode) {
         return invariant::plan_alike(problem, device, request);
     }
     let candidates = Candidates::of(problem, device, request)?;

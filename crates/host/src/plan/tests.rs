@@ -151,6 +151,10 @@ fn few_queries_on_many_keys_are_decoded() {
         refused([1, 8, 1, 64], tile).ends_with("its tile follows from the rows that share a key/value head")
     );
     assert_eq!(of([1, 8, 16, 64], Options::default(), decode).unwrap().kernel, Kernel::Decode);
+    let alike = Request { batch_invariant: true, ..decode };
+    let splits =
+        |batch| of([batch, 8, 16, 4096], Options::default(), alike).unwrap().launches[0].details.splits;
+    assert_eq!([1, 64].map(|batch| splits(batch).num_splits), [8, 8]);
 }
 
 #[test]
