@@ -19,6 +19,8 @@ pub(crate) struct Shape {
     pub(crate) seq_k: usize,
     /// Rows of a page; with pages, Sk is rounded up to whole ones.
     pub(crate) page_size: Option<usize>,
+    /// Elements that rows of K and V begin with a multiple of; 1 where they lie one behind the other.
+    pub(crate) row_multiple: usize,
     pub(crate) dtype: DType,
     pub(crate) causal: bool,
     pub(crate) softmax_scale: Option<f32>,
@@ -39,7 +41,10 @@ impl Shape {
             (Some(size), Some(pages)) => (self.batch.saturating_mul(pages), size),
             _ => (self.batch, self.seq_k),
         };
-        let of_keys = |columns| TensorLayout::bshd(outer, rows, self.kv_heads, columns);
+        let of_keys = |columns: usize| {
+            let stride = columns.next_multiple_of(self.row_multiple);
+            TensorLayout { head_dim: columns, ..TensorLayout::bshd(outer, rows, self.kv_heads, stride) }
+        };
         let tensors = Tensors {
             q: of_queries(self.head_dim),
             k: of_keys(self.head_dim),
@@ -91,13 +96,15 @@ impl<T: Element> Cache<T> {
             let mut used = vec![false; layout.span()];
             for batch in 0..problem.dense().batch() {
                 for key in 0..problem.used(&inputs, batch) {
-                    (0..layout.heads)
-                        .for_each(|head| used[problem.row(&layout, &inputs, batch, key, head)] = true);
+                    for head in 0..layout.heads {
+                        let first = problem.row(&layout, &inputs, batch, key, head);
+                        used[first..first + layout.head_dim].fill(true);
+                    }
                 }
             }
             let data = if value { &mut self.v } else { &mut self.k };
-            let rows = data.chunks_exact_mut(layout.head_dim).zip(used.chunks_exact(layout.head_dim));
-            rows.filter(|(_, used)| !used[0]).for_each(|(row, _)| row.fill(T::from_f32(f32::NAN)));
+            let unused = data.iter_mut().zip(used).filter(|(_, used)| !used);
+            unused.for_each(|(value, _)| *value = T::from_f32(f32::NAN));
         }
     }
 }
@@ -142,6 +149,7 @@ mod tests {
             seq_q: 1,
             seq_k: 10,
             page_size: Some(4),
+            row_multiple: 1,
             dtype: DType::F32,
             causal: false,
             softmax_scale: None,

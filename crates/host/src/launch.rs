@@ -86,8 +86,8 @@ pub(crate) fn params(
             _ => pack_params(sources, packed, addresses.workspace),
         }));
     }
-    if matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeCombine) {
-        return decode::dense_params(problem, *splits, addresses).map(Params::Decode);
+    if matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine) {
+        return decode::dense_launch_params(problem, entry, *splits, addresses, encode);
     }
     let attention = attention_params(problem, addresses)?;
     if let (Algorithm::TileSchedule, Some(space)) = (entry.algorithm, schedule) {

@@ -8,6 +8,8 @@
     ("backward_sm90", include_bytes!("backward_sm90.ptx.zst")),
     #[cfg(feature = "decode")]
     ("decode", include_bytes!("decode.ptx.zst")),
+    #[cfg(feature = "decode")]
+    ("decode_sm90", include_bytes!("decode_sm90.ptx.zst")),
     #[cfg(feature = "forward")]
     ("forward_simt", include_bytes!("forward_simt.ptx.zst")),
     #[cfg(feature = "forward")]

@@ -2,6 +2,8 @@
 &[
     #[cfg(feature = "backward")]
     ("backward_sm90", include_bytes!("backward_sm90.cubin.zst")),
+    #[cfg(feature = "decode")]
+    ("decode_sm90", include_bytes!("decode_sm90.cubin.zst")),
     #[cfg(feature = "forward")]
     ("forward_sm90", include_bytes!("forward_sm90.cubin.zst")),
     #[cfg(feature = "gemm")]

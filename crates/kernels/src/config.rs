@@ -6,6 +6,7 @@
 mod backward;
 mod backward_sm90;
 mod decode;
+mod decode_sm90;
 mod feasibility;
 mod forward_sm90;
 mod gemm;
@@ -13,6 +14,7 @@ mod gemm;
 pub use backward::{BackwardConfig, BackwardDqConfig, BackwardMmaConfig};
 pub use backward_sm90::BackwardSm90Config;
 pub use decode::{DecodeConfig, WARP_KEYS};
+pub use decode_sm90::DecodeSm90Config;
 pub use feasibility::{Demand, Infeasible, Limits, check_shared};
 pub use forward_sm90::Sm90Config;
 pub use gemm::{GemmConfig, GemmSimtConfig, GemmSm90Config};

@@ -138,6 +138,12 @@ impl<R: Registers<Value = f32>, const LANES: u32, P: Weight> OnlineSoftmax<R, LA
         }
         // SAFETY: all lanes of the warp are here.
         max = unsafe { reduce::<LANES>(max, math::max) };
+        self.raise_max_to(i, max)
+    }
+
+    /// [`Self::raise_max`] of a row whose largest score so far is `max`.
+    #[inline(always)]
+    pub fn raise_max_to(&mut self, i: usize, max: f32) -> f32 {
         // The old max is as good while nothing exceeds 2^GROWTH; −∞ always gives way.
         let growth = (max - self.max[i]) * self.scale.late;
         if growth > Self::GROWTH {
@@ -185,7 +191,18 @@ impl<R: Registers<Value = f32>, const LANES: u32, P: Weight> OnlineSoftmax<R, LA
     #[inline(always)]
     pub unsafe fn finish(&self, i: usize) -> (f32, f32) {
         // SAFETY: all lanes of the warp are here.
-        let sum = unsafe { reduce::<LANES>(self.sum[i], |a, b| a + b) };
+        self.finish_with(i, unsafe { reduce::<LANES>(self.sum[i], |a, b| a + b) })
+    }
+
+    /// This lane's part of row `i`'s sum.
+    #[inline(always)]
+    pub fn sum(&self, i: usize) -> f32 {
+        self.sum[i]
+    }
+
+    /// [`Self::finish`] of a row whose whole sum is `sum`.
+    #[inline(always)]
+    pub fn finish_with(&self, i: usize, sum: f32) -> (f32, f32) {
         // The row's largest score alone adds 1, so a sum of 0 means that there was none.
         if sum == 0.0 {
             return (0.0, f32::NEG_INFINITY);

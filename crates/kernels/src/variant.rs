@@ -13,8 +13,8 @@ mod source;
 use alloc::{format, string::String};
 
 use crate::attention::{
-    backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, forward_simt, forward_sm80,
-    forward_sm90, standard, tile_schedule,
+    backward_simt, backward_sinks, backward_sm80, backward_sm90, decode, decode_sm90, forward_simt,
+    forward_sm80, forward_sm90, standard, tile_schedule,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
 use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
@@ -78,6 +78,7 @@ impl Variant {
             Config::Decode(config) => {
                 format!("_m{block_m}_d{head_dim}_w{}_s{}", config.warps, config.stages)
             }
+            Config::DecodeSm90(config) => format!("_m{block_m}_d{head_dim}_s{}", config.stages),
             Config::GemmSimt(config) => format!("_m{}_n{}", config.block_m, config.block_n),
             Config::GemmSm80 { config, layout, aligned } => {
                 let alignment = if aligned { "" } else { "_unaligned" };
@@ -105,6 +106,7 @@ impl Variant {
             Config::Decode(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.block_m, c.head_dim, c.warps, c.stages)
             }
+            Config::DecodeSm90(c) => format!("{}, {}, {}, {blocks}", c.block_m, c.head_dim, c.stages),
             Config::Backward(c) => format!("{}, {}, {}, {blocks}", c.owned, c.step, c.head_dim),
             Config::BackwardMma(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)
@@ -170,6 +172,7 @@ impl Variant {
             }
             (_, Config::Sm90(config)) => forward_sm90::barriers(config),
             (_, Config::Decode(_)) => decode::BARRIERS,
+            (_, Config::DecodeSm90(_)) => decode_sm90::BARRIERS,
             (_, Config::Backward(_)) => backward_simt::BARRIERS,
             (Kernel::Attention(Algorithm::BackwardKeysDsSm80), _) => backward_sm80::KEYS_DS_BARRIERS,
             (_, Config::BackwardDq(_)) => backward_sm80::DQ_BARRIERS,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::decode::{DecodePlan, DecodeProblem, DecodeRequest};
+use flash_attention::decode::{DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest};
 use flash_attention::{BackendKind, DType, Element, Error};
 
 use super::published::RIVALS;
@@ -46,7 +46,7 @@ const SIM_SEQ_K: usize = 256;
 pub(crate) struct Args {
     /// The problems whose figures are published, in place of one [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "seq_q", "seq_k", "seqused_k", "num_splits", "entry"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "seq_q", "seq_k", "seqused_k", "num_splits", "kernel", "entry"])]
     grid: Option<Grid>,
     /// Number of sequences
     #[arg(long, default_value_t = 1)]
@@ -66,9 +66,9 @@ pub(crate) struct Args {
     /// Keys that each sequence has room for [default: 8192; cpu: 2048, sim: 256]
     #[arg(long, alias = "kv-seq")]
     seq_k: Option<usize>,
-    /// Keys that each sequence uses [default: all]
-    #[arg(long, value_name = "KEYS")]
-    seqused_k: Option<i32>,
+    /// Keys that each sequence uses, one number for all or one for each, as in 100,2000,31 [default: all]
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    seqused_k: Vec<i32>,
     /// Rows of a page: K and V lie in pages, in random order [default: contiguous]
     #[arg(long, value_name = "ROWS")]
     page_size: Option<usize>,
@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// Split keys at multiples of one length, so that a sequence has the same bits in any batch
     #[arg(long, conflicts_with = "num_splits")]
     batch_invariant: bool,
+    /// The only kernel to run
+    #[arg(long, value_parser = named(&DecodeKernel::ALL, DecodeKernel::name))]
+    kernel: Option<DecodeKernel>,
     /// The kernel's entry, as in decode_f16_m16_d128_w4_s3 [default: the planner's choice]
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
@@ -125,13 +128,18 @@ fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize>
     let request = DecodeRequest {
         num_splits: args.num_splits,
         batch_invariant: args.batch_invariant,
+        kernel: args.kernel,
         entry: args.entry.clone(),
     };
     let plan = lab.session.backend.plan(problem, &request)?;
     lab.session.check_patience(problem.dense(), 1, &lab.effort, &args.lab.measure)?;
     lab.line(format!("problem {}", describe(problem)))?;
     lab.line(format!("plan: {}", plan.reasons().join("; ")))?;
-    let used = args.seqused_k.map(|used| vec![used; args.batch]);
+    let used = match args.seqused_k[..] {
+        [] => None,
+        [used] => Some(vec![used; args.batch]),
+        _ => Some(args.seqused_k.clone()),
+    };
     with_element!(args.dtype, measure(lab, problem, &plan, used))
 }
 
@@ -197,15 +205,30 @@ impl Args {
     fn problem(&self, sizes: [usize; 6]) -> flash_attention::Result<DecodeProblem> {
         let [batch, heads, kv_heads, seq_q, seq_k, head_dim] = sizes;
         let Self { page_size, dtype, causal, softmax_scale, .. } = *self;
-        let shape =
-            Shape { batch, heads, kv_heads, head_dim, seq_q, seq_k, page_size, dtype, causal, softmax_scale };
+        let row_multiple = 1;
+        let shape = Shape {
+            batch,
+            heads,
+            kv_heads,
+            head_dim,
+            seq_q,
+            seq_k,
+            page_size,
+            row_multiple,
+            dtype,
+            causal,
+            softmax_scale,
+        };
         let problem = shape.problem()?;
         // Refused before the inputs are made, which can take long.
-        match self.seqused_k {
-            Some(value) if usize::try_from(value).map_or(true, |used| used > problem.dense().seqlen_k()) => {
-                Err(Error::SeqUsed { batch: 0, value, limit: problem.dense().seqlen_k() })
-            }
-            _ => Ok(problem),
+        let (limit, len) = (problem.dense().seqlen_k(), self.seqused_k.len());
+        if len > 1 && len != batch {
+            return Err(Error::BufferTooSmall { tensor: "seqused_k", len, needed: batch });
+        }
+        let is_none = |&(_, &value): &(usize, &i32)| usize::try_from(value).map_or(true, |used| used > limit);
+        match self.seqused_k.iter().enumerate().find(is_none) {
+            Some((batch, &value)) => Err(Error::SeqUsed { batch, value, limit }),
+            None => Ok(problem),
         }
     }
 }

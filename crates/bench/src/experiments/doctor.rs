@@ -85,6 +85,7 @@ fn attention(lab: &mut Lab, dtype: DType) -> Result<()> {
         seq_q: 1,
         seq_k: 4096,
         page_size: None,
+        row_multiple: 1,
         dtype,
         causal: false,
         softmax_scale: None,

@@ -97,6 +97,7 @@ fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
         seq_q,
         seq_k,
         page_size,
+        row_multiple: 1,
         dtype,
         causal,
         softmax_scale,

@@ -12,6 +12,7 @@ pub(crate) enum Family {
     ForwardSm80,
     ForwardSm90,
     Decode,
+    DecodeSm90,
     BackwardSm80,
     BackwardSm90,
     GemmSm90,
@@ -28,11 +29,12 @@ pub(crate) struct Tried {
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::ForwardSimt,
         Self::ForwardSm80,
         Self::ForwardSm90,
         Self::Decode,
+        Self::DecodeSm90,
         Self::BackwardSm80,
         Self::BackwardSm90,
         Self::GemmSm90,
@@ -45,6 +47,7 @@ impl Family {
             Self::ForwardSm80 => &[Kernel::Attention(Algorithm::ForwardSm80)],
             Self::ForwardSm90 => &[Kernel::Attention(Algorithm::ForwardSm90)],
             Self::Decode => &[Kernel::Attention(Algorithm::Decode)],
+            Self::DecodeSm90 => &[Kernel::Attention(Algorithm::DecodeSm90)],
             Self::BackwardSm80 => &[
                 Kernel::Attention(Algorithm::BackwardKeysSm80),
                 Kernel::Attention(Algorithm::BackwardQueriesSm80),
@@ -86,6 +89,13 @@ impl Family {
                 block_n: &[],
                 warps: &[2, 4, 8],
                 stages: &[2, 3, 4, 5],
+                head_dims: &[64, 128],
+            },
+            Self::DecodeSm90 => Tried {
+                block_m: &[16, 32, 64],
+                block_n: &[],
+                warps: &[],
+                stages: &[4, 5, 6, 8, 10, 12],
                 head_dims: &[64, 128],
             },
             Self::BackwardSm80 => Tried {

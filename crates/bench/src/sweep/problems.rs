@@ -63,7 +63,7 @@ impl Problems {
                 let backward = |point| BackwardProblem::like(forward(point)?);
                 Self::Backward(points.iter().map(backward).collect::<flash_attention::Result<_>>()?)
             }
-            Family::Decode => {
+            Family::Decode | Family::DecodeSm90 => {
                 let of = |point: &Point| decode_problem(args, point.head_dim);
                 Self::Decode(points.iter().map(of).collect::<flash_attention::Result<_>>()?)
             }
@@ -106,7 +106,7 @@ fn check_use(family: Family, args: &ProblemArgs, product: &ProductArgs) -> Resul
     let is_used = |name: &str| match family {
         Family::ForwardSimt | Family::ForwardSm80 | Family::ForwardSm90 => true,
         Family::BackwardSm80 | Family::BackwardSm90 => !SCORES.contains(&name),
-        Family::Decode => SIZES.contains(&name),
+        Family::Decode | Family::DecodeSm90 => SIZES.contains(&name),
         Family::GemmSm90 => false,
     };
     let sizes = [("m", product.m), ("n", product.n), ("k", product.k)];
@@ -128,6 +128,7 @@ fn decode_problem(args: &ProblemArgs, head_dim: usize) -> flash_attention::Resul
         seq_q: args.seq.unwrap_or(1),
         seq_k: args.kv_seq.unwrap_or(keys),
         page_size: None,
+        row_multiple: 1,
         dtype: args.dtype,
         causal: false,
         softmax_scale: args.softmax_scale,

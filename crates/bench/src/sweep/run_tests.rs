@@ -148,6 +148,7 @@ fn every_operation_has_its_inputs_and_its_verdict() {
         seq_q: 1,
         seq_k: 70,
         page_size: None,
+        row_multiple: 1,
         dtype: DType::F16,
         causal: false,
         softmax_scale: None,

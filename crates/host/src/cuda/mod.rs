@@ -195,6 +195,7 @@ impl Cuda {
             Params::Pack(params) => (&raw const *params).cast(),
             Params::Schedule(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
+            Params::MappedDecode(params) => (&raw const *params).cast(),
             Params::MappedGemm(params) => (&raw const *params).cast(),
             Params::MappedBackward(params) => (&raw const *params).cast(),
         };

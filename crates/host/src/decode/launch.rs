@@ -1,12 +1,16 @@
 //! From a plan and addresses to the decode kernels' parameters.
 
-use fa_kernels::params::DecodeParams;
+use fa_kernels::entries::{Algorithm, Entry, Params};
+use fa_kernels::params::{DecodeParams, Mapped};
+use fa_kernels::ptx::tma;
 
 use super::DecodeProblem;
-use super::plan::DecodeLaunchDetails;
+use super::plan::{DecodeLaunchDetails, box_rows};
 use crate::forward::{Addresses, PerHead};
-use crate::launch::{attention_params, strides};
-use crate::{Problem, Result};
+use crate::launch::{attention_params, class_map, strides};
+use crate::operation::Launch;
+use crate::tensor_map::TensorMap;
+use crate::{Problem, Result, TensorLayout};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,34 +36,67 @@ pub struct DecodeAddresses {
     pub per_head: PerHead<u64>,
 }
 
-/// The parameters that every entry takes which splits the keys of `problem` so.
+/// The parameters that a launch takes; its tensor maps, where it has some, in the form that `encode` gives
+/// them.
 ///
 /// # Errors
-/// When an address that the problem needs was left out.
+/// When an address that the problem needs was left out, and where `encode` fails.
 pub(crate) fn params(
     problem: &DecodeProblem,
-    details: DecodeLaunchDetails,
+    launch: &Launch<DecodeProblem>,
     addresses: &DecodeAddresses,
-) -> Result<DecodeParams> {
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
     let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace, per_head } = addresses;
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens: None, seqused_k: None };
     // `DecodeProblem::new` bounds pages, so these casts keep their values.
-    Ok(DecodeParams {
+    let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
         page_table: page_table.unwrap_or(0),
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
         page_size: problem.k().seqlen as u32,
         max_pages: problem.max_pages().unwrap_or(0) as u32,
-        ..dense_params(problem.dense(), details, &dense)?
-    })
+        ..dense_params(problem.dense(), launch.details, &dense)?
+    };
+    let page_size = problem.max_pages().map(|_| problem.k().seqlen);
+    with_maps(launch.entry, params, [problem.k(), problem.v()], page_size, encode)
 }
 
 /// [`params`] of a problem of the forward pass, whose keys are contiguous.
 ///
 /// # Errors
 /// As [`params`].
-pub(crate) fn dense_params(
+pub(crate) fn dense_launch_params(
+    problem: &Problem,
+    entry: &Entry,
+    details: DecodeLaunchDetails,
+    addresses: &Addresses,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
+    let tensors = problem.tensors();
+    let params = dense_params(problem, details, addresses)?;
+    with_maps(entry, params, [&tensors.k, &tensors.v], None, encode)
+}
+
+/// Parameters with the maps of K and V, where the entry takes them.
+fn with_maps(
+    entry: &Entry,
+    params: DecodeParams,
+    [k, v]: [&TensorLayout; 2],
+    page_size: Option<usize>,
+    encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+) -> Result<Params> {
+    if entry.algorithm != Algorithm::DecodeSm90 {
+        return Ok(Params::Decode(params));
+    }
+    let map = |address, layout| encode(&class_map((address, 2), layout, box_rows(page_size), 0));
+    let maps = [map(params.k, k)?, map(params.v, v)?];
+    Ok(Params::MappedDecode(Mapped { maps, params }))
+}
+
+/// The parameters of a problem with contiguous keys.
+fn dense_params(
     problem: &Problem,
     DecodeLaunchDetails { num_splits, split_keys }: DecodeLaunchDetails,
     addresses: &Addresses,

@@ -10,7 +10,7 @@ mod problem;
 mod reference;
 
 pub use launch::DecodeAddresses;
-pub(crate) use launch::{dense_params, params};
+pub(crate) use launch::{dense_launch_params, params};
+pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries};
 pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
-pub(crate) use plan::{DecodeLaunchDetails, FewQueries};
 pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q};

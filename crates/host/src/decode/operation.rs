@@ -69,9 +69,13 @@ impl Operation for DecodeProblem {
         plan: &DecodePlan,
         launch: &Launch<Self>,
         addresses: &DecodeAddresses,
-        _: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
+        encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
     ) -> Result<Params> {
-        params(plan.problem(), launch.details, addresses).map(Params::Decode)
+        params(plan.problem(), launch, addresses, encode)
+    }
+
+    fn is_aligned(_: &DecodePlan, addresses: &DecodeAddresses) -> bool {
+        addresses.k.is_multiple_of(16) && addresses.v.is_multiple_of(16)
     }
 
     fn check_inputs<T: Element>(&self, inputs: DecodeInputs<'_, T>) -> Result<()> {

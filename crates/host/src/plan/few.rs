@@ -1,8 +1,8 @@
 //! Few queries of the forward pass, by the kernels that decode: they split keys over blocks, and read K and V
 //! once for all query heads that share them.
 
-use super::{Choice, Kernel, Launch, LaunchDetails, Request};
-use crate::decode::{DecodeRequest, FewQueries, MAX_DECODE_SEQLEN_Q};
+use super::{Choice, Kernel, LaunchDetails, Request};
+use crate::decode::{Cache, DecodeRequest, FewQueries, MAX_DECODE_SEQLEN_Q};
 use crate::{DType, Device, Error, Problem, Result};
 
 /// Keys from which on splits pay for the launch that merges them beyond doubt: a block of `forward_sm90`
@@ -50,17 +50,8 @@ pub(super) fn plan_few(problem: &Problem, device: &Device, request: &Request, wh
         return Err(unfit("its tile follows from the rows that share a key/value head".to_owned()));
     }
     let request = DecodeRequest { batch_invariant: request.batch_invariant, ..DecodeRequest::default() };
-    let FewQueries { launches, details, tile, workspace_bytes, mut reasons } =
-        FewQueries::choose(problem, device, &request)?;
-    reasons.insert(0, why);
-    let details = LaunchDetails { splits: details, ..LaunchDetails::default() };
-    let launch = |(entry, grid)| Launch { details, ..Launch::new(entry, grid) };
-    Ok(Choice {
-        kernel: Kernel::Decode,
-        tile: Some(tile),
-        launches: launches.into_iter().map(launch).collect(),
-        unaligned: Vec::new(),
-        workspace_bytes,
-        reasons,
-    })
+    let mut few = FewQueries::choose(&Cache::contiguous(problem), device, &request)?
+        .into_choice(Kernel::Decode, |splits| LaunchDetails { splits, ..LaunchDetails::default() });
+    few.reasons.insert(0, why);
+    Ok(few)
 }

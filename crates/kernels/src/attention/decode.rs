@@ -12,10 +12,10 @@
 mod merge;
 mod scores;
 mod tile;
-mod work;
 
 use core::marker::PhantomData;
 
+use crate::attention::split_work::{QueryRow, Work, packed_rows, seen_keys};
 use crate::attention::splits::{self, used_keys};
 use crate::config::WARP_KEYS;
 use crate::element::Element as _;
@@ -31,7 +31,6 @@ use crate::tile::mma::{self, CHUNK, Lane, MmaTile};
 use merge::Partials;
 use scores::{Rows, fill_slopes};
 pub use tile::{DecodeTile, Tile};
-use work::{Keys, QueryRow, Work, packed_rows, seen_keys};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 2;
@@ -49,7 +48,7 @@ pub const BARRIERS: u32 = 2;
 pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let config = T::CONFIG;
     // SAFETY: valid parameters have no empty axis.
-    let work = unsafe { Work::of_block::<T>(params) };
+    let work = unsafe { Work::of_batch(params, T::BLOCK_M, index::block()) };
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
     let splits = splits::count(params, used);
@@ -61,7 +60,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
         first: seen_keys(params, used, work.first_row).first,
         end: seen_keys(params, used, last_row).end,
     };
-    let keys = work.keys(params, used, seen, config.block_n());
+    let keys = Keys::of_warp(work.keys(params, used, seen, config.block_n()), config.block_n());
     let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
     let rings = q_shared.address + MmaTile::<T::HeadDim>::bytes(T::BLOCK_M);
     let warp = index::thread() / 32;
@@ -103,6 +102,29 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
         partials.write(warp, lane, &acc, &softmax);
         barrier::sync(0, T::THREADS);
         partials.merge(params, &work, last_row, keys.steps > 0);
+    }
+}
+
+/// The keys of a warp.
+#[derive(Clone, Copy)]
+struct Keys {
+    /// The first of its first step.
+    first: u32,
+    /// Where the block's keys end.
+    end: u32,
+    /// Steps of all the block's warps.
+    steps: u32,
+}
+
+impl Keys {
+    /// Those of this warp in the block's, from its own on in each step of `block_n`.
+    #[inline(always)]
+    fn of_warp(KeyRange { first, end }: KeyRange, block_n: u32) -> Self {
+        Self {
+            first: first + index::thread() / 32 * WARP_KEYS,
+            end,
+            steps: end.saturating_sub(first).div_ceil(block_n),
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub mod backward_tiles;
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod decode;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod decode_sm90;
 pub mod forward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod forward_sm80;
@@ -26,4 +28,6 @@ pub mod tile_schedule;
 pub mod transpose;
 
 mod gradient;
+mod split_output;
+mod split_work;
 mod splits;

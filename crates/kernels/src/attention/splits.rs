@@ -2,13 +2,22 @@
 
 use core::hint::assert_unchecked;
 
-use crate::params::{DecodeParams, MAX_SPLITS};
+use crate::params::DecodeParams;
 use crate::ptx::global;
+
+/// Splits have a multiple of so many keys: the most that a kernel takes in a step.
+const SPLIT_MULTIPLE: u32 = 64;
 
 /// Keys of each split of a sequence with `used` keys, from its first on; 0 where splits are even parts.
 #[inline(always)]
 pub(super) fn split_keys(params: &DecodeParams, used: u32) -> u32 {
-    if params.split_keys == 0 { 0 } else { params.split_keys.max(used.div_ceil(MAX_SPLITS)) }
+    if params.split_keys == 0 {
+        return 0;
+    }
+    // SAFETY: valid parameters have at least one split. Without this the division would carry a call to the
+    // panic for a zero divisor, which a kernel cannot link.
+    unsafe { assert_unchecked(params.num_splits > 0) };
+    params.split_keys.max(used.div_ceil(params.num_splits)).next_multiple_of(SPLIT_MULTIPLE)
 }
 
 /// Splits of a sequence with `used` keys that may have some, at least 1.

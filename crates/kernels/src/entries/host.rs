@@ -82,7 +82,9 @@ pub enum Algorithm {
     ForwardSm90Residues,
     /// `attention::decode`.
     Decode,
-    /// `attention::combine`, which merges the splits of [`Self::Decode`].
+    /// `attention::decode_sm90`.
+    DecodeSm90,
+    /// `attention::combine`, which merges the splits of [`Self::Decode`] and [`Self::DecodeSm90`].
     DecodeCombine,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
@@ -162,6 +164,7 @@ impl Algorithm {
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
+            Self::DecodeSm90 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
@@ -235,6 +238,8 @@ pub enum Run {
     MappedBackward(unsafe fn(&BackwardParams, u64)),
     /// [`DecodeParams`].
     Decode(unsafe fn(&DecodeParams)),
+    /// [`DecodeParams`] behind the tensor maps of K and V, by the address of the first.
+    MappedDecode(unsafe fn(&DecodeParams, u64)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
     /// [`ScheduleParams`].
@@ -259,6 +264,8 @@ pub enum Params {
     MappedBackward(Mapped<[TensorMap; 5], BackwardParams>),
     /// For [`Run::Decode`].
     Decode(DecodeParams),
+    /// For [`Run::MappedDecode`].
+    MappedDecode(Mapped<[TensorMap; 2], DecodeParams>),
     /// For [`Run::Pack`].
     Pack(PackParams),
     /// For [`Run::Schedule`].
@@ -296,6 +303,11 @@ impl Run {
                 let Mapped { maps, params } = mapped;
                 // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
                 unsafe { run(params, (&raw const *maps).addr() as u64) }
+            }
+            (Self::MappedDecode(run), Params::MappedDecode(mapped)) => {
+                let Mapped { maps, params } = mapped;
+                // SAFETY: the launch is the entry's, and parameters and maps are what this kernel asks for.
+                unsafe { run(params, maps.as_ptr().addr() as u64) }
             }
             (Self::MappedGemm(run), Params::MappedGemm(mapped)) => {
                 let Mapped { maps, params } = mapped;

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_sinks as sinks, pack, transpose as transposition};
 use crate::config::{
-    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, GemmConfig,
-    GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
+    GemmConfig, GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
 };
 use crate::entries::{Algorithm, GemmAlgorithm};
 use crate::gemm::simt::BLOCK_K;
@@ -146,6 +146,12 @@ pub(super) const fn forward_sm90_e4m3(block_m: u32, block_n: u32, head_dim: u32)
 pub(super) const fn decode(block_m: u32, head_dim: u32, warps: u32, stages: u32, min_blocks: u32) -> Line {
     let config = Config::Decode(DecodeConfig { block_m, head_dim, warps, stages });
     of(Algorithm::Decode, config, HALF, min_blocks)
+}
+
+/// BLOCK_M, HEAD_DIM, stages, blocks per multiprocessor.
+pub(super) const fn decode_sm90(block_m: u32, head_dim: u32, stages: u32, min_blocks: u32) -> Line {
+    let config = Config::DecodeSm90(DecodeSm90Config { block_m, head_dim, stages });
+    of(Algorithm::DecodeSm90, config, HALF, min_blocks)
 }
 
 pub(super) const fn decode_combine() -> Line {

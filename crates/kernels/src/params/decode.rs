@@ -65,8 +65,9 @@ pub struct DecodeParams {
     pub window_span: u32,
     /// The most parts that a sequence's keys are split into, 1 to [`MAX_SPLITS`].
     pub num_splits: u32,
-    /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter; more
-    /// where [`MAX_SPLITS`] of them would end before the sequence. 0 for `num_splits` even parts of each.
+    /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter, rounded
+    /// up to a multiple of 64; more where `num_splits` of them would end before the sequence. 0 for
+    /// `num_splits` even parts of each.
     pub split_keys: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,

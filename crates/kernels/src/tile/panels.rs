@@ -157,13 +157,24 @@ impl<X: Extent> Panels<X> {
     pub unsafe fn clear_from_row(self, row: u32) {
         let mut panel = 0;
         while panel < Self::COUNT {
-            let mut byte = row * LINE + 16 * (index::reread_thread() % 32);
-            while byte < Self::PANEL {
-                // SAFETY: the bytes are the panel's, in rows that no other thread accesses.
-                unsafe { shared::store4(self.panel(panel) + byte, [0; 4]) };
-                byte += 512;
-            }
+            // SAFETY: all lanes are here, and nobody else accesses the rows.
+            unsafe { self.clear_panel_from_row(panel, row) };
             panel += 1;
+        }
+    }
+
+    /// [`Self::clear_from_row`] of one panel.
+    ///
+    /// # Safety
+    /// As [`Self::clear_from_row`], of the panel's rows.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn clear_panel_from_row(self, panel: u32, row: u32) {
+        let mut byte = row * LINE + 16 * (index::reread_thread() % 32);
+        while byte < Self::PANEL {
+            // SAFETY: the bytes are the panel's, in rows that no other thread accesses.
+            unsafe { shared::store4(self.panel(panel) + byte, [0; 4]) };
+            byte += 512;
         }
     }
 

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 
 use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, tile_schedule, transpose};
 use crate::config::{
-    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, Demand,
-    GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig, Sm90Config,
+    BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
+    Demand, GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig,
+    Sm90Config,
 };
 use crate::entries::{GemmTile, Tile};
 use crate::gemm::peak;
@@ -114,6 +115,8 @@ pub enum Config {
     Sm90(Sm90Config),
     /// Of `decode`.
     Decode(DecodeConfig),
+    /// Of `decode_sm90`.
+    DecodeSm90(DecodeSm90Config),
     /// Of `backward_simt`.
     Backward(BackwardConfig),
     /// Of `backward_sm80`.
@@ -171,6 +174,7 @@ impl Config {
                 (block_m, block_n, head_dim)
             }
             Self::Decode(config) => (config.block_m, config.block_n(), config.head_dim),
+            Self::DecodeSm90(config) => (config.block_m, DecodeSm90Config::BLOCK_N, config.head_dim),
             Self::BackwardSm90(config) => (config.owned(), config.step, config.head_dim),
             Self::GemmSimt(GemmSimtConfig { block_m, block_n, .. })
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }
@@ -204,6 +208,7 @@ impl Config {
     pub const fn stages(&self) -> Option<u32> {
         match self {
             Self::Decode(config) => Some(config.stages),
+            Self::DecodeSm90(config) => Some(config.stages),
             Self::GemmSm80 { config, .. } => Some(config.stages),
             Self::GemmSm90 { config, .. } => Some(config.stages),
             _ => None,
@@ -226,6 +231,7 @@ impl Config {
             Self::Mma(config) => config.threads(),
             Self::Sm90(config) => config.threads(),
             Self::Decode(config) => config.threads(),
+            Self::DecodeSm90(config) => config.threads(),
             Self::Backward(config) => config.threads(),
             Self::BackwardMma(config) => config.threads(),
             Self::BackwardDq(config) => config.threads(),
@@ -244,6 +250,7 @@ impl Config {
             Self::Mma(config) => config.shared_needed(),
             Self::Sm90(config) => config.shared_needed(),
             Self::Decode(config) => config.shared_needed(),
+            Self::DecodeSm90(config) => config.shared_needed(),
             Self::Backward(config) => config.shared_needed(),
             Self::BackwardMma(config) => config.shared_needed(),
             Self::BackwardDq(config) => config.shared_needed(),
@@ -264,6 +271,7 @@ impl Config {
             Self::Mma(config) => config.check(min_blocks, limits),
             Self::Sm90(config) => config.check(min_blocks, limits),
             Self::Decode(config) => config.check(min_blocks, limits),
+            Self::DecodeSm90(config) => config.check(min_blocks, limits),
             Self::Backward(config) => config.check(min_blocks, limits),
             Self::BackwardMma(config) => config.check(min_blocks, limits),
             Self::BackwardDq(config) => config.check(min_blocks, limits),

@@ -140,6 +140,7 @@ impl Kernel {
                 | Algorithm::BackwardKeysDqSm90ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
+                | Algorithm::DecodeSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose
                 | Algorithm::TileSchedule,

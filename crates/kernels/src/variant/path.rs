@@ -51,6 +51,7 @@ impl Variant {
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues => ("attention::forward_sm90", "forward_sm90"),
                 Algorithm::Decode => ("attention::decode", "decode"),
+                Algorithm::DecodeSm90 => ("attention::decode_sm90", "decode_sm90"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
@@ -122,6 +123,11 @@ impl Variant {
             Config::Decode(c) => {
                 let (rows, ahead) = (c.block_m / 8, c.stages - 1);
                 format!("{module}::DecodeTile<{element}, {rows}, {}, {}, {ahead}>", c.head_dim, c.warps)
+            }
+            Config::DecodeSm90(c) => {
+                let (m, d, stages) = (c.block_m, c.head_dim, c.stages);
+                let (columns, panels) = (m / 4, d / 64);
+                format!("{module}::DecodeSm90Tile<{element}, {m}, {columns}, {d}, {panels}, {stages}>")
             }
             Config::Backward(c) => {
                 let dropout = has(Algorithm::BackwardKeysDropout) || has(Algorithm::BackwardQueriesDropout);

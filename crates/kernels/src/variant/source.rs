@@ -95,6 +95,11 @@ impl Variant {
                     run: "Persistent",
                 },
                 Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
+                Algorithm::DecodeSm90 => Signature {
+                    params: "DecodeParams",
+                    maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
+                    run: "MappedDecode",
+                },
                 Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
                 Algorithm::TileSchedule => signature("ScheduleParams", "Schedule"),
                 Algorithm::BackwardDelta

@@ -245,6 +245,8 @@ pub(super) struct Decode {
     pub(super) splits: usize,
     /// Whether the planner's splits are of one length.
     pub(super) batch_invariant: bool,
+    /// Whether by the kernel of GPUs before Hopper.
+    pub(super) older: bool,
     /// Empty for the planner's choice.
     pub(super) entry: String,
     pub(super) seed: Seed,
@@ -282,6 +284,7 @@ impl Default for Decode {
             values: Data::Normal,
             splits: 0,
             batch_invariant: false,
+            older: false,
             entry: String::new(),
             seed: Seed(0),
             schedule: 0,

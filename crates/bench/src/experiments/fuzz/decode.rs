@@ -1,7 +1,7 @@
 //! Decode problems, over contiguous and paged caches.
 
 use flash_attention::accuracy::Accuracy;
-use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
+use flash_attention::decode::{DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest};
 use flash_attention::reference;
 use flash_attention::{DType, Element, Options, Plan, TensorLayout, Tensors};
 
@@ -125,6 +125,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let request = DecodeRequest {
         num_splits: Some(case.splits).filter(|&splits| splits > 0),
         batch_invariant: case.batch_invariant,
+        kernel: case.older.then_some(DecodeKernel::Decode),
         entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),
     };
     let plan = Plan::new(&problem, bench.machine.device(), &request)?;

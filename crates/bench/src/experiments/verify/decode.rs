@@ -85,7 +85,10 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
 
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
-    let all = entries().filter(|entry| backend != BackendKind::Cpu && entry.algorithm.family() == "decode");
+    let decodes = |entry: &&Entry| {
+        matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine)
+    };
+    let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for entry in all {
         if !families || chosen.iter().all(|other| other.algorithm != entry.algorithm) {
@@ -128,16 +131,19 @@ fn verify_type<T: Element>(
     };
     let targets: Vec<_> = targets.iter().copied().filter(|entry| entry.dtype == T::DTYPE.name()).collect();
     let combine = targets.iter().copied().find(of_dtype(Algorithm::DecodeCombine));
-    let mut kernels: Vec<_> = targets.iter().copied().filter(of_dtype(Algorithm::Decode)).collect();
+    let all = targets.iter().copied();
+    let mut kernels: Vec<_> = all.filter(|entry| entry.algorithm != Algorithm::DecodeCombine).collect();
     if kernels.is_empty() && combine.is_some() {
         // Asked for alone, it still needs splits to merge.
         kernels.extend(entries().find(of_dtype(Algorithm::Decode)));
     }
     let (mut merged, mut runs, effort) = (Vec::new(), 0, Effort::new(session, args));
-    while let Some(head_dims) = kernels.first().map(|entry| bucket(entry)) {
+    while let Some(first) = kernels.first().copied() {
         // Entries of one range of head_dims share inputs and references.
-        let trials = trials::<T>(args.sizes(session.kind()), &head_dims, args.report.seed)?;
-        let of_range = kernels.iter().take_while(|entry| bucket(entry) == head_dims).count();
+        let (algorithm, head_dims) = (first.algorithm, bucket(first));
+        let trials = trials::<T>(args.sizes(session.kind()), algorithm, &head_dims, args.report.seed)?;
+        let is_alike = |entry: &&&Entry| entry.algorithm == algorithm && bucket(entry) == head_dims;
+        let of_range = kernels.iter().take_while(is_alike).count();
         for entry in kernels.drain(..of_range) {
             let (split, whole): (Vec<_>, Vec<_>) =
                 trials.iter().map(|trial| OnEntry { trial, entry }).partition(|on| on.trial.num_splits > 1);
@@ -160,16 +166,24 @@ fn verify_type<T: Element>(
     Ok(runs)
 }
 
-/// The cases of a size for a range of head_dims.
-fn trials<T: Element>(sizes: Sizes, head_dims: &RangeInclusive<usize>, seed: u64) -> Result<Vec<Trial<T>>> {
+/// The cases of a size for a kernel and a range of head_dims.
+fn trials<T: Element>(
+    sizes: Sizes,
+    algorithm: Algorithm,
+    head_dims: &RangeInclusive<usize>,
+    seed: u64,
+) -> Result<Vec<Trial<T>>> {
     let cases = cases(sizes);
-    let trial = |(index, case): (usize, &Case)| case.trial(head_dims, index, seed.wrapping_add(index as u64));
+    let trial = |(index, case): (usize, &Case)| {
+        case.trial(algorithm, head_dims, index, seed.wrapping_add(index as u64))
+    };
     cases.iter().enumerate().map(trial).collect()
 }
 
 impl Case {
     fn trial<T: Element>(
         &self,
+        algorithm: Algorithm,
         head_dims: &RangeInclusive<usize>,
         index: usize,
         seed: u64,
@@ -178,6 +192,8 @@ impl Case {
         // An odd one has no row but the first on a 16-byte boundary.
         let odd = (usize::midpoint(smallest, largest) | 1).min(largest);
         let kv_heads = 1 + index % 2;
+        // What tensor maps describe.
+        let multiple = if algorithm == Algorithm::DecodeSm90 { 8 } else { 1 };
         let shape = Shape {
             batch: self.used.len().max(1),
             heads: kv_heads * self.group,
@@ -185,7 +201,8 @@ impl Case {
             head_dim: [largest, odd, largest - 8, smallest][index % 4],
             seq_q: self.seq_q,
             seq_k: self.seq_k,
-            page_size: self.page_size,
+            page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
+            row_multiple: multiple,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,

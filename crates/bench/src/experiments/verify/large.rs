@@ -272,6 +272,7 @@ const fn cache() -> Shape {
         seq_q: 1,
         seq_k: PAGES,
         page_size: Some(1),
+        row_multiple: 1,
         dtype: DType::F16,
         causal: false,
         softmax_scale: None,

@@ -75,6 +75,9 @@ pub(in crate::plan) const SM80_OVER_ALIGNED: f64 = 2.0;
 /// four the splits' results are 1.6 % of what is read.
 pub(crate) const SPLIT_KEYS: usize = 512;
 
+/// The least number that a sequence's splits which do not depend on the batch may be limited to. Not measured.
+pub(crate) const FEWEST_ITEMS: usize = 32;
+
 /// Key blocks that each split of a decode problem has at least: a shorter one costs more to merge than it
 /// saves.
 pub(crate) const LEAST_SPLIT_BLOCKS: usize = 4;

@@ -2,9 +2,9 @@
 
 use core::marker::PhantomData;
 
-use crate::attention::combine::{Weights, partial_lse, partial_o};
-use crate::attention::decode::work::{QueryRow, Work};
-use crate::element::Element;
+use crate::attention::combine::Weights;
+use crate::attention::split_output::Target;
+use crate::attention::split_work::Work;
 use crate::params::DecodeParams;
 use crate::ptx::{index, math, shared};
 use crate::registers::{Matrix, Registers as _, Width as _};
@@ -79,9 +79,7 @@ impl<T: Tile> Partials<T> {
             let at = work.query_row(params, work.first_row + row);
             // SAFETY: all warps have written their results, with a barrier between; the sinks are readable.
             let (shares, lse) = unsafe { self.shares(row, params, (work.batch, at.head)) };
-            let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
-            let row_of_lse = sequence_head * params.seqlen_q as u64 + at.position as u64;
-            let target = Target { work, at: &at, row: row_of_lse, of_split: self.of_split };
+            let target = Target::new(params, work, at, self.of_split);
             let mut column = lane;
             let mut part = if has_keys || !self.of_split { 0 } else { T::HeadDim::COLUMNS / 32 };
             while part < T::HeadDim::COLUMNS / 32 {
@@ -145,52 +143,5 @@ impl<T: Tile> Partials<T> {
             warp += 1;
         }
         (shares, lse)
-    }
-}
-
-/// Where a row of the result goes.
-struct Target<'a> {
-    work: &'a Work,
-    at: &'a QueryRow,
-    /// Index of the row in lse, [B, H, Sq].
-    row: u64,
-    of_split: bool,
-}
-
-impl Target<'_> {
-    /// Stores one element.
-    ///
-    /// # Safety
-    /// It exists, and no other thread stores it.
-    #[inline(always)]
-    unsafe fn store_o<E: Element>(&self, params: &DecodeParams, column: u32, value: f32) {
-        // SAFETY: the element exists, and no other thread stores it.
-        unsafe {
-            if self.of_split {
-                return f32::store(partial_o(params, self.work.split, self.row, column), value);
-            }
-            let strides = &params.o_strides;
-            let element = self.work.batch as u64 * strides.batch
-                + self.at.position as u64 * strides.row
-                + self.at.head as u64 * strides.head
-                + column as u64;
-            E::store(params.o + E::BYTES * element, value);
-        }
-    }
-
-    /// Stores the log-sum-exp, where it is wanted.
-    ///
-    /// # Safety
-    /// As [`Self::store_o`].
-    #[inline(always)]
-    unsafe fn store_lse(&self, params: &DecodeParams, lse: f32) {
-        // SAFETY: the row exists, and no other thread stores its log-sum-exp.
-        unsafe {
-            if self.of_split {
-                f32::store(partial_lse(params, self.work.split, self.row), lse);
-            } else if params.lse != 0 {
-                f32::store(params.lse + 4 * self.row, lse);
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! What happens to the scores of a lane's rows between Q·Kᵀ and the softmax.
 
+use crate::attention::split_work::{QueryRow, Work, seen_keys};
 use crate::config::WARP_KEYS;
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
@@ -9,7 +10,6 @@ use crate::score::{ScoreMod, for_each};
 use crate::tile::mma::{Lane, MmaTile};
 
 use super::tile::Tile;
-use super::work::{QueryRow, Work, seen_keys};
 
 /// Where the ALiBi slope of a row of Q lies: in the padding behind the row's columns.
 #[inline(always)]

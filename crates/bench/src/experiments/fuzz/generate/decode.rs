@@ -77,6 +77,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         values: data(draw),
         splits: 0,
         batch_invariant: draw.once_in(3),
+        older: draw.once_in(4),
         entry: String::new(),
         seed: seed(draw),
         schedule: draw.below(64) as u64,
@@ -89,13 +90,15 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
             case.splits = case.splits.min(6);
         }
         let mut named = entries()
-            .filter(|entry| entry.algorithm == Algorithm::Decode && entry.dtype == dtype.name())
+            .filter(|entry| matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90))
+            .filter(|entry| entry.dtype == dtype.name())
             .filter(|entry| entry.tile.head_dim as usize >= widest)
             .map(|entry| entry.name)
             .collect::<Vec<_>>();
         named.truncate(12);
         if !named.is_empty() && draw.once_in(4) {
             case.entry = draw.pick(&named).to_owned();
+            case.older = false;
         }
     }
     case

@@ -1,34 +1,20 @@
-//! Which rows and keys a block of `decode` works on.
+//! Which rows and keys are computed together, where the keys of each sequence are split.
 
 use core::hint::assert_unchecked;
 
-use crate::attention::splits::split_keys;
-use crate::config::WARP_KEYS;
+use super::splits::split_keys;
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
-use crate::ptx::index;
 use crate::scheduler::{Rows, WorkTile};
 
-use super::tile::Tile;
-
-/// A block's share of the problem.
+/// A tile of packed rows and a split of its sequence's keys.
+#[derive(Clone, Copy)]
 pub(super) struct Work {
-    /// First packed row of its tile.
+    /// The first row.
     pub(super) first_row: u32,
     pub(super) kv_head: u32,
     pub(super) split: u32,
     pub(super) batch: u32,
-}
-
-/// The keys of a warp.
-#[derive(Clone, Copy)]
-pub(super) struct Keys {
-    /// The first of its first step.
-    pub(super) first: u32,
-    /// Where the block's keys end.
-    pub(super) end: u32,
-    /// Steps of all the block's warps.
-    pub(super) steps: u32,
 }
 
 /// A row of Q, O and lse.
@@ -38,52 +24,47 @@ pub(super) struct QueryRow {
 }
 
 impl Work {
-    /// Splits the linear block index into (batch, split, head, tile), the tile fastest, so that blocks
-    /// that run at the same time read the same keys, or those of neighbouring heads.
+    /// Splits an index into (split, head, tile of `block_m` rows) of a sequence, the tile fastest, so that
+    /// what is computed at the same time reads the same keys, or those of neighbouring heads.
     ///
     /// # Safety
-    /// Sq, `heads`, `group` and `num_splits` are at least 1, and `group` divides `heads`.
+    /// Sq, `heads` and `group` are at least 1, and `group` divides `heads`.
     #[inline(always)]
-    pub(super) unsafe fn of_block<T: Tile>(params: &DecodeParams) -> Self {
-        // SAFETY: Sq, `heads`, `group` and `num_splits` are at least 1. Without this each division would
-        // carry a call to the panic for a zero divisor, which a kernel cannot link.
-        let (tiles, kv_heads) = unsafe {
-            assert_unchecked(params.group > 0);
+    pub(super) unsafe fn of_sequence(params: &DecodeParams, block_m: u32, batch: u32, index: u32) -> Self {
+        // SAFETY: as the caller says.
+        let [tiles, kv_heads] = unsafe { tiles_and_heads(params, block_m) };
+        let (tile, rest) = (index % tiles, index / tiles);
+        Self { first_row: tile * block_m, kv_head: rest % kv_heads, split: rest / kv_heads, batch }
+    }
+
+    /// As [`Self::of_sequence`], of an index that begins with the sequence, each of which has `num_splits`.
+    ///
+    /// # Safety
+    /// As [`Self::of_sequence`], and `num_splits` is at least 1.
+    #[inline(always)]
+    pub(super) unsafe fn of_batch(params: &DecodeParams, block_m: u32, index: u32) -> Self {
+        // SAFETY: as the caller says. Without this the divisions would carry a call to the panic for a zero
+        // divisor, which a kernel cannot link.
+        unsafe {
             assert_unchecked(params.num_splits > 0);
-            let (tiles, kv_heads) = (packed_rows(params).div_ceil(T::BLOCK_M), params.heads / params.group);
-            assert_unchecked(tiles > 0);
-            assert_unchecked(kv_heads > 0);
-            (tiles, kv_heads)
-        };
-        let (tile, rest) = (index::block() % tiles, index::block() / tiles);
-        let (kv_head, rest) = (rest % kv_heads, rest / kv_heads);
-        Self {
-            first_row: tile * T::BLOCK_M,
-            kv_head,
-            split: rest % params.num_splits,
-            batch: rest / params.num_splits,
+            let work = Self::of_sequence(params, block_m, 0, index);
+            Self { split: work.split % params.num_splits, batch: work.split / params.num_splits, ..work }
         }
     }
 
-    /// The keys of this warp: those of its block's split of what the tile sees of the sequence's `used` keys,
-    /// from the warp's own on in each step of `block_n`.
+    /// The keys of the split, of what the tile sees of the sequence's `used` keys, in steps of `block_n`.
     #[inline(always)]
-    pub(super) fn keys(&self, params: &DecodeParams, used: u32, seen: KeyRange, block_n: u32) -> Keys {
-        let KeyRange { first, end } = match split_keys(params, used) {
+    pub(super) fn keys(&self, params: &DecodeParams, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
+        match split_keys(params, used) {
             0 => self.even_part(params, seen, block_n),
             keys => {
                 let first = self.split * keys;
                 KeyRange { first: first.max(seen.first), end: (first + keys).min(seen.end) }
             }
-        };
-        Keys {
-            first: first + index::thread() / 32 * WARP_KEYS,
-            end,
-            steps: end.saturating_sub(first).div_ceil(block_n),
         }
     }
 
-    /// The block's part of the keys `seen`, in steps of `block_n`.
+    /// The split's part of the keys `seen`, in steps of `block_n`.
     #[inline(always)]
     fn even_part(&self, params: &DecodeParams, seen: KeyRange, block_n: u32) -> KeyRange {
         // SAFETY: valid parameters have at least one split.
@@ -105,6 +86,23 @@ impl Work {
             position: packed / params.group,
             head: self.kv_head * params.group + packed % params.group,
         }
+    }
+}
+
+/// Tiles of `block_m` packed rows, and key/value heads, of each sequence.
+///
+/// # Safety
+/// As [`Work::of_sequence`].
+#[inline(always)]
+pub(super) unsafe fn tiles_and_heads(params: &DecodeParams, block_m: u32) -> [u32; 2] {
+    // SAFETY: Sq, `heads` and `group` are at least 1, and `group` divides `heads`. Without this each division
+    // would carry a call to the panic for a zero divisor, which a kernel cannot link.
+    unsafe {
+        assert_unchecked(params.group > 0);
+        let (tiles, kv_heads) = (packed_rows(params).div_ceil(block_m), params.heads / params.group);
+        assert_unchecked(tiles > 0);
+        assert_unchecked(kv_heads > 0);
+        [tiles, kv_heads]
     }
 }
 

@@ -1,0 +1,59 @@
+//! [`decode`](super::decode) on Hopper's tensor cores with `wgmma`, fed by tensor maps.
+//!
+//! Operands are swapped (as in TensorRT-LLM's XQA): Sᵀ = K·Qᵀ has keys as the 64 rows of a product, and the
+//! packed query rows as its columns, of which 16 are enough; Oᵀ += Vᵀ·Pᵀ has V's columns as rows. So K and V
+//! are read by tensor cores where they land, without padding.
+//!
+//! Blocks stay on their multiprocessors and go through a flat list of (sequence, split, head, tile). One warp
+//! finds items and copies their rows of Q; one copies K and V into a ring that runs on from item to item; a
+//! warpgroup multiplies.
+
+mod consumer;
+mod epilogue;
+mod items;
+mod producer;
+mod queries;
+mod tile;
+
+use crate::hopper::roles::{WARPS, leads_warp};
+use crate::params::DecodeParams;
+use crate::ptx::{barrier, index, warp};
+
+use consumer::Consumer;
+use tile::Memory;
+pub use tile::{DecodeSm90Tile, Tile};
+
+/// Barriers in the source below; the build fails when the PTX has another number.
+pub const BARRIERS: u32 = 4;
+
+/// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
+///
+/// `maps` is the address of the tensor maps of K and V, with dimensions {D, rows, heads, sequences or pages}
+/// and swizzled boxes of 64 columns and
+/// [`DecodeSm90Config::box_rows`](crate::config::DecodeSm90Config::box_rows) rows. Launch: any number of blocks of
+/// [`DecodeSm90Config::threads`](crate::config::DecodeSm90Config::threads) threads with the shared memory of
+/// [`Tile::CONFIG`].
+///
+/// # Safety
+/// `params` and the maps describe the same valid device memory, and the launch is as above.
+#[inline(always)]
+pub unsafe fn decode_sm90<T: Tile>(params: &DecodeParams, maps: u64) {
+    let memory = Memory::<T>::new();
+    // SAFETY: one thread makes the barriers; the warps of each role run the same branch.
+    unsafe {
+        let role = warp::broadcast(index::thread() / 32, 0);
+        if role == WARPS && leads_warp() {
+            producer::prefetch(maps);
+            memory.init();
+        }
+        warp::sync();
+        barrier::sync(0, T::CONFIG.threads());
+        if role < WARPS {
+            Consumer::new(memory).run(params);
+        } else if role == WARPS {
+            producer::copy(params, maps, memory);
+        } else {
+            queries::announce(params, memory);
+        }
+    }
+}

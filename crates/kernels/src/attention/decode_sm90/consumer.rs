@@ -1,0 +1,365 @@
+//! The warpgroup that multiplies.
+
+use crate::hopper::ring::Ring;
+use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
+use crate::params::DecodeParams;
+use crate::ptx::wgmma::Accumulator as _;
+use crate::ptx::{fence, index, math, shared, warp};
+use crate::registers::{Matrix, Registers as _};
+use crate::score::{ScoreMod, for_each};
+use crate::softmax::OnlineSoftmax;
+use crate::tile::mma::{Lane, MmaElement as _, QUAD};
+use crate::tile::panels::Panels;
+use crate::tile::wgmma::Descriptor;
+
+use super::epilogue;
+use super::items::{Item, ItemSlots};
+use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
+
+/// The barrier that the warps meet at.
+const BARRIER: u32 = 1;
+
+/// Keys, or columns of K, of a product.
+const DEPTH: u32 = 16;
+
+/// A value for each of a thread's rows of Q.
+pub(super) type Column<T> = <<T as Tile>::Scores as Matrix>::Column<f32>;
+
+/// The warpgroup that multiplies: its place in the rings, and its part of an item.
+///
+/// A thread holds of Sᵀ and Oᵀ what [`wgmma`](crate::ptx::wgmma) says: two keys, or two columns of each panel,
+/// of pairs of rows of Q.
+pub(super) struct Consumer<T: Tile> {
+    warpgroup: Warpgroup,
+    memory: Memory<T>,
+    ring: Ring<T::Ring>,
+    queries: Ring<QueryStages>,
+    lane: Lane,
+    o: T::O,
+    softmax: OnlineSoftmax<Column<T>, 1>,
+}
+
+impl<T: Tile> Consumer<T> {
+    const ROWS: usize = <T::Scores as Matrix>::ROWS;
+
+    /// This thread's part of it.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup make one and call its methods together, in a launch as
+    /// [`decode_sm90`](super::decode_sm90) says, whose barriers are made.
+    #[inline(always)]
+    pub(super) unsafe fn new(memory: Memory<T>) -> Self {
+        // SAFETY: the warpgroup's threads are together; its warps are consumers of both rings, and leave each
+        // stage when its products are over.
+        unsafe {
+            Self {
+                warpgroup: Warpgroup::new(),
+                memory,
+                ring: Ring::consumer(memory.ring_barriers()),
+                queries: Ring::consumer(memory.query_barriers()),
+                lane: Lane::current(2),
+                o: T::O::zero(),
+                softmax: OnlineSoftmax::with_positive_scale(1.0),
+            }
+        }
+    }
+
+    /// Computes and stores all items of this block.
+    #[inline(always)]
+    pub(super) fn run(&mut self, params: &DecodeParams) {
+        let changed = ScoreMod::is_needed(&params.attention());
+        let softmax_scale = if changed { 1.0 } else { params.softmax_scale };
+        // SAFETY: this warp leaves each item once, when it has stored its part.
+        let mut slots = unsafe { ItemSlots::consumer(self.memory.slots()) };
+        while slots.wait() {
+            let item = slots.item();
+            self.queries.wait();
+            self.o = T::O::zero();
+            self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+            let mut key = item.keys.first;
+            while key < item.keys.end {
+                self.step(params, &item, key, changed);
+                key += T::BLOCK_N;
+            }
+            self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
+            self.queries.leave(leads_warp());
+            let sums = self.sums(&item);
+            // SAFETY: the item's rows are this block's.
+            unsafe {
+                epilogue::store::<T>(params, &item, self.lane, &self.o, |i| {
+                    self.softmax.finish_with(i, sums[i])
+                })
+            };
+            self.warpgroup.sync_warps();
+            slots.leave(leads_warp());
+        }
+    }
+
+    /// Takes the keys from `key` on in.
+    #[inline(always)]
+    fn step(&mut self, params: &DecodeParams, item: &Item, key: u32, changed: bool) {
+        self.ring.wait();
+        let mut s = self.scores();
+        self.ring.leave(leads_warp());
+        self.apply(params, item, &mut s, key, changed);
+        let rescale = self.exponentiate(&mut s);
+        self.write_weights(&s);
+        self.ring.wait();
+        if key + T::BLOCK_N > item.used && item.used < params.seqlen_k {
+            self.clear_values(item.used - key);
+        }
+        fence::proxy_async();
+        // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
+        unsafe { self.warpgroup.sync(BARRIER) };
+        self.rescale(&rescale);
+        self.multiply_values();
+        self.ring.leave(leads_warp());
+    }
+
+    /// Sᵀ = K·Qᵀ of the stage of K at hand, which is there, and so is Q.
+    #[inline(always)]
+    fn scores(&self) -> T::Scores {
+        let k = self.tile();
+        let q = self.memory.q().stage(self.queries.stage()).descriptor();
+        let mut s = T::S::ZERO;
+        self.warpgroup.fence_products();
+        let mut step = 0;
+        while step < T::CONFIG.head_dim / DEPTH {
+            let a = k.behind(Panels::<CacheRows<T>>::columns(step)).bits();
+            let b = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
+            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are
+            // together.
+            unsafe { s.multiply_ss::<T::Element, false, false>(a, b, step > 0) };
+            step += 1;
+        }
+        self.warpgroup.commit_products();
+        // SAFETY: the warpgroup's threads are together.
+        unsafe { s.wait_group::<0>() };
+        // The same registers under other names.
+        let mut scores = T::Scores::zero();
+        for_each(&mut scores, |_, row, key| s[register(row, key)]);
+        scores
+    }
+
+    /// Oᵀ += Vᵀ·Pᵀ of the stage of V at hand, which is there, and so is P.
+    #[inline(always)]
+    fn multiply_values(&mut self) {
+        let v = self.tile();
+        let p = self.memory.p().descriptor();
+        self.warpgroup.fence_products();
+        let mut panel = 0;
+        while panel < T::O::ROWS {
+            let mut step = 0;
+            while step < T::BLOCK_N / DEPTH {
+                let rows = Panels::<CacheRows<T>>::rows(step);
+                let a = v.behind(panel as u32 * Panels::<CacheRows<T>>::PANEL + rows).bits();
+                let b = p.behind(Panels::<WeightRows<T>>::columns(step)).bits();
+                // SAFETY: P and the stage are there and stay until the wait; the warpgroup's threads are
+                // together.
+                unsafe { self.o[panel].multiply_ss::<T::Element, true, false>(a, b, true) };
+                step += 1;
+            }
+            panel += 1;
+        }
+        self.warpgroup.commit_products();
+        let mut panel = 0;
+        while panel < T::O::ROWS {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { self.o[panel].wait_group::<0>() };
+            panel += 1;
+        }
+    }
+
+    /// The stage of the ring at hand as an operand.
+    #[inline(always)]
+    fn tile(&self) -> Descriptor {
+        self.memory.ring().stage(self.ring.stage()).descriptor()
+    }
+
+    /// Scales, bends and biases the scores of the keys from `first_key` on where they are `changed`, and sets
+    /// those of keys to −∞ that a row does not see, or that lie behind the item's.
+    #[inline(always)]
+    fn apply(&self, params: &DecodeParams, item: &Item, s: &mut T::Scores, first_key: u32, changed: bool) {
+        let lane = self.lane;
+        let row = |i: usize| self.memory.row(self.queries.stage(), lane.column(i));
+        if changed {
+            ScoreMod::bend(&params.attention(), s);
+            if params.per_head.alibi_slopes.are_there() {
+                for_each(s, |score, i, j| {
+                    // SAFETY: the words are the row's, and were written before Q was handed on.
+                    let (diagonal, slope) = unsafe { (shared::load_b32(row(i)), shared::load(row(i) + 4)) };
+                    let distance = diagonal.wrapping_sub(first_key + lane.row(j)) as i32;
+                    ScoreMod::with_slope(slope).biased(score, distance as f32)
+                });
+            }
+        }
+        let end = item.whole.end.min(item.keys.end);
+        if first_key < item.whole.first || first_key + T::BLOCK_N > end {
+            for_each(s, |score, i, j| {
+                let key = first_key + lane.row(j);
+                // SAFETY: as above.
+                let diagonal = unsafe { shared::load_b32(row(i)) };
+                // One comparison for both sides of the window.
+                let place = key.wrapping_sub(diagonal).wrapping_add(params.window_left);
+                if place > params.window_span || key >= item.keys.end { f32::NEG_INFINITY } else { score }
+            });
+        }
+    }
+
+    /// P in place of the scores, and the factors that bring O to the new m.
+    #[inline(always)]
+    fn exponentiate(&mut self, s: &mut T::Scores) -> Column<T> {
+        let (lane, warp) = (self.lane, index::thread() / 32);
+        let mut i = 0;
+        while i < Self::ROWS {
+            // SAFETY: all lanes of the warp are here; nobody has read the word since the last barrier.
+            unsafe {
+                let max = reduce_keys(math::max(s[i][0], s[i][1]), math::max);
+                if lane.group == 0 {
+                    shared::store(self.memory.max(warp, lane.column(i)), max);
+                }
+            }
+            i += 1;
+        }
+        // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
+        unsafe { self.warpgroup.sync(BARRIER) };
+        let mut rescale = Column::<T>::splat(1.0);
+        let mut i = 0;
+        while i < Self::ROWS {
+            let at = |warp| self.memory.max(warp, lane.column(i));
+            // SAFETY: all warps have written their words, with a barrier between.
+            let max = unsafe { of_warps(at, math::max) };
+            rescale[i] = self.softmax.raise_max_to(i, max);
+            self.softmax.exponentiate(i, &mut s[i]);
+            i += 1;
+        }
+        rescale
+    }
+
+    /// Writes P, rounded, to shared memory.
+    #[inline(always)]
+    fn write_weights(&self, s: &T::Scores) {
+        let (lane, p) = (self.lane, self.memory.p());
+        let mut i = 0;
+        while i < Self::ROWS {
+            let pair = T::Element::pack(s[i][0], s[i][1]);
+            // Of eight keys, a chunk, each lane has one.
+            let at = |chunk| p.at(lane.column(i), chunk) + 2 * lane.group;
+            let chunk = lane.warp_row / 8;
+            // SAFETY: the elements are this thread's; the products that read them are over.
+            unsafe {
+                shared::store_b16(at(chunk), pair as u16);
+                shared::store_b16(at(chunk + 1), (pair >> 16) as u16);
+            }
+            i += 1;
+        }
+    }
+
+    /// Clears the rows from `row` on of the stage of V at hand: there may be anything, and weights of 0 do not
+    /// hide what is not a number.
+    #[inline(always)]
+    fn clear_values(&self, row: u32) {
+        let tile = self.memory.ring().stage(self.ring.stage());
+        let mut panel = index::thread() / 32;
+        while panel < Panels::<CacheRows<T>>::COUNT {
+            // SAFETY: all lanes of the warp are here, the stage has landed, and the panel is this warp's.
+            unsafe { tile.clear_panel_from_row(panel, row) };
+            panel += WARPS;
+        }
+    }
+
+    /// Brings O to the new m, where it is another.
+    #[inline(always)]
+    fn rescale(&mut self, factors: &Column<T>) {
+        let mut needed = false;
+        let mut i = 0;
+        while i < Self::ROWS {
+            needed |= factors[i] != 1.0;
+            i += 1;
+        }
+        if self.warpgroup.any_of_warp(needed) {
+            let mut panel = 0;
+            while panel < T::O::ROWS {
+                let mut i = 0;
+                while i < Self::ROWS {
+                    self.o[panel][register(i, 0)] *= factors[i];
+                    self.o[panel][register(i, 1)] *= factors[i];
+                    i += 1;
+                }
+                panel += 1;
+            }
+        }
+    }
+
+    /// The rows' sums over all keys of the item.
+    #[inline(always)]
+    fn sums(&self, item: &Item) -> Column<T> {
+        let mut sums = Column::<T>::splat(0.0);
+        if !item.keys.has_keys() {
+            return sums;
+        }
+        let (lane, warp) = (self.lane, index::thread() / 32);
+        let mut i = 0;
+        while i < Self::ROWS {
+            // SAFETY: all lanes of the warp are here; the last item's words were read before the barriers of
+            // this one's steps.
+            unsafe {
+                let sum = reduce_keys(self.softmax.sum(i), |a, b| a + b);
+                if lane.group == 0 {
+                    shared::store(self.memory.sum(warp, lane.column(i)), sum);
+                }
+            }
+            i += 1;
+        }
+        // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
+        unsafe { self.warpgroup.sync(BARRIER) };
+        let mut i = 0;
+        while i < Self::ROWS {
+            let at = |warp| self.memory.sum(warp, lane.column(i));
+            // SAFETY: all warps have written their words, with a barrier between.
+            sums[i] = unsafe { of_warps(at, |a, b| a + b) };
+            i += 1;
+        }
+        sums
+    }
+}
+
+/// Which register of a product holds what belongs to the thread's row `row` of Q, of its first or second key
+/// or column of V.
+#[inline(always)]
+pub(super) const fn register(row: usize, second: usize) -> usize {
+    4 * (row / 2) + 2 * second + row % 2
+}
+
+/// Combines a value over the lanes that have the same rows of Q.
+///
+/// # Safety
+/// All 32 lanes of the warp call this together.
+#[inline(always)]
+unsafe fn reduce_keys(mut value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut distance = QUAD;
+    while distance < 32 {
+        // SAFETY: all lanes of the warp are here.
+        value = combine(value, unsafe { warp::shuffle_xor(value, distance) });
+        distance *= 2;
+    }
+    value
+}
+
+/// Combines the words that the warps have written, in their order.
+///
+/// # Safety
+/// They have, with a barrier between.
+#[inline(always)]
+unsafe fn of_warps(at: impl Fn(u32) -> u32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    // SAFETY: as the caller says.
+    unsafe {
+        let mut value = shared::load(at(0));
+        let mut warp = 1;
+        while warp < WARPS {
+            value = combine(value, shared::load(at(warp)));
+            warp += 1;
+        }
+        value
+    }
+}

@@ -1,0 +1,180 @@
+//! The work of a launch as a flat list, of which each block takes every so many items.
+
+use crate::attention::split_work::{Work, packed_rows, seen_keys, tiles_and_heads};
+use crate::attention::splits::{self, used_keys};
+use crate::hopper::scheduler::{Announced, Slots};
+use crate::mask::KeyRange;
+use crate::params::DecodeParams;
+use crate::ptx::{index, shared, warp};
+use crate::softmax::reduce;
+
+use super::tile::Tile;
+
+/// Sequences that a warp looks at once.
+const LANES: u32 = 32;
+
+/// A block's place in the list, as one warp walks it: items of one sequence lie behind those of the other.
+pub(super) struct Items {
+    /// Index of the next item, from the first of those that the lanes look at.
+    next: u32,
+    /// The first of the sequences that the lanes look at.
+    first_sequence: u32,
+    /// Items of all of them.
+    total: u32,
+    /// Items of those before this lane's.
+    before: u32,
+    /// Items of this lane's, and its keys.
+    own: u32,
+    used: u32,
+}
+
+impl Items {
+    /// The first item of this block.
+    ///
+    /// # Safety
+    /// `params` describes valid device memory; all lanes of one warp make one, and call [`Self::next`]
+    /// together.
+    #[inline(always)]
+    pub(super) unsafe fn new<T: Tile>(params: &DecodeParams) -> Self {
+        let mut items =
+            Self { next: index::block(), first_sequence: 0, total: 0, before: 0, own: 0, used: 0 };
+        items.look::<T>(params);
+        items
+    }
+
+    /// Counts the items of the sequences from `first_sequence` on.
+    #[inline(always)]
+    fn look<T: Tile>(&mut self, params: &DecodeParams) {
+        let lane = index::thread() % LANES;
+        let batch = self.first_sequence + lane;
+        (self.own, self.used) = (0, 0);
+        // SAFETY: the sequence exists; valid parameters have no empty axis; all lanes are here.
+        unsafe {
+            if batch < sequences(params) {
+                let [tiles, heads] = tiles_and_heads(params, T::BLOCK_M);
+                self.used = used_keys(params, batch);
+                self.own = splits::count(params, self.used) * tiles * heads;
+            }
+            (self.before, self.total) = (0, self.own);
+            let mut distance = 1;
+            while distance < LANES {
+                let others = warp::shuffle_xor(f32::from_bits(self.total), distance).to_bits();
+                if lane & distance != 0 {
+                    self.before += others;
+                }
+                self.total += others;
+                distance *= 2;
+            }
+        }
+    }
+
+    /// The next item of this block, and the keys of its sequence.
+    #[inline(always)]
+    pub(super) fn next<T: Tile>(&mut self, params: &DecodeParams) -> Option<(Work, u32)> {
+        while self.next >= self.total {
+            self.next -= self.total;
+            self.first_sequence += LANES;
+            if self.first_sequence >= sequences(params) {
+                return None;
+            }
+            self.look::<T>(params);
+        }
+        let lane = index::thread() % LANES;
+        let is_here = self.next.wrapping_sub(self.before) < self.own;
+        // SAFETY: all lanes are here; valid parameters have no empty axis.
+        unsafe {
+            let of = reduce::<LANES>(if is_here { lane as f32 } else { 0.0 }, |a, b| a + b) as u32;
+            let index = self.next - warp::broadcast(self.before, of);
+            let used = warp::broadcast(self.used, of);
+            self.next += index::blocks();
+            Some((Work::of_sequence(params, T::BLOCK_M, self.first_sequence + of, index), used))
+        }
+    }
+}
+
+/// Sequences of the launch.
+#[inline(always)]
+fn sequences(params: &DecodeParams) -> u32 {
+    // SAFETY: valid parameters have no empty axis. Without this the division would carry a call to the panic
+    // for a zero divisor, which a kernel cannot link.
+    unsafe { core::hint::assert_unchecked(params.heads > 0 && params.seqlen_q > 0) };
+    params.rows as u32 / params.heads / params.seqlen_q
+}
+
+/// An item, as all warps see it.
+#[derive(Clone, Copy)]
+pub(super) struct Item {
+    pub(super) work: Work,
+    /// Whether its result is that of a split, which is merged with others.
+    pub(super) of_split: bool,
+    /// Packed rows of the tile that exist.
+    pub(super) rows: u32,
+    /// The keys of its steps, from a multiple of BLOCK_N on; none where the end is not behind the first.
+    pub(super) keys: KeyRange,
+    /// The keys that all rows of the tile see.
+    pub(super) whole: KeyRange,
+    /// Keys of the sequence.
+    pub(super) used: u32,
+}
+
+impl Item {
+    #[inline(always)]
+    pub(super) fn new<T: Tile>(params: &DecodeParams, work: Work, used: u32) -> Self {
+        let end_row = (work.first_row + T::BLOCK_M).min(packed_rows(params));
+        let first = seen_keys(params, used, work.first_row);
+        let last = seen_keys(params, used, end_row - 1);
+        // Pages are copied in boxes that begin with multiples of their rows.
+        let seen = KeyRange { first: first.first - first.first % T::BLOCK_N, end: last.end };
+        Self {
+            of_split: splits::count(params, used) > 1,
+            rows: end_row - work.first_row,
+            keys: work.keys(params, used, seen, T::BLOCK_N),
+            whole: KeyRange { first: last.first, end: first.end },
+            used,
+            work,
+        }
+    }
+
+    /// Writes it to a slot.
+    ///
+    /// # Safety
+    /// The slot is this thread's.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, slot: u32) {
+        let Self { work, of_split, rows, keys, whole, used } = *self;
+        // SAFETY: the slot is this thread's.
+        unsafe {
+            shared::store4(slot, [work.batch, work.kv_head, 1 + of_split as u32, work.split]);
+            shared::store4(slot + 16, [work.first_row, rows, keys.first, keys.end]);
+            shared::store4(slot + 32, [used, whole.first, whole.end, 0]);
+        }
+    }
+}
+
+/// The words that [`Item::write`] writes.
+#[derive(Clone, Copy)]
+pub(super) struct ItemWords;
+
+impl Announced for ItemWords {
+    const BYTES: u32 = 48;
+    const EXISTS: u32 = 2;
+}
+
+/// The slots that items are announced in.
+pub(super) type ItemSlots = Slots<ItemWords>;
+
+impl ItemSlots {
+    /// The item at hand.
+    #[inline(always)]
+    pub(super) fn item(&self) -> Item {
+        let word = |index: u32| self.word(index);
+        Item {
+            work: Work { batch: word(0), kv_head: word(1), split: word(3), first_row: word(4) },
+            of_split: word(2) > 1,
+            rows: word(5),
+            keys: KeyRange { first: word(6), end: word(7) },
+            whole: KeyRange { first: word(9), end: word(10) },
+            used: word(8),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The warp that finds items, announces them, and copies their rows of Q.
+
+use crate::attention::split_work::{QueryRow, Work, packed_rows};
+use crate::element::Element as _;
+use crate::hopper::ring::Ring;
+use crate::hopper::roles::leads_warp;
+use crate::params::DecodeParams;
+use crate::ptx::{fence, index, shared, warp};
+use crate::tile::chunk::load_chunk;
+use crate::tile::mma::CHUNK;
+use crate::tile::panels::Panels;
+
+use super::items::{Item, ItemSlots, Items};
+use super::tile::{Memory, QueryRows, QueryStages, Tile};
+
+/// Chunks that a lane loads before it stores the first.
+const IN_FLIGHT: usize = 4;
+
+/// Announces all items of this block, and copies Q of each.
+///
+/// # Safety
+/// All lanes of one warp call this together, in a launch as [`decode_sm90`](super::decode_sm90) says.
+#[inline(always)]
+pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>) {
+    // SAFETY: this warp, by its first lane, is the producer of slots and of Q; its lanes write a stage between
+    // the wait for it and the fence, after which the first hands it on.
+    unsafe {
+        let mut slots = ItemSlots::producer(memory.slots());
+        let mut queries = Ring::<QueryStages>::producer(memory.query_barriers());
+        let mut items = Items::new::<T>(params);
+        while let Some((work, used)) = items.next::<T>(params) {
+            let item = Item::new::<T>(params, work, used);
+            if leads_warp() {
+                slots.announce(|slot| item.write(slot));
+            }
+            queries.wait_empty();
+            let stage = queries.stage();
+            copy_rows(params, &item.work, memory.q().stage(stage));
+            write_rows(params, &item, memory, stage);
+            fence::proxy_async();
+            warp::sync();
+            if leads_warp() {
+                queries.fill();
+            }
+            queries.advance();
+        }
+        if leads_warp() {
+            slots.announce_end();
+        }
+    }
+}
+
+/// Copies the rows of a tile of Q, with zeros where there are none.
+///
+/// # Safety
+/// Q is readable; all lanes of the warp call this together, and nobody reads the tile.
+#[inline(always)]
+unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, tile: Panels<QueryRows<T>>) {
+    let chunks = const { 2 * T::CONFIG.head_dim / CHUNK };
+    let mut first = index::thread() % 32;
+    while first < T::BLOCK_M * chunks {
+        let mut words = [[0; 4]; IN_FLIGHT];
+        let mut i = 0;
+        while i < IN_FLIGHT {
+            let chunk = first + 32 * i as u32;
+            let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
+            let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
+            let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
+            let QueryRow { position, head } = work.query_row(params, work.first_row + row);
+            let strides = &params.q_strides;
+            let element = work.batch as u64 * strides.batch
+                + position as u64 * strides.row
+                + head as u64 * strides.head
+                + column as u64;
+            // SAFETY: only elements of Q that exist are loaded.
+            words[i] = unsafe { load_chunk(params.q + T::Element::BYTES * element, elements) };
+            i += 1;
+        }
+        let mut i = 0;
+        while i < IN_FLIGHT {
+            let chunk = first + 32 * i as u32;
+            // SAFETY: the chunk is the tile's: a lane has a multiple of so many; nobody reads it.
+            unsafe { shared::store4(tile.at(chunk / chunks, chunk % chunks), words[i]) };
+            i += 1;
+        }
+        first += 32 * IN_FLIGHT as u32;
+    }
+    const { assert!((T::BLOCK_M * 2 * T::CONFIG.head_dim / CHUNK).is_multiple_of(32 * IN_FLIGHT as u32)) };
+}
+
+/// Writes what masks and biases need of each row.
+///
+/// # Safety
+/// Slopes are readable; all lanes of the warp call this together, and nobody reads the rows.
+#[inline(always)]
+unsafe fn write_rows<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory<T>, stage: u32) {
+    let mut row = index::thread() % 32;
+    while row < T::BLOCK_M {
+        // A row of padding has a head of the group too.
+        let QueryRow { position, head } = item.work.query_row(params, item.work.first_row + row);
+        let diagonal = (position + item.used).wrapping_sub(params.seqlen_q);
+        // SAFETY: the head's slope is readable, and nobody reads the words.
+        unsafe {
+            let slope = params.per_head.alibi_slopes.of(item.work.batch, head);
+            shared::store_b32(memory.row(stage, row), diagonal);
+            shared::store(memory.row(stage, row) + 4, slope);
+        }
+        row += 32;
+    }
+}

@@ -1,0 +1,179 @@
+//! A tile of the kernel: its sizes and its types, declared once.
+
+use core::marker::PhantomData;
+
+use crate::config::DecodeSm90Config;
+use crate::hopper::ring::{Count, Ring, Stages};
+use crate::hopper::roles::WARPS;
+use crate::ptx::shared;
+use crate::ptx::wgmma::{Accumulator, Format, Span};
+use crate::registers::{Columns, Matrix};
+use crate::tile::mma::MmaElement;
+use crate::tile::panels::{Extent, Panels};
+
+use super::items::ItemSlots;
+
+/// What the kernel is compiled for.
+pub trait Tile: Copy {
+    /// Storage type.
+    type Element: MmaElement + Format;
+    /// A thread's part of Sᵀ, 64 keys × BLOCK_M rows of Q, and of 64 columns of Oᵀ.
+    type S: Accumulator;
+    /// The same of S by rows of Q: two keys of each.
+    type Scores: Matrix<Row = [f32; 2]>;
+    /// Its part of Oᵀ.
+    type O: Matrix<Row = Self::S>;
+    /// The ring of tiles of K and V in turn.
+    type Ring: Stages;
+
+    /// What follows from the sizes.
+    const CONFIG: DecodeSm90Config;
+    /// Packed query rows.
+    const BLOCK_M: u32 = Self::CONFIG.block_m;
+    /// Keys of a step.
+    const BLOCK_N: u32 = DecodeSm90Config::BLOCK_N;
+}
+
+/// A tile of the lists of entries: a thread has scores of `COLUMNS` rows of Q, and Oᵀ has `PANELS` times 64
+/// columns.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeSm90Tile<
+    E,
+    const BLOCK_M: u32,
+    const COLUMNS: usize,
+    const HEAD_DIM: u32,
+    const PANELS: usize,
+    const STAGES: u32,
+>(PhantomData<E>);
+
+impl<E, const M: u32, const COLUMNS: usize, const D: u32, const PANELS: usize, const STAGES: u32> Tile
+    for DecodeSm90Tile<E, M, COLUMNS, D, PANELS, STAGES>
+where
+    E: MmaElement + Format,
+    Columns<M>: Span,
+{
+    type Element = E;
+    type S = <Columns<M> as Span>::Accumulator;
+    type Scores = [[f32; 2]; COLUMNS];
+    type O = [<Columns<M> as Span>::Accumulator; PANELS];
+    type Ring = Count<STAGES>;
+
+    const CONFIG: DecodeSm90Config = {
+        let config = DecodeSm90Config { block_m: M, head_dim: D, stages: STAGES };
+        assert!(config.is_well_formed() && 4 * COLUMNS as u32 == M && 64 * PANELS as u32 == D);
+        config
+    };
+}
+
+/// [`DecodeSm90Config::BLOCK_N`] keys of K or V.
+#[derive(Clone, Copy)]
+pub(super) struct CacheRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for CacheRows<T> {
+    const ROWS: u32 = T::BLOCK_N;
+    const COLUMNS: u32 = T::CONFIG.head_dim;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
+/// Packed rows of Q.
+#[derive(Clone, Copy)]
+pub(super) struct QueryRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for QueryRows<T> {
+    const ROWS: u32 = T::BLOCK_M;
+    const COLUMNS: u32 = T::CONFIG.head_dim;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
+/// Rows of P of a step.
+#[derive(Clone, Copy)]
+pub(super) struct WeightRows<T>(PhantomData<T>);
+
+impl<T: Tile> Extent for WeightRows<T> {
+    const ROWS: u32 = T::BLOCK_M;
+    const COLUMNS: u32 = T::BLOCK_N;
+    const ELEMENT_BYTES: u32 = 2;
+}
+
+/// The stages of Q.
+pub(super) type QueryStages = Count<{ DecodeSm90Config::QUERY_STAGES }>;
+
+/// Where tiles and barriers lie in shared memory.
+#[derive(Clone, Copy)]
+pub(super) struct Memory<T> {
+    base: u32,
+    tile: PhantomData<T>,
+}
+
+impl<T: Tile> Memory<T> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { base: shared::base(), tile: PhantomData }
+    }
+
+    /// Makes all barriers.
+    ///
+    /// # Safety
+    /// One thread calls this, and a block barrier follows.
+    #[inline(always)]
+    pub(super) unsafe fn init(self) {
+        // SAFETY: one thread makes the barriers, which lie behind all tiles, before the block barrier.
+        unsafe {
+            Ring::<T::Ring>::init(self.ring_barriers(), WARPS);
+            Ring::<QueryStages>::init(self.query_barriers(), WARPS);
+            ItemSlots::init(self.slots(), WARPS + 1);
+        }
+    }
+
+    /// The first tile of the ring; the others lie behind it.
+    #[inline(always)]
+    pub(super) fn ring(self) -> Panels<CacheRows<T>> {
+        Panels::new(self.base)
+    }
+
+    /// The first copy of Q.
+    #[inline(always)]
+    pub(super) fn q(self) -> Panels<QueryRows<T>> {
+        Panels::new(self.base + T::CONFIG.q_offset())
+    }
+
+    /// P.
+    #[inline(always)]
+    pub(super) fn p(self) -> Panels<WeightRows<T>> {
+        Panels::new(self.base + T::CONFIG.p_offset())
+    }
+
+    /// Where a row's key on the diagonal lies, and its ALiBi slope, of a copy of Q.
+    #[inline(always)]
+    pub(super) fn row(self, stage: u32, row: u32) -> u32 {
+        self.base + T::CONFIG.rows_offset() + 8 * (stage * T::BLOCK_M + row)
+    }
+
+    /// Where a warp's maximum of a row lies.
+    #[inline(always)]
+    pub(super) fn max(self, warp: u32, row: u32) -> u32 {
+        self.base + T::CONFIG.exchange_offset() + 4 * (warp * T::BLOCK_M + row)
+    }
+
+    /// Where a warp's sum of a row lies.
+    #[inline(always)]
+    pub(super) fn sum(self, warp: u32, row: u32) -> u32 {
+        self.max(WARPS + warp, row)
+    }
+
+    #[inline(always)]
+    pub(super) fn slots(self) -> u32 {
+        const { assert!(ItemSlots::BYTES == DecodeSm90Config::SCHEDULE_BYTES) };
+        self.base + T::CONFIG.schedule_offset()
+    }
+
+    #[inline(always)]
+    pub(super) fn ring_barriers(self) -> u32 {
+        self.base + T::CONFIG.barriers_offset()
+    }
+
+    #[inline(always)]
+    pub(super) fn query_barriers(self) -> u32 {
+        self.ring_barriers() + Ring::<T::Ring>::BYTES
+    }
+}

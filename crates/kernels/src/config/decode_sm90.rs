@@ -1,0 +1,160 @@
+//! Tile of the kernel for decoding on Hopper.
+
+use super::{Demand, Infeasible, Limits, all, check_multiple};
+
+/// Tile of `decode_sm90`: `block_m` packed query rows against a ring of `stages` tiles of [`Self::BLOCK_N`]
+/// keys, of K and V in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeSm90Config {
+    /// Query rows of a block (BLOCK_M), of all heads that share a key/value head: a multiple of 16 up to 64.
+    pub block_m: u32,
+    /// Columns that the tile holds (HEAD_DIM), a multiple of 64; smaller head_dims are padded in shared
+    /// memory.
+    pub head_dim: u32,
+    /// Tiles of K or V that shared memory has room for, at least 2.
+    pub stages: u32,
+}
+
+impl DecodeSm90Config {
+    /// Key rows of a step (BLOCK_N): the rows of a warpgroup's products.
+    pub const BLOCK_N: u32 = 64;
+
+    /// Bytes of what is announced of the work, and its barriers.
+    pub const SCHEDULE_BYTES: u32 = 128;
+
+    /// Copies of Q in shared memory: one that is multiplied, and the next.
+    pub const QUERY_STAGES: u32 = 2;
+
+    /// Key rows of a box that one copy moves: all of a step where keys are contiguous, with a `page_size` of
+    /// 0, else as many as divide both.
+    #[inline(always)]
+    pub const fn box_rows(page_size: u32) -> u32 {
+        let divisor = page_size & page_size.wrapping_neg();
+        if page_size == 0 || divisor > Self::BLOCK_N { Self::BLOCK_N } else { divisor }
+    }
+
+    /// Threads of a block: a warpgroup that multiplies, a warp that copies K and V, and one that copies Q.
+    pub const fn threads(&self) -> u32 {
+        192
+    }
+
+    /// Bytes of a tile of K or V.
+    const fn tile_bytes(&self) -> u32 {
+        2 * Self::BLOCK_N * self.head_dim
+    }
+
+    /// Where the first copy of Q lies.
+    pub const fn q_offset(&self) -> u32 {
+        self.stages * self.tile_bytes()
+    }
+
+    /// Where P lies.
+    pub const fn p_offset(&self) -> u32 {
+        self.q_offset() + Self::QUERY_STAGES * 2 * self.block_m * self.head_dim
+    }
+
+    /// Where what each row has of its own lies, of both copies of Q: two words a row.
+    pub const fn rows_offset(&self) -> u32 {
+        self.p_offset() + 2 * self.block_m * Self::BLOCK_N
+    }
+
+    /// Where the warps' maxima lie, a word for each row, and behind them their sums.
+    pub const fn exchange_offset(&self) -> u32 {
+        self.rows_offset() + Self::QUERY_STAGES * 8 * self.block_m
+    }
+
+    /// Where the work is announced.
+    pub const fn schedule_offset(&self) -> u32 {
+        self.exchange_offset() + 2 * 4 * 4 * self.block_m
+    }
+
+    /// Where the barriers of the ring lie, and behind them those of Q.
+    pub const fn barriers_offset(&self) -> u32 {
+        self.schedule_offset() + Self::SCHEDULE_BYTES
+    }
+
+    /// Bytes of shared memory.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.shared_needed() as u32
+    }
+
+    /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
+    #[inline]
+    pub const fn shared_needed(&self) -> u64 {
+        let (m, d, stages) = (self.block_m as u64, self.head_dim as u64, self.stages as u64);
+        let ring = d.saturating_mul(2 * Self::BLOCK_N as u64).saturating_mul(stages);
+        let rows = m.saturating_mul(4 * d + 2 * Self::BLOCK_N as u64 + 48);
+        ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
+    }
+
+    /// Registers that a thread needs for its parts of S and O, and each row's running max and sum.
+    #[inline]
+    pub const fn accumulators(&self) -> u64 {
+        (self.block_m as u64 / 2).saturating_mul(self.head_dim as u64 / 64 + 2)
+    }
+
+    /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
+    #[inline]
+    pub const fn is_well_formed(&self) -> bool {
+        self.check_shape().is_ok()
+    }
+
+    /// As [`Self::is_well_formed`], with the reason.
+    ///
+    /// # Errors
+    /// The first size that does not fit.
+    #[inline]
+    pub const fn check_shape(&self) -> Result<(), Infeasible> {
+        if self.block_m > 64 {
+            return Err(Infeasible::Rows { block_m: self.block_m, available: "16, 32, 48, 64" });
+        }
+        let sizes = all([
+            check_multiple("BLOCK_M", self.block_m, 16),
+            check_multiple("HEAD_DIM", self.head_dim, 64),
+            Ok(()),
+        ]);
+        if sizes.is_ok() && self.stages < 2 {
+            return Err(Infeasible::Stages { stages: self.stages, needed: 2 });
+        }
+        sizes
+    }
+
+    /// Whether the tile can be built and launched with so many blocks on a multiprocessor.
+    ///
+    /// # Errors
+    /// The size or the limit that forbids it.
+    #[inline]
+    pub const fn check(&self, min_blocks: u32, limits: &Limits) -> Result<(), Infeasible> {
+        if let Err(reason) = self.check_shape() {
+            return Err(reason);
+        }
+        let (threads, accumulators) = (self.threads(), self.accumulators());
+        Demand { threads, min_blocks, accumulators, shared_bytes: self.shared_needed() }.check(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_shared_memory_adds_up() {
+        let config = DecodeSm90Config { block_m: 16, head_dim: 128, stages: 6 };
+        assert_eq!(config.shared_bytes(), config.barriers_offset() + 16 * 6 + 32);
+        assert_eq!(config.check(2, &Limits::of(90)), Ok(()));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers() {
+        let config = DecodeSm90Config { block_m: 16, head_dim: 128, stages: 7 };
+        assert!(matches!(config.check(2, &Limits::of(90)), Err(Infeasible::SharedOfBlocks { .. })));
+        let stages = DecodeSm90Config { stages: 1, ..config };
+        assert_eq!(stages.check(1, &Limits::of(90)), Err(Infeasible::Stages { stages: 1, needed: 2 }));
+        let columns = DecodeSm90Config { head_dim: 96, ..config };
+        let of = Infeasible::Multiple { what: "HEAD_DIM", value: 96, of: 64 };
+        assert_eq!(columns.check(1, &Limits::of(90)), Err(of));
+        let rows = DecodeSm90Config { block_m: 80, ..config };
+        let available = Infeasible::Rows { block_m: 80, available: "16, 32, 48, 64" };
+        assert_eq!(rows.check(1, &Limits::of(90)), Err(available));
+    }
+}
