@@ -6,7 +6,7 @@ use crate::operation::{Data, Tensor};
 use crate::prepared::State;
 use crate::{Backend, Element, Operation, Prepared, Result};
 
-pub use crate::cuda::timing::{DeviceCopy, MmaPeak};
+pub use crate::cuda::timing::{DeviceCopy, DeviceRead, MmaPeak};
 
 /// When a launch ran, from the start of the first of its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,14 @@ impl Backend {
     /// When the memory cannot be had.
     pub fn device_copy(&self, bytes: usize) -> Result<Option<DeviceCopy>> {
         self.as_cuda().map(|cuda| cuda.device_copy(bytes)).transpose()
+    }
+
+    /// A read of `bytes` bytes of the device's memory, a multiple of 16; `None` but on CUDA.
+    ///
+    /// # Errors
+    /// As [`Cuda::device_read`](crate::cuda::Cuda::device_read).
+    pub fn device_read(&self, bytes: usize) -> Result<Option<DeviceRead>> {
+        self.as_cuda().map(|cuda| cuda.device_read(bytes)).transpose()
     }
 }
 

@@ -26,6 +26,8 @@
     ("mma_peak", include_bytes!("mma_peak.ptx.zst")),
     #[cfg(any(feature = "forward", feature = "backward"))]
     ("pack", include_bytes!("pack.ptx.zst")),
+    #[cfg(feature = "gemm")]
+    ("read_peak", include_bytes!("read_peak.ptx.zst")),
     #[cfg(feature = "forward")]
     ("standard", include_bytes!("standard.ptx.zst")),
 ]

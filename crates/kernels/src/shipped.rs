@@ -39,7 +39,7 @@ pub fn features(family: &str) -> &'static [&'static str] {
     match family.split('_').next() {
         Some("backward") => &["backward"],
         Some("decode") => &["decode"],
-        Some("gemm" | "mma") => &["gemm"],
+        Some("gemm" | "mma" | "read") => &["gemm"],
         // Copies of rows, which both passes read.
         Some("pack") => &["forward", "backward"],
         Some("forward" | "standard") => &["forward"],

@@ -17,7 +17,7 @@ use crate::attention::{
     forward_sm80, forward_sm90, standard, tile_schedule,
 };
 use crate::config::{BackwardMmaConfig, Infeasible, Limits, MmaConfig};
-use crate::entries::{Algorithm, Entry, GemmEntry, Tile};
+use crate::entries::{Algorithm, Entry, GemmAlgorithm, GemmEntry, Tile};
 use crate::gemm;
 pub use axes::{Axes, Sizes};
 pub use config::{Config, Fixed, Layout};
@@ -55,6 +55,7 @@ impl Variant {
         let (stem, suffix, dtype) = (self.kernel.stem(), self.kernel.suffix(), self.dtype.name());
         match self.kernel {
             Kernel::Attention(Algorithm::Pack | Algorithm::TileSchedule) => return stem.into(),
+            Kernel::Gemm(GemmAlgorithm::ReadPeak) => return stem.into(),
             Kernel::Attention(Algorithm::Transpose) => return format!("transpose_{dtype}"),
             _ => {}
         }

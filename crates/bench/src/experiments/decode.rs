@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use flash_attention::decode::{DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest};
-use flash_attention::{BackendKind, DType, Element, Error};
+use flash_attention::{DType, Element, Error};
 
 use super::published::RIVALS;
 use crate::args::{Grid, LabArgs, named};
@@ -109,14 +109,15 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
         for problem in &problems {
             rows.push(planned(lab, args, problem)?);
         }
-        // What a GPU's memory gives at best; a CPU's last-level cache holds such a K and V.
-        if lab.kind() == BackendKind::Cuda {
-            let copy = lab.copy_bandwidth()?;
-            for row in rows {
-                let row = lab.row_mut(row);
-                if let Some(reached) = row.figure(BANDWIDTH) {
-                    row.put("of copy", Unit::Percent, 100.0 * reached / copy);
-                }
+        // What a GPU's memory gives at best of as many bytes; a CPU's last-level cache holds such a K and V.
+        for row in rows {
+            let of_row = lab.row_mut(row);
+            let (case, bytes) = (of_row.case.clone(), of_row.figure(BYTES).unwrap_or(0.0));
+            let Some([copy, read]) = lab.bandwidths_of(&case, bytes.max(1.0) as usize)? else { break };
+            let row = lab.row_mut(row);
+            if let Some(reached) = row.figure(BANDWIDTH) {
+                row.put("of copy", Unit::Percent, 100.0 * reached / copy);
+                row.put("of read", Unit::Percent, 100.0 * reached / read);
             }
         }
         Ok(())
@@ -142,6 +143,9 @@ fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize>
     };
     with_element!(args.dtype, measure(lab, problem, &plan, used))
 }
+
+/// Bytes of K and V.
+const BYTES: &str = "K and V used";
 
 /// The figure that this is about.
 const BANDWIDTH: &str = "of K and V";
@@ -170,7 +174,7 @@ pub(super) fn measure<T: Element>(
             dense.seqlen_k(),
             dense.head_dim()
         ),
-        series: "decode".to_owned(),
+        series: plan.kernel().name().to_owned(),
         problem: Some(ProblemRecord::new(dense, Layout::Bshd)),
         plan: Some(PlanRecord::of_decode(plan)),
         ..Row::default()
@@ -179,7 +183,7 @@ pub(super) fn measure<T: Element>(
     let bytes = problem.cache_bytes(&cache.inputs()) as f64;
     let row = lab.row_mut(first);
     row.put("splits", Unit::Count, plan.num_splits() as f64);
-    row.put("K and V used", Unit::Bytes, bytes);
+    row.put(BYTES, Unit::Bytes, bytes);
     if let Some(median) = row.median() {
         row.put(BANDWIDTH, Unit::BytesPerSecond, bytes / median);
     }

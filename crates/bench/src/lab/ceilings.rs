@@ -55,6 +55,34 @@ impl Lab {
         Ok(bandwidth)
     }
 
+    /// Bytes a second of a copy that reads and writes `bytes` bytes together, and of a read of as many, with
+    /// rows of a `case` that say so; `None` where there is no GPU. As kernels are timed, caches are evicted
+    /// before.
+    ///
+    /// # Errors
+    /// As [`Self::copy_bandwidth`].
+    pub(crate) fn bandwidths_of(&mut self, case: &str, bytes: usize) -> Result<Option<[f64; 2]>> {
+        let backend = &self.session.backend;
+        let copy = backend.device_copy(bytes.div_ceil(2))?;
+        let read = backend.device_read(bytes.next_multiple_of(16))?;
+        let (Some(mut copy), Some(mut read)) = (copy, read) else { return Ok(None) };
+        let traffic = [copy.traffic(), read.traffic()];
+        let times = {
+            let mut copy = Each(|| copy.flush_cache().and_then(|()| copy.time()).map_err(Into::into));
+            let mut read = Each(|| read.flush_cache().and_then(|()| read.time()).map_err(Into::into));
+            self.time_together("copy and read", vec![&mut copy, &mut read])?
+        };
+        let mut bandwidths = [0.0; 2];
+        for (index, (series, times)) in ["copy", "read"].into_iter().zip(times).enumerate() {
+            bandwidths[index] = traffic[index] as f64 / times.median_s;
+            let mut row = Row { case: case.to_owned(), series: series.to_owned(), ..Row::default() };
+            row.measurement = Some(RunRecord::of_times(times));
+            row.put("bandwidth", Unit::BytesPerSecond, bandwidths[index]);
+            self.push(row)?;
+        }
+        Ok(Some(bandwidths))
+    }
+
     /// FLOP/s of `mma.sync` with no memory in the way, and a row that says so; `None` where the device or the
     /// storage type has no such instruction.
     ///

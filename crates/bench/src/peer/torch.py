@@ -1,7 +1,7 @@
 """Runs attention and matrix products on PyTorch's tensors for fa-bench: a JSON request a line, a JSON answer a line.
 
 The first line that is sent says who answers; src/peer/protocol.rs lists the requests. Times are between CUDA
-events with the L2 cache overwritten before each run, or by a monotonic clock on the CPU.
+events with the L2 cache evicted before each run, or by a monotonic clock on the CPU.
 """
 
 import atexit
@@ -168,17 +168,18 @@ class Clock:
     def __init__(self):
         if ON_GPU:
             l2_bytes = torch.cuda.get_device_properties(DEVICE).L2_cache_size
-            self.eviction = torch.empty(2 * l2_bytes, device=DEVICE, dtype=torch.uint8)
+            # Read, and not written: lines that are written would be written back under what is timed.
+            self.eviction = torch.zeros(l2_bytes // 2, device=DEVICE, dtype=torch.float32)
 
     def seconds(self, call, runs, evictions, waits):
-        """Overwrites the L2 cache some times before each call. Without waits a call is enqueued while those before it
+        """Evicts the L2 cache some times before each call. Without waits a call is enqueued while those before it
         run: at a card's power limit a rest would show."""
         if not ON_GPU:
             return [wall_seconds(call) for _ in range(runs)]
         events = []
         for _ in range(runs):
             for _ in range(evictions):
-                self.eviction.zero_()
+                self.eviction.sum()
             events.append(recorded(call))
             if waits:
                 events[-1][1].synchronize()
@@ -192,7 +193,7 @@ class Clock:
         # The first may load what later ones find.
         device = min(self.seconds(call, 2, evictions, waits=True))
         # While the device is busy, so that the call does not wait for a launch.
-        self.eviction.zero_()
+        self.eviction.sum()
         host = wall_seconds(call)
         torch.cuda.synchronize()
         return {"device": device, "host": host}

@@ -28,6 +28,8 @@ pub mod tile_schedule;
 pub mod transpose;
 
 mod gradient;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod split_output;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod split_work;
 mod splits;

@@ -13,6 +13,8 @@ pub enum GemmAlgorithm {
     GemmSm90,
     /// `gemm::peak`.
     MmaPeak,
+    /// `gemm::read`.
+    ReadPeak,
 }
 
 impl GemmAlgorithm {
@@ -23,6 +25,7 @@ impl GemmAlgorithm {
             Self::GemmSm80 => "gemm_sm80",
             Self::GemmSm90 => "gemm_sm90",
             Self::MmaPeak => "mma_peak",
+            Self::ReadPeak => "read_peak",
         }
     }
 }

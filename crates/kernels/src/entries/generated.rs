@@ -41,13 +41,16 @@ mod gemm_sm80;
 #[cfg(any(not(target_arch = "nvptx64"), all(target_feature = "sm_80", not(target_feature = "sm_90a"))))]
 #[rustfmt::skip]
 mod mma_peak;
+#[cfg(any(not(target_arch = "nvptx64"), all(target_feature = "sm_80", not(target_feature = "sm_90a"))))]
+#[rustfmt::skip]
+mod read_peak;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
 mod gemm_sm90;
 
 /// Native code by the names of entries.
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
-pub(super) const NATIVE: [&[(&str, super::Run)]; 14] = [
+pub(super) const NATIVE: [&[(&str, super::Run)]; 15] = [
     standard::native::RUN,
     forward_simt::native::RUN,
     backward_simt::native::RUN,
@@ -61,5 +64,6 @@ pub(super) const NATIVE: [&[(&str, super::Run)]; 14] = [
     gemm_simt::native::RUN,
     gemm_sm80::native::RUN,
     mma_peak::native::RUN,
+    read_peak::native::RUN,
     gemm_sm90::native::RUN,
 ];

@@ -352,3 +352,7 @@ pub(super) const fn gemm_sm90(block_m: u32, block_n: u32, stages: u32) -> Line {
 pub(super) const fn mma_peak(dtype: Storage) -> Line {
     product(GemmAlgorithm::MmaPeak, Config::Fixed(Fixed::PEAK), one(dtype), 2)
 }
+
+pub(super) const fn read_peak() -> Line {
+    product(GemmAlgorithm::ReadPeak, Config::Fixed(Fixed::READ), one(Storage::B16), 4)
+}

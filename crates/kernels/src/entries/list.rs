@@ -10,8 +10,8 @@ use super::line::{
     backward_queries_sm90, backward_sinks, decode, decode_combine, decode_sm90, forward_simt,
     forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90,
     forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
-    gemm_sm80, gemm_sm90, mma_peak, pack, standard_scores, standard_softmax, standard_values, tile_schedule,
-    transpose,
+    gemm_sm80, gemm_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values,
+    tile_schedule, transpose,
 };
 use crate::variant::Storage;
 
@@ -266,6 +266,7 @@ pub(super) const GEMM: &[Line] = &[
     gemm_sm80((128, 128, 32), (4, 2), 3, 1, false),
     mma_peak(Storage::F16),
     mma_peak(Storage::Bf16),
+    read_peak(),
     // (BLOCK_M, BLOCK_N, stages): the whole shared memory of a multiprocessor.
     gemm_sm90(128, 256, 4),
     gemm_sm90(128, 128, 6),

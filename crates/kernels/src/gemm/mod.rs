@@ -2,6 +2,8 @@
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod peak;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+pub mod read;
 pub mod simt;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod sm80;

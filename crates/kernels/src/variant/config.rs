@@ -11,7 +11,7 @@ use crate::config::{
     Sm90Config,
 };
 use crate::entries::{GemmTile, Tile};
-use crate::gemm::peak;
+use crate::gemm::{peak, read};
 
 /// How the elements of A and B lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ impl Fixed {
         threads: tile_schedule::THREADS,
         shared_bytes: tile_schedule::SHARED_BYTES,
     };
+    /// Of `gemm::read`.
+    pub const READ: Self = Self { threads: read::THREADS, ..Self::PACK };
     /// Of `gemm::peak`.
     pub const PEAK: Self = Self { threads: peak::THREADS, ..Self::PACK };
 }

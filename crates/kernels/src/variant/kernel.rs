@@ -128,7 +128,9 @@ impl Kernel {
                 | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardQueriesSm80ScoreMod,
             )
-            | Self::Gemm(GemmAlgorithm::GemmSm80 | GemmAlgorithm::MmaPeak) => Target::Sm80,
+            | Self::Gemm(GemmAlgorithm::GemmSm80 | GemmAlgorithm::MmaPeak | GemmAlgorithm::ReadPeak) => {
+                Target::Sm80
+            }
             Self::Attention(
                 Algorithm::ForwardSm90
                 | Algorithm::ForwardSm90ScoreMod
@@ -159,6 +161,7 @@ impl Kernel {
                 (&[Storage::F16, Storage::Bf16, Storage::E4m3], "f16, bf16, e4m3")
             }
             Self::Attention(Algorithm::BackwardSinks) => (&[Storage::F32], "f32"),
+            Self::Gemm(GemmAlgorithm::ReadPeak) => (&[Storage::B16], "b16"),
             _ if matches!(self.target(), Target::Sm75) => {
                 (&[Storage::F32, Storage::F16, Storage::Bf16], "f32, f16, bf16")
             }

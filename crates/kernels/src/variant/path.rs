@@ -83,6 +83,7 @@ impl Variant {
             Kernel::Gemm(GemmAlgorithm::GemmSm80) => ("gemm::sm80", "gemm_sm80"),
             Kernel::Gemm(GemmAlgorithm::GemmSm90) => ("gemm::sm90", "gemm_sm90"),
             Kernel::Gemm(GemmAlgorithm::MmaPeak) => ("gemm::peak", "mma_peak"),
+            Kernel::Gemm(GemmAlgorithm::ReadPeak) => ("gemm::read", "read_peak"),
         }
     }
 

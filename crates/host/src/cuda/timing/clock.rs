@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use super::read::Reader;
 use crate::Result;
-use crate::cuda::buffer::Buffer;
 use crate::cuda::driver::{DeviceAttribute, Event};
 use crate::cuda::{Cuda, Stream};
 
 /// Two events of a backend's stream, and what evicts its caches.
 pub(crate) struct Clock {
     cuda: Cuda,
-    /// Larger than the L2 cache: writing it evicts everything else.
-    eviction: Option<Buffer>,
+    /// Larger than the L2 cache: reading it evicts everything else. Written, it would be written back under
+    /// what is timed.
+    eviction: Option<Reader>,
     events: [Event; 2],
 }
 
@@ -63,10 +64,10 @@ impl Clock {
     pub(crate) fn flush_cache(&mut self) -> Result<()> {
         if self.eviction.is_none() {
             let l2_bytes = self.cuda.context.attribute(DeviceAttribute::L2CacheSize)? as usize;
-            self.eviction = Some(self.cuda.buffer("the L2 flush", 2 * l2_bytes)?);
+            self.eviction = Some(Reader::new(&self.cuda, (2 * l2_bytes).next_multiple_of(16))?);
         }
         let Some(eviction) = &self.eviction else { return Ok(()) };
-        eviction.fill(0, self.cuda.stream())
+        eviction.enqueue(self.cuda.stream())
     }
 
     fn record(&self, event: usize) -> Result<()> {

@@ -3,7 +3,9 @@
 mod clock;
 mod copy;
 mod peak;
+mod read;
 
 pub(crate) use clock::Clock;
 pub use copy::DeviceCopy;
 pub use peak::MmaPeak;
+pub use read::DeviceRead;
