@@ -79,7 +79,7 @@ impl Variant {
             Config::Decode(config) => {
                 format!("_m{block_m}_d{head_dim}_w{}_s{}", config.warps, config.stages)
             }
-            Config::DecodeSm90(config) => format!("_m{block_m}_d{head_dim}_s{}", config.stages),
+            Config::DecodeSm90(config) => format!("_m{block_m}_n{block_n}_d{head_dim}_s{}", config.stages),
             Config::GemmSimt(config) => format!("_m{}_n{}", config.block_m, config.block_n),
             Config::GemmSm80 { config, layout, aligned } => {
                 let alignment = if aligned { "" } else { "_unaligned" };
@@ -107,7 +107,9 @@ impl Variant {
             Config::Decode(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.block_m, c.head_dim, c.warps, c.stages)
             }
-            Config::DecodeSm90(c) => format!("{}, {}, {}, {blocks}", c.block_m, c.head_dim, c.stages),
+            Config::DecodeSm90(c) => {
+                format!("{}, {}, {}, {}, {blocks}", c.block_m, c.block_n, c.head_dim, c.stages)
+            }
             Config::Backward(c) => format!("{}, {}, {}, {blocks}", c.owned, c.step, c.head_dim),
             Config::BackwardMma(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.owned, c.step, c.head_dim, c.warps)

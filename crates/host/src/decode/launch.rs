@@ -90,7 +90,9 @@ fn with_maps(
     if entry.algorithm != Algorithm::DecodeSm90 {
         return Ok(Params::Decode(params));
     }
-    let map = |address, layout| encode(&class_map((address, 2), layout, box_rows(page_size), 0));
+    let map = |address, layout| {
+        encode(&class_map((address, 2), layout, box_rows(entry.tile.block_n, page_size), 0))
+    };
     let maps = [map(params.k, k)?, map(params.v, v)?];
     Ok(Params::MappedDecode(Mapped { maps, params }))
 }

@@ -6,7 +6,7 @@ use crate::params::DecodeParams;
 use crate::ptx::global;
 
 /// Splits have a multiple of so many keys: the most that a kernel takes in a step.
-const SPLIT_MULTIPLE: u32 = 64;
+const SPLIT_MULTIPLE: u32 = 128;
 
 /// Keys of each split of a sequence with `used` keys, from its first on; 0 where splits are even parts.
 #[inline(always)]

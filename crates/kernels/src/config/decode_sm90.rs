@@ -2,12 +2,14 @@
 
 use super::{Demand, Infeasible, Limits, all, check_multiple};
 
-/// Tile of `decode_sm90`: `block_m` packed query rows against a ring of `stages` tiles of [`Self::BLOCK_N`]
-/// keys, of K and V in turn.
+/// Tile of `decode_sm90`: `block_m` packed query rows against a ring of `stages` tiles of `block_n` keys, of K
+/// and V in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeSm90Config {
     /// Query rows of a block (BLOCK_M), of all heads that share a key/value head: a multiple of 16 up to 64.
     pub block_m: u32,
+    /// Key rows of a step (BLOCK_N), a multiple of 64, the rows of a product.
+    pub block_n: u32,
     /// Columns that the tile holds (HEAD_DIM), a multiple of 64; smaller head_dims are padded in shared
     /// memory.
     pub head_dim: u32,
@@ -16,8 +18,8 @@ pub struct DecodeSm90Config {
 }
 
 impl DecodeSm90Config {
-    /// Key rows of a step (BLOCK_N): the rows of a warpgroup's products.
-    pub const BLOCK_N: u32 = 64;
+    /// Keys of a product.
+    pub const PRODUCT_KEYS: u32 = 64;
 
     /// Bytes of what is announced of the work, and its barriers.
     pub const SCHEDULE_BYTES: u32 = 128;
@@ -25,12 +27,12 @@ impl DecodeSm90Config {
     /// Copies of Q in shared memory: one that is multiplied, and the next.
     pub const QUERY_STAGES: u32 = 2;
 
-    /// Key rows of a box that one copy moves: all of a step where keys are contiguous, with a `page_size` of
-    /// 0, else as many as divide both.
+    /// Key rows of a box that one copy moves: all of a step of `block_n` where keys are contiguous, with a
+    /// `page_size` of 0, else as many as divide both.
     #[inline(always)]
-    pub const fn box_rows(page_size: u32) -> u32 {
+    pub const fn box_rows(block_n: u32, page_size: u32) -> u32 {
         let divisor = page_size & page_size.wrapping_neg();
-        if page_size == 0 || divisor > Self::BLOCK_N { Self::BLOCK_N } else { divisor }
+        if page_size == 0 || divisor > block_n { block_n } else { divisor }
     }
 
     /// Threads of a block: a warpgroup that multiplies, a warp that copies K and V, and one that copies Q.
@@ -40,7 +42,7 @@ impl DecodeSm90Config {
 
     /// Bytes of a tile of K or V.
     const fn tile_bytes(&self) -> u32 {
-        2 * Self::BLOCK_N * self.head_dim
+        2 * self.block_n * self.head_dim
     }
 
     /// Where the first copy of Q lies.
@@ -55,7 +57,7 @@ impl DecodeSm90Config {
 
     /// Where what each row has of its own lies, of both copies of Q: two words a row.
     pub const fn rows_offset(&self) -> u32 {
-        self.p_offset() + 2 * self.block_m * Self::BLOCK_N
+        self.p_offset() + 2 * self.block_m * self.block_n
     }
 
     /// Where the warps' maxima lie, a word for each row, and behind them their sums.
@@ -81,16 +83,17 @@ impl DecodeSm90Config {
     /// [`Self::shared_bytes`], for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        let (m, d, stages) = (self.block_m as u64, self.head_dim as u64, self.stages as u64);
-        let ring = d.saturating_mul(2 * Self::BLOCK_N as u64).saturating_mul(stages);
-        let rows = m.saturating_mul(4 * d + 2 * Self::BLOCK_N as u64 + 48);
+        let (m, n) = (self.block_m as u64, self.block_n as u64);
+        let (d, stages) = (self.head_dim as u64, self.stages as u64);
+        let ring = d.saturating_mul(2 * n).saturating_mul(stages);
+        let rows = m.saturating_mul(4 * d + 2 * n + 48);
         ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
     }
 
     /// Registers that a thread needs for its parts of S and O, and each row's running max and sum.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
-        (self.block_m as u64 / 2).saturating_mul(self.head_dim as u64 / 64 + 2)
+        (self.block_m as u64 / 2).saturating_mul((self.head_dim as u64 + self.block_n as u64) / 64 + 1)
     }
 
     /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
@@ -110,8 +113,8 @@ impl DecodeSm90Config {
         }
         let sizes = all([
             check_multiple("BLOCK_M", self.block_m, 16),
+            check_multiple("BLOCK_N", self.block_n, Self::PRODUCT_KEYS),
             check_multiple("HEAD_DIM", self.head_dim, 64),
-            Ok(()),
         ]);
         if sizes.is_ok() && self.stages < 2 {
             return Err(Infeasible::Stages { stages: self.stages, needed: 2 });
@@ -139,14 +142,14 @@ mod tests {
 
     #[test]
     fn what_lies_in_shared_memory_adds_up() {
-        let config = DecodeSm90Config { block_m: 16, head_dim: 128, stages: 6 };
+        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 6 };
         assert_eq!(config.shared_bytes(), config.barriers_offset() + 16 * 6 + 32);
         assert_eq!(config.check(2, &Limits::of(90)), Ok(()));
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_numbers() {
-        let config = DecodeSm90Config { block_m: 16, head_dim: 128, stages: 7 };
+        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 7 };
         assert!(matches!(config.check(2, &Limits::of(90)), Err(Infeasible::SharedOfBlocks { .. })));
         let stages = DecodeSm90Config { stages: 1, ..config };
         assert_eq!(stages.check(1, &Limits::of(90)), Err(Infeasible::Stages { stages: 1, needed: 2 }));

@@ -148,9 +148,15 @@ pub(super) const fn decode(block_m: u32, head_dim: u32, warps: u32, stages: u32,
     of(Algorithm::Decode, config, HALF, min_blocks)
 }
 
-/// BLOCK_M, HEAD_DIM, stages, blocks per multiprocessor.
-pub(super) const fn decode_sm90(block_m: u32, head_dim: u32, stages: u32, min_blocks: u32) -> Line {
-    let config = Config::DecodeSm90(DecodeSm90Config { block_m, head_dim, stages });
+/// BLOCK_M, BLOCK_N, HEAD_DIM, stages, blocks per multiprocessor.
+pub(super) const fn decode_sm90(
+    block_m: u32,
+    block_n: u32,
+    head_dim: u32,
+    stages: u32,
+    min_blocks: u32,
+) -> Line {
+    let config = Config::DecodeSm90(DecodeSm90Config { block_m, block_n, head_dim, stages });
     of(Algorithm::DecodeSm90, config, HALF, min_blocks)
 }
 

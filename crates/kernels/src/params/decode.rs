@@ -66,7 +66,7 @@ pub struct DecodeParams {
     /// The most parts that a sequence's keys are split into, 1 to [`MAX_SPLITS`].
     pub num_splits: u32,
     /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter, rounded
-    /// up to a multiple of 64; more where `num_splits` of them would end before the sequence. 0 for
+    /// up to a multiple of 128; more where `num_splits` of them would end before the sequence. 0 for
     /// `num_splits` even parts of each.
     pub split_keys: u32,
     /// Factor on Q·Kᵀ.

@@ -61,9 +61,7 @@ impl Axes {
             Kernel::Attention(Algorithm::Decode) => {
                 Self { block_n: false, warps: true, stages: true, ..Self::of_tile(32) }
             }
-            Kernel::Attention(Algorithm::DecodeSm90) => {
-                Self { block_n: false, stages: true, ..Self::of_tile(64) }
-            }
+            Kernel::Attention(Algorithm::DecodeSm90) => Self { stages: true, ..Self::of_tile(64) },
             Kernel::Gemm(GemmAlgorithm::GemmSm90) => {
                 Self { stages: true, min_blocks: false, layout: true, ..Self::of_tile(0) }
             }
@@ -86,7 +84,9 @@ impl Config {
                     Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes })
                 }
                 Algorithm::Decode => Self::Decode(DecodeConfig { block_m, head_dim, warps, stages }),
-                Algorithm::DecodeSm90 => Self::DecodeSm90(DecodeSm90Config { block_m, head_dim, stages }),
+                Algorithm::DecodeSm90 => {
+                    Self::DecodeSm90(DecodeSm90Config { block_m, block_n, head_dim, stages })
+                }
                 Algorithm::BackwardKeysSm80 => {
                     let (owned, step) = (block_n, block_m);
                     Self::BackwardMma(BackwardMmaConfig { owned, step, head_dim, warps, stores_ds: false })

@@ -176,7 +176,7 @@ impl Config {
                 (block_m, block_n, head_dim)
             }
             Self::Decode(config) => (config.block_m, config.block_n(), config.head_dim),
-            Self::DecodeSm90(config) => (config.block_m, DecodeSm90Config::BLOCK_N, config.head_dim),
+            Self::DecodeSm90(config) => (config.block_m, config.block_n, config.head_dim),
             Self::BackwardSm90(config) => (config.owned(), config.step, config.head_dim),
             Self::GemmSimt(GemmSimtConfig { block_m, block_n, .. })
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }

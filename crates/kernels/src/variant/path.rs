@@ -126,9 +126,11 @@ impl Variant {
                 format!("{module}::DecodeTile<{element}, {rows}, {}, {}, {ahead}>", c.head_dim, c.warps)
             }
             Config::DecodeSm90(c) => {
-                let (m, d, stages) = (c.block_m, c.head_dim, c.stages);
-                let (columns, panels) = (m / 4, d / 64);
-                format!("{module}::DecodeSm90Tile<{element}, {m}, {columns}, {d}, {panels}, {stages}>")
+                let (m, n, d, stages) = (c.block_m, c.block_n, c.head_dim, c.stages);
+                let (columns, products, keys, panels) = (m / 4, n / 64, n / 32, d / 64);
+                format!(
+                    "{module}::DecodeSm90Tile<{element}, {m}, {columns}, {products}, {keys}, {d}, {panels}, {stages}>"
+                )
             }
             Config::Backward(c) => {
                 let dropout = has(Algorithm::BackwardKeysDropout) || has(Algorithm::BackwardQueriesDropout);

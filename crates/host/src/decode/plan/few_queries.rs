@@ -43,9 +43,9 @@ impl<'a> Cache<'a> {
 }
 
 /// Key rows of a box of K or V that `decode_sm90` copies.
-pub(crate) fn box_rows(page_size: Option<usize>) -> u32 {
+pub(crate) fn box_rows(block_n: u32, page_size: Option<usize>) -> u32 {
     // A page has fewer rows than 2^32.
-    DecodeSm90Config::box_rows(page_size.unwrap_or(0) as u32)
+    DecodeSm90Config::box_rows(block_n, page_size.unwrap_or(0) as u32)
 }
 
 /// One way to compute few queries.
@@ -186,7 +186,7 @@ fn launches(
     let rows = problem.packed_rows();
     let steps = match kernel {
         DecodeKernel::Decode => format!("16 keys for each of {} warps", entry.threads / 32),
-        DecodeKernel::DecodeSm90 => "the rows of a warpgroup's products".to_owned(),
+        DecodeKernel::DecodeSm90 => "a long run of memory".to_owned(),
     };
     let reasons = vec![
         format!(

@@ -1,5 +1,6 @@
 //! The warpgroup that multiplies.
 
+use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
 use crate::params::DecodeParams;
@@ -27,8 +28,8 @@ pub(super) type Column<T> = <<T as Tile>::Scores as Matrix>::Column<f32>;
 
 /// The warpgroup that multiplies: its place in the rings, and its part of an item.
 ///
-/// A thread holds of Sᵀ and Oᵀ what [`wgmma`](crate::ptx::wgmma) says: two keys, or two columns of each panel,
-/// of pairs of rows of Q.
+/// A thread holds of Sᵀ and Oᵀ what [`wgmma`](crate::ptx::wgmma) says: two keys of each product, or two columns
+/// of each panel, of pairs of rows of Q.
 pub(super) struct Consumer<T: Tile> {
     warpgroup: Warpgroup,
     memory: Memory<T>,
@@ -121,23 +122,38 @@ impl<T: Tile> Consumer<T> {
     fn scores(&self) -> T::Scores {
         let k = self.tile();
         let q = self.memory.q().stage(self.queries.stage()).descriptor();
-        let mut s = T::S::ZERO;
+        let mut s = T::S::zero();
         self.warpgroup.fence_products();
-        let mut step = 0;
-        while step < T::CONFIG.head_dim / DEPTH {
-            let a = k.behind(Panels::<CacheRows<T>>::columns(step)).bits();
-            let b = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
-            // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are
-            // together.
-            unsafe { s.multiply_ss::<T::Element, false, false>(a, b, step > 0) };
-            step += 1;
+        let mut product = 0;
+        while product < T::S::ROWS {
+            let rows = Panels::<CacheRows<T>>::row(product as u32 * DecodeSm90Config::PRODUCT_KEYS);
+            let mut step = 0;
+            while step < T::CONFIG.head_dim / DEPTH {
+                let a = k.behind(rows + Panels::<CacheRows<T>>::columns(step)).bits();
+                let b = q.behind(Panels::<QueryRows<T>>::columns(step)).bits();
+                // SAFETY: Q and the stage are there and stay until the wait; the warpgroup's threads are
+                // together.
+                unsafe {
+                    if step == 0 {
+                        s[product].begin_ss::<T::Element>(a, b);
+                    } else {
+                        s[product].multiply_ss::<T::Element, false, false>(a, b, true);
+                    }
+                }
+                step += 1;
+            }
+            product += 1;
         }
         self.warpgroup.commit_products();
-        // SAFETY: the warpgroup's threads are together.
-        unsafe { s.wait_group::<0>() };
+        let mut product = 0;
+        while product < T::S::ROWS {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { s[product].wait_group::<0>() };
+            product += 1;
+        }
         // The same registers under other names.
         let mut scores = T::Scores::zero();
-        for_each(&mut scores, |_, row, key| s[register(row, key)]);
+        for_each(&mut scores, |_, row, key| s[key / 2][register(row, key % 2)]);
         scores
     }
 
@@ -188,7 +204,7 @@ impl<T: Tile> Consumer<T> {
                 for_each(s, |score, i, j| {
                     // SAFETY: the words are the row's, and were written before Q was handed on.
                     let (diagonal, slope) = unsafe { (shared::load_b32(row(i)), shared::load(row(i) + 4)) };
-                    let distance = diagonal.wrapping_sub(first_key + lane.row(j)) as i32;
+                    let distance = diagonal.wrapping_sub(first_key + key_of(lane, j)) as i32;
                     ScoreMod::with_slope(slope).biased(score, distance as f32)
                 });
             }
@@ -196,7 +212,7 @@ impl<T: Tile> Consumer<T> {
         let end = item.whole.end.min(item.keys.end);
         if first_key < item.whole.first || first_key + T::BLOCK_N > end {
             for_each(s, |score, i, j| {
-                let key = first_key + lane.row(j);
+                let key = first_key + key_of(lane, j);
                 // SAFETY: as above.
                 let diagonal = unsafe { shared::load_b32(row(i)) };
                 // One comparison for both sides of the window.
@@ -214,7 +230,13 @@ impl<T: Tile> Consumer<T> {
         while i < Self::ROWS {
             // SAFETY: all lanes of the warp are here; nobody has read the word since the last barrier.
             unsafe {
-                let max = reduce_keys(math::max(s[i][0], s[i][1]), math::max);
+                let mut max = s[i][0];
+                let mut j = 1;
+                while j < T::Scores::COLS {
+                    max = math::max(max, s[i][j]);
+                    j += 1;
+                }
+                let max = reduce_keys(max, math::max);
                 if lane.group == 0 {
                     shared::store(self.memory.max(warp, lane.column(i)), max);
                 }
@@ -242,14 +264,18 @@ impl<T: Tile> Consumer<T> {
         let (lane, p) = (self.lane, self.memory.p());
         let mut i = 0;
         while i < Self::ROWS {
-            let pair = T::Element::pack(s[i][0], s[i][1]);
-            // Of eight keys, a chunk, each lane has one.
-            let at = |chunk| p.at(lane.column(i), chunk) + 2 * lane.group;
-            let chunk = lane.warp_row / 8;
-            // SAFETY: the elements are this thread's; the products that read them are over.
-            unsafe {
-                shared::store_b16(at(chunk), pair as u16);
-                shared::store_b16(at(chunk + 1), (pair >> 16) as u16);
+            let mut j = 0;
+            while j < T::Scores::COLS {
+                let pair = T::Element::pack(s[i][j], s[i][j + 1]);
+                // Of eight keys, a chunk, each lane has one.
+                let at = |key: u32| p.at(lane.column(i), key / 8) + 2 * lane.group;
+                let key = key_of(lane, j) - lane.group;
+                // SAFETY: the elements are this thread's; the products that read them are over.
+                unsafe {
+                    shared::store_b16(at(key), pair as u16);
+                    shared::store_b16(at(key + 8), (pair >> 16) as u16);
+                }
+                j += 2;
             }
             i += 1;
         }
@@ -322,6 +348,12 @@ impl<T: Tile> Consumer<T> {
         }
         sums
     }
+}
+
+/// Which key of a step is a thread's `j`-th.
+#[inline(always)]
+fn key_of(lane: Lane, j: usize) -> u32 {
+    DecodeSm90Config::PRODUCT_KEYS * (j / 2) as u32 + lane.row(j % 2)
 }
 
 /// Which register of a product holds what belongs to the thread's row `row` of Q, of its first or second key

@@ -26,7 +26,8 @@ struct Place {
 /// All lanes of one warp call this together, in a launch as [`decode_sm90`](super::decode_sm90) says.
 #[inline(always)]
 pub(super) unsafe fn copy<T: Tile>(params: &DecodeParams, maps: u64, memory: Memory<T>) {
-    let rows = DecodeSm90Config::box_rows(if params.page_table == 0 { 0 } else { params.page_size });
+    let page_size = if params.page_table == 0 { 0 } else { params.page_size };
+    let rows = DecodeSm90Config::box_rows(T::BLOCK_N, page_size);
     // SAFETY: each lane has places of its own in the same ring, of which the first announces bytes; it leaves
     // slots for all, behind their reads.
     unsafe {

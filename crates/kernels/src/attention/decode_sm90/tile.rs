@@ -17,12 +17,14 @@ use super::items::ItemSlots;
 pub trait Tile: Copy {
     /// Storage type.
     type Element: MmaElement + Format;
-    /// A thread's part of Sᵀ, 64 keys × BLOCK_M rows of Q, and of 64 columns of Oᵀ.
-    type S: Accumulator;
-    /// The same of S by rows of Q: two keys of each.
-    type Scores: Matrix<Row = [f32; 2]>;
+    /// A thread's part of a product: of Sᵀ, 64 keys × BLOCK_M rows of Q, or of 64 columns of Oᵀ.
+    type Product: Accumulator;
+    /// Its part of Sᵀ: all keys of a step.
+    type S: Matrix<Row = Self::Product>;
+    /// The same by rows of Q: two keys of each product.
+    type Scores: Matrix;
     /// Its part of Oᵀ.
-    type O: Matrix<Row = Self::S>;
+    type O: Matrix<Row = Self::Product>;
     /// The ring of tiles of K and V in turn.
     type Ring: Stages;
 
@@ -31,41 +33,54 @@ pub trait Tile: Copy {
     /// Packed query rows.
     const BLOCK_M: u32 = Self::CONFIG.block_m;
     /// Keys of a step.
-    const BLOCK_N: u32 = DecodeSm90Config::BLOCK_N;
+    const BLOCK_N: u32 = Self::CONFIG.block_n;
 }
 
-/// A tile of the lists of entries: a thread has scores of `COLUMNS` rows of Q, and Oᵀ has `PANELS` times 64
-/// columns.
+/// A tile of the lists of entries: a thread has scores of `COLUMNS` rows of Q and `KEYS` keys, of `PRODUCTS`
+/// products, and Oᵀ has `PANELS` times 64 columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeSm90Tile<
     E,
     const BLOCK_M: u32,
     const COLUMNS: usize,
+    const PRODUCTS: usize,
+    const KEYS: usize,
     const HEAD_DIM: u32,
     const PANELS: usize,
     const STAGES: u32,
 >(PhantomData<E>);
 
-impl<E, const M: u32, const COLUMNS: usize, const D: u32, const PANELS: usize, const STAGES: u32> Tile
-    for DecodeSm90Tile<E, M, COLUMNS, D, PANELS, STAGES>
+impl<
+    E,
+    const M: u32,
+    const COLUMNS: usize,
+    const PRODUCTS: usize,
+    const KEYS: usize,
+    const D: u32,
+    const PANELS: usize,
+    const STAGES: u32,
+> Tile for DecodeSm90Tile<E, M, COLUMNS, PRODUCTS, KEYS, D, PANELS, STAGES>
 where
     E: MmaElement + Format,
     Columns<M>: Span,
 {
     type Element = E;
-    type S = <Columns<M> as Span>::Accumulator;
-    type Scores = [[f32; 2]; COLUMNS];
+    type Product = <Columns<M> as Span>::Accumulator;
+    type S = [<Columns<M> as Span>::Accumulator; PRODUCTS];
+    type Scores = [[f32; KEYS]; COLUMNS];
     type O = [<Columns<M> as Span>::Accumulator; PANELS];
     type Ring = Count<STAGES>;
 
     const CONFIG: DecodeSm90Config = {
-        let config = DecodeSm90Config { block_m: M, head_dim: D, stages: STAGES };
+        let block_n = DecodeSm90Config::PRODUCT_KEYS * PRODUCTS as u32;
+        let config = DecodeSm90Config { block_m: M, block_n, head_dim: D, stages: STAGES };
         assert!(config.is_well_formed() && 4 * COLUMNS as u32 == M && 64 * PANELS as u32 == D);
+        assert!(KEYS == 2 * PRODUCTS);
         config
     };
 }
 
-/// [`DecodeSm90Config::BLOCK_N`] keys of K or V.
+/// The keys of a step, of K or V.
 #[derive(Clone, Copy)]
 pub(super) struct CacheRows<T>(PhantomData<T>);
 
