@@ -17,6 +17,8 @@ pub struct TensorMap {
     pub(crate) strides: [u64; 4],
     /// Elements of a box in each dimension, 1 to 256.
     pub(crate) box_dims: [u32; 5],
+    /// Whether a miss in L2 brings 256 bytes, and not only what is asked for: worse for what is read once.
+    pub(crate) promotes: bool,
 }
 
 #[cfg(feature = "sim")]
@@ -26,7 +28,7 @@ impl TensorMap {
     /// # Errors
     /// What the driver would refuse, with value and limit.
     pub(crate) fn encode(&self) -> Result<fa_kernels::ptx::tma::TensorMap, String> {
-        let Self { address, element_bytes, rank, dims, strides, box_dims } = *self;
+        let Self { address, element_bytes, rank, dims, strides, box_dims, .. } = *self;
         let swizzle = fa_sim::tma::Swizzle::Bytes128;
         let map = fa_sim::tma::TensorMap { address, element_bytes, rank, dims, strides, box_dims, swizzle };
         map.encode().map(fa_kernels::ptx::tma::TensorMap)
@@ -58,6 +60,7 @@ pub(crate) fn swizzled<const RANK: usize>(
         dims: [0; 5],
         strides: [0; 4],
         box_dims: [0; 5],
+        promotes: true,
     };
     for (index, dimension) in dimensions.into_iter().enumerate() {
         map.dims[index] = dimension.length as u64;

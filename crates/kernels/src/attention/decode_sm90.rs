@@ -24,7 +24,7 @@ use tile::Memory;
 pub use tile::{DecodeSm90Tile, Tile};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 4;
+pub const BARRIERS: u32 = 6;
 
 /// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
 ///

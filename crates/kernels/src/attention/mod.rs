@@ -9,6 +9,7 @@ pub mod backward_sm80;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod backward_sm90;
 pub mod backward_tiles;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod combine;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod decode;
@@ -32,4 +33,5 @@ mod gradient;
 mod split_output;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod split_work;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod splits;

@@ -1,6 +1,6 @@
 //! Where the results of rows go whose keys may be split.
 
-use super::combine::{partial_lse, partial_o};
+use super::combine::{lse_row, partial_lse, partial_o};
 use super::split_work::{QueryRow, Work};
 use crate::element::Element;
 use crate::params::DecodeParams;
@@ -18,9 +18,7 @@ impl<'a> Target<'a> {
     /// Of a row of `work`, whose result is merged with others' where it is `of_split`.
     #[inline(always)]
     pub(super) fn new(params: &DecodeParams, work: &'a Work, at: QueryRow, of_split: bool) -> Self {
-        let sequence_head = work.batch as u64 * params.heads as u64 + at.head as u64;
-        let row = sequence_head * params.seqlen_q as u64 + at.position as u64;
-        Self { work, at, row, of_split }
+        Self { work, row: lse_row(params, work.batch, &at), at, of_split }
     }
 
     /// Stores one element.

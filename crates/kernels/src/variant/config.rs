@@ -83,7 +83,8 @@ impl Fixed {
         shared_bytes: backward_sinks::SHARED_BYTES,
     };
     /// Of `attention::combine`.
-    pub const COMBINE: Self = Self { tile: any_head_dim(1, 0), threads: combine::THREADS, shared_bytes: 0 };
+    pub const COMBINE: Self =
+        Self { tile: any_head_dim(combine::ROWS, 0), threads: combine::THREADS, shared_bytes: 0 };
     /// Of `attention::pack`.
     pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
     /// Of `attention::transpose`.

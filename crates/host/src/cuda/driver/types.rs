@@ -115,6 +115,7 @@ pub(in crate::cuda) enum TensorMapSwizzle {
 #[repr(u32)]
 #[derive(Clone, Copy)]
 pub(in crate::cuda) enum TensorMapL2Promotion {
+    None = 0,
     Bytes256 = 3,
 }
 

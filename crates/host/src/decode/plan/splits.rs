@@ -4,7 +4,7 @@ use fa_kernels::entries::Entry;
 use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
-use crate::plan::cost::h200::{BUSY, FEWEST_ITEMS, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SPLIT_KEYS};
+use crate::plan::cost::h200::{BUSY, FEW_ROWS, FEWEST_ITEMS, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SPLIT_KEYS};
 use crate::{Device, Problem};
 
 /// Bytes of shared memory that the system takes of each block (CUDA C++ Programming Guide, compute capability
@@ -18,7 +18,7 @@ pub(super) fn splits(
     problem: &Problem,
     request: &DecodeRequest,
 ) -> (DecodeLaunchDetails, String) {
-    let even = |num_splits| DecodeLaunchDetails { num_splits, split_keys: 0 };
+    let even = |num_splits| DecodeLaunchDetails { num_splits, ..DecodeLaunchDetails::default() };
     if let Some(num_splits) = request.num_splits {
         return (even(num_splits), format!("{num_splits} splits: asked for"));
     }
@@ -31,7 +31,10 @@ pub(super) fn splits(
         let why = format!(
             "up to {num_splits} splits of at least {SPLIT_KEYS} keys: a sequence's do not depend on others in the batch"
         );
-        return (DecodeLaunchDetails { num_splits, split_keys: SPLIT_KEYS }, why);
+        return (
+            DecodeLaunchDetails { num_splits, split_keys: SPLIT_KEYS, ..DecodeLaunchDetails::default() },
+            why,
+        );
     }
     let (num_splits, why) = shape.choose_splits();
     (even(num_splits), why)
@@ -61,6 +64,12 @@ impl Shape {
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
         }
+    }
+
+    /// Whether blocks merge the splits of their tiles themselves: a launch more takes longer, unless few tiles
+    /// have many rows each.
+    pub(super) fn merges(&self, entry: &Entry) -> bool {
+        entry.tile.block_m <= FEW_ROWS || self.tiles >= self.multiprocessors
     }
 
     /// The most splits of a sequence that do not depend on the batch: as many as let a single one fill the

@@ -78,6 +78,10 @@ pub(crate) const SPLIT_KEYS: usize = 512;
 /// The least number that a sequence's splits which do not depend on the batch may be limited to. Not measured.
 pub(crate) const FEWEST_ITEMS: usize = 32;
 
+/// Rows of a tile of `decode_sm90` whose splits a block merges as fast as a launch would, however few tiles
+/// there are. Not measured.
+pub(crate) const FEW_ROWS: u32 = 16;
+
 /// Key blocks that each split of a decode problem has at least: a shorter one costs more to merge than it
 /// saves.
 pub(crate) const LEAST_SPLIT_BLOCKS: usize = 4;

@@ -18,7 +18,7 @@ use super::items::{Item, ItemSlots};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 
 /// The barrier that the warps meet at.
-const BARRIER: u32 = 1;
+pub(super) const BARRIER: u32 = 1;
 
 /// Keys, or columns of K, of a product.
 const DEPTH: u32 = 16;
@@ -91,6 +91,8 @@ impl<T: Tile> Consumer<T> {
                     self.softmax.finish_with(i, sums[i])
                 })
             };
+            // SAFETY: as above; counters are 0 when the launch begins.
+            unsafe { epilogue::merge::<T>(params, &item, self.warpgroup, self.memory) };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }

@@ -52,34 +52,6 @@ mod device {
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s3")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s3");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 3>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d128_s3")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d128_s3");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 3>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s4");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 4>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d128_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d128_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d128_s4");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 4>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s6")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s6");
@@ -94,20 +66,6 @@ mod device {
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 6>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s12")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s12(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s12");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 12>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d128_s12")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d128_s12(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d128_s12");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 12>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s3");
@@ -120,20 +78,6 @@ mod device {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s3");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s4");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 4>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d128_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d128_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s4");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 4>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s6")]
@@ -220,18 +164,18 @@ mod device {
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 256, 4, 3>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "decode_sm90_f16_m64_n64_d256_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m64_n64_d256_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m64_n64_d256_s4");
+    #[unsafe(export_name = "decode_sm90_f16_m32_n64_d256_s5")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n64_d256_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m32_n64_d256_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 256, 4, 4>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "decode_sm90_bf16_m64_n64_d256_s4")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m64_n64_d256_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m64_n64_d256_s4");
+    #[unsafe(export_name = "decode_sm90_bf16_m32_n64_d256_s5")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m32_n64_d256_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m32_n64_d256_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 256, 4, 4>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
     }
 }
 
@@ -249,18 +193,10 @@ pub(in crate::entries) mod native {
         ("decode_sm90_bf16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 64, 1, 5>>)),
         ("decode_sm90_f16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 2, 4, 64, 1, 9>>)),
         ("decode_sm90_bf16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>)),
-        ("decode_sm90_f16_m16_n64_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 3>>)),
-        ("decode_sm90_bf16_m16_n64_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 3>>)),
-        ("decode_sm90_f16_m16_n64_d128_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 4>>)),
-        ("decode_sm90_bf16_m16_n64_d128_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 4>>)),
         ("decode_sm90_f16_m16_n64_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 6>>)),
         ("decode_sm90_bf16_m16_n64_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 6>>)),
-        ("decode_sm90_f16_m16_n64_d128_s12", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 12>>)),
-        ("decode_sm90_bf16_m16_n64_d128_s12", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 12>>)),
         ("decode_sm90_f16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 3>>)),
         ("decode_sm90_bf16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>)),
-        ("decode_sm90_f16_m16_n128_d128_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 4>>)),
-        ("decode_sm90_bf16_m16_n128_d128_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 4>>)),
         ("decode_sm90_f16_m16_n128_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 6>>)),
         ("decode_sm90_bf16_m16_n128_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 6>>)),
         ("decode_sm90_f16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 128, 2, 5>>)),
@@ -273,7 +209,7 @@ pub(in crate::entries) mod native {
         ("decode_sm90_bf16_m64_n64_d192_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 192, 3, 6>>)),
         ("decode_sm90_f16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 256, 4, 3>>)),
         ("decode_sm90_bf16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 256, 4, 3>>)),
-        ("decode_sm90_f16_m64_n64_d256_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 256, 4, 4>>)),
-        ("decode_sm90_bf16_m64_n64_d256_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 256, 4, 4>>)),
+        ("decode_sm90_f16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 1, 2, 256, 4, 5>>)),
+        ("decode_sm90_bf16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 1, 2, 256, 4, 5>>)),
     ];
 }
