@@ -4,7 +4,7 @@
 mod common;
 
 use common::{kernels, offsets, tensor};
-use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
+use flash_attention::decode::{DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest};
 use flash_attention::forward::Outputs;
 use flash_attention::{Backend, DType, Element, Kernel, Options, Problem, Request, TensorLayout, Tensors};
 use half::{bf16, f16};
@@ -93,7 +93,7 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
 }
 
 /// The bits of the first of some sequences that use so many keys of a cache with `room` for each.
-fn decoded(used: &[i32], room: usize, options: &Options) -> Bits {
+fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -> Bits {
     let (rows, heads, kv_heads, head_dim) = (8, 8, 1, 128);
     let q = TensorLayout::bshd(used.len(), rows, heads, head_dim);
     let k = TensorLayout::bshd(used.len(), room, kv_heads, head_dim);
@@ -112,7 +112,7 @@ fn decoded(used: &[i32], room: usize, options: &Options) -> Bits {
     let (query, key, value) = (tensor(&q, 3), cache(50), cache(900));
     let (mut o, mut lse) = (vec![f16::NAN; q.span()], vec![f32::NAN; problem.dense().lse_len()]);
     let backend = Backend::simulator(11);
-    let request = DecodeRequest { batch_invariant: true, ..DecodeRequest::default() };
+    let request = DecodeRequest { batch_invariant: true, kernel: Some(kernel), ..DecodeRequest::default() };
     let plan = backend.plan(&problem, &request).unwrap();
     let inputs = DecodeInputs { q: &query, k: &key, v: &value, seqused_k: Some(used), page_table: None };
     backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
@@ -129,8 +129,11 @@ fn so_has_a_sequence_that_is_decoded() {
     ] {
         // One split, by itself without a launch that merges; several; and none at all.
         for first in [300, 1300, 0] {
-            let alone = decoded(&[first], (first as usize).max(1), &options);
-            assert!(decoded(&others(first), 1500, &options) == alone, "{first} keys, {options:?}");
+            for kernel in DecodeKernel::ALL {
+                let alone = decoded(kernel, &[first], (first as usize).max(1), &options);
+                let among = decoded(kernel, &others(first), 1500, &options);
+                assert!(among == alone, "{}: {first} keys, {options:?}", kernel.name());
+            }
         }
     }
 }

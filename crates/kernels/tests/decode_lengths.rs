@@ -4,12 +4,15 @@
 
 use fa_kernels::attention::combine::{self, combine};
 use fa_kernels::attention::decode::{DecodeTile, Tile, decode};
+use fa_kernels::attention::decode_sm90::{self, DecodeSm90Tile, decode_sm90};
 use fa_kernels::element::F16;
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{DecodeParams, Strides};
+use fa_sim::tma::{Swizzle, TensorMap};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
 type Of = DecodeTile<F16, 2, 64, 4, 4>;
+type OfSm90 = DecodeSm90Tile<F16, 16, 4, 2, 4, 64, 1, 6>;
 
 const HEAD_DIM: u32 = 64;
 /// Keys that a sequence has room for.
@@ -17,8 +20,8 @@ const ROOM: u32 = 150;
 const SPLITS: u32 = 3;
 const POISON: u16 = 0x5a5a;
 
-/// O and lse of a query of each sequence, with guards behind them that are left alone.
-fn decoded(used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
+/// O and lse of a query of each sequence by either kernel, with guards behind them that are left alone.
+fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
     let (batch, columns) = (used.len(), HEAD_DIM as usize);
     // fp16 from 1 to below 2.
     let values = |len: usize| (0..len as u16).map(|i| 0x3c00 | (i.wrapping_mul(37) & 0x3ff)).collect();
@@ -74,11 +77,33 @@ fn decoded(used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
         schedule: Schedule::from_seed(seed),
         buffers: &buffers,
     };
-    let blocks = SPLITS * batch as u32;
-    let (threads, bytes) = (Of::THREADS, Of::CONFIG.shared_bytes());
-    // SAFETY: the parameters describe the launches' buffers.
-    launch(&config("decode", blocks, threads, bytes), &|| unsafe { decode::<Of>(&params) }).unwrap();
-    let merging = config("combine", batch as u32, combine::THREADS, 0);
+    if on_hopper {
+        let row = u64::from(2 * HEAD_DIM);
+        let map = TensorMap {
+            address: kv,
+            element_bytes: 2,
+            rank: 4,
+            dims: [HEAD_DIM.into(), ROOM.into(), 1, batch as u64, 0],
+            strides: [row, 16, row * u64::from(ROOM), 0],
+            box_dims: [64, 128, 1, 1, 0],
+            swizzle: Swizzle::Bytes128,
+        };
+        let maps = [map.encode().unwrap(); 2];
+        let maps = maps.as_ptr().addr() as u64;
+        let config = {
+            use decode_sm90::Tile;
+            // Fewer blocks than items.
+            config("decode_sm90", 5, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes())
+        };
+        // SAFETY: the parameters and the maps, which outlive it, describe the launch's buffers.
+        launch(&config, &|| unsafe { decode_sm90::<OfSm90>(&params, maps) }).unwrap();
+    } else {
+        let (threads, bytes) = (Of::THREADS, Of::CONFIG.shared_bytes());
+        let config = config("decode", SPLITS * batch as u32, threads, bytes);
+        // SAFETY: the parameters describe the launch's buffers.
+        launch(&config, &|| unsafe { decode::<Of>(&params) }).unwrap();
+    }
+    let merging = config("combine", (batch as u32).div_ceil(combine::ROWS), combine::THREADS, 0);
     // SAFETY: as above.
     launch(&merging, &|| unsafe { combine::<F16>(&params) }).unwrap();
     assert!(o[batch * columns..].iter().all(|&value| value == POISON));
@@ -92,6 +117,9 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
     // Even splits, and splits of one length.
     for (seed, split_keys) in [0, 64].into_iter().enumerate() {
-        assert_eq!(decoded(&wrong, split_keys, seed as u64), decoded(&meant, split_keys, 9), "{split_keys}");
+        for on_hopper in [false, true] {
+            let of = |used: &[i32], seed| decoded(on_hopper, used, split_keys, seed);
+            assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {on_hopper}");
+        }
     }
 }

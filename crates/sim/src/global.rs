@@ -81,26 +81,6 @@ pub unsafe fn add_release(address: u64, value: u32) {
     context::with(|block| block.wake_global_waiters());
 }
 
-/// As [`fetch_add`], where what other blocks did before their additions by this comes before what follows
-/// here, and what this thread did before what follows theirs (`atom.acq_rel.gpu.global.add.u32`).
-///
-/// # Safety
-/// As [`fetch_add`].
-///
-/// # Panics
-/// Outside a kernel.
-#[track_caller]
-pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
-    let location = Location::caller();
-    // SAFETY: blocks access the word by atomics alone.
-    let before = unsafe { add(address, value, true, location) };
-    context::unwrap_or_fail(context::with(|block| {
-        block.wake_global_waiters();
-        block.end_global_wait(address, before, location)
-    }));
-    before
-}
-
 /// Waits until the word at `address` is at least `value` (`ld.acquire.gpu.global.u32`, again and again).
 ///
 /// Another block may be the one that adds to it: while no other thread of this block can run, the wait goes

@@ -145,35 +145,3 @@ fn atomics_outside_of_buffers_are_faults() {
     let between = two_at_a_time(1, 0, &buffers, || unsafe { global::wait_at_least(at + 2, 0) });
     assert_contains(&between.expect_err("no word starts there").to_string(), &["reads", "kernel"]);
 }
-
-#[test]
-fn the_last_to_add_sees_what_all_others_wrote() {
-    for seed in 0..8 {
-        let (mut words, mut counter) = ([u32::MAX; 5], [0_u32; 1]);
-        let buffers = [Buffer::read_write("words", &mut words), Buffer::read_write("counter", &mut counter)];
-        let [at, counter] = buffers.each_ref().map(|buffer| buffer.address);
-        let run = |ordered: bool| {
-            on_cores(2, (4, seed), &buffers, || {
-                // SAFETY: each block has a word of its own, which the last reads behind its addition.
-                unsafe {
-                    if index::thread() == 0 {
-                        global::store::<u32>(at + 4 * u64::from(index::block()), index::block());
-                        let before = if ordered {
-                            global::fetch_add_acq_rel(counter, 1)
-                        } else {
-                            global::fetch_add(counter, 1)
-                        };
-                        if before % 4 == 3 {
-                            let sum = (0..4).map(|word| global::load::<u32>(at + 4 * word)).sum::<u32>();
-                            global::store::<u32>(at + 16, sum);
-                        }
-                    }
-                }
-            })
-        };
-        run(true).expect("a kernel without faults");
-        let error = run(false).expect_err("nothing orders the words").to_string();
-        assert_contains(&error, &["words"]);
-        assert_eq!(words, [0, 1, 2, 3, 6]);
-    }
-}

@@ -93,7 +93,7 @@ impl Family {
             },
             Self::DecodeSm90 => Tried {
                 block_m: &[16, 32, 64],
-                block_n: &[],
+                block_n: &[64, 128],
                 warps: &[],
                 stages: &[4, 5, 6, 8, 10, 12],
                 head_dims: &[64, 128],

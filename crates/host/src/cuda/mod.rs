@@ -187,10 +187,6 @@ impl Cuda {
         stream: Stream,
     ) -> Result<()> {
         let function = self.modules.function(entry)?;
-        if let Some((address, bytes)) = params.cleared() {
-            // SAFETY: the memory is the launch's to write.
-            unsafe { self.context.driver().cuMemsetD8Async(address, 0, bytes, stream) }?;
-        }
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Persistent(params) => (&raw const *params).cast(),

@@ -108,13 +108,12 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    DecodeLaunchDetails { num_splits, split_keys, counters }: DecodeLaunchDetails,
+    DecodeLaunchDetails { num_splits, split_keys }: DecodeLaunchDetails,
     addresses: &Addresses,
 ) -> Result<DecodeParams> {
     let attention = attention_params(problem, addresses)?;
     let rows = problem.lse_len() as u64;
-    let [partial_o, partial_lse] = partial_bytes(problem, num_splits).map(|bytes| bytes as u64);
-    let counts = counters > 0;
+    let [partial_o, _] = partial_bytes(problem, num_splits);
     // The planner bounds splits, so these casts keep their values.
     Ok(DecodeParams {
         q: attention.q,
@@ -125,8 +124,7 @@ fn dense_params(
         seqused_k: attention.seqused_k,
         page_table: 0,
         partial_o: addresses.workspace,
-        partial_lse: addresses.workspace + partial_o,
-        counters: if counts { addresses.workspace + partial_o + partial_lse } else { 0 },
+        partial_lse: addresses.workspace + partial_o as u64,
         q_strides: attention.q_strides,
         k_strides: attention.k_strides,
         v_strides: attention.v_strides,
@@ -144,7 +142,6 @@ fn dense_params(
         window_span: attention.window_span,
         num_splits: num_splits as u32,
         split_keys: split_keys as u32,
-        counter_count: counters as u32,
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,

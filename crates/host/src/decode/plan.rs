@@ -47,8 +47,7 @@ pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
     /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split at multiples
-    /// of a fixed length. `decode_sm90` always does so, and a number of splits that the caller chooses gives
-    /// that too.
+    /// of a fixed length. A number of splits that the caller chooses gives that too.
     pub batch_invariant: bool,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,
@@ -65,13 +64,11 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
-    /// Counters of splits that are done; 0 where a launch merges them.
-    pub(crate) counters: usize,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0, counters: 0 }
+        Self { num_splits: 1, split_keys: 0 }
     }
 }
 

@@ -55,10 +55,6 @@ fn run_launch<A: Sync, T: Sync>(
         entry: entry.name,
         reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
     })?;
-    if let Some((address, bytes)) = params.cleared() {
-        // SAFETY: the memory is the launch's to write: a part of the workspace.
-        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address as usize).write_bytes(0, bytes) };
-    }
     let launch = Launch {
         name: entry.name,
         grid,

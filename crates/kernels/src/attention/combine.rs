@@ -94,7 +94,7 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
 /// # Safety
 /// The splits' results are readable, and the row is this warp's; all of its lanes call this together.
 #[inline(always)]
-pub(super) unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
+unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
     let row = lse_row(params, batch, at);
     // SAFETY: the splits' log-sum-exps are readable, and all lanes are here.
     let (weights, row_end) = unsafe { weigh(params, splits, row) };

@@ -15,24 +15,25 @@ mod producer;
 mod queries;
 mod tile;
 
-use crate::hopper::roles::{WARPS, leads_warp};
+#[cfg(doc)]
+use crate::config::DecodeSm90Config;
+use crate::hopper::roles::WARPS;
 use crate::params::DecodeParams;
 use crate::ptx::{barrier, index, warp};
 
 use consumer::Consumer;
+use producer::Producer;
 use tile::Memory;
 pub use tile::{DecodeSm90Tile, Tile};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 6;
+pub const BARRIERS: u32 = 5;
 
 /// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
 ///
 /// `maps` is the address of the tensor maps of K and V, with dimensions {D, rows, heads, sequences or pages}
-/// and swizzled boxes of 64 columns and
-/// [`DecodeSm90Config::box_rows`](crate::config::DecodeSm90Config::box_rows) rows. Launch: any number of blocks of
-/// [`DecodeSm90Config::threads`](crate::config::DecodeSm90Config::threads) threads with the shared memory of
-/// [`Tile::CONFIG`].
+/// and swizzled boxes of 64 columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of blocks of
+/// [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, and the launch is as above.
@@ -41,19 +42,20 @@ pub unsafe fn decode_sm90<T: Tile>(params: &DecodeParams, maps: u64) {
     let memory = Memory::<T>::new();
     // SAFETY: one thread makes the barriers; the warps of each role run the same branch.
     unsafe {
-        let role = warp::broadcast(index::thread() / 32, 0);
-        if role == WARPS && leads_warp() {
-            producer::prefetch(maps);
-            memory.init();
-        }
-        warp::sync();
-        barrier::sync(0, T::CONFIG.threads());
-        if role < WARPS {
-            Consumer::new(memory).run(params);
-        } else if role == WARPS {
-            producer::copy(params, maps, memory);
-        } else {
-            queries::announce(params, memory);
+        match warp::broadcast(index::thread() / 32, 0) {
+            WARPS => {
+                let producer = Producer::<T>::begin(params, maps, memory);
+                barrier::sync(0, T::CONFIG.threads());
+                producer.run(params);
+            }
+            role => {
+                barrier::sync(0, T::CONFIG.threads());
+                if role < WARPS {
+                    Consumer::new(memory).run(params);
+                } else {
+                    queries::announce(params, memory);
+                }
+            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{Demand, Infeasible, Limits, all, check_multiple};
 
-/// Tile of `decode_sm90`: `block_m` packed query rows against a ring of `stages` tiles of `block_n` keys, of K
-/// and V in turn.
+/// Tile of `decode_sm90`: `block_m` packed query rows against a ring of `stages` tiles of `block_n` keys, of
+/// K and V in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeSm90Config {
     /// Query rows of a block (BLOCK_M), of all heads that share a key/value head: a multiple of 16 up to 64.
@@ -70,7 +70,7 @@ impl DecodeSm90Config {
         self.exchange_offset() + 2 * 4 * 4 * self.block_m
     }
 
-    /// Where the barriers of the ring lie, behind them those of Q, and a word.
+    /// Where the barriers of the ring lie, and behind them those of Q.
     pub const fn barriers_offset(&self) -> u32 {
         self.schedule_offset() + Self::SCHEDULE_BYTES
     }
@@ -87,7 +87,7 @@ impl DecodeSm90Config {
         let (d, stages) = (self.head_dim as u64, self.stages as u64);
         let ring = d.saturating_mul(2 * n).saturating_mul(stages);
         let rows = m.saturating_mul(4 * d + 2 * n + 48);
-        ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 48)
+        ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
     }
 
     /// Registers that a thread needs for its parts of S and O, and each row's running max and sum.
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_lies_in_shared_memory_adds_up() {
         let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 6 };
-        assert_eq!(config.shared_bytes(), config.barriers_offset() + 16 * 6 + 48);
+        assert_eq!(config.shared_bytes(), config.barriers_offset() + 16 * 6 + 32);
         assert_eq!(config.check(2, &Limits::of(90)), Ok(()));
     }
 

@@ -276,18 +276,6 @@ pub enum Params {
     MappedGemm(Mapped<[TensorMap; 3], GemmParams>),
 }
 
-impl Params {
-    /// Memory that is 0 when the launch begins, as (address, bytes).
-    pub fn cleared(&self) -> Option<(u64, usize)> {
-        match self {
-            Self::MappedDecode(Mapped { params, .. }) if params.counters != 0 => {
-                Some((params.counters, 4 * params.counter_count as usize))
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Run {
     /// Runs the kernel for one thread.
     ///

@@ -211,13 +211,11 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_e4m3(128, 128, 128),
     forward_sm90_e4m3(128, 96, 256),
     // (BLOCK_M, BLOCK_N, HEAD_DIM, stages, blocks per multiprocessor): as many tiles of K and V as shared
-    // memory holds.
+    // memory holds, and as many keys as registers do. Two blocks, so that one copies on while the other ends.
     decode_sm90(16, 128, 64, 6, 2),
     decode_sm90(32, 128, 64, 5, 2),
     decode_sm90(64, 128, 64, 9, 1),
-    decode_sm90(16, 64, 128, 6, 2),
     decode_sm90(16, 128, 128, 3, 2),
-    decode_sm90(16, 128, 128, 6, 1),
     decode_sm90(32, 128, 128, 5, 1),
     decode_sm90(64, 64, 128, 10, 1),
     decode_sm90(16, 128, 192, 4, 1),

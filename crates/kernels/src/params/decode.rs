@@ -34,10 +34,6 @@ pub struct DecodeParams {
     pub partial_o: u64,
     /// Log-sum-exp of each split, fp32 [`num_splits`, B, H, Sq]; unused with one split.
     pub partial_lse: u64,
-    /// `counter_count` counters, u32, 0 when the launch begins: in each, blocks count the splits of a tile of
-    /// packed rows of a key/value head that are done, and the last one merges them. 0 where a launch of
-    /// `attention::combine` merges them.
-    pub counters: u64,
     /// Strides of Q.
     pub q_strides: Strides,
     /// Strides of K; with a page table, `batch` is from one page to the next.
@@ -74,8 +70,6 @@ pub struct DecodeParams {
     /// up to a multiple of 128; more where `num_splits` of them would end before the sequence. 0 for
     /// `num_splits` even parts of each.
     pub split_keys: u32,
-    /// At least a counter for each tile of packed rows; 0 without `counters`.
-    pub counter_count: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to; 0 for none.

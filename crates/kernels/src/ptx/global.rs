@@ -173,30 +173,6 @@ pub unsafe fn add_release(address: u64, value: u32) {
     }
 }
 
-/// As [`fetch_add`]: what other blocks did before they added to the word by this is done for this thread
-/// then, and what this one did, and knows to be done, for those that add later
-/// (`atom.acq_rel.gpu.global.add.u32`).
-///
-/// # Safety
-/// As [`fetch_add`].
-#[inline(always)]
-#[track_caller]
-pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
-    cfg_select! {
-        target_arch = "nvptx64" => {
-            let before: u32;
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe {
-                asm!("atom.acq_rel.gpu.global.add.u32 {0}, [{1}], {2};",
-                    out(reg32) before, in(reg64) address, in(reg32) value, options(nostack))
-            }
-            before
-        }
-        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
-        _ => { twin!(unsafe { fa_sim::global::fetch_add_acq_rel(address, value) }) }
-    }
-}
-
 /// Waits until a word is at least `value` (`ld.acquire.gpu.global.u32`, again and again, with a pause).
 ///
 /// # Safety

@@ -57,7 +57,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/decode/work.rs",
+        file: "crates/kernels/src/attention/split_work.rs",
         entries: "decode",
         tests: &["decode"],
         defects: &[
@@ -141,11 +141,79 @@ pub(super) const FAMILIES: &[Family] = &[
             ),
             defect(
                 "combine_many",
-                "splits past the first sixteen are left out",
+                "splits past the first eight are left out",
                 "first < splits",
                 "first < splits.min(LOADS_IN_FLIGHT as u32)",
             ),
         ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/consumer.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "hopper_decode_tail",
+                "what lies behind a sequence's keys is multiplied",
+                "self.clear_values(item.used - key);",
+                "",
+            ),
+            defect(
+                "hopper_decode_fence",
+                "products read P before it is there for them",
+                "fence::proxy_async();",
+                "",
+            ),
+            defect(
+                "hopper_decode_mask",
+                "keys behind the item's are seen",
+                "place > params.window_span || key >= item.keys.end",
+                "place > params.window_span",
+            ),
+            defect(
+                "hopper_decode_rescale",
+                "O keeps the factor of an older maximum",
+                "self.o[panel][register(i, 1)] *= factors[i];",
+                "",
+            ),
+            nth(
+                "hopper_decode_leave",
+                "K is left before its scores are there",
+                1,
+                "unsafe { s[product].wait_group::<0>() };",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/items.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "hopper_decode_items",
+                "a block takes each item of the list",
+                "self.next += index::blocks();",
+                "self.next += 1;",
+            ),
+            defect(
+                "hopper_decode_sequence",
+                "items are those of the sequences before",
+                "self.before += others;",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/producer.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[defect(
+            "hopper_decode_page",
+            "a box lies in the page before",
+            "table + 4 * (key / params.page_size) as u64",
+            "table + 4 * (key / params.page_size).saturating_sub(1) as u64",
+        )],
     },
     Family {
         file: "crates/kernels/src/tile/kv_cache.rs",

@@ -1,6 +1,6 @@
 //! Plans, and the parameters that come of them.
 
-use super::{Family, defect};
+use super::{Family, defect, nth};
 
 pub(super) const FAMILIES: &[Family] = &[
     Family {
@@ -115,23 +115,27 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
-        file: "crates/host/src/decode/plan.rs",
+        file: "crates/host/src/decode/launch.rs",
         entries: "decode",
         tests: &["decode"],
-        defects: &[
-            defect(
-                "decode_workspace",
-                "the splits' workspace has no room for lse",
-                "problem.head_dim_v() as u128 + 1",
-                "problem.head_dim_v() as u128",
-            ),
-            defect(
-                "decode_entry",
-                "a HEAD_DIM that is too small is taken",
-                "entry.tile.head_dim as usize >= head_dim",
-                "entry.tile.head_dim as usize + 8 >= head_dim",
-            ),
-        ],
+        defects: &[defect(
+            "decode_workspace",
+            "the splits' workspace has no room for lse",
+            "problem.head_dim_v().next_multiple_of(4) as u128, rows]",
+            "problem.head_dim_v().next_multiple_of(4) as u128, 0]",
+        )],
+    },
+    Family {
+        file: "crates/host/src/decode/plan/few_queries.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[nth(
+            "decode_entry",
+            "a HEAD_DIM that is too small is taken",
+            2,
+            "entry.tile.head_dim as usize >= head_dim",
+            "entry.tile.head_dim as usize + 8 >= head_dim",
+        )],
     },
     Family {
         file: "crates/host/src/plan/schedule.rs",

@@ -188,7 +188,7 @@ mod tests {
     fn every_problem_leads_to_its_target() {
         let backend = Backend::simulator(0);
         let targets = targets(BackendKind::Sim, None);
-        let is_peak = |entry: &&GemmEntry| of_entry(entry).is_none();
+        let is_peak = |entry: &&'static GemmEntry| of_entry(entry).is_none();
         let peaks = gemm_entries().filter(is_peak).count();
         assert_eq!(targets.len() + peaks, gemm_entries().count());
         for target in targets {

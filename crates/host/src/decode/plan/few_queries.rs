@@ -163,8 +163,8 @@ fn launches(
     (entry, order): (&'static Entry, String),
     request: &DecodeRequest,
 ) -> Result<Launches> {
-    let shape = Shape::new(problem, device, entry);
-    let (mut details, why) = splits(kernel, &shape, problem, request);
+    let shape = Shape::new(kernel, problem, device, entry);
+    let (details, why) = splits(&shape, problem, request);
     let num_splits = details.num_splits as u128;
     let items = checked_grid(shape.tiles as u128 * num_splits)?;
     let grid = match kernel {
@@ -176,19 +176,14 @@ fn launches(
     let mut workspace_bytes = 0;
     if num_splits > 1 {
         let rows = problem.lse_len() as u128;
-        if kernel == DecodeKernel::DecodeSm90 && shape.merges(entry) {
-            // The grid bounds the items, of which each tile has some.
-            details.counters = shape.tiles;
-        } else {
-            let combine = built_for(Algorithm::DecodeCombine, problem.dtype())
-                .next()
-                .ok_or_else(|| unsupported_dtype(kernel.name(), Algorithm::DecodeCombine, problem.dtype()))?;
-            launches.push((combine, checked_grid(rows.div_ceil(combine.tile.block_m.into()))?));
-        }
+        let combine = built_for(Algorithm::DecodeCombine, problem.dtype())
+            .next()
+            .ok_or_else(|| unsupported_dtype(kernel.name(), Algorithm::DecodeCombine, problem.dtype()))?;
+        launches.push((combine, checked_grid(rows.div_ceil(combine.tile.block_m.into()))?));
         checked_grid(rows)?;
         // The grid bounds the rows, so this fits.
         let [o, lse] = partial_bytes(problem, details.num_splits);
-        workspace_bytes = (o + lse) as u64 + 4 * details.counters as u64;
+        workspace_bytes = (o + lse) as u64;
     }
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
     let rows = problem.packed_rows();

@@ -1,7 +1,9 @@
 //! Which entry and how many splits a decode problem gets.
 
+use super::few_queries::choose_entry;
 use super::*;
 use crate::decode::DecodeOptions;
+use crate::plan::Tuned;
 use crate::sim::Sim;
 use crate::{DType, TensorLayout, Tensors};
 use fa_kernels::entries::entries;
@@ -20,8 +22,10 @@ fn problem(
     DecodeProblem::new(Tensors { q, k, v: k, o: q }, dtype, DecodeOptions::default()).unwrap()
 }
 
+/// By the kernel of GPUs before Hopper.
 fn plan(problem: &DecodeProblem) -> DecodePlan {
-    Plan::new(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap()
+    let request = DecodeRequest { kernel: Some(DecodeKernel::Decode), ..DecodeRequest::default() };
+    Plan::new(problem, Sim::new(0).device(), &request).unwrap()
 }
 
 #[test]
@@ -45,7 +49,9 @@ fn splits_that_are_alike_in_any_batch_are_of_one_length() {
         Plan::new(&problem, Sim::new(0).device(), &request).unwrap().num_splits()
     };
     assert_eq!([splits(1, 4096), splits(64, 4096)], [8, 8]);
-    assert_eq!([splits(1, 512), splits(1, 513), splits(1, 131_072)], [1, 2, 128]);
+    assert_eq!([splits(1, 512), splits(1, 513)], [1, 2]);
+    // As many as let eight heads fill the device, and no more, whatever the batch.
+    assert_eq!([splits(1, 131_072), splits(64, 131_072)], [33, 33]);
 }
 
 #[test]
@@ -54,7 +60,7 @@ fn one_split_needs_neither_workspace_nor_a_second_launch() {
     assert_eq!((one.launches().len(), one.workspace_bytes()), (1, 0));
     let four = plan(&problem(8, [32, 8], 1, 8192, 128, DType::Bf16));
     assert_eq!((four.launches().len(), four.workspace_bytes()), (2, 4 * 4 * 8 * 32 * 129));
-    assert_eq!(four.launches()[1].grid, 8 * 32);
+    assert_eq!(four.launches()[1].grid, 8 * 32 / 4);
 }
 
 #[test]
@@ -84,7 +90,7 @@ fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
     let device = Device { name: DEVICE.to_owned(), ..Sim::new(0).device().clone() };
     let chosen = |table, group| {
         let problem = problem(1, [group, 1], 1, 100, 128, DType::F16);
-        let (entry, why) = choose_entry(problem.dense(), &device, None, table).unwrap();
+        let (entry, why) = choose_entry(problem.dense(), &device, DecodeKernel::Decode, None, table).unwrap();
         (entry.name, why)
     };
     let measured = "the fastest tile measured on NVIDIA Test".to_owned();
@@ -92,6 +98,53 @@ fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
     assert_eq!(chosen(TABLE, 24), ("decode_f16_m32_d128_w4_s3", measured));
     let listed = "the first tile listed, the fastest where the list was made,".to_owned();
     assert_eq!(chosen(&[], 8), ("decode_f16_m16_d128_w4_s3", listed));
+}
+
+#[test]
+fn hopper_has_a_kernel_of_its_own_where_tensor_maps_describe_the_cache() {
+    let planned = |problem: &DecodeProblem| {
+        let plan = Plan::new(problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
+        (plan.kernel(), plan.launches()[0].entry.name, plan.launches()[0].grid, plan.num_splits())
+    };
+    let of = |batch, sk, head_dim| planned(&problem(batch, [32, 8], 1, sk, head_dim, DType::F16));
+    let name = "decode_sm90_f16_m16_n128_d128_s3";
+    // A block on each multiprocessor reads as fast as two; more go through the list.
+    assert_eq!(of(1, 131_072, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
+    assert_eq!(of(1, 1024, 128), (DecodeKernel::DecodeSm90, name, 64, 8));
+    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 1));
+    // Rows of 258 bytes.
+    let odd = problem(1, [32, 8], 1, 1000, 129, DType::F16);
+    assert_eq!(planned(&odd).0, DecodeKernel::Decode);
+    let plan = Plan::new(&odd, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
+    let why =
+        "not decode_sm90: k's seqlen stride is 1032 elements, and tensor maps take positive multiples of 8";
+    assert!(!plan.reasons().iter().any(|reason| reason.starts_with(why)), "1032 is a multiple of 8");
+    assert!(plan.reasons().iter().any(|reason| reason.contains("k's heads stride is 129 elements")));
+    let paged = |page_size| {
+        let q = TensorLayout::bshd(2, 1, 8, 64);
+        let pages = TensorLayout::bshd(10, page_size, 2, 64);
+        let options = DecodeOptions { max_pages: Some(4), ..DecodeOptions::default() };
+        let tensors = Tensors { q, k: pages, v: pages, o: q };
+        planned(&DecodeProblem::new(tensors, DType::Bf16, options).unwrap()).0
+    };
+    assert_eq!([paged(8), paged(48), paged(256)], [DecodeKernel::DecodeSm90; 3]);
+    assert_eq!([paged(1), paged(100)], [DecodeKernel::Decode; 2]);
+}
+
+#[test]
+fn caches_that_start_elsewhere_are_taken_by_the_older_kernel() {
+    let plan = Plan::new(
+        &problem(1, [8, 1], 1, 9000, 64, DType::F16),
+        Sim::new(0).device(),
+        &DecodeRequest::default(),
+    )
+    .unwrap();
+    let at = |k| {
+        let addresses = crate::decode::DecodeAddresses { k, v: 64, ..Default::default() };
+        plan.launches_at(&addresses)[0].entry.algorithm
+    };
+    assert_eq!([at(32), at(34)], [Algorithm::DecodeSm90, Algorithm::Decode]);
+    assert!(plan.workspace_bytes() > 0 && plan.unaligned().len() == 2);
 }
 
 #[test]
@@ -108,6 +161,10 @@ fn one_entry_is_planned_if_it_takes_the_problem() {
         ("decode_f16_m32_d64_w4_s5", "its HEAD_DIM is 64, the problem's head_dim 65"),
         ("decode_bf16_m16_d128_w4_s3", "it is for bf16, the problem is f16"),
         ("decode_combine_f16", "it is no kernel for decoding"),
+        (
+            "decode_sm90_f16_m16_n128_d128_s3",
+            "k's seqlen stride is 65 elements, and tensor maps take positive multiples of 8 below 2^39",
+        ),
     ] {
         let message = planned(name, 65).unwrap_err().to_string();
         assert_eq!(message, format!("entry {name} cannot be run: {reason}"));

@@ -18,7 +18,7 @@ use super::items::{Item, ItemSlots};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 
 /// The barrier that the warps meet at.
-pub(super) const BARRIER: u32 = 1;
+const BARRIER: u32 = 1;
 
 /// Keys, or columns of K, of a product.
 const DEPTH: u32 = 16;
@@ -28,8 +28,8 @@ pub(super) type Column<T> = <<T as Tile>::Scores as Matrix>::Column<f32>;
 
 /// The warpgroup that multiplies: its place in the rings, and its part of an item.
 ///
-/// A thread holds of Sᵀ and Oᵀ what [`wgmma`](crate::ptx::wgmma) says: two keys of each product, or two columns
-/// of each panel, of pairs of rows of Q.
+/// A thread holds of Sᵀ and Oᵀ what [`wgmma`](crate::ptx::wgmma) says: two keys of each product, or two
+/// columns of each panel, of pairs of rows of Q.
 pub(super) struct Consumer<T: Tile> {
     warpgroup: Warpgroup,
     memory: Memory<T>,
@@ -91,8 +91,6 @@ impl<T: Tile> Consumer<T> {
                     self.softmax.finish_with(i, sums[i])
                 })
             };
-            // SAFETY: as above; counters are 0 when the launch begins.
-            unsafe { epilogue::merge::<T>(params, &item, self.warpgroup, self.memory) };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }
@@ -283,8 +281,8 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Clears the rows from `row` on of the stage of V at hand: there may be anything, and weights of 0 do not
-    /// hide what is not a number.
+    /// Clears the rows from `row` on of the stage of V at hand: there may be anything, and weights of 0 do
+    /// not hide what is not a number.
     #[inline(always)]
     fn clear_values(&self, row: u32) {
         let tile = self.memory.ring().stage(self.ring.stage());

@@ -2,14 +2,14 @@
 
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::config::DecodeSm90Config;
-use crate::hopper::ring::Ring;
+use crate::hopper::ring::{Ring, Stages as _};
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
 use crate::ptx::tma::{self, TensorMap};
 use crate::ptx::{global, index, warp};
 use crate::tile::panels::Panels;
 
-use super::items::{Item, ItemSlots};
+use super::items::{Item, ItemSlots, Items};
 use super::tile::{CacheRows, Memory, Tile};
 
 /// Where a box of a step's keys lies.
@@ -20,33 +20,106 @@ struct Place {
     row: u32,
 }
 
-/// Copies K and V of all items of this block, whose tensor maps lie at `maps`.
-///
-/// # Safety
-/// All lanes of one warp call this together, in a launch as [`decode_sm90`](super::decode_sm90) says.
-#[inline(always)]
-pub(super) unsafe fn copy<T: Tile>(params: &DecodeParams, maps: u64, memory: Memory<T>) {
-    let page_size = if params.page_table == 0 { 0 } else { params.page_size };
-    let rows = DecodeSm90Config::box_rows(T::BLOCK_N, page_size);
-    // SAFETY: each lane has places of its own in the same ring, of which the first announces bytes; it leaves
-    // slots for all, behind their reads.
-    unsafe {
-        let mut slots = ItemSlots::consumer(memory.slots());
-        let mut ring = Ring::<T::Ring>::producer(memory.ring_barriers());
-        while slots.wait() {
-            let item = slots.item();
-            let mut key = item.keys.first;
-            let mut place = locate(params, &item, key, rows);
-            while key < item.keys.end {
-                let next = locate(params, &item, key + T::BLOCK_N, rows);
-                copy_tile::<T>(maps, &item, place, rows, (&mut ring, memory));
-                copy_tile::<T>(maps + TensorMap::BYTES, &item, place, rows, (&mut ring, memory));
-                place = next;
-                key += T::BLOCK_N;
+/// The warp that copies: its place in the ring, and how far it is in the first item.
+pub(super) struct Producer<T: Tile> {
+    /// Address of the maps of K and V.
+    maps: u64,
+    memory: Memory<T>,
+    /// Each lane has a place of its own, and all go around alike.
+    ring: Ring<T::Ring>,
+    /// Steps of the first item that are begun.
+    begun: u32,
+}
+
+impl<T: Tile> Producer<T> {
+    /// Steps that fill the ring.
+    const AHEAD: u32 = T::Ring::COUNT / 2;
+
+    /// Makes all barriers, and begins to copy the block's first item before all others are there, who wait
+    /// for it.
+    ///
+    /// # Safety
+    /// All lanes of one warp make one and call [`Self::run`] behind a block barrier, in a launch as
+    /// [`decode_sm90`](super::decode_sm90) says.
+    #[inline(always)]
+    pub(super) unsafe fn begin(params: &DecodeParams, maps: u64, memory: Memory<T>) -> Self {
+        // SAFETY: the launch has both maps. The first lane makes the barriers, and announces bytes.
+        unsafe {
+            if leads_warp() {
+                tma::prefetch(maps);
+                tma::prefetch(maps + TensorMap::BYTES);
+                memory.init();
             }
             warp::sync();
-            slots.leave(leads_warp());
+            let ring = Ring::producer(memory.ring_barriers());
+            let mut producer = Self { maps, memory, ring, begun: 0 };
+            if let Some((work, used)) = Items::new::<T>(params).next::<T>(params) {
+                let item = Item::new::<T>(params, work, used);
+                producer.begun = producer.copy(params, &item, 0, Self::AHEAD);
+            }
+            producer
         }
+    }
+
+    /// Copies K and V of all items.
+    #[inline(always)]
+    pub(super) fn run(mut self, params: &DecodeParams) {
+        // SAFETY: the first lane leaves slots for all, behind their reads.
+        unsafe {
+            let mut slots = ItemSlots::consumer(self.memory.slots());
+            while slots.wait() {
+                let begun = self.begun;
+                self.copy(params, &slots.item(), begun, u32::MAX);
+                self.begun = 0;
+                warp::sync();
+                slots.leave(leads_warp());
+            }
+        }
+    }
+
+    /// Copies the keys of an item's steps from `step` to before `end`, if there are so many; says which step
+    /// comes next.
+    #[inline(always)]
+    fn copy(&mut self, params: &DecodeParams, item: &Item, mut step: u32, end: u32) -> u32 {
+        let page_size = if params.page_table == 0 { 0 } else { params.page_size };
+        let rows = DecodeSm90Config::box_rows(T::BLOCK_N, page_size);
+        let steps = item.keys.end.saturating_sub(item.keys.first).div_ceil(T::BLOCK_N).min(end);
+        let first = |step| item.keys.first + step * T::BLOCK_N;
+        // SAFETY: the page table has an entry for each key; the maps are those of K and V; all lanes are
+        // here.
+        unsafe {
+            let mut place = locate(params, item, first(step), rows);
+            while step < steps {
+                let next = locate(params, item, first(step + 1), rows);
+                self.copy_tile(self.maps, item, place, rows);
+                self.copy_tile(self.maps + TensorMap::BYTES, item, place, rows);
+                place = next;
+                step += 1;
+            }
+        }
+        step
+    }
+
+    /// Copies a step's keys of K or V into the next stage, a box by each of the first lanes.
+    ///
+    /// # Safety
+    /// The map is the tensor's; all lanes of the warp call this together.
+    #[inline(always)]
+    unsafe fn copy_tile(&mut self, map: u64, item: &Item, place: Place, rows: u32) {
+        let tile: Panels<CacheRows<T>> = self.memory.ring().stage(self.ring.stage());
+        if leads_warp() {
+            self.ring.acquire(Panels::<CacheRows<T>>::BYTES);
+        }
+        // SAFETY: all lanes are here. The stage is empty: the first lane has waited. A box is one lane's.
+        unsafe {
+            warp::sync();
+            let first = index::thread() % 32 * rows;
+            if first < T::BLOCK_N {
+                let head = HeadOffset { class: 0, head: item.work.kv_head, shift: 0 };
+                tile.from_row(first).load(map, self.ring.full(), place.row, head, place.batch);
+            }
+        }
+        self.ring.advance();
     }
 }
 
@@ -68,43 +141,5 @@ unsafe fn locate(params: &DecodeParams, item: &Item, key: u32, rows: u32) -> Pla
         core::hint::assert_unchecked(params.page_size > 0);
         let page = global::load_b32_if(is_used, table + 4 * (key / params.page_size) as u64);
         Place { batch: page, row: if is_used { key % params.page_size } else { params.page_size } }
-    }
-}
-
-/// Copies a step's keys of K or V into the next stage, a box by each of the first lanes.
-///
-/// # Safety
-/// The map is the tensor's; all lanes of the warp call this together.
-#[inline(always)]
-unsafe fn copy_tile<T: Tile>(
-    map: u64,
-    item: &Item,
-    place: Place,
-    rows: u32,
-    (ring, memory): (&mut Ring<T::Ring>, Memory<T>),
-) {
-    let tile: Panels<CacheRows<T>> = memory.ring().stage(ring.stage());
-    if leads_warp() {
-        ring.acquire(Panels::<CacheRows<T>>::BYTES);
-    }
-    // SAFETY: all lanes are here. The stage is empty: the first lane has waited. A box is one lane's.
-    unsafe {
-        warp::sync();
-        let first = index::thread() % 32 * rows;
-        if first < T::BLOCK_N {
-            let head = HeadOffset { class: 0, head: item.work.kv_head, shift: 0 };
-            tile.from_row(first).load(map, ring.full(), place.row, head, place.batch);
-        }
-    }
-    ring.advance();
-}
-
-/// Brings the descriptors of the maps of K and V.
-#[inline(always)]
-pub(super) fn prefetch(maps: u64) {
-    // SAFETY: the launch has both maps.
-    unsafe {
-        tma::prefetch(maps);
-        tma::prefetch(maps + TensorMap::BYTES);
     }
 }

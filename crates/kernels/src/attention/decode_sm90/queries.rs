@@ -22,8 +22,8 @@ const IN_FLIGHT: usize = 4;
 /// All lanes of one warp call this together, in a launch as [`decode_sm90`](super::decode_sm90) says.
 #[inline(always)]
 pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>) {
-    // SAFETY: this warp, by its first lane, is the producer of slots and of Q; its lanes write a stage between
-    // the wait for it and the fence, after which the first hands it on.
+    // SAFETY: this warp, by its first lane, is the producer of slots and of Q; its lanes write a stage
+    // between the wait for it and the fence, after which the first hands it on.
     unsafe {
         let mut slots = ItemSlots::producer(memory.slots());
         let mut queries = Ring::<QueryStages>::producer(memory.query_barriers());

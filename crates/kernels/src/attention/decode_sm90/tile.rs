@@ -176,12 +176,6 @@ impl<T: Tile> Memory<T> {
         self.max(WARPS + warp, row)
     }
 
-    /// Where a word lies that says whether the block is the last of a tile's: behind the barriers.
-    #[inline(always)]
-    pub(super) fn is_last(self) -> u32 {
-        self.query_barriers() + Ring::<QueryStages>::BYTES
-    }
-
     #[inline(always)]
     pub(super) fn slots(self) -> u32 {
         const { assert!(ItemSlots::BYTES == DecodeSm90Config::SCHEDULE_BYTES) };

@@ -52,20 +52,6 @@ mod device {
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
     }
 
-    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s6")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s6");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 6>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d128_s6")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d128_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d128_s6");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 6>>(&mapped.params, maps) }
-    }
-
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s3");
@@ -78,20 +64,6 @@ mod device {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s3");
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s6")]
-    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s6");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 6>>(&mapped.params, maps) }
-    }
-
-    #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d128_s6")]
-    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d128_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
-        let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s6");
-        // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 6>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m32_n128_d128_s5")]
@@ -193,12 +165,8 @@ pub(in crate::entries) mod native {
         ("decode_sm90_bf16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 64, 1, 5>>)),
         ("decode_sm90_f16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 2, 4, 64, 1, 9>>)),
         ("decode_sm90_bf16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>)),
-        ("decode_sm90_f16_m16_n64_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 1, 2, 128, 2, 6>>)),
-        ("decode_sm90_bf16_m16_n64_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 1, 2, 128, 2, 6>>)),
         ("decode_sm90_f16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 3>>)),
         ("decode_sm90_bf16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>)),
-        ("decode_sm90_f16_m16_n128_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 6>>)),
-        ("decode_sm90_bf16_m16_n128_d128_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 6>>)),
         ("decode_sm90_f16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 128, 2, 5>>)),
         ("decode_sm90_bf16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 128, 2, 5>>)),
         ("decode_sm90_f16_m64_n64_d128_s10", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 128, 2, 10>>)),
