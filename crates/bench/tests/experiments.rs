@@ -317,7 +317,7 @@ fn decode_reports_the_bandwidth_of_the_cache() {
     let row = &rows(&document)[0];
     let launched: Vec<_> =
         row["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
-    assert_eq!(launched, ["decode_f16_m16_d64_w4_s5", "decode_combine_f16"]);
+    assert_eq!(launched, ["decode_sm90_f16_m16_n128_d64_s6", "decode_combine_f16"]);
     assert_eq!((figure(row, "splits"), figure(row, "rows of a page")), (3.0, 16.0));
     // Sk is rounded up to whole pages; K and V of 70 keys of 2 heads in 2 sequences.
     assert_eq!(row["problem"]["kv_seq"], 112);

@@ -275,6 +275,7 @@ mod tests {
             "backward_queries_sm80",
             "backward_queries_sm90",
             "decode",
+            "decode_sm90",
             "forward_simt",
             "forward_sm80",
             "forward_sm90",

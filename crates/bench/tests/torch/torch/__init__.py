@@ -6,7 +6,7 @@ from . import cuda
 from .cuda import trace
 
 __version__ = "0.0.test"
-float32, float16, bfloat16, float8_e4m3fn, uint8 = "float32", "float16", "bfloat16", "float8_e4m3fn", "uint8"
+float32, float16, bfloat16, float8_e4m3fn = "float32", "float16", "bfloat16", "float8_e4m3fn"
 backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace(allow_tf32=True)))
 
 
@@ -37,7 +37,7 @@ class Tensor:
         self.requires_grad = True
         return self
 
-    def zero_(self):
+    def sum(self):
         trace("z")
 
 
@@ -46,8 +46,8 @@ def randn(*shape, dtype, device):
     return Tensor(shape[0] if isinstance(shape[0], tuple) else shape)
 
 
-def empty(size, device, dtype):
-    assert size == 2 * cuda.L2_BYTES and device == "cuda:0" and dtype == uint8
+def zeros(size, device, dtype):
+    assert 4 * size == 2 * cuda.L2_BYTES and device == "cuda:0" and dtype == float32
     return Tensor((size,))
 
 

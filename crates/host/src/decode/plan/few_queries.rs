@@ -3,9 +3,9 @@
 use fa_kernels::config::DecodeSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 
-use super::super::launch::partial_bytes;
 use super::splits::{Shape, splits};
 use super::{ASKED_FOR, DecodeKernel, DecodeLaunchDetails, DecodeProblem, DecodeRequest, unfit};
+use crate::decode::launch::partial_bytes;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_fits, check_target, checked_grid, fastest_first, tile_too_large,
