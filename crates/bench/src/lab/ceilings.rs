@@ -63,6 +63,8 @@ impl Lab {
     /// As [`Self::copy_bandwidth`].
     pub(crate) fn bandwidths_of(&mut self, case: &str, bytes: usize) -> Result<Option<[f64; 2]>> {
         let backend = &self.session.backend;
+        // More are no faster, and the problem has its memory beside.
+        let bytes = bytes.min(4 << 30);
         let copy = backend.device_copy(bytes.div_ceil(2))?;
         let read = backend.device_read(bytes.next_multiple_of(16))?;
         let (Some(mut copy), Some(mut read)) = (copy, read) else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fa_kernels::entries::{GemmAlgorithm, GemmEntry, Params, gemm_entries};
+use fa_kernels::entries::{GemmAlgorithm, GemmEntry, Params, Target, gemm_entries};
 use fa_kernels::params::GemmParams;
 
 use super::clock::Clock;
@@ -10,10 +10,10 @@ use crate::cuda::buffer::Buffer;
 use crate::cuda::{Cuda, Stream};
 use crate::{Error, Result};
 
-/// A buffer that is read whole.
+/// A buffer that is read whole; on devices older than sm_80, which have no kernel for it, written.
 pub(crate) struct Reader {
     cuda: Cuda,
-    entry: &'static GemmEntry,
+    entry: Option<&'static GemmEntry>,
     buffer: Buffer,
 }
 
@@ -25,12 +25,6 @@ impl Reader {
     pub(crate) fn new(cuda: &Cuda, bytes: usize) -> Result<Self> {
         let entry = gemm_entries().find(|entry| entry.algorithm == GemmAlgorithm::ReadPeak);
         let entry = entry.filter(|entry| entry.target.runs_on(cuda.device.compute_capability));
-        let entry = entry.ok_or_else(|| Error::KernelNeedsDevice {
-            kernel: "read_peak",
-            needed: fa_kernels::entries::Target::Sm80,
-            device: cuda.device.name.clone(),
-            found: cuda.device.compute_capability,
-        })?;
         let buffer = cuda.buffer("memory that is read", bytes + Self::SINK)?;
         buffer.fill(0, cuda.stream())?;
         Ok(Self { cuda: cuda.clone(), entry, buffer })
@@ -43,12 +37,13 @@ impl Reader {
 
     /// Reads it once.
     pub(crate) fn enqueue(&self, stream: Stream) -> Result<()> {
+        let Some(entry) = self.entry else { return self.buffer.fill(0, stream) };
         let (a, bytes) = (self.buffer.address(), self.bytes());
         let params = GemmParams { a, c: a + bytes as u64, k: (bytes / 16) as u32, ..GemmParams::default() };
-        let grid = self.entry.min_blocks * self.cuda.device.multiprocessors;
+        let grid = entry.min_blocks * self.cuda.device.multiprocessors;
         // SAFETY: the buffer is as long as K says, with a word behind it, and outlives the launch, which the
         // clock waits for.
-        unsafe { self.cuda.enqueue_entry(self.entry, grid, &Params::Gemm(params), stream) }
+        unsafe { self.cuda.enqueue_entry(entry, grid, &Params::Gemm(params), stream) }
     }
 }
 
@@ -64,7 +59,16 @@ impl Cuda {
     /// # Errors
     /// When the device is older than sm_80, or its memory cannot be had.
     pub fn device_read(&self, bytes: usize) -> Result<DeviceRead> {
-        Ok(DeviceRead { reader: Reader::new(self, bytes)?, clock: Clock::new(self)? })
+        let reader = Reader::new(self, bytes)?;
+        if reader.entry.is_none() {
+            return Err(Error::KernelNeedsDevice {
+                kernel: "read_peak",
+                needed: Target::Sm80,
+                device: self.device.name.clone(),
+                found: self.device.compute_capability,
+            });
+        }
+        Ok(DeviceRead { reader, clock: Clock::new(self)? })
     }
 }
 
