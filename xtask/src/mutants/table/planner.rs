@@ -120,9 +120,9 @@ pub(super) const FAMILIES: &[Family] = &[
         tests: &["decode"],
         defects: &[defect(
             "decode_workspace",
-            "the splits' workspace has no room for lse",
-            "problem.head_dim_v().next_multiple_of(4) as u128, rows]",
-            "problem.head_dim_v().next_multiple_of(4) as u128, 0]",
+            "log-sum-exps of splits lie where their O does",
+            "addresses.workspace + partial_o as u64",
+            "addresses.workspace",
         )],
     },
     Family {
