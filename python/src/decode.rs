@@ -61,6 +61,7 @@ impl Decode {
             v,
             o,
             lse: optional(lse),
+            cu_seqlens_q: None,
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
             workspace,

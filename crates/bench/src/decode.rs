@@ -34,7 +34,13 @@ impl Shape {
 
     /// [`Self::problem`] with a head_dim of V, and with `options`, of which the shape has mask and scale.
     pub(crate) fn problem_with(&self, head_dim_v: usize, options: Options) -> Result<DecodeProblem> {
-        let of_queries = |columns| TensorLayout::bshd(self.batch, self.seq_q, self.heads, columns);
+        let of_queries = |columns: usize| {
+            let stride = columns.next_multiple_of(self.row_multiple);
+            TensorLayout {
+                head_dim: columns,
+                ..TensorLayout::bshd(self.batch, self.seq_q, self.heads, stride)
+            }
+        };
         // A page size of 0 stays one, and is refused as an empty axis.
         let max_pages = self.page_size.map(|size| self.seq_k.div_ceil(size.max(1)));
         let (outer, rows) = match (self.page_size, max_pages) {

@@ -7,8 +7,8 @@ use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    self, AttentionMaps, AttentionParams, Mapped, PackParams, PackTensor, PersistentParams, ScheduleParams,
-    Strides,
+    self, AttentionMaps, AttentionParams, CacheParams, Mapped, PackParams, PackTensor, PersistentParams,
+    ScheduleParams, Strides,
 };
 use fa_kernels::ptx::tma;
 
@@ -86,7 +86,7 @@ pub(crate) fn params(
             _ => pack_params(sources, packed, addresses.workspace),
         }));
     }
-    if matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine) {
+    if decode::is_of_cache(entry.algorithm) {
         return decode::dense_launch_params(problem, entry, *splits, addresses, encode);
     }
     let attention = attention_params(problem, addresses)?;
@@ -177,6 +177,7 @@ fn persistent_params(
         v_margin,
         qk_margin: margin(k, &k_read, head_dim),
         v_descale: problem.v_descale(),
+        cache: CacheParams::default(),
     };
     Ok(Mapped { maps, params })
 }

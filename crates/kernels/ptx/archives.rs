@@ -16,6 +16,8 @@
     ("forward_sm80", include_bytes!("forward_sm80.ptx.zst")),
     #[cfg(feature = "forward")]
     ("forward_sm90", include_bytes!("forward_sm90.ptx.zst")),
+    #[cfg(feature = "decode")]
+    ("forward_sm90_cached", include_bytes!("forward_sm90_cached.ptx.zst")),
     #[cfg(feature = "gemm")]
     ("gemm_simt", include_bytes!("gemm_simt.ptx.zst")),
     #[cfg(feature = "gemm")]

@@ -6,11 +6,13 @@
 //! [`Mapped`].
 
 mod backward;
+mod cache;
 mod decode;
 mod pack;
 mod schedule;
 
 pub use backward::{BackwardParams, StoredDs, Tickets};
+pub use cache::CacheParams;
 pub use decode::{DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
@@ -200,6 +202,9 @@ pub struct PersistentParams {
     pub qk_margin: u32,
     /// Factor of V's elements, where they have 8 bits.
     pub v_descale: f32,
+    /// Read by the entries over a K/V cache alone. There, a head of `attention` is a pack of query heads that
+    /// are rows of one tile, `tiles` counts those of all splits, and packed sequences have one split.
+    pub cache: CacheParams,
 }
 
 /// Parameters of a matrix multiplication C = A·B: A is M × K, B is K × N, and C is M × N and row-major (a

@@ -122,6 +122,32 @@ impl Tiles {
         }
     }
 
+    /// As [`Self::next`], and which of the splits over a cache: all tiles of one split come before those of
+    /// the next.
+    ///
+    /// # Safety
+    /// As [`Self::next`]; each split has the same tiles.
+    #[inline(always)]
+    pub unsafe fn next_of_splits(
+        &mut self,
+        params: &PersistentParams,
+        block_m: u32,
+    ) -> Option<(WorkTile, u32)> {
+        let index = self.index(params, index::block(), index::blocks())?;
+        // SAFETY: there are splits and tiles, which have rows, the index is below the number of all, and the
+        // offsets are readable.
+        unsafe {
+            assert_unchecked(params.cache.num_splits > 0 && block_m > 0);
+            let tiles = params.tiles / params.cache.num_splits;
+            assert_unchecked(tiles > 0);
+            if params.sequences > 0 {
+                return Some((self.find(params, block_m, index)?, 0));
+            }
+            let of_split = PersistentParams { tiles, ..*params };
+            Some((WorkTile::of_persistent(&of_split, index % tiles), index / tiles))
+        }
+    }
+
     /// The next tile of a schedule: this block's first is that of its index, and behind those of all blocks
     /// each is taken once.
     ///

@@ -37,6 +37,7 @@ pub fn cubin_archive(family: &str) -> Option<&'static [u8]> {
 /// The features of this crate that carry a family's archives: each one does by itself.
 pub fn features(family: &str) -> &'static [&'static str] {
     match family.split('_').next() {
+        _ if family == "forward_sm90_cached" => &["decode"],
         Some("backward") => &["backward"],
         Some("decode") => &["decode"],
         Some("gemm" | "mma" | "read") => &["gemm"],

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
     #[arg(long, alias = "head-dim", default_value_t = 128)]
     dim: usize,
-    /// Query rows of each sequence, 1 to 16
+    /// Query rows of each sequence, its newest
     #[arg(long, default_value_t = 1, alias = "seq")]
     seq_q: usize,
     /// Keys that each sequence has room for [default: 8192; cpu: 2048, sim: 256]

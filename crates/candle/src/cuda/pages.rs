@@ -142,6 +142,7 @@ fn decode<T: DeviceScalar>(
         v,
         o: borrows.write(&mut o),
         lse: None,
+        cu_seqlens_q: None,
         seqused_k: Some(borrows.read(gpu.operand::<u32>("seqlens_k", &held_lengths)?)),
         page_table: Some(page_table),
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),

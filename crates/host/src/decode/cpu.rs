@@ -5,17 +5,24 @@ use crate::cpu::{self, Config};
 use crate::{Element, Result, TensorLayout, Tensors};
 
 /// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside
-/// them.
+/// them. `own_lse` has room for the longest sequence's, [H, Sq].
 pub(crate) fn run<T: Element>(
     problem: &DecodeProblem,
     inputs: &DecodeInputs<'_, T>,
     o: &mut [T::Output],
     lse: &mut [f32],
+    own_lse: &mut [f32],
 ) -> Result<u64> {
-    let rows = problem.dense().heads() * problem.dense().seqlen_q();
+    let dense = problem.dense();
     let mut most = 0;
-    for (batch, lse) in lse.chunks_exact_mut(rows).enumerate().take(problem.dense().batch()) {
-        most = most.max(run_sequence(problem, inputs, batch, o, lse)?);
+    for batch in 0..dense.batch() {
+        let rows = dense.query_rows(batch).len();
+        if rows > 0 {
+            most = most.max(run_sequence(problem, inputs, batch, o, &mut own_lse[..dense.heads() * rows])?);
+            for (head, own) in own_lse.chunks_exact(rows).enumerate().take(dense.heads()) {
+                lse[dense.lse_index(batch, head, 0)..][..rows].copy_from_slice(own);
+            }
+        }
     }
     Ok(most)
 }
@@ -30,8 +37,12 @@ fn run_sequence<T: Element>(
 ) -> Result<u64> {
     let dense = problem.dense();
     let Tensors { q, o: out, .. } = *dense.tensors();
+    let first = |layout: &TensorLayout| dense.query_index(layout, batch, 0, 0);
     let used = problem.used(inputs, batch);
-    let o = &mut o[out.row(batch, 0, 0)..];
+    let o = &mut o[first(&out)..];
+    let q_first = first(&q);
+    let [q, out] =
+        [q, out].map(|layout| TensorLayout { batch: 1, seqlen: dense.query_rows(batch).len(), ..layout });
     if used == 0 {
         for (head, lse) in lse.chunks_exact_mut(out.seqlen).enumerate() {
             lse.fill(dense.scores().sink(batch, head));
@@ -62,10 +73,9 @@ fn run_sequence<T: Element>(
             (&inputs.k[k.row(batch, 0, 0)..], &inputs.v[v.row(batch, 0, 0)..], one(k), one(v))
         }
     };
-    let one = |layout: TensorLayout| TensorLayout { batch: 1, ..layout };
-    let tensors = Tensors { q: one(q), k: k_layout, v: v_layout, o: one(out) };
+    let tensors = Tensors { q, k: k_layout, v: v_layout, o: out };
     let sequence = dense.part(tensors, batch, 0..dense.heads())?;
-    let q = &inputs.q[q.row(batch, 0, 0)..];
+    let q = &inputs.q[q_first..];
     let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;
     let copies: usize = gathered.iter().flatten().map(|copy| size_of_val(&copy[..])).sum();
     Ok((stats.extra_bytes + copies) as u64)

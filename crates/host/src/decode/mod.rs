@@ -10,7 +10,7 @@ mod problem;
 mod reference;
 
 pub use launch::DecodeAddresses;
-pub(crate) use launch::{dense_launch_params, params};
-pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries};
+pub(crate) use launch::{dense_launch_params, is_of_cache, params};
+pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries, splits_forward};
 pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
 pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q};

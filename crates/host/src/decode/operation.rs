@@ -52,6 +52,10 @@ impl Operation for DecodeProblem {
             v: place(Tensor::input("v", inputs.v, *problem.v()))?,
             o: place(Tensor::output("o", &mut *outputs.o, dense.tensors().o))?,
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
+            cu_seqlens_q: dense
+                .cu_seqlens()
+                .map(|(offsets, _)| place(Tensor::list("cu_seqlens_q", offsets, offsets.len())))
+                .transpose()?,
             seqused_k: inputs
                 .seqused_k
                 .map(|used| place(Tensor::list("seqused_k", used, batch)))
@@ -74,8 +78,10 @@ impl Operation for DecodeProblem {
         params(plan.problem(), launch, addresses, encode)
     }
 
-    fn is_aligned(_: &DecodePlan, addresses: &DecodeAddresses) -> bool {
-        addresses.k.is_multiple_of(16) && addresses.v.is_multiple_of(16)
+    fn is_aligned(plan: &DecodePlan, addresses: &DecodeAddresses) -> bool {
+        let DecodeAddresses { q, k, v, .. } = addresses;
+        let q = if plan.kernel() == DecodeKernel::ForwardSm90 { *q } else { 0 };
+        [q, *k, *v].iter().all(|address| address.is_multiple_of(16))
     }
 
     fn check_inputs<T: Element>(&self, inputs: DecodeInputs<'_, T>) -> Result<()> {
@@ -90,13 +96,13 @@ impl Operation for DecodeProblem {
     ) -> Result<u64> {
         use super::cpu;
         let problem = plan.problem();
+        let dense = problem.dense();
+        let allocate = |len| plan.device().allocate("lse", len);
+        let mut of_sequence = allocate(dense.heads() * dense.seqlen_q())?;
         let Outputs { o, lse } = outputs;
         match lse {
-            Some(lse) => cpu::run(problem, &inputs, o, lse),
-            None => {
-                let mut lse = plan.device().allocate("lse", problem.dense().lse_len())?;
-                cpu::run(problem, &inputs, o, &mut lse)
-            }
+            Some(lse) => cpu::run(problem, &inputs, o, lse, &mut of_sequence),
+            None => cpu::run(problem, &inputs, o, &mut allocate(dense.lse_len())?, &mut of_sequence),
         }
     }
 
@@ -106,5 +112,16 @@ impl Operation for DecodeProblem {
 
     fn outputs<T: Element>(results: &mut Results<T>) -> Outputs<'_, T> {
         results.outputs()
+    }
+}
+
+impl DecodePlan {
+    /// The same launches with the offsets of packed queries, for a run on host tensors.
+    ///
+    /// # Errors
+    /// When the problem is not of [`DecodeProblem::varlen_on_device`], and as [`DecodeProblem::varlen`] and
+    /// for offsets beyond its bounds.
+    pub fn with_cu_seqlens_q(&self, cu_seqlens_q: &[u32]) -> Result<Self> {
+        Ok(self.with_problem(self.problem().with_cu_seqlens_q(cu_seqlens_q)?))
     }
 }

@@ -8,9 +8,10 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
 use crate::operation::Choice;
-use crate::plan::{check_entry, check_fits, check_target};
+use crate::plan::{TileOrder, check_entry, check_fits, check_target};
 use crate::{BackendKind, Device, Error, Plan, Result};
-pub(crate) use few_queries::{Cache, FewQueries, box_rows};
+pub(crate) use few_queries::{Cache, FewQueries, box_rows, splits_forward};
+pub(crate) use splits::{pack_rows, pack_tiles};
 
 /// The kernels of GPUs; on the CPU, whose only one is none of these, a plan names [`Self::Decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,17 +20,20 @@ pub enum DecodeKernel {
     Decode,
     /// On Hopper alone, over rows that tensor maps describe.
     DecodeSm90,
+    /// That of the forward pass, for more rows than a tile of [`Self::DecodeSm90`] has.
+    ForwardSm90,
 }
 
 impl DecodeKernel {
     /// Every one, the fastest first.
-    pub const ALL: [Self; 2] = [Self::DecodeSm90, Self::Decode];
+    pub const ALL: [Self; 3] = [Self::DecodeSm90, Self::ForwardSm90, Self::Decode];
 
     /// The name that messages and documents use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Decode => "decode",
             Self::DecodeSm90 => "decode_sm90",
+            Self::ForwardSm90 => "forward_sm90",
         }
     }
 
@@ -37,6 +41,7 @@ impl DecodeKernel {
         match self {
             Self::Decode => Algorithm::Decode,
             Self::DecodeSm90 => Algorithm::DecodeSm90,
+            Self::ForwardSm90 => Algorithm::ForwardSm90Cached,
         }
     }
 }
@@ -64,11 +69,15 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
+    /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
+    pub(crate) head_bits: u32,
+    /// In which order it takes tiles.
+    pub(crate) order: TileOrder,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0 }
+        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default() }
     }
 }
 
@@ -92,6 +101,9 @@ pub(super) fn plan(
     let limit = if device.backend == BackendKind::Cpu { 1 } else { MAX_SPLITS as usize };
     if let Some(value) = request.num_splits.filter(|value| !(1..=limit).contains(value)) {
         return Err(Error::NumSplits { value, limit });
+    }
+    if let Some(value) = request.num_splits.filter(|&value| value > 1 && problem.dense().is_packed()) {
+        return Err(Error::NumSplits { value, limit: 1 });
     }
     if device.backend == BackendKind::Cpu {
         let reason = "forward_cpu on each sequence: its tasks fill the cores without splits";

@@ -3,7 +3,7 @@
 use crate::forward::Dropout;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
-/// The most query rows of a sequence: more are better served by the forward kernels.
+/// The most query rows of a sequence that are few: so many are read with the keys of their heads once.
 pub const MAX_DECODE_SEQLEN_Q: usize = 16;
 
 /// What is computed, beside the shapes.
@@ -15,8 +15,8 @@ pub struct DecodeOptions {
     pub max_pages: Option<usize>,
 }
 
-/// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V
-/// cache.
+/// A validated decode problem: attention of Sq query rows of each sequence, its newest, against its part of a
+/// K/V cache. One row is a step of decoding, many are a part of a prompt.
 ///
 /// Q is [B, Sq, H, D], O [B, Sq, H, Dv]. K is [B, Sk, Hkv, D], V [B, Sk, Hkv, Dv]; or pages,
 /// [num_pages, page_size, Hkv, D or Dv] (the layout's batch and seqlen): then Sk = max_pages·page_size, and
@@ -79,11 +79,62 @@ impl DecodeProblem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, pages of V
-    /// are others than those of K, or weights are to be dropped.
+    /// As [`Problem::new`], and when pages of V are others than those of K, or weights are to be dropped.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
+        let batch = tensors.q.batch;
+        Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
+            Problem::new(tensors, dtype, attention)
+        })
+    }
+
+    /// Sequences of different numbers of query rows, packed: Q and O are [1, total_q, H, D or Dv], sequence b
+    /// has the rows from `cu_seqlens_q[b]` to before `cu_seqlens_q[b + 1]`, and `lse` is [H, total_q]. K and V
+    /// are as of [`Self::new`].
+    ///
+    /// # Errors
+    /// As [`Self::new`], and for offsets as [`Problem::varlen`].
+    pub fn varlen(
+        tensors: Tensors,
+        dtype: DType,
+        options: DecodeOptions,
+        cu_seqlens_q: &[u32],
+    ) -> Result<Self> {
+        let batch = cu_seqlens_q.len().saturating_sub(1);
+        Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
+            let (tensors, room) = packed_cache(tensors)?;
+            let cu_seqlens_k = cu_seqlens_of_room(cu_seqlens_q.len(), room);
+            Problem::varlen(tensors, dtype, attention, cu_seqlens_q, &cu_seqlens_k)
+        })
+    }
+
+    /// As [`Self::varlen`], for offsets that the device alone has: `batch` sequences of at most
+    /// `max_seqlen_q` rows each.
+    ///
+    /// # Errors
+    /// As [`Self::varlen`].
+    pub fn varlen_on_device(
+        tensors: Tensors,
+        dtype: DType,
+        options: DecodeOptions,
+        batch: usize,
+        max_seqlen_q: usize,
+    ) -> Result<Self> {
+        Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
+            let (tensors, room) = packed_cache(tensors)?;
+            Problem::varlen_on_device(tensors, dtype, attention, batch, (max_seqlen_q, room))
+        })
+    }
+
+    /// Validates the cache, and all else by `validate`, which gets K and V as if they were contiguous.
+    fn validated(
+        tensors: Tensors,
+        dtype: DType,
+        options: DecodeOptions,
+        batch: usize,
+        validate: impl FnOnce(Tensors, DType, Options) -> Result<Problem>,
+    ) -> Result<Self> {
         dtype.check_as_result("decode")?;
-        let Tensors { q, k, v, .. } = tensors;
+        let Tensors { k, v, .. } = tensors;
         let mut dense = tensors;
         if let Some(max_pages) = options.max_pages {
             k.check("k")?;
@@ -99,12 +150,8 @@ impl DecodeProblem {
                 }
             }
             let contiguous = |pages: TensorLayout| {
-                TensorLayout::bshd(
-                    q.batch,
-                    pages.seqlen.saturating_mul(max_pages),
-                    pages.heads,
-                    pages.head_dim,
-                )
+                let room = pages.seqlen.saturating_mul(max_pages);
+                TensorLayout::bshd(batch, room, pages.heads, pages.head_dim)
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
@@ -112,11 +159,22 @@ impl DecodeProblem {
         if let Some(Dropout { probability: value, .. }) = attention.dropout {
             return Err(Error::DecodeDropout { value });
         }
-        let dense = Problem::new(dense, dtype, attention)?;
-        if q.seqlen > MAX_DECODE_SEQLEN_Q {
-            return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
+        for (tensor, layout) in [("k", dense.k), ("v", dense.v)] {
+            if layout.batch != batch {
+                let (axis, value, other) = ("batch", layout.batch, "q");
+                return Err(Error::ShapeMismatch { tensor, axis, value, other, expected: batch });
+            }
         }
-        Ok(Self { dense, cache: [k, v], max_pages })
+        Ok(Self { dense: validate(dense, dtype, attention)?, cache: [k, v], max_pages })
+    }
+
+    /// The same problem with offsets that a run has.
+    ///
+    /// # Errors
+    /// When it is not of [`Self::varlen_on_device`], and as [`Self::varlen`] and for offsets beyond bounds.
+    pub(super) fn with_cu_seqlens_q(&self, cu_seqlens_q: &[u32]) -> Result<Self> {
+        let cu_seqlens_k = cu_seqlens_of_room(cu_seqlens_q.len(), self.dense.seqlen_k());
+        Ok(Self { dense: self.dense.with_cu_seqlens(cu_seqlens_q, &cu_seqlens_k)?, ..self.clone() })
     }
 
     /// The same problem with each sequence's keys contiguous and all of them used: shapes, type, mask and
@@ -208,6 +266,28 @@ impl DecodeProblem {
         }
         Ok(())
     }
+}
+
+/// Where so many sequences, and what follows the last, begin that have so much room each.
+fn cu_seqlens_of_room(offsets: usize, room: usize) -> Vec<u32> {
+    // `packed_cache` bounds the last, which is the largest.
+    (0..offsets).map(|index| (index * room) as u32).collect()
+}
+
+/// K and V as if all sequences' room lay behind one another, and that room.
+fn packed_cache(tensors: Tensors) -> Result<(Tensors, usize)> {
+    let Tensors { k, v, .. } = tensors;
+    let (limit, value) = (u32::MAX as usize, k.batch.saturating_mul(k.seqlen));
+    if value > limit {
+        return Err(Error::SeqLen { tensor: "k", value, limit });
+    }
+    let packed =
+        |cache: TensorLayout| TensorLayout::bshd(1, cache.batch * cache.seqlen, cache.heads, cache.head_dim);
+    if v.seqlen != k.seqlen {
+        let (axis, value, expected) = ("seqlen", v.seqlen, k.seqlen);
+        return Err(Error::ShapeMismatch { tensor: "v", axis, value, other: "k", expected });
+    }
+    Ok((Tensors { k: packed(k), v: packed(v), ..tensors }, k.seqlen))
 }
 
 #[cfg(test)]

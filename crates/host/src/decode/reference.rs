@@ -38,7 +38,7 @@ impl DecodeProblem {
     ) -> (Reference, Vec<T::Output>) {
         let dense = self.dense();
         let (head_dim, head_dim_v) = (dense.head_dim(), dense.head_dim_v());
-        let (used, rows) = (self.used(inputs, at.batch), dense.seqlen_q());
+        let (used, rows) = (self.used(inputs, at.batch), dense.query_rows(at.batch).len());
         let kv_head = at.head / dense.group();
         let gather = |cache: &TensorLayout, data: &[T]| -> Vec<T> {
             let row = |key| &data[self.row(cache, inputs, at.batch, key, kv_head)..][..cache.head_dim];
@@ -53,7 +53,8 @@ impl DecodeProblem {
             let empty = Reference { o, lse, ..Reference::default() };
             return (empty, vec![T::Output::from_f32(0.0); head_dim_v]);
         };
-        let row_of_q = |row| &inputs.q[dense.tensors().q.row(at.batch, row, at.head)..][..head_dim];
+        let first = |row| dense.query_index(&dense.tensors().q, at.batch, row, at.head);
+        let row_of_q = |row| &inputs.q[first(row)..][..head_dim];
         let q: Vec<T> = (0..rows).flat_map(|row| row_of_q(row).iter().copied()).collect();
         let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));
         let at = [Row { batch: 0, head: 0, row: at.row }];

@@ -11,7 +11,7 @@ use core::hint::assert_unchecked;
 use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
-use crate::params::{DecodeParams, MAX_SPLITS};
+use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
 use crate::ptx::{global, index, math};
 use crate::softmax::{reduce, with_sink};
 
@@ -81,7 +81,7 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
         (sequence_head / params.heads, at)
     };
     // SAFETY: the number of keys is readable.
-    let splits = splits::count(params, unsafe { used_keys(params, batch) });
+    let splits = splits::count(&params.cache(), unsafe { used_keys(params, batch) });
     if splits == 1 {
         return; // Its block has stored O and lse.
     }
@@ -134,16 +134,16 @@ pub(super) fn lse_row(params: &DecodeParams, batch: u32, at: &QueryRow) -> u64 {
 
 /// Address of the log-sum-exp of a row in a split.
 #[inline(always)]
-pub(super) fn partial_lse(params: &DecodeParams, split: u32, row: u64) -> u64 {
-    params.partial_lse + 4 * (split as u64 * params.rows + row)
+pub(super) fn partial_lse(cache: &CacheParams, split: u32, row: u64) -> u64 {
+    cache.partial_lse + 4 * (split as u64 * cache.rows + row)
 }
 
 /// Address of an element of a row in a split.
 #[inline(always)]
-pub(super) fn partial_o(params: &DecodeParams, split: u32, row: u64, column: u32) -> u64 {
-    let row = split as u64 * params.rows + row;
-    let stride = params.head_dim_v.next_multiple_of(COLUMNS) as u64;
-    params.partial_o + 4 * (row * stride + column as u64)
+pub(super) fn partial_o(cache: &CacheParams, split: u32, row: u64, column: u32) -> u64 {
+    let row = split as u64 * cache.rows + row;
+    let stride = cache.head_dim_v.next_multiple_of(COLUMNS) as u64;
+    cache.partial_o + 4 * (row * stride + column as u64)
 }
 
 /// The weights of so many splits of a row, 1/sum of them, and the log-sum-exp of the whole.
@@ -160,7 +160,7 @@ unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32,
         let split = lane + 32 * i as u32;
         if split < splits {
             // SAFETY: the split exists, and its log-sum-exp is readable.
-            lses[i] = unsafe { f32::load(partial_lse(params, split, row)) };
+            lses[i] = unsafe { f32::load(partial_lse(&params.cache(), split, row)) };
         }
         max = math::max(max, lses[i]);
         i += 1;
@@ -201,10 +201,10 @@ unsafe fn weighted_sums(
             // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
             // of so many columns; nothing else is loaded.
             unsafe {
-                let lse = f32::load_if(exists, partial_lse(params, split, row));
+                let lse = f32::load_if(exists, partial_lse(&params.cache(), split, row));
                 lses[i] = if exists { lse } else { f32::NEG_INFINITY };
                 let has_keys = lses[i] > f32::NEG_INFINITY;
-                values[i] = global::load4_if(has_keys, partial_o(params, split, row, column));
+                values[i] = global::load4_if(has_keys, partial_o(&params.cache(), split, row, column));
             }
             i += 1;
         }

@@ -51,7 +51,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let work = unsafe { Work::of_batch(params, T::BLOCK_M, index::block()) };
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
-    let splits = splits::count(params, used);
+    let splits = splits::count(&params.cache(), used);
     if work.split >= splits {
         return; // Nothing reads this split.
     }

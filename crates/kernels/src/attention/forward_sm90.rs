@@ -7,6 +7,7 @@
 //! tile: scores, P and O stay in their registers. The products of the next block's scores run beside those of
 //! this block's P with V, and both beside the softmax of another warpgroup.
 
+mod cached;
 mod consumer;
 mod epilogue;
 mod fix_up;
@@ -26,6 +27,7 @@ use crate::params::{AttentionMaps, PersistentParams};
 use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
 use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
+pub use cached::Cached;
 use consumer::Consumer;
 use fix_up::FixUp;
 pub use operand::Operand;
@@ -44,6 +46,11 @@ pub const fn residues_barriers(config: Sm90Config) -> u32 {
     barriers(config) + 3
 }
 
+/// As [`barriers`], over a cache: O leaves by its warps.
+pub const fn cached_barriers(config: Sm90Config) -> u32 {
+    2 + if config.takes_turns() { 7 } else { 0 }
+}
+
 /// O = softmax(softmax_scale·Q·Kᵀ)·V and its log-sum-exp, in tiles of `BLOCK_M` query rows.
 ///
 /// `maps` is the address of [`AttentionMaps`], as [`Panels::load`] wants them, with boxes of 64 rows of Q,
@@ -58,6 +65,10 @@ pub const fn residues_barriers(config: Sm90Config) -> u32 {
 /// [`Residues`](super::alignment::residues::Residues) in place of classes of heads, with boxes of Q
 /// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
 /// HEAD_DIM has room for the largest shift.
+///
+/// Over a cache, by [`Cached`], maps are those of the first class alone: Q's has its heads before its rows, in
+/// boxes of a pack's heads and 64 rows in all, and those of K and V have boxes as
+/// [`decode_sm90`](super::decode_sm90)'s.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, softmax_scale is positive unless there is a
@@ -80,6 +91,10 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
             barrier::sync(0, T::CONFIG.threads());
             give_registers(T::CONFIG.registers().1);
             match warp::broadcast(index::thread() / 32 % WARPS, 0) {
+                0 if T::IN_CACHE => {
+                    cached::producer::copy_queries_and_keys(params, maps, pipeline);
+                }
+                1 if T::IN_CACHE => cached::producer::copy_values(params, maps, pipeline),
                 0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
@@ -122,9 +137,12 @@ unsafe fn begin<T: Tile>(
                 tma::prefetch(maps.k());
                 tma::prefetch(maps.q());
                 pipeline.init(params);
+                if T::IN_CACHE {
+                    return false; // Boxes of pages are copied by whole warps.
+                }
                 let params = &scheduler::reread(params);
                 let Some(work) = Tiles::default().next(params, T::BLOCK_M) else { return false };
-                let place = Keys::of_tile::<T>(params, &work);
+                let place = Keys::of_tile::<T>(params, &work, 0);
                 QueriesAndKeys::new(pipeline, maps).begin(params, &work, &place);
                 true
             }

@@ -28,6 +28,8 @@ pub mod tile_schedule;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod transpose;
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+mod cache_box;
 mod gradient;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod split_output;

@@ -2,7 +2,7 @@
 
 use core::hint::assert_unchecked;
 
-use super::splits::split_keys;
+use super::splits;
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
 use crate::scheduler::{Rows, WorkTile};
@@ -55,26 +55,7 @@ impl Work {
     /// The keys of the split, of what the tile sees of the sequence's `used` keys, in steps of `block_n`.
     #[inline(always)]
     pub(super) fn keys(&self, params: &DecodeParams, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
-        match split_keys(params, used) {
-            0 => self.even_part(params, seen, block_n),
-            keys => {
-                let first = self.split * keys;
-                KeyRange { first: first.max(seen.first), end: (first + keys).min(seen.end) }
-            }
-        }
-    }
-
-    /// The split's part of the keys `seen`, in steps of `block_n`.
-    #[inline(always)]
-    fn even_part(&self, params: &DecodeParams, seen: KeyRange, block_n: u32) -> KeyRange {
-        // SAFETY: valid parameters have at least one split.
-        unsafe { assert_unchecked(params.num_splits > 0) };
-        let blocks = seen.end.saturating_sub(seen.first).div_ceil(block_n);
-        // Splits differ by at most one block; the first ones have it.
-        let (least, longer) = (blocks / params.num_splits, blocks % params.num_splits);
-        let first = seen.first + (self.split * least + self.split.min(longer)) * block_n;
-        let blocks = least + (self.split < longer) as u32;
-        KeyRange { first, end: (first + blocks * block_n).min(seen.end) }
+        splits::part(&params.cache(), self.split, used, seen, block_n)
     }
 
     /// The row of the sequence and the query head that a packed row is.

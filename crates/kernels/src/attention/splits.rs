@@ -2,7 +2,8 @@
 
 use core::hint::assert_unchecked;
 
-use crate::params::DecodeParams;
+use crate::mask::KeyRange;
+use crate::params::{CacheParams, DecodeParams};
 use crate::ptx::global;
 
 /// Splits have a multiple of so many keys: the most that a kernel takes in a step.
@@ -10,27 +11,52 @@ const SPLIT_MULTIPLE: u32 = 128;
 
 /// Keys of each split of a sequence with `used` keys, from its first on; 0 where splits are even parts.
 #[inline(always)]
-pub(super) fn split_keys(params: &DecodeParams, used: u32) -> u32 {
-    if params.split_keys == 0 {
+pub(super) fn split_keys(cache: &CacheParams, used: u32) -> u32 {
+    if cache.split_keys == 0 {
         return 0;
     }
     // SAFETY: valid parameters have at least one split. Without this the division would carry a call to the
     // panic for a zero divisor, which a kernel cannot link.
-    unsafe { assert_unchecked(params.num_splits > 0) };
-    params.split_keys.max(used.div_ceil(params.num_splits)).next_multiple_of(SPLIT_MULTIPLE)
+    unsafe { assert_unchecked(cache.num_splits > 0) };
+    cache.split_keys.max(used.div_ceil(cache.num_splits)).next_multiple_of(SPLIT_MULTIPLE)
 }
 
 /// Splits of a sequence with `used` keys that may have some, at least 1.
 #[inline(always)]
-pub(super) fn count(params: &DecodeParams, used: u32) -> u32 {
-    let keys = split_keys(params, used);
+pub(super) fn count(cache: &CacheParams, used: u32) -> u32 {
+    let keys = split_keys(cache, used);
     if keys == 0 {
-        return params.num_splits;
+        return cache.num_splits;
     }
     // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero divisor,
     // which a kernel cannot link.
     unsafe { assert_unchecked(keys > 0) };
     used.div_ceil(keys).max(1)
+}
+
+/// The keys of a split, of those `seen` of a sequence with `used` keys, in steps of `block_n`.
+#[inline(always)]
+pub(super) fn part(cache: &CacheParams, split: u32, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
+    match split_keys(cache, used) {
+        0 => even_part(cache, split, seen, block_n),
+        keys => {
+            let first = split * keys;
+            KeyRange { first: first.max(seen.first), end: (first + keys).min(seen.end) }
+        }
+    }
+}
+
+/// A split's even part of the keys `seen`, in steps of `block_n`.
+#[inline(always)]
+fn even_part(cache: &CacheParams, split: u32, seen: KeyRange, block_n: u32) -> KeyRange {
+    // SAFETY: valid parameters have at least one split.
+    unsafe { assert_unchecked(cache.num_splits > 0) };
+    let blocks = seen.end.saturating_sub(seen.first).div_ceil(block_n);
+    // Splits differ by at most one block; the first ones have it.
+    let (least, longer) = (blocks / cache.num_splits, blocks % cache.num_splits);
+    let first = seen.first + (split * least + split.min(longer)) * block_n;
+    let blocks = least + (split < longer) as u32;
+    KeyRange { first, end: (first + blocks * block_n).min(seen.end) }
 }
 
 /// Keys of a sequence.

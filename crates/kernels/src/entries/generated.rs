@@ -25,6 +25,9 @@ mod backward_sm80;
 mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
+mod forward_sm90_cached;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[rustfmt::skip]
 mod decode_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
@@ -50,7 +53,7 @@ mod gemm_sm90;
 
 /// Native code by the names of entries.
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
-pub(super) const NATIVE: [&[(&str, super::Run)]; 15] = [
+pub(super) const NATIVE: [&[(&str, super::Run)]; 16] = [
     standard::native::RUN,
     forward_simt::native::RUN,
     backward_simt::native::RUN,
@@ -58,6 +61,7 @@ pub(super) const NATIVE: [&[(&str, super::Run)]; 15] = [
     decode::native::RUN,
     backward_sm80::native::RUN,
     forward_sm90::native::RUN,
+    forward_sm90_cached::native::RUN,
     decode_sm90::native::RUN,
     backward_sm90::native::RUN,
     pack::native::RUN,

@@ -1,6 +1,6 @@
 //! Launch parameters of the decode kernels.
 
-use super::{AttentionParams, PerHead, Strides};
+use super::{AttentionParams, CacheParams, PerHead, Strides};
 
 /// The most splits of a sequence's keys: four for each lane of a warp that merges them.
 pub const MAX_SPLITS: u32 = 128;
@@ -79,6 +79,23 @@ pub struct DecodeParams {
 }
 
 impl DecodeParams {
+    /// Where keys lie and how they are split, with a head in each tile.
+    #[inline(always)]
+    pub fn cache(&self) -> CacheParams {
+        CacheParams {
+            page_table: self.page_table,
+            partial_o: self.partial_o,
+            partial_lse: self.partial_lse,
+            rows: self.rows,
+            page_size: self.page_size,
+            max_pages: self.max_pages,
+            num_splits: self.num_splits,
+            split_keys: self.split_keys,
+            head_dim_v: self.head_dim_v,
+            head_bits: 0,
+        }
+    }
+
     /// What scores and masks depend on, as kernels of whole sequences have it.
     #[inline(always)]
     pub fn attention(&self) -> AttentionParams {

@@ -136,6 +136,7 @@ impl Kernel {
                 | Algorithm::ForwardSm90ScoreMod
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
+                | Algorithm::ForwardSm90Cached
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDqSm90

@@ -213,6 +213,10 @@ pub(super) struct Decode {
     pub(super) kv_heads: usize,
     pub(super) group: usize,
     pub(super) seq: usize,
+    /// Queries of each sequence that are packed; none where each has `seq`.
+    pub(super) queries: Vec<usize>,
+    /// Whether the device alone has their offsets.
+    pub(super) on_device: bool,
     pub(super) head_dim: usize,
     /// As `head_dim` where absent.
     pub(super) head_dim_v: Option<usize>,
@@ -261,6 +265,8 @@ impl Default for Decode {
             kv_heads: 1,
             group: 1,
             seq: 1,
+            queries: Vec::new(),
+            on_device: false,
             head_dim: 1,
             head_dim_v: None,
             used: vec![1],

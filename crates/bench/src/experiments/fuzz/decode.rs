@@ -51,11 +51,26 @@ impl Decode {
         if self.full { vec![self.room(); self.used.len()] } else { self.used.clone() }
     }
 
+    /// First packed query of each sequence, and what follows the last.
+    fn cu_seqlens_q(&self) -> Vec<u32> {
+        let ends = self.queries.iter().scan(0_u32, |end, &len| {
+            *end = end.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
     fn problem(&self) -> flash_attention::Result<DecodeProblem> {
         let heads = self.kv_heads.saturating_mul(self.group);
         let batch = self.used.len();
         let layout = |name, place: &Place, shape| spoiled(&self.spoil, name, place.layout(shape));
-        let queries = [batch, self.seq, heads, self.head_dim];
+        let queries = match self.queries[..] {
+            [] => [batch, self.seq, heads, self.head_dim],
+            _ => {
+                let total = self.queries.iter().fold(0, |sum: usize, &len| sum.saturating_add(len));
+                [1, total.max(1), heads, self.head_dim]
+            }
+        };
         let keys = if self.is_paged() {
             let pages = self.used().into_iter().map(|used| self.pages_of(used));
             let pages = pages.fold(self.spare_pages, usize::saturating_add).max(1);
@@ -81,7 +96,14 @@ impl Decode {
             ..Options::default()
         };
         let options = DecodeOptions { attention, max_pages: self.is_paged().then(|| self.max_pages()) };
-        DecodeProblem::new(tensors, self.dtype, options)
+        if self.queries.is_empty() {
+            return DecodeProblem::new(tensors, self.dtype, options);
+        }
+        if self.on_device {
+            let longest = self.queries.iter().copied().max().unwrap_or(0);
+            return DecodeProblem::varlen_on_device(tensors, self.dtype, options, batch, longest);
+        }
+        DecodeProblem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q())
     }
 
     /// The page table, whose entries behind those in use name no page.
@@ -128,7 +150,12 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         kernel: case.older.then_some(DecodeKernel::Decode),
         entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),
     };
-    let plan = Plan::new(&problem, bench.machine.device(), &request)?;
+    let mut plan = Plan::new(&problem, bench.machine.device(), &request)?;
+    let offsets = case.cu_seqlens_q();
+    if case.on_device && !case.queries.is_empty() {
+        plan = plan.with_cu_seqlens_q(&offsets)?;
+    }
+    let problem = plan.problem().clone();
     let dense = problem.dense();
     let o = dense.tensors().o;
     let entries = problem.max_pages().unwrap_or(0).saturating_mul(dense.batch());
@@ -155,9 +182,11 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         slot.unwrap_or(inputs[0])
     };
     let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
+    let offsets_slot = memory.inputs.reserve((offsets.len(), 4), case.q.offset);
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
     per_head.put(&mut memory.inputs);
+    memory.inputs.put(offsets_slot, offsets.iter().map(|word| word.to_ne_bytes()));
     let outputs = &mut memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
@@ -165,6 +194,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let call = DecodeCall {
         plan: &plan,
         inputs,
+        cu_seqlens_q: dense.is_packed().then_some(offsets_slot),
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
         per_head: per_head.slots,

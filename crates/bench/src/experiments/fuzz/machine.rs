@@ -93,6 +93,7 @@ pub(super) struct DecodeCall<'a> {
     pub(super) plan: &'a DecodePlan,
     /// Q, K and V.
     pub(super) inputs: [Slot; 3],
+    pub(super) cu_seqlens_q: Option<Slot>,
     pub(super) seqused_k: Option<(&'a [i32], Slot)>,
     pub(super) page_table: Option<(&'a [i32], Slot)>,
     pub(super) per_head: PerHead<Slot>,
@@ -351,6 +352,7 @@ impl Machine for OnGpu {
                 v,
                 o: places.output(call.o),
                 lse: call.lse.map(|lse| places.output(lse)),
+                cu_seqlens_q: call.cu_seqlens_q.map(|slot| places.input(slot)),
                 seqused_k: list(call.seqused_k),
                 page_table: list(call.page_table),
                 workspace: places.workspace,

@@ -55,6 +55,9 @@ const CACHES: [(usize, usize, Option<usize>); 6] = [
     (10_000, 128, Some(100)),
 ];
 
+/// How many times as many queries `forward_sm90` gets.
+const MANY_ROWS: usize = 11;
+
 const fn case(
     seq_q: usize,
     group: usize,
@@ -86,7 +89,8 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
     let decodes = |entry: &&Entry| {
-        matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine)
+        use Algorithm::{Decode, DecodeCombine, DecodeSm90, ForwardSm90Cached};
+        matches!(entry.algorithm, Decode | DecodeSm90 | ForwardSm90Cached | DecodeCombine)
     };
     let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
@@ -193,13 +197,15 @@ impl Case {
         let odd = (usize::midpoint(smallest, largest) | 1).min(largest);
         let kv_heads = 1 + index % 2;
         // What tensor maps describe.
-        let multiple = if algorithm == Algorithm::DecodeSm90 { 8 } else { 1 };
+        let multiple = if algorithm == Algorithm::Decode { 1 } else { 8 };
+        // More rows than the other kernels are for.
+        let rows = if algorithm == Algorithm::ForwardSm90Cached { MANY_ROWS } else { 1 };
         let shape = Shape {
             batch: self.used.len().max(1),
             heads: kv_heads * self.group,
             kv_heads,
             head_dim: [largest, odd, largest - 8, smallest][index % 4],
-            seq_q: self.seq_q,
+            seq_q: rows * self.seq_q,
             seq_k: self.seq_k,
             page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
             row_multiple: multiple,

@@ -3,15 +3,18 @@
 use fa_kernels::config::DecodeSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 
-use super::splits::{Shape, splits};
+use super::splits::{Shape, head_bits, packs, splits};
 use super::{ASKED_FOR, DecodeKernel, DecodeLaunchDetails, DecodeProblem, DecodeRequest, unfit};
 use crate::decode::launch::partial_bytes;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
-    Key, TUNED, Tuned, built_for, check_fits, check_target, checked_grid, fastest_first, tile_too_large,
-    unmapped, unsupported_dtype,
+    Key, TUNED, TileOrder, Tuned, built_for, cached_heads, check_fits, check_target, checked_grid,
+    fastest_first, tile_too_large, unmapped, unsupported_dtype,
 };
 use crate::{Device, Error, Problem, Result, TensorLayout};
+
+/// The most packed rows that `decode_sm90` takes in one tile.
+const MOST_PACKED_ROWS: usize = 64;
 
 /// A problem with its keys as they lie in memory.
 pub(crate) struct Cache<'a> {
@@ -34,12 +37,16 @@ impl<'a> Cache<'a> {
         Self { problem, k: &tensors.k, v: &tensors.v, page_size: None }
     }
 
-    /// Why no tensor maps describe it, if so.
-    fn unmapped(&self) -> Option<String> {
+    /// Why no tensor maps describe what the kernel copies by them, if so.
+    fn unmapped(&self, kernel: DecodeKernel) -> Option<String> {
         let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
+        let queries = || match kernel {
+            DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
+            _ => None,
+        };
         page_size
             .map(|size| format!("pages have {size} rows, and copies take multiples of 8"))
-            .or_else(|| unmapped("k", self.k).or_else(|| unmapped("v", self.v)))
+            .or_else(|| unmapped("k", self.k).or_else(|| unmapped("v", self.v)).or_else(queries))
     }
 }
 
@@ -78,15 +85,25 @@ impl FewQueries {
             built_for(kernel.algorithm(), cache.problem.dtype()).any(|entry| Some(entry.name) == asked)
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
-        let dissuasion = dissuasion(cache, device);
+        let suited = match cache.problem.packed_rows() {
+            0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
+            _ => DecodeKernel::ForwardSm90,
+        };
+        let dissuasion = dissuasion(cache, device, suited);
+        if let (true, Some(reason)) = (cache.problem.is_packed(), &dissuasion) {
+            return Err(Error::UnfitKernel {
+                kernel: suited.name(),
+                reason: format!("no other takes packed queries, and {reason}"),
+            });
+        }
         let kernel = asked_kernel.unwrap_or(match dissuasion {
-            None => DecodeKernel::DecodeSm90,
+            None => suited,
             Some(_) => DecodeKernel::Decode,
         });
         let chosen = choose_entry(cache.problem, device, kernel, asked, TUNED)?;
         let mut few = Self::of_entry(cache, device, kernel, chosen, request)?;
         if let (None, DecodeKernel::Decode, Some(why)) = (asked_kernel, kernel, dissuasion) {
-            few.launches.reasons.push(format!("not decode_sm90: {why}"));
+            few.launches.reasons.push(format!("not {}: {why}", suited.name()));
         }
         Ok(few)
     }
@@ -102,19 +119,26 @@ impl FewQueries {
         chosen: (&'static Entry, String),
         request: &DecodeRequest,
     ) -> Result<Self> {
+        if cache.problem.is_packed() && kernel != DecodeKernel::ForwardSm90 {
+            return Err(unfit(chosen.0, "it takes no packed queries".to_owned()));
+        }
         if kernel == DecodeKernel::Decode {
             return Ok(Self {
                 launches: launches(cache.problem, device, kernel, chosen, request)?,
                 unaligned: None,
             });
         }
-        if let Some(reason) = cache.unmapped() {
+        if let Some(reason) = cache.unmapped(kernel) {
             return Err(unfit(chosen.0, reason));
+        }
+        let launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
+        if cache.problem.is_packed() {
+            return Ok(Self { launches: launches_of_it, unaligned: None });
         }
         let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
         let other = choose_entry(cache.problem, device, DecodeKernel::Decode, None, TUNED)?;
         Ok(Self {
-            launches: launches(cache.problem, device, kernel, chosen, request)?,
+            launches: launches_of_it,
             unaligned: Some(launches(cache.problem, device, DecodeKernel::Decode, other, &fallback)?),
         })
     }
@@ -143,16 +167,31 @@ impl FewQueries {
     }
 }
 
-/// Why `decode_sm90` cannot be taken, if so.
-fn dissuasion(cache: &Cache<'_>, device: &Device) -> Option<String> {
-    let mut built = built_for(Algorithm::DecodeSm90, cache.problem.dtype());
+/// Whether the forward pass's kernel takes the problem's keys split.
+pub(crate) fn splits_forward(problem: &Problem, device: &Device) -> bool {
+    dissuasion(&Cache::contiguous(problem), device, DecodeKernel::ForwardSm90).is_none()
+}
+
+/// Why a kernel of Hopper cannot be taken, if so.
+fn dissuasion(cache: &Cache<'_>, device: &Device, kernel: DecodeKernel) -> Option<String> {
+    let mut built = built_for(kernel.algorithm(), cache.problem.dtype());
     let head_dim = cache.problem.widest_head_dim();
     let Some(entry) = built.find(|entry| entry.tile.head_dim as usize >= head_dim) else {
         return Some(format!("it has no {} entry", cache.problem.dtype()));
     };
-    let runs = check_target(entry, device, DecodeKernel::DecodeSm90.name());
+    let runs = check_target(entry, device, kernel.name());
     let fits = runs.and_then(|()| check_fits(entry, cache.problem, device));
-    fits.err().map(|error| error.to_string()).or_else(|| cache.unmapped())
+    fits.err().map(|error| error.to_string()).or_else(|| cache.unmapped(kernel))
+}
+
+/// In which order packs of heads take tiles: those that share keys together, and where a mask hides keys on
+/// the right, as many as L2 holds the keys of, the longest tiles first.
+fn order_of_packs(problem: &Problem) -> TileOrder {
+    let bits = head_bits(problem);
+    let together = if problem.causal() { cached_heads(problem) } else { problem.group() };
+    // The grid bounds heads.
+    let heads_per_swizzle = (together >> bits).clamp(1, problem.batch() * packs(problem)) as u32;
+    TileOrder { heads_per_swizzle, snake_order: problem.causal(), ..TileOrder::default() }
 }
 
 /// The launches of an entry.
@@ -164,13 +203,16 @@ fn launches(
     request: &DecodeRequest,
 ) -> Result<Launches> {
     let shape = Shape::new(kernel, problem, device, entry);
-    let (details, why) = splits(&shape, problem, request);
+    let (mut details, why) = splits(&shape, problem, request);
+    if kernel == DecodeKernel::ForwardSm90 {
+        (details.head_bits, details.order) = (head_bits(problem), order_of_packs(problem));
+    }
     let num_splits = details.num_splits as u128;
     let items = checked_grid(shape.tiles as u128 * num_splits)?;
     let grid = match kernel {
         DecodeKernel::Decode => items,
         // A device has fewer slots than a grid has blocks.
-        DecodeKernel::DecodeSm90 => items.min(shape.slots as u32),
+        DecodeKernel::DecodeSm90 | DecodeKernel::ForwardSm90 => items.min(shape.slots as u32),
     };
     let mut launches = vec![(entry, grid)];
     let mut workspace_bytes = 0;
@@ -190,6 +232,7 @@ fn launches(
     let steps = match kernel {
         DecodeKernel::Decode => format!("16 keys for each of {} warps", entry.threads / 32),
         DecodeKernel::DecodeSm90 => "a long run of memory".to_owned(),
+        DecodeKernel::ForwardSm90 => "of which whole ones make up pages".to_owned(),
     };
     let reasons = vec![
         format!(

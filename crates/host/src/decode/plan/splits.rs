@@ -13,13 +13,19 @@ use crate::{Device, Problem};
 /// 8.0 and later).
 const RESERVED_SHARED: usize = 1024;
 
+/// What [`CacheParams::head_bits`](fa_kernels::params::CacheParams::head_bits) takes.
+const MAX_HEAD_BITS: u32 = 3;
+
 /// How keys are split, and why so.
 pub(super) fn splits(
     shape: &Shape,
     problem: &Problem,
     request: &DecodeRequest,
 ) -> (DecodeLaunchDetails, String) {
-    let even = |num_splits| DecodeLaunchDetails { num_splits, split_keys: 0 };
+    let even = |num_splits| DecodeLaunchDetails { num_splits, ..DecodeLaunchDetails::default() };
+    if problem.is_packed() {
+        return (even(1), "1 split: queries are packed".to_owned());
+    }
     if let Some(num_splits) = request.num_splits {
         return (even(num_splits), format!("{num_splits} splits: asked for"));
     }
@@ -28,10 +34,39 @@ pub(super) fn splits(
         let why = format!(
             "up to {num_splits} splits of at least {SPLIT_KEYS} keys: a sequence's do not depend on others in the batch"
         );
-        return (DecodeLaunchDetails { num_splits, split_keys: SPLIT_KEYS }, why);
+        return (DecodeLaunchDetails { split_keys: SPLIT_KEYS, ..even(num_splits) }, why);
     }
     let (num_splits, why) = shape.choose_splits();
     (even(num_splits), why)
+}
+
+/// log2 of the query heads that are rows of one tile of `forward_sm90`: as many as share keys, to eight.
+pub(super) fn head_bits(problem: &Problem) -> u32 {
+    problem.group().trailing_zeros().min(MAX_HEAD_BITS)
+}
+
+/// Packs of heads.
+pub(crate) fn packs(problem: &Problem) -> usize {
+    problem.heads() >> head_bits(problem)
+}
+
+/// Rows of a pack's so many queries.
+pub(crate) fn pack_rows(queries: usize, problem: &Problem) -> usize {
+    queries << head_bits(problem)
+}
+
+/// Tiles of `block_m` rows of all packs, or their most where the device alone has the sequences' offsets.
+pub(crate) fn pack_tiles(problem: &Problem, block_m: u32) -> usize {
+    let tiles = |queries: usize| pack_rows(queries, problem).div_ceil(block_m as usize);
+    let (batch, longest) = (problem.batch(), tiles(problem.seqlen_q()));
+    let of_a_pack = if problem.has_bounds_alone() {
+        (batch * longest).min(tiles(problem.tensors().q.seqlen) + batch)
+    } else if problem.is_packed() {
+        (0..batch).map(|batch| tiles(problem.query_rows(batch).len())).sum()
+    } else {
+        batch * longest
+    };
+    packs(problem) * of_a_pack
 }
 
 /// What the number of splits depends on.
@@ -69,17 +104,26 @@ impl Rule {
             DecodeKernel::DecodeSm90 => {
                 Self { least_blocks: 1, good_enough: SM90_GOOD_ENOUGH, busy_blocks: 1 }
             }
+            DecodeKernel::ForwardSm90 => {
+                Self { least_blocks: LEAST_SPLIT_BLOCKS, good_enough: SM90_GOOD_ENOUGH, busy_blocks: 1 }
+            }
         }
     }
 }
 
 impl Shape {
     pub(super) fn new(kernel: DecodeKernel, problem: &Problem, device: &Device, entry: &Entry) -> Self {
-        let row_tiles = problem.packed_rows().div_ceil(entry.tile.block_m as usize);
+        let tiles = match kernel {
+            DecodeKernel::ForwardSm90 => pack_tiles(problem, entry.tile.block_m),
+            _ => {
+                let of_a_head = problem.packed_rows().div_ceil(entry.tile.block_m as usize);
+                problem.batch() * problem.kv_heads() * of_a_head
+            }
+        };
         let of_shared = device.shared_per_multiprocessor / (entry.shared_bytes as usize + RESERVED_SHARED);
         let blocks_per_multiprocessor = of_shared.clamp(1, entry.min_blocks as usize);
         Self {
-            tiles: problem.batch() * problem.kv_heads() * row_tiles,
+            tiles,
             key_blocks: problem.seqlen_k().div_ceil(entry.tile.block_n as usize),
             blocks_per_multiprocessor,
             multiprocessors: (device.multiprocessors as usize).max(1),

@@ -19,6 +19,9 @@ pub trait Alignment: Copy {
     /// Whether keys come class by class of their rows.
     const BY_RESIDUES: bool;
 
+    /// Whether keys lie in a cache, and rows are those of packed heads.
+    const IN_CACHE: bool = false;
+
     /// How often a tile goes over its blocks of keys.
     fn passes(params: &AttentionParams) -> u32;
 

@@ -53,7 +53,7 @@ impl Items {
             if batch < sequences(params) {
                 let [tiles, heads] = tiles_and_heads(params, T::BLOCK_M);
                 self.used = used_keys(params, batch);
-                self.own = splits::count(params, self.used) * tiles * heads;
+                self.own = splits::count(&params.cache(), self.used) * tiles * heads;
             }
             (self.before, self.total) = (0, self.own);
             let mut distance = 1;
@@ -126,7 +126,7 @@ impl Item {
         // Pages are copied in boxes that begin with multiples of their rows.
         let seen = KeyRange { first: first.first - first.first % T::BLOCK_N, end: last.end };
         Self {
-            of_split: splits::count(params, used) > 1,
+            of_split: splits::count(&params.cache(), used) > 1,
             rows: end_row - work.first_row,
             keys: work.keys(params, used, seen, T::BLOCK_N),
             whole: KeyRange { first: last.first, end: first.end },

@@ -8,7 +8,7 @@ use super::key_blocks::{KeyBlocks, Seen};
 use super::operand::Operand;
 use super::scheduler::{TileSlots, reread};
 use super::tile::{KeyStages, Tile};
-use super::{Pipeline, epilogue, first_row};
+use super::{Pipeline, cached, epilogue, first_row};
 use crate::attention::alignment::Alignment as _;
 use crate::config::Sm90Config;
 use crate::hopper::epilogue::{wait_all, wait_read};
@@ -57,10 +57,11 @@ impl<T: Tile> Consumer<T> {
         if Self::IN_PARTS { index::reread_thread().is_multiple_of(32) } else { leads_warp() }
     }
 
-    /// Whether something lies between products and scores: with dropout, where the launch asks for it.
+    /// Whether something lies between products and scores: with dropout, and over a cache, where the launch
+    /// asks for it.
     #[inline(always)]
     fn changes_scores(params: &AttentionParams) -> bool {
-        T::SCORE_MOD && (!T::DROPOUT || ScoreMod::is_needed(params))
+        T::SCORE_MOD && (!(T::DROPOUT || T::IN_CACHE) || ScoreMod::is_needed(params))
     }
 
     #[inline(always)]
@@ -114,8 +115,13 @@ impl<T: Tile> Consumer<T> {
             let barriers = self.pipeline.q_barriers(self.warpgroup.index());
             // SAFETY: the warps release their rows of Q once a tile.
             self.queries = unsafe { Ring::consumer_of_phase(barriers, slots.phase()) };
-            let finished = self.main_loop(params, &slots.work());
-            if self.has_rows(params, &slots.work()) {
+            let split = if T::IN_CACHE { slots.split() } else { 0 };
+            let finished = self.main_loop(params, &slots.work(), split);
+            if T::IN_CACHE {
+                // SAFETY: these rows are this warp's, whose lanes are here.
+                unsafe { cached::epilogue::store::<T>(params, self.pipeline, &slots, &mut self.o, finished) };
+                self.warpgroup.sync_warps(); // All lanes have read the slot that the first one leaves next.
+            } else if self.has_rows(params, &slots.work()) {
                 let (warpgroup, pipeline) = (self.warpgroup, self.pipeline);
                 // SAFETY: these rows of O are this warpgroup's.
                 unsafe { epilogue::store(warpgroup, params, o_map, pipeline, &slots, &mut self.o, finished) };
@@ -144,10 +150,11 @@ impl<T: Tile> Consumer<T> {
     /// O before its rows are divided by their sums; returns for both rows what [`OnlineSoftmax::finish`]
     /// does.
     #[inline(always)]
-    fn main_loop(&mut self, params: &PersistentParams, work: &WorkTile) -> [(f32, f32); 2] {
+    fn main_loop(&mut self, params: &PersistentParams, work: &WorkTile, split: u32) -> [(f32, f32); 2] {
         let again;
-        let params = if Self::IN_PARTS {
-            // O and its parts leave no registers for what follows from the window in every tile alike.
+        let params = if Self::IN_PARTS || T::IN_CACHE {
+            // What follows from the window in every tile alike is left no registers by O and its parts, nor
+            // by O and what may be done to scores.
             again = reread(params);
             &again
         } else {
@@ -157,8 +164,8 @@ impl<T: Tile> Consumer<T> {
         let first_row = tile_row + WARPGROUP_ROWS * self.warpgroup.index();
         let has_rows = self.has_rows(params, work);
         let attention = &params.attention;
-        let blocks = KeyBlocks::<T>::of_tile(attention, work, tile_row);
-        let seen = blocks.seen_by(attention, work, first_row, WARPGROUP_ROWS);
+        let blocks = KeyBlocks::<T>::of_tile(params, work, split, tile_row);
+        let seen = blocks.seen_by(params, work, first_row, WARPGROUP_ROWS);
         let seen = if T::TAKES_TURNS { blocks.all(seen) } else { seen };
         let seen = if has_rows { seen } else { Seen { begin: 0, end: 0, ..seen } };
         let softmax_scale = if Self::changes_scores(attention) { 1.0 } else { attention.softmax_scale };
@@ -167,7 +174,9 @@ impl<T: Tile> Consumer<T> {
         let sees = seen.begin < seen.end;
         if T::SCORE_MOD {
             // SAFETY: the launch's parameters describe its slopes.
-            self.score_mod = unsafe { ScoreMod::of_head(attention, work) };
+            self.score_mod = unsafe {
+                if T::IN_CACHE { cached::score_mod(params, work) } else { ScoreMod::of_head(attention, work) }
+            };
         }
         if T::DROPOUT {
             self.rows = (work.batch * attention.heads + work.head, tile_row);
@@ -238,11 +247,11 @@ impl<T: Tile> Consumer<T> {
         self.begin_scores();
         self.wait_scores::<0>();
         self.release_operands(params, last);
-        self.change_scores(&params.attention, blocks, block);
+        self.change_scores(params, blocks, block);
         if T::Alignment::BY_RESIDUES {
             self.mask_tail(&params.attention);
         } else if block >= seen.whole_end || block < seen.whole_begin {
-            self.mask(&params.attention, blocks, block);
+            self.mask(params, blocks, block);
         }
         let drawn = self.draw(&params.attention, blocks, block);
         self.exponentiate::<true>();
@@ -273,9 +282,9 @@ impl<T: Tile> Consumer<T> {
         self.pass_turn();
         self.wait_scores::<1>();
         self.release_operands(params, last);
-        self.change_scores(&params.attention, blocks, block);
+        self.change_scores(params, blocks, block);
         if MASKED {
-            self.mask(&params.attention, blocks, block);
+            self.mask(params, blocks, block);
         }
         let drawn = self.draw(&params.attention, blocks, block);
         let rescale = self.exponentiate::<MASKED>();

@@ -2,9 +2,10 @@
 
 use core::marker::PhantomData;
 
+use super::cached::{head_bits, part_of};
 use super::tile::Tile;
 use crate::mask::{KeyRange, TileMask};
-use crate::params::AttentionParams;
+use crate::params::PersistentParams;
 use crate::scheduler::WorkTile;
 
 /// The blocks of keys that a tile of queries meets, by their index from the first on.
@@ -19,9 +20,12 @@ pub(super) struct KeyBlocks<T> {
 
 impl<T: Tile> KeyBlocks<T> {
     #[inline(always)]
-    pub(super) fn of_tile(params: &AttentionParams, work: &WorkTile, first_row: u32) -> Self {
-        let mut mask = TileMask::new(params, work, first_row, T::BLOCK_M, T::BLOCK_N);
+    pub(super) fn of_tile(params: &PersistentParams, work: &WorkTile, split: u32, first_row: u32) -> Self {
+        let bits = head_bits::<T>(params);
+        let rows = T::BLOCK_M >> bits;
+        let mut mask = TileMask::new(&params.attention, work, first_row >> bits, rows, T::BLOCK_N);
         mask.seen.first -= mask.seen.first % T::KEY_MULTIPLE;
+        mask.seen = part_of::<T>(params, (split, work.keys.len), mask.seen);
         let count = mask.seen.end.saturating_sub(mask.seen.first).div_ceil(T::BLOCK_N);
         Self { count, mask, tile: PhantomData }
     }
@@ -36,16 +40,18 @@ impl<T: Tile> KeyBlocks<T> {
     #[inline(always)]
     pub(super) fn seen_by(
         &self,
-        params: &AttentionParams,
+        params: &PersistentParams,
         work: &WorkTile,
         first_row: u32,
         rows: u32,
     ) -> Seen {
-        let first = KeyRange::of_row(params, work, first_row);
-        let last = KeyRange::of_row(params, work, first_row + rows - 1);
+        let bits = head_bits::<T>(params);
+        let range = |row: u32| KeyRange::of_row(&params.attention, work, row >> bits);
+        let (first, last) = (range(first_row), range(first_row + rows - 1));
         let from_start = |key: u32| key.saturating_sub(self.mask.seen.first);
         let (begin, end) = (from_start(first.first) / T::BLOCK_N, from_start(last.end).div_ceil(T::BLOCK_N));
-        let exists = first_row < work.queries.len && begin < end;
+        let end = if T::IN_CACHE { end.min(self.count) } else { end };
+        let exists = first_row >> bits < work.queries.len && begin < end;
         Seen {
             begin: if exists { begin } else { 0 },
             end: if exists { end } else { 0 },

@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 
+use super::cached::next;
 use super::first_row;
 use super::key_blocks::KeyBlocks;
 use super::tile::Tile;
@@ -30,16 +31,17 @@ impl Keys {
     /// # Safety
     /// As [`WorkTile::kv_head`].
     #[inline(always)]
-    pub(super) unsafe fn of_tile<T: Tile>(params: &PersistentParams, work: &WorkTile) -> Self {
+    pub(super) unsafe fn of_tile<T: Tile>(params: &PersistentParams, work: &WorkTile, split: u32) -> Self {
         let attention = &params.attention;
         let first_row = first_row::<T>(params, work.tile);
-        let blocks = KeyBlocks::<T>::of_tile(attention, work, first_row);
+        let blocks = KeyBlocks::<T>::of_tile(params, work, split, first_row);
         Self {
             blocks: blocks.count,
             row: work.keys.first + blocks.first_key(0),
             // SAFETY: `group` is at least 1.
             head: unsafe { work.kv_head(attention) },
-            batch: work.batch_index(attention),
+            // Queries may be packed where keys are not.
+            batch: if T::IN_CACHE { work.batch } else { work.batch_index(attention) },
         }
     }
 
@@ -74,9 +76,9 @@ impl<T: Tile> TileScheduler<T> {
     pub(super) fn announce(&mut self, params: &PersistentParams) -> bool {
         let params = reread(params);
         // SAFETY: the launch's parameters describe its sequences.
-        let Some(work) = (unsafe { self.tiles.next(&params, T::BLOCK_M) }) else { return false };
+        let Some((work, split)) = (unsafe { next::<T>(&mut self.tiles, &params) }) else { return false };
         // SAFETY: the slot is this thread's, and the tile one of the launch.
-        self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work) });
+        self.slots.announce(|slot| unsafe { write::<T>(slot, &params, &work, split) });
         true
     }
 
@@ -102,16 +104,19 @@ pub(super) fn reread(params: &PersistentParams) -> PersistentParams {
 /// # Safety
 /// The slot is this thread's; the tile is one of the launch.
 #[inline(always)]
-unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile) {
+unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile, split: u32) {
     let WorkTile { tile, head, batch, queries, keys } = *work;
     let PersistentParams { attention, o_by_rows, .. } = params;
     let first_row = first_row::<T>(params, tile);
     // SAFETY: the slot is this thread's, and the tile's rows and heads exist.
     unsafe {
-        let place = Keys::of_tile::<T>(params, work);
+        let place = Keys::of_tile::<T>(params, work, split);
         shared::store4(slot + 64, [place.blocks, place.row, place.head, place.batch]);
-        shared::store4(slot, [tile, head, batch, 1 + o_by_rows]);
+        shared::store4(slot, [tile, head, batch, 1 + if T::IN_CACHE { split } else { *o_by_rows }]);
         shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
+        if T::IN_CACHE {
+            return; // Its warps find the rows of O by themselves.
+        }
         let (stride, columns) = (attention.o_strides.row, attention.head_dim_v);
         let first_column = T::Alignment::first_column(params, place.head);
         shared::store4(slot + 48, [stride as u32, (stride >> 32) as u32, columns, first_column]);
@@ -160,6 +165,12 @@ impl TileSlots {
     /// [`PersistentParams::o_by_rows`], read again by each call.
     #[inline(always)]
     pub(super) fn o_by_rows(&self) -> u32 {
+        self.word(3) - 1
+    }
+
+    /// Which part of the keys of the tile at hand, over a cache, read again by each call.
+    #[inline(always)]
+    pub(super) fn split(&self) -> u32 {
         self.word(3) - 1
     }
 

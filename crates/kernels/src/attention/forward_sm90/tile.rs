@@ -39,6 +39,8 @@ pub trait Tile: Copy {
     /// Whether weights are dropped.
     const DROPOUT: bool;
 
+    /// Whether keys lie in a cache.
+    const IN_CACHE: bool = Self::Alignment::IN_CACHE;
     /// What follows from the sizes.
     const CONFIG: Sm90Config = {
         let config = Sm90Config {
@@ -53,11 +55,18 @@ pub trait Tile: Copy {
         // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
         assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
         assert!(!(Self::Alignment::BY_RESIDUES && (Self::SCORE_MOD || config.takes_turns())));
+        assert!(!Self::IN_CACHE || Self::SCORE_MOD && !Self::DROPOUT && config.block_m == 128);
         assert!(!Self::DROPOUT || Self::SCORE_MOD && config.block_n.is_multiple_of(dropout::KEY_MULTIPLE));
         config
     };
     /// What the first key of a block is a multiple of.
-    const KEY_MULTIPLE: u32 = if Self::DROPOUT { dropout::KEY_MULTIPLE } else { Self::Element::KEY_MULTIPLE };
+    const KEY_MULTIPLE: u32 = if Self::IN_CACHE {
+        Self::BLOCK_N
+    } else if Self::DROPOUT {
+        dropout::KEY_MULTIPLE
+    } else {
+        Self::Element::KEY_MULTIPLE
+    };
     /// Whether two warpgroups take turns.
     const TAKES_TURNS: bool = Self::CONFIG.takes_turns();
 }

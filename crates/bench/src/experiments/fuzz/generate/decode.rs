@@ -24,12 +24,22 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let widest = head_dim.max(head_dim_v.unwrap_or(0));
     let mut batch = draw.between(1, 6);
     let (mut kv_heads, mut group) = (draw.pick(&[1, 1, 2, 3]), draw.pick(&[1, 1, 2, 4, 8, 13]));
-    let mut seq = if draw.once_in(2) { 1 } else { draw.between(1, MAX_DECODE_SEQLEN_Q) };
+    let mut seq = match draw.below(6) {
+        0..=2 => 1,
+        3..=4 => draw.between(1, MAX_DECODE_SEQLEN_Q),
+        // A part of a prompt.
+        _ => length(draw, size.rows),
+    };
     let mut keys = length(draw, size.rows);
     let products = |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * widest;
     let lengths = &mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut keys];
     shrink_to(lengths, size.products, products);
     shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * widest);
+    // Each sequence has its own number of queries, of which some have none.
+    let queries: Vec<_> = match draw.once_in(4) {
+        true => (0..batch).map(|_| draw.logarithmic(1, seq + 1) - 1).collect(),
+        false => Vec::new(),
+    };
     let longest = draw.below(batch);
     let used = (0..batch)
         .map(|index| match draw.below(5) {
@@ -49,11 +59,15 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let columns_v = head_dim_v.unwrap_or(head_dim);
     let (k, v) = (cache(head_dim), cache(columns_v));
     let o = place(draw, dtype, columns_v, true);
+    let is_packed = !queries.is_empty();
+    let older = !is_packed && draw.once_in(4);
     let mut case = Decode {
         dtype,
         kv_heads,
         group,
         seq,
+        on_device: !queries.is_empty() && draw.once_in(2),
+        queries,
         head_dim,
         head_dim_v,
         used,
@@ -77,25 +91,30 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         values: data(draw),
         splits: 0,
         batch_invariant: draw.once_in(3),
-        older: draw.once_in(4),
+        older,
         entry: String::new(),
         seed: seed(draw),
         schedule: draw.below(64) as u64,
         spoil: Vec::new(),
     };
     if backend != BackendKind::Cpu {
-        case.splits = if draw.once_in(3) { draw.logarithmic(1, 128) } else { 0 };
+        case.splits = if !is_packed && draw.once_in(3) { draw.logarithmic(1, 128) } else { 0 };
         if backend == BackendKind::Sim {
             // Each split is a launch's block.
             case.splits = case.splits.min(6);
         }
-        let mut named = entries()
-            .filter(|entry| matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90))
+        let named = entries()
+            .filter(|entry| {
+                use Algorithm::{Decode, DecodeSm90, ForwardSm90Cached};
+                match entry.algorithm {
+                    Decode | DecodeSm90 => !is_packed,
+                    algorithm => algorithm == ForwardSm90Cached,
+                }
+            })
             .filter(|entry| entry.dtype == dtype.name())
             .filter(|entry| entry.tile.head_dim as usize >= widest)
             .map(|entry| entry.name)
             .collect::<Vec<_>>();
-        named.truncate(12);
         if !named.is_empty() && draw.once_in(4) {
             case.entry = draw.pick(&named).to_owned();
             case.older = false;

@@ -1,12 +1,13 @@
 //! What a warpgroup does with a stage of K or V: the products, and scores between them.
 
 use super::Consumer;
+use crate::attention::forward_sm90::cached::head_bits;
 use crate::attention::forward_sm90::key_blocks::KeyBlocks;
 use crate::attention::forward_sm90::operand::Operand as _;
 use crate::attention::forward_sm90::tile::{KeyBlock, QueryRows, Tile, ValueBlock};
 use crate::hopper::epilogue::scale_rows;
 use crate::mask::TileMask;
-use crate::params::AttentionParams;
+use crate::params::{AttentionParams, PersistentParams};
 use crate::ptx::wgmma::Accumulator as _;
 use crate::registers::Registers as _;
 use crate::tile::mma::Lane;
@@ -76,29 +77,30 @@ impl<T: Tile> Consumer<T> {
 
     /// What happens to scores between the product and the mask.
     #[inline(always)]
-    pub(super) fn change_scores(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
+    pub(super) fn change_scores(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) {
+        let (bits, params) = (head_bits::<T>(params), &params.attention);
         if Self::changes_scores(params) {
             let lane = Lane::reread(2);
-            let place = blocks.mask.place(T::BLOCK_M, blocks.first_key(block));
-            let diagonal = TileMask::diagonal_from(params, T::BLOCK_M, place);
+            let place = blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block));
+            let diagonal = TileMask::diagonal_from(params, T::BLOCK_M >> bits, place);
             // Row by row: the same registers under other names.
             let index = |i: usize, j: usize| 4 * (j / 2) + 2 * i + j % 2;
             let mut scores = [T::Row::ZERO; 2];
             for_each(T::Row::LEN, |i, j| scores[i][j] = self.s[index(i, j)]);
-            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i), |j| lane.column(j));
+            self.score_mod.apply(params, &mut scores, diagonal, |i| lane.row(i) >> bits, |j| lane.column(j));
             for_each(T::Row::LEN, |i, j| self.s[index(i, j)] = scores[i][j]);
         }
     }
 
     /// Sets the scores of keys that their row does not see to −∞.
     #[inline(always)]
-    pub(super) fn mask(&mut self, params: &AttentionParams, blocks: &KeyBlocks<T>, block: u32) {
-        let lane = Lane::reread(2);
-        let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0));
+    pub(super) fn mask(&mut self, params: &PersistentParams, blocks: &KeyBlocks<T>, block: u32) {
+        let (lane, bits) = (Lane::reread(2), head_bits::<T>(params));
+        let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0) >> bits);
         let mut j = 0;
         while j < T::S::LEN {
-            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2));
-            if near.hides(params, column, row) {
+            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2) >> bits);
+            if near.hides(&params.attention, column, row) {
                 self.s[j] = f32::NEG_INFINITY;
             }
             j += 1;

@@ -35,7 +35,7 @@ impl<T: Tile> Consumer<T> {
         self.wait_scores::<0>();
         self.release_operands(params, last);
         if MASKED {
-            self.mask(&params.attention, blocks, block);
+            self.mask(params, blocks, block);
         }
         let rescale = self.exponentiate::<MASKED>();
         self.round();

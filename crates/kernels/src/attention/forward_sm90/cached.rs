@@ -1,0 +1,102 @@
+//! Queries against a K/V cache: keys in pages, keys split over blocks, and heads that share keys as rows of
+//! one tile.
+//!
+//! 2^`head_bits` query heads are one head of the launch, a pack of them: row r of its tiles is query
+//! r >> `head_bits` of the pack's head r mod 2^`head_bits`. Packs have at most eight heads, so that a
+//! thread's two rows, eight apart, are of one head, and a constant number of queries apart.
+
+pub(super) mod epilogue;
+pub(super) mod producer;
+
+use super::tile::Tile;
+use crate::attention::alignment::head_offset::HeadOffset;
+use crate::attention::alignment::{Aligned, Alignment};
+use crate::attention::splits;
+use crate::mask::KeyRange;
+use crate::params::{AttentionParams, PersistentParams, Strides};
+use crate::scheduler::{Tiles, WorkTile};
+use crate::score::ScoreMod;
+use crate::tile::mma::Lane;
+
+/// Rows and heads of a cache: all start at multiples of 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cached;
+
+impl Alignment for Cached {
+    const BY_RESIDUES: bool = false;
+    const IN_CACHE: bool = true;
+
+    #[inline(always)]
+    fn passes(params: &AttentionParams) -> u32 {
+        Aligned::passes(params)
+    }
+
+    #[inline(always)]
+    fn head(strides: &Strides, head: u32) -> HeadOffset {
+        Aligned::head(strides, head)
+    }
+
+    #[inline(always)]
+    fn in_pass(strides: &Strides, head: u32, margin: u32, pass: u32) -> HeadOffset {
+        Aligned::in_pass(strides, head, margin, pass)
+    }
+
+    #[inline(always)]
+    fn first_column(params: &PersistentParams, head: u32) -> u32 {
+        Aligned::first_column(params, head)
+    }
+
+    #[inline(always)]
+    fn row_of_tile(params: &AttentionParams, rows: u32, warp_row: u32, row: u32) -> u32 {
+        Aligned::row_of_tile(params, rows, warp_row, row)
+    }
+}
+
+/// log2 of the rows of a tile that each query has.
+#[inline(always)]
+pub(super) fn head_bits<T: Tile>(params: &PersistentParams) -> u32 {
+    if T::IN_CACHE { params.cache.head_bits } else { 0 }
+}
+
+/// The query head of a row of a pack's tile.
+#[inline(always)]
+pub(super) fn query_head(params: &PersistentParams, pack: u32, row: u32) -> u32 {
+    let bits = params.cache.head_bits;
+    (pack << bits) + row % (1 << bits)
+}
+
+/// What happens to the scores of a thread's rows.
+///
+/// # Safety
+/// The slopes that `params` describes are readable.
+#[inline(always)]
+pub(super) unsafe fn score_mod(params: &PersistentParams, work: &WorkTile) -> ScoreMod {
+    let head = query_head(params, work.head, Lane::reread(2).row(0));
+    // SAFETY: the head is one of the launch's.
+    ScoreMod::with_slope(unsafe { params.attention.per_head.alibi_slopes.of(work.batch, head) })
+}
+
+/// The next tile of this block, and which part of its keys.
+///
+/// # Safety
+/// As [`Tiles::next`].
+#[inline(always)]
+pub(super) unsafe fn next<T: Tile>(tiles: &mut Tiles, params: &PersistentParams) -> Option<(WorkTile, u32)> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if T::IN_CACHE {
+            return tiles.next_of_splits(params, T::BLOCK_M >> params.cache.head_bits);
+        }
+        Some((tiles.next(params, T::BLOCK_M)?, 0))
+    }
+}
+
+/// The keys of a split, of those `seen` of a sequence with `used` keys.
+#[inline(always)]
+pub(super) fn part_of<T: Tile>(
+    params: &PersistentParams,
+    (split, used): (u32, u32),
+    seen: KeyRange,
+) -> KeyRange {
+    if T::IN_CACHE { splits::part(&params.cache, split, used, seen, T::BLOCK_N) } else { seen }
+}
