@@ -34,13 +34,9 @@ impl Shape {
 
     /// [`Self::problem`] with a head_dim of V, and with `options`, of which the shape has mask and scale.
     pub(crate) fn problem_with(&self, head_dim_v: usize, options: Options) -> Result<DecodeProblem> {
-        let of_queries = |columns: usize| {
-            let stride = columns.next_multiple_of(self.row_multiple);
-            TensorLayout {
-                head_dim: columns,
-                ..TensorLayout::bshd(self.batch, self.seq_q, self.heads, stride)
-            }
-        };
+        let of_queries = |columns| TensorLayout::bshd(self.batch, self.seq_q, self.heads, columns);
+        let stride = self.head_dim.next_multiple_of(self.row_multiple);
+        let q = TensorLayout { head_dim: self.head_dim, ..of_queries(stride) };
         // A page size of 0 stays one, and is refused as an empty axis.
         let max_pages = self.page_size.map(|size| self.seq_k.div_ceil(size.max(1)));
         let (outer, rows) = match (self.page_size, max_pages) {
@@ -51,12 +47,8 @@ impl Shape {
             let stride = columns.next_multiple_of(self.row_multiple);
             TensorLayout { head_dim: columns, ..TensorLayout::bshd(outer, rows, self.kv_heads, stride) }
         };
-        let tensors = Tensors {
-            q: of_queries(self.head_dim),
-            k: of_keys(self.head_dim),
-            v: of_keys(head_dim_v),
-            o: of_queries(head_dim_v),
-        };
+        let tensors =
+            Tensors { q, k: of_keys(self.head_dim), v: of_keys(head_dim_v), o: of_queries(head_dim_v) };
         let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
         DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages })
     }

@@ -7,13 +7,13 @@ use fa_kernels::params::{
 };
 use fa_kernels::ptx::tma;
 
-use super::DecodeProblem;
 use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
+use super::{DecodeKernel, DecodeProblem};
 use crate::forward::{Addresses, PerHead};
 use crate::launch::{attention_params, class_map, strides};
 use crate::operation::Launch;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
-use crate::{Problem, Result, TensorLayout};
+use crate::{Error, Problem, Result, TensorLayout};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,9 @@ pub(crate) fn params(
 ) -> Result<Params> {
     let &DecodeAddresses { q, k, v, o, lse, cu_seqlens_q, seqused_k, page_table, workspace, per_head } =
         addresses;
+    if problem.dense().is_packed() {
+        check_aligned([("q", q), ("k", k), ("v", v)])?;
+    }
     // Keys are none of the packed ones.
     let cu_seqlens = cu_seqlens_q.map(|offsets| (offsets, 0));
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens, seqused_k: None };
@@ -72,6 +75,20 @@ pub(crate) fn params(
     let page_size = problem.max_pages().map(|_| problem.k().seqlen);
     let place = Place { k: problem.k(), v: problem.v(), page_size };
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
+}
+
+/// Refuses what no tensor map can start at, where no other kernel can take the problem.
+fn check_aligned(tensors: [(&'static str, u64); 3]) -> Result<()> {
+    match tensors.into_iter().find(|(_, address)| !address.is_multiple_of(16)) {
+        None => Ok(()),
+        Some((tensor, address)) => {
+            let kernel = DecodeKernel::ForwardSm90.name();
+            let reason = format!(
+                "{tensor} is at {address:#x}; with packed queries it must start at a multiple of 16 bytes"
+            );
+            Err(Error::UnfitKernel { kernel, reason })
+        }
+    }
 }
 
 /// [`params`] of a problem of the forward pass, whose keys are contiguous.

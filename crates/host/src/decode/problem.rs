@@ -136,9 +136,9 @@ impl DecodeProblem {
         dtype.check_as_result("decode")?;
         let Tensors { k, v, .. } = tensors;
         let mut dense = tensors;
+        k.check("k")?;
+        v.check("v")?;
         if let Some(max_pages) = options.max_pages {
-            k.check("k")?;
-            v.check("v")?;
             if max_pages == 0 {
                 return Err(Error::EmptyAxis { tensor: "page_table", axis: "max_pages" });
             }

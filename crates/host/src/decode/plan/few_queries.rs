@@ -212,7 +212,9 @@ fn launches(
     let grid = match kernel {
         DecodeKernel::Decode => items,
         // A device has fewer slots than a grid has blocks.
-        DecodeKernel::DecodeSm90 | DecodeKernel::ForwardSm90 => items.min(shape.slots as u32),
+        DecodeKernel::DecodeSm90 => items.min(shape.slots as u32),
+        // All packed sequences may have no queries.
+        DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
     };
     let mut launches = vec![(entry, grid)];
     let mut workspace_bytes = 0;
