@@ -173,9 +173,10 @@ impl Variant {
             (Kernel::Attention(Algorithm::ForwardSm90Residues), Config::Sm90(config)) => {
                 forward_sm90::residues_barriers(config)
             }
-            (Kernel::Attention(Algorithm::ForwardSm90Cached), Config::Sm90(config)) => {
-                forward_sm90::cached_barriers(config)
-            }
+            (
+                Kernel::Attention(Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod),
+                Config::Sm90(config),
+            ) => forward_sm90::cached_barriers(config),
             (_, Config::Sm90(config)) => forward_sm90::barriers(config),
             (_, Config::Decode(_)) => decode::BARRIERS,
             (_, Config::DecodeSm90(_)) => decode_sm90::BARRIERS,

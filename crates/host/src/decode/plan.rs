@@ -7,9 +7,10 @@ use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
+use super::launch::is_forward;
 use crate::operation::Choice;
-use crate::plan::{TileOrder, check_entry, check_fits, check_target};
-use crate::{BackendKind, Device, Error, Plan, Result};
+use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
+use crate::{BackendKind, Device, Error, Plan, Problem, Result};
 pub(crate) use few_queries::{Cache, FewQueries, box_rows, splits_forward};
 pub(crate) use splits::{pack_rows, pack_tiles};
 
@@ -37,11 +38,21 @@ impl DecodeKernel {
         }
     }
 
-    const fn algorithm(self) -> Algorithm {
+    /// Its entries that take the problem's scores.
+    fn algorithm(self, problem: &Problem) -> Algorithm {
         match self {
             Self::Decode => Algorithm::Decode,
             Self::DecodeSm90 => Algorithm::DecodeSm90,
-            Self::ForwardSm90 => Algorithm::ForwardSm90Cached,
+            Self::ForwardSm90 => for_scores(problem, Algorithm::ForwardSm90Cached),
+        }
+    }
+
+    /// Whether entries of an algorithm are its own.
+    fn has(self, algorithm: Algorithm) -> bool {
+        match self {
+            Self::Decode => algorithm == Algorithm::Decode,
+            Self::DecodeSm90 => algorithm == Algorithm::DecodeSm90,
+            Self::ForwardSm90 => is_forward(algorithm),
         }
     }
 }
@@ -121,8 +132,12 @@ pub(super) fn plan_entry(
     device: &Device,
     entry: &'static Entry,
 ) -> Result<Choice<DecodeProblem>> {
-    let kernel = DecodeKernel::ALL.into_iter().find(|kernel| kernel.algorithm() == entry.algorithm);
+    let kernel = DecodeKernel::ALL.into_iter().find(|kernel| kernel.has(entry.algorithm));
     let Some(kernel) = kernel else { return Err(unfit(entry, "it is no kernel for decoding".to_owned())) };
+    let taken = kernel.algorithm(problem.dense());
+    if entry.algorithm != taken && entry.algorithm == Algorithm::ForwardSm90Cached {
+        return Err(unfit(entry, "the problem changes scores, and it does not".to_owned()));
+    }
     check_entry(entry, problem.dense())?;
     check_target(entry, device, kernel.name())?;
     check_fits(entry, problem.dense(), device)?;

@@ -120,18 +120,21 @@ fn fastest(problem: &Problem, device: &Device, request: &Request) -> (Kernel, St
 
 /// The entries of a kernel that take the problem's scores: changing them, or dropping weights, has some of
 /// its own where it would cost the others.
-pub(super) fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
+pub(crate) fn for_scores(problem: &Problem, algorithm: Algorithm) -> Algorithm {
     use Algorithm::{
-        ForwardSm80, ForwardSm80ScoreMod, ForwardSm90, ForwardSm90Residues, ForwardSm90ScoreMod,
+        ForwardSm80, ForwardSm80ScoreMod, ForwardSm90, ForwardSm90Cached, ForwardSm90CachedScoreMod,
+        ForwardSm90Residues, ForwardSm90ScoreMod,
     };
     let drops = problem.dropout().is_some();
+    // The softmax of Hopper's takes no other scale than a positive one.
+    let changes_scores = problem.changes_scores() || problem.softmax_scale() <= 0.0;
     match algorithm {
         Algorithm::ForwardSimt if drops => Algorithm::ForwardSimtDropout,
         ForwardSm80 | ForwardSm80ScoreMod if drops => Algorithm::ForwardSm80Dropout,
         ForwardSm90 | ForwardSm90ScoreMod | ForwardSm90Residues if drops => Algorithm::ForwardSm90Dropout,
         ForwardSm80 if problem.changes_scores() => ForwardSm80ScoreMod,
-        // Its softmax takes no other scale than a positive one.
-        ForwardSm90 if problem.changes_scores() || problem.softmax_scale() <= 0.0 => ForwardSm90ScoreMod,
+        ForwardSm90 if changes_scores => ForwardSm90ScoreMod,
+        ForwardSm90Cached if changes_scores => ForwardSm90CachedScoreMod,
         _ => algorithm,
     }
 }

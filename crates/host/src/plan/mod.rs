@@ -21,7 +21,7 @@ use crate::decode::DecodeLaunchDetails;
 use crate::{BackendKind, DType, Device, Error, Problem, Result, operation};
 
 pub(crate) use candidates::{
-    built_for, check_heads, check_kernel, checked_grid, join, that_hold, unsupported_dtype,
+    built_for, check_heads, check_kernel, checked_grid, for_scores, join, that_hold, unsupported_dtype,
 };
 pub(crate) use cost::{cached_heads, cached_kv_heads, tiles, whole_tiles};
 pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};

@@ -80,8 +80,10 @@ pub enum Algorithm {
     ForwardSm90Dropout,
     /// `attention::forward_sm90` over rows that lie no multiple of 16 bytes apart.
     ForwardSm90Residues,
-    /// `attention::forward_sm90` over a K/V cache, whatever is done to scores.
+    /// `attention::forward_sm90` over a K/V cache.
     ForwardSm90Cached,
+    /// [`Self::ForwardSm90Cached`] with a `score::ScoreMod`.
+    ForwardSm90CachedScoreMod,
     /// `attention::decode`.
     Decode,
     /// `attention::decode_sm90`.
@@ -143,6 +145,7 @@ impl Algorithm {
                 | Self::ForwardSm90Dropout
                 | Self::ForwardSm90Residues
                 | Self::ForwardSm90Cached
+                | Self::ForwardSm90CachedScoreMod
         )
     }
 
@@ -166,7 +169,7 @@ impl Algorithm {
             | Self::ForwardSm90ScoreMod
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
-            Self::ForwardSm90Cached => "forward_sm90_cached",
+            Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::DecodeSm90 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",

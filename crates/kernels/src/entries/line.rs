@@ -143,6 +143,12 @@ pub(super) const fn forward_sm90_cached(block_m: u32, block_n: u32, head_dim: u3
 }
 
 /// As [`forward_sm90`].
+pub(super) const fn forward_sm90_cached_score_mod(block_m: u32, block_n: u32, head_dim: u32) -> Line {
+    let kernel = Kernel::Attention(Algorithm::ForwardSm90CachedScoreMod);
+    Line { kernel, ..forward_sm90(block_m, block_n, head_dim) }
+}
+
+/// As [`forward_sm90`].
 pub(super) const fn forward_sm90_e4m3(block_m: u32, block_n: u32, head_dim: u32) -> Line {
     let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes: 1 });
     of(Algorithm::ForwardSm90, config, &[Storage::E4m3], 1)

@@ -9,9 +9,9 @@ use super::line::{
     backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
     backward_queries_sm90, backward_sinks, decode, decode_combine, decode_sm90, forward_simt,
     forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90,
-    forward_sm90_cached, forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues,
-    forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack, read_peak, standard_scores,
-    standard_softmax, standard_values, tile_schedule, transpose,
+    forward_sm90_cached, forward_sm90_cached_score_mod, forward_sm90_dropout, forward_sm90_e4m3,
+    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, mma_peak, pack,
+    read_peak, standard_scores, standard_softmax, standard_values, tile_schedule, transpose,
 };
 use crate::variant::Storage;
 
@@ -205,11 +205,15 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_residues(192, 64, 128),
     forward_sm90_residues(192, 64, 144),
     // Over a K/V cache, in steps that pages of powers of two divide. Two warpgroups, whose rows a pack of heads
-    // fills sooner.
+    // fills sooner. At 256 columns more than 32 keys a step spill.
     forward_sm90_cached(128, 128, 64),
     forward_sm90_cached(128, 128, 128),
     forward_sm90_cached(128, 64, 192),
     forward_sm90_cached(128, 32, 256),
+    forward_sm90_cached_score_mod(128, 128, 64),
+    forward_sm90_cached_score_mod(128, 128, 128),
+    forward_sm90_cached_score_mod(128, 64, 192),
+    forward_sm90_cached_score_mod(128, 32, 256),
     // Of 8 bits: as many keys a step as registers hold, and no more than a sum may have.
     forward_sm90_e4m3(192, 128, 64),
     forward_sm90_e4m3(192, 96, 64),

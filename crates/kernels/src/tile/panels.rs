@@ -55,7 +55,7 @@ pub struct Panels<X: Extent> {
 
 impl<X: Extent> Panels<X> {
     /// Elements of a line.
-    const LINE_ELEMENTS: u32 = LINE / X::ELEMENT_BYTES;
+    pub const LINE_ELEMENTS: u32 = LINE / X::ELEMENT_BYTES;
     /// How many there are.
     pub const COUNT: u32 = X::COLUMNS.div_ceil(Self::LINE_ELEMENTS);
     /// Bytes of one.

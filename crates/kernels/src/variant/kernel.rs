@@ -95,6 +95,7 @@ impl Kernel {
             Self::Attention(
                 Algorithm::ForwardSm80ScoreMod
                 | Algorithm::ForwardSm90ScoreMod
+                | Algorithm::ForwardSm90CachedScoreMod
                 | Algorithm::BackwardKeysSm80ScoreMod
                 | Algorithm::BackwardQueriesSm80ScoreMod
                 | Algorithm::BackwardKeysDsSm90ScoreMod
@@ -137,6 +138,7 @@ impl Kernel {
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
                 | Algorithm::ForwardSm90Cached
+                | Algorithm::ForwardSm90CachedScoreMod
                 | Algorithm::BackwardKeysSm90
                 | Algorithm::BackwardKeysDsSm90
                 | Algorithm::BackwardKeysDqSm90

@@ -15,9 +15,7 @@ impl Variant {
             Config::Sm90(_) if self.kernel == Kernel::Attention(Algorithm::ForwardSm90Residues) => {
                 [self.place().0, "attention::alignment::ByRows"].into()
             }
-            Config::Sm90(_) if self.kernel == Kernel::Attention(Algorithm::ForwardSm90Cached) => {
-                [self.place().0].into()
-            }
+            Config::Sm90(_) if self.kernel.family() == "forward_sm90_cached" => [self.place().0].into(),
             Config::Sm90(_) => [self.place().0, "attention::alignment::ByHeads"].into(),
             Config::GemmSm80 { layout, .. } | Config::GemmSm90 { layout, .. } => {
                 let panel = |along_k| {
@@ -53,7 +51,8 @@ impl Variant {
                 | Algorithm::ForwardSm90ScoreMod
                 | Algorithm::ForwardSm90Dropout
                 | Algorithm::ForwardSm90Residues
-                | Algorithm::ForwardSm90Cached => ("attention::forward_sm90", "forward_sm90"),
+                | Algorithm::ForwardSm90Cached
+                | Algorithm::ForwardSm90CachedScoreMod => ("attention::forward_sm90", "forward_sm90"),
                 Algorithm::Decode => ("attention::decode", "decode"),
                 Algorithm::DecodeSm90 => ("attention::decode_sm90", "decode_sm90"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
@@ -118,15 +117,16 @@ impl Variant {
                 format!("{module}::Sm80Tile<{element}, {warps}, {rows}, {n}, {d}, {score_mod}, {dropout}>")
             }
             Config::Sm90(c) => {
-                let cached = has(Algorithm::ForwardSm90Cached);
                 let alignment = match self.kernel {
-                    _ if cached => "forward_sm90::Cached",
+                    _ if self.kernel.family() == "forward_sm90_cached" => "forward_sm90::Cached",
                     Kernel::Attention(Algorithm::ForwardSm90Residues) => "ByRows",
                     _ => "ByHeads",
                 };
                 let (m, n, d) = (c.block_m, c.block_n, c.head_dim);
                 let dropout = has(Algorithm::ForwardSm90Dropout);
-                let score_mod = cached || dropout || has(Algorithm::ForwardSm90ScoreMod);
+                let changes =
+                    has(Algorithm::ForwardSm90ScoreMod) || has(Algorithm::ForwardSm90CachedScoreMod);
+                let score_mod = dropout || changes;
                 format!("{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {score_mod}, {dropout}>")
             }
             Config::Decode(c) => {

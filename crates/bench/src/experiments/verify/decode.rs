@@ -86,11 +86,16 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     queries.enumerate().flat_map(of_queries).collect()
 }
 
+/// Whether an entry is the forward pass's, over a cache.
+fn is_forward(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod)
+}
+
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
     let decodes = |entry: &&Entry| {
-        use Algorithm::{Decode, DecodeCombine, DecodeSm90, ForwardSm90Cached};
-        matches!(entry.algorithm, Decode | DecodeSm90 | ForwardSm90Cached | DecodeCombine)
+        use Algorithm::{Decode, DecodeCombine, DecodeSm90};
+        matches!(entry.algorithm, Decode | DecodeSm90 | DecodeCombine) || is_forward(entry.algorithm)
     };
     let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
@@ -199,7 +204,7 @@ impl Case {
         // What tensor maps describe.
         let multiple = if algorithm == Algorithm::Decode { 1 } else { 8 };
         // More rows than the other kernels are for.
-        let rows = if algorithm == Algorithm::ForwardSm90Cached { MANY_ROWS } else { 1 };
+        let rows = if is_forward(algorithm) { MANY_ROWS } else { 1 };
         let shape = Shape {
             batch: self.used.len().max(1),
             heads: kv_heads * self.group,
@@ -213,10 +218,16 @@ impl Case {
             causal: self.causal,
             softmax_scale: None,
         };
+        // Entries of the forward pass take scores that are changed, or those that are not.
+        let (has_alibi, bends) = match algorithm {
+            Algorithm::ForwardSm90Cached => (false, false),
+            Algorithm::ForwardSm90CachedScoreMod => (index % 3 > 0, index % 3 < 2),
+            _ => (index % 4 == 1, index % 5 == 3),
+        };
         let options = Options {
             window: if index % 4 == 2 { (Some(self.seq_k / 3), Some(1)) } else { (None, None) },
-            softcap: if index % 5 == 3 { 2.0 } else { 0.0 },
-            alibi_slopes: (index % 4 == 1).then(|| alibi_slopes(shape.heads)),
+            softcap: if bends { 2.0 } else { 0.0 },
+            alibi_slopes: has_alibi.then(|| alibi_slopes(shape.heads)),
             sinks: (index % 3 == 1).then(|| sinks(shape.heads)),
             ..Options::default()
         };

@@ -158,6 +158,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::Decode
         | Algorithm::DecodeSm90
         | Algorithm::ForwardSm90Cached
+        | Algorithm::ForwardSm90CachedScoreMod
         | Algorithm::DecodeCombine => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,

@@ -82,7 +82,8 @@ impl FewQueries {
     pub(crate) fn choose(cache: &Cache<'_>, device: &Device, request: &DecodeRequest) -> Result<Self> {
         let asked = request.entry.as_deref();
         let named = |kernel: &DecodeKernel| {
-            built_for(kernel.algorithm(), cache.problem.dtype()).any(|entry| Some(entry.name) == asked)
+            built_for(kernel.algorithm(cache.problem), cache.problem.dtype())
+                .any(|entry| Some(entry.name) == asked)
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
         let suited = match cache.problem.packed_rows() {
@@ -174,7 +175,7 @@ pub(crate) fn splits_forward(problem: &Problem, device: &Device) -> bool {
 
 /// Why a kernel of Hopper cannot be taken, if so.
 fn dissuasion(cache: &Cache<'_>, device: &Device, kernel: DecodeKernel) -> Option<String> {
-    let mut built = built_for(kernel.algorithm(), cache.problem.dtype());
+    let mut built = built_for(kernel.algorithm(cache.problem), cache.problem.dtype());
     let head_dim = cache.problem.widest_head_dim();
     let Some(entry) = built.find(|entry| entry.tile.head_dim as usize >= head_dim) else {
         return Some(format!("it has no {} entry", cache.problem.dtype()));
@@ -272,13 +273,13 @@ pub(super) fn choose_entry(
 ) -> Result<(&'static Entry, String)> {
     let (dtype, head_dim) = (problem.dtype(), problem.widest_head_dim());
     let built = || {
-        built_for(kernel.algorithm(), dtype)
+        built_for(kernel.algorithm(problem), dtype)
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
             .filter(|entry| asked.is_none_or(|name| name == entry.name))
     };
     let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match asked {
         Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },
-        None => unsupported_dtype(kernel.name(), kernel.algorithm(), dtype),
+        None => unsupported_dtype(kernel.name(), kernel.algorithm(problem), dtype),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
     candidates.iter().try_for_each(|entry| check_target(entry, device, kernel.name()))?;

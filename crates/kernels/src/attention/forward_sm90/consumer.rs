@@ -57,11 +57,10 @@ impl<T: Tile> Consumer<T> {
         if Self::IN_PARTS { index::reread_thread().is_multiple_of(32) } else { leads_warp() }
     }
 
-    /// Whether something lies between products and scores: with dropout, and over a cache, where the launch
-    /// asks for it.
+    /// Whether something lies between products and scores: with dropout, where the launch asks for it.
     #[inline(always)]
     fn changes_scores(params: &AttentionParams) -> bool {
-        T::SCORE_MOD && (!(T::DROPOUT || T::IN_CACHE) || ScoreMod::is_needed(params))
+        T::SCORE_MOD && (!T::DROPOUT || ScoreMod::is_needed(params))
     }
 
     #[inline(always)]
@@ -152,9 +151,8 @@ impl<T: Tile> Consumer<T> {
     #[inline(always)]
     fn main_loop(&mut self, params: &PersistentParams, work: &WorkTile, split: u32) -> [(f32, f32); 2] {
         let again;
-        let params = if Self::IN_PARTS || T::IN_CACHE {
-            // What follows from the window in every tile alike is left no registers by O and its parts, nor
-            // by O and what may be done to scores.
+        let params = if Self::IN_PARTS {
+            // O and its parts leave no registers for what follows from the window in every tile alike.
             again = reread(params);
             &again
         } else {

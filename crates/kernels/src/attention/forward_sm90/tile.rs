@@ -55,7 +55,7 @@ pub trait Tile: Copy {
         // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
         assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
         assert!(!(Self::Alignment::BY_RESIDUES && (Self::SCORE_MOD || config.takes_turns())));
-        assert!(!Self::IN_CACHE || Self::SCORE_MOD && !Self::DROPOUT && config.block_m == 128);
+        assert!(!(Self::IN_CACHE && (Self::DROPOUT || config.block_m != 128)));
         assert!(!Self::DROPOUT || Self::SCORE_MOD && config.block_n.is_multiple_of(dropout::KEY_MULTIPLE));
         config
     };

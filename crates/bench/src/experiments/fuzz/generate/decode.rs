@@ -105,10 +105,10 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
         let named = entries()
             .filter(|entry| {
-                use Algorithm::{Decode, DecodeSm90, ForwardSm90Cached};
+                use Algorithm::{Decode, DecodeSm90, ForwardSm90Cached, ForwardSm90CachedScoreMod};
                 match entry.algorithm {
                     Decode | DecodeSm90 => !is_packed,
-                    algorithm => algorithm == ForwardSm90Cached,
+                    algorithm => matches!(algorithm, ForwardSm90Cached | ForwardSm90CachedScoreMod),
                 }
             })
             .filter(|entry| entry.dtype == dtype.name())

@@ -140,40 +140,53 @@ unsafe fn store_rest<T: Tile>(rows: &RowsOfPack<'_, T>, of_split: bool, o: &T::O
 #[inline(always)]
 unsafe fn store_rows<T: Tile>(rows: &RowsOfPack<'_, T>, pipeline: Pipeline<T>, o: &T::O) {
     const { assert!(T::CONFIG.output_panels() > 0) };
-    let (attention, thread) = (&rows.params.attention, index::reread_thread());
-    let in_warpgroup = thread % WARPGROUP / 32 * WARP_ROWS;
-    let lines = pipeline.o(thread / WARPGROUP).from_row(in_warpgroup).panel(0);
-    let warp_row = thread / 32 * WARP_ROWS;
-    let strides = &attention.o_strides;
-    let starts = attention.o | 2 * (strides.batch | strides.row | strides.head | attention.head_dim_v as u64);
+    let lines = || {
+        let thread = index::reread_thread();
+        let in_warpgroup = thread % WARPGROUP / 32 * WARP_ROWS;
+        pipeline.o(thread / WARPGROUP).from_row(in_warpgroup).panel(0)
+    };
     let mut panel = 0;
     while panel < Panels::<OutputRows<T>>::COUNT {
         // SAFETY: the lines are this warp's, whose lanes are together; elements that exist are stored by one.
         unsafe {
-            write_panel::<Rounded<T>, _>(thread % 32, lines, o, panel);
+            write_panel::<Rounded<T>, _>(index::reread_thread() % 32, lines(), o, panel);
             warp::sync();
             let mut at = index::reread_thread() % 32;
             while at < WARP_ROWS * CHUNKS {
-                let (row, column) = (at / CHUNKS, 64 * panel + ELEMENTS * (at % CHUNKS));
-                if let Some(first) = rows.o(warp_row + row) {
-                    let (source, target) = (chunk(lines, row, at % CHUNKS), first + 2 * column as u64);
-                    let columns = attention.head_dim_v.saturating_sub(column).min(ELEMENTS);
-                    if starts % 16 == 0 {
-                        if columns > 0 {
-                            global::store4(target, shared::load4(source).map(f32::to_bits));
-                        }
-                    } else {
-                        let mut i = 0;
-                        while i < columns {
-                            global::store_b16(target + 2 * i as u64, shared::load_b16(source + 2 * i));
-                            i += 1;
-                        }
-                    }
-                }
+                store_chunk(rows, lines(), panel, at);
                 at += 32;
             }
             warp::sync();
         }
         panel += 1;
+    }
+}
+
+/// Stores the `at`-th chunk of a warp's part of a panel, if it exists.
+///
+/// # Safety
+/// As [`store`]; the chunk is in `lines`.
+#[inline(always)]
+unsafe fn store_chunk<T: Tile>(rows: &RowsOfPack<'_, T>, lines: u32, panel: u32, at: u32) {
+    let AttentionParams { o, o_strides, head_dim_v, .. } = &rows.params.attention;
+    let row = index::reread_thread() / 32 * WARP_ROWS + at / CHUNKS;
+    let Some(first) = rows.o(row) else { return };
+    let column = Panels::<OutputRows<T>>::LINE_ELEMENTS * panel + ELEMENTS * (at % CHUNKS);
+    let columns = head_dim_v.saturating_sub(column).min(ELEMENTS);
+    let (source, target) = (chunk(lines, at / CHUNKS, at % CHUNKS), first + 2 * column as u64);
+    let starts = o | 2 * (o_strides.batch | o_strides.row | o_strides.head | *head_dim_v as u64);
+    // SAFETY: the elements exist, and are this thread's.
+    unsafe {
+        if starts % 16 == 0 {
+            if columns > 0 {
+                global::store4(target, shared::load4(source).map(f32::to_bits));
+            }
+            return;
+        }
+        let mut i = 0;
+        while i < columns {
+            global::store_b16(target + 2 * i as u64, shared::load_b16(source + 2 * i));
+            i += 1;
+        }
     }
 }
