@@ -222,6 +222,7 @@ impl Variant {
             min_blocks: self.min_blocks,
             shared_bytes: self.config.shared_needed() as u32,
             barriers: self.barriers(),
+            begins_early: matches!(self.kernel, Kernel::Attention(Algorithm::DecodeCombineSm90)),
             run: None,
         }
     }

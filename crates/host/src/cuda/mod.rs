@@ -28,9 +28,15 @@ use crate::operation::Launch;
 use crate::tensor_map::TensorMap;
 use crate::{BackendKind, Device, Error, Operation, Plan, Result};
 use buffer::Buffer;
-use driver::{Context, DeviceAttribute, Driver, OwnedStream, PointerAttribute};
+use driver::{
+    Context, DeviceAttribute, Driver, LaunchAttribute, LaunchConfig, OwnedStream, PointerAttribute,
+};
 use modules::Modules;
 use tensor_map::TensorMaps;
+
+/// The first driver that records in a graph that a launch may begin before the one in front of it has ended
+/// (CUDA 12.3); with older ones none does.
+const RECORDS_EARLY_BEGINNINGS: i32 = 12_030;
 
 /// One GPU: its primary context, a stream of its own, the kernels loaded so far, and tensor maps of the last
 /// calls.
@@ -200,22 +206,35 @@ impl Cuda {
             Params::MappedBackward(params) => (&raw const *params).cast(),
         };
         let (mut arguments, driver) = ([params.cast_mut()], self.context.driver());
+        let begins_early = entry.begins_early && self.cuda_version >= RECORDS_EARLY_BEGINNINGS;
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
-        // memory is the caller's promise.
+        // memory is the caller's promise. Entries that begin early wait before they use it.
         let launched = unsafe {
-            driver.cuLaunchKernel(
-                function,
-                grid,
-                1,
-                1,
-                entry.threads,
-                1,
-                1,
-                entry.shared_bytes,
-                stream,
-                arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+            if begins_early {
+                let config = LaunchConfig {
+                    grid: [grid, 1, 1],
+                    block: [entry.threads, 1, 1],
+                    shared_bytes: entry.shared_bytes,
+                    stream,
+                    attributes: &LaunchAttribute::BEGINS_EARLY,
+                    count: 1,
+                };
+                driver.cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())
+            } else {
+                driver.cuLaunchKernel(
+                    function,
+                    grid,
+                    1,
+                    1,
+                    entry.threads,
+                    1,
+                    1,
+                    entry.shared_bytes,
+                    stream,
+                    arguments.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            }
         };
         launched.map_err(|failure| failure.of(entry.name))
     }

@@ -116,8 +116,8 @@ pub(super) fn is_forward(algorithm: Algorithm) -> bool {
 
 /// Whether an entry is one of those that decode.
 pub(crate) fn is_of_cache(algorithm: Algorithm) -> bool {
-    use Algorithm::{Decode, DecodeCombine, DecodeSm90};
-    matches!(algorithm, Decode | DecodeSm90 | DecodeCombine) || is_forward(algorithm)
+    use Algorithm::{Decode, DecodeCombine, DecodeCombineSm90, DecodeSm90};
+    matches!(algorithm, Decode | DecodeSm90 | DecodeCombine | DecodeCombineSm90) || is_forward(algorithm)
 }
 
 /// Where K and V lie.

@@ -12,6 +12,8 @@ use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
 use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use crate::ptx::grid;
 use crate::ptx::{global, index, math};
 use crate::softmax::{reduce, with_sink};
 
@@ -87,6 +89,18 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
     }
     // SAFETY: the splits' results are written; whole warps run this alike.
     unsafe { merge_row::<E>(params, splits, batch, &at) }
+}
+
+/// As [`combine`], in a launch that may begin before the one that gives the splits' results has ended.
+///
+/// # Safety
+/// As [`combine`], but for what has run before, which may still run.
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[inline(always)]
+pub unsafe fn combine_dependent<E: Element>(params: &DecodeParams) {
+    grid::wait();
+    // SAFETY: the launch in front of this one has ended.
+    unsafe { combine::<E>(params) }
 }
 
 /// O and lse of a row from those of so many splits.

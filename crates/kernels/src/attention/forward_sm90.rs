@@ -24,7 +24,7 @@ use crate::config::Sm90Config;
 use crate::hopper::ring::{Count, Ring, Stages as _};
 use crate::hopper::roles::{WARPGROUP, WARPS, give_registers, leads_warp, take_registers};
 use crate::params::{AttentionMaps, PersistentParams};
-use crate::ptx::{barrier, index, mbarrier, shared, tma, warp};
+use crate::ptx::{barrier, grid, index, mbarrier, shared, tma, warp};
 use crate::scheduler::Tiles;
 use crate::tile::panels::Panels;
 pub use cached::Cached;
@@ -98,6 +98,9 @@ pub unsafe fn forward_sm90<T: Tile>(params: &PersistentParams, maps: u64) {
                 0 if leads_warp() => QueriesAndKeys::new(pipeline, maps).run(params, begun),
                 1 if leads_warp() => producer::copy_values(params, maps, pipeline),
                 3 if leads_warp() => {
+                    if T::IN_CACHE {
+                        grid::launch_dependents(); // Which merge splits.
+                    }
                     while begun {
                         begun = scheduler.announce(params);
                     }

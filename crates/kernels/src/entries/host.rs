@@ -88,8 +88,10 @@ pub enum Algorithm {
     Decode,
     /// `attention::decode_sm90`.
     DecodeSm90,
-    /// `attention::combine`, which merges the splits of [`Self::Decode`] and [`Self::DecodeSm90`].
+    /// `attention::combine`, which merges the splits of [`Self::Decode`].
     DecodeCombine,
+    /// `attention::combine` of Hopper's kernels, in a launch that begins before they have ended.
+    DecodeCombineSm90,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
@@ -171,7 +173,7 @@ impl Algorithm {
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine => "decode",
-            Self::DecodeSm90 => "decode_sm90",
+            Self::DecodeSm90 | Self::DecodeCombineSm90 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
@@ -227,6 +229,8 @@ pub struct Entry<A = Algorithm, T = Tile> {
     pub shared_bytes: u32,
     /// Barriers in its source: the built PTX must have exactly these.
     pub barriers: u32,
+    /// Whether its launch may begin before the one in front of it has ended, for which it waits by itself.
+    pub begins_early: bool,
     /// The kernel itself, for the simulator; `None` for a variant that a sweep built, which is PTX alone, and
     /// without the feature `sim`.
     pub run: Option<Run>,

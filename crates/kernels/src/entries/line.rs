@@ -176,6 +176,11 @@ pub(super) const fn decode_combine() -> Line {
     of(Algorithm::DecodeCombine, Config::Fixed(Fixed::COMBINE), HALF, 4)
 }
 
+/// As [`decode_combine`].
+pub(super) const fn decode_combine_sm90() -> Line {
+    of(Algorithm::DecodeCombineSm90, Config::Fixed(Fixed::COMBINE), HALF, 4)
+}
+
 pub(super) const fn pack() -> Line {
     of(Algorithm::Pack, Config::Fixed(Fixed::PACK), &[Storage::B16], pack::MIN_BLOCKS)
 }

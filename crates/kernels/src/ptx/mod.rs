@@ -8,7 +8,7 @@
 //!
 //! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA
 //! that comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`],
-//! [`setmaxnreg`] and [`stmatrix`] are Hopper's: only those of the sm_90a list do.
+//! [`setmaxnreg`], [`stmatrix`] and [`grid`] are Hopper's: only those of the sm_90a list do.
 // Arguments go to twins alone.
 #![cfg_attr(not(any(target_arch = "nvptx64", feature = "sim")), allow(unused_variables))]
 
@@ -29,6 +29,7 @@ pub mod convert;
 pub mod cp_async;
 pub mod fence;
 pub mod global;
+pub mod grid;
 pub mod index;
 pub mod ldmatrix;
 pub mod math;

@@ -66,6 +66,7 @@ impl Kernel {
             Self::Attention(Algorithm::StandardSoftmax) => "standard_softmax",
             Self::Attention(Algorithm::StandardValues) => "standard_values",
             Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
+            Self::Attention(Algorithm::DecodeCombineSm90) => "decode_combine_sm90",
             Self::Attention(Algorithm::TileSchedule) => "tile_schedule",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
             Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
@@ -146,6 +147,7 @@ impl Kernel {
                 | Algorithm::BackwardKeysDsSm90ScoreMod
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::DecodeSm90
+                | Algorithm::DecodeCombineSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose
                 | Algorithm::TileSchedule,

@@ -94,7 +94,9 @@ impl Variant {
                     maps: Some(("AttentionMaps", "params::AttentionMaps")),
                     run: "Persistent",
                 },
-                Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
+                Algorithm::Decode | Algorithm::DecodeCombine | Algorithm::DecodeCombineSm90 => {
+                    signature("DecodeParams", "Decode")
+                }
                 Algorithm::DecodeSm90 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),

@@ -86,6 +86,11 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     queries.enumerate().flat_map(of_queries).collect()
 }
 
+/// Whether an entry merges what others give.
+fn merges(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::DecodeCombine | Algorithm::DecodeCombineSm90)
+}
+
 /// Whether an entry is the forward pass's, over a cache.
 fn is_forward(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod)
@@ -94,8 +99,10 @@ fn is_forward(algorithm: Algorithm) -> bool {
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
     let decodes = |entry: &&Entry| {
-        use Algorithm::{Decode, DecodeCombine, DecodeSm90};
-        matches!(entry.algorithm, Decode | DecodeSm90 | DecodeCombine) || is_forward(entry.algorithm)
+        use Algorithm::{Decode, DecodeSm90};
+        matches!(entry.algorithm, Decode | DecodeSm90)
+            || is_forward(entry.algorithm)
+            || merges(entry.algorithm)
     };
     let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
@@ -135,16 +142,19 @@ fn verify_type<T: Element>(
     screen: &Screen,
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
-    let of_dtype = |algorithm: Algorithm| {
-        move |entry: &&Entry| entry.algorithm == algorithm && entry.dtype == T::DTYPE.name()
-    };
     let targets: Vec<_> = targets.iter().copied().filter(|entry| entry.dtype == T::DTYPE.name()).collect();
-    let combine = targets.iter().copied().find(of_dtype(Algorithm::DecodeCombine));
-    let all = targets.iter().copied();
-    let mut kernels: Vec<_> = all.filter(|entry| entry.algorithm != Algorithm::DecodeCombine).collect();
-    if kernels.is_empty() && combine.is_some() {
-        // Asked for alone, it still needs splits to merge.
-        kernels.extend(entries().find(of_dtype(Algorithm::Decode)));
+    let (combines, mut kernels): (Vec<_>, Vec<_>) =
+        targets.iter().copied().partition(|entry| merges(entry.algorithm));
+    if kernels.is_empty() {
+        // Asked for alone, they still need splits to merge.
+        let split_for = |combine: &&Entry| match combine.algorithm {
+            Algorithm::DecodeCombine => Algorithm::Decode,
+            _ => Algorithm::DecodeSm90,
+        };
+        let of = |algorithm| {
+            entries().find(move |entry| entry.algorithm == algorithm && entry.dtype == T::DTYPE.name())
+        };
+        kernels.extend(combines.iter().filter_map(|combine| of(split_for(combine))));
     }
     let (mut merged, mut runs, effort) = (Vec::new(), 0, Effort::new(session, args));
     while let Some(first) = kernels.first().copied() {
@@ -164,12 +174,17 @@ fn verify_type<T: Element>(
                 records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, outcomes));
                 records.last().map_or(Ok(()), |record| print(screen, record))?;
             }
-            merged.extend(split);
+            let by = match algorithm {
+                Algorithm::Decode => Algorithm::DecodeCombine,
+                _ => Algorithm::DecodeCombineSm90,
+            };
+            merged.extend(split.into_iter().map(|outcome| (by, outcome)));
         }
     }
-    if let Some(entry) = combine {
+    for entry in combines {
         let head_dims = 1..=flash_attention::forward::MAX_HEAD_DIM;
-        records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, merged.iter()));
+        let outcomes = merged.iter().filter(|(by, _)| *by == entry.algorithm).map(|(_, outcome)| outcome);
+        records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, outcomes));
         records.last().map_or(Ok(()), |record| print(screen, record))?;
     }
     Ok(runs)

@@ -159,7 +159,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::DecodeSm90
         | Algorithm::ForwardSm90Cached
         | Algorithm::ForwardSm90CachedScoreMod
-        | Algorithm::DecodeCombine => None,
+        | Algorithm::DecodeCombine
+        | Algorithm::DecodeCombineSm90 => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta

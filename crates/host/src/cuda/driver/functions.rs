@@ -89,6 +89,14 @@ functions! {
         extra: *mut *mut c_void,
     );
 
+    // CUDA 11.8.
+    fn cuLaunchKernelEx(
+        config: *const LaunchConfig,
+        function: CuFunction,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+
     fn cuStreamCreate(stream: *mut Stream, flags: c_uint);
     fn cuStreamDestroy_v2(stream: Stream);
     fn cuStreamSynchronize(stream: Stream);

@@ -77,6 +77,37 @@ pub(in crate::cuda) enum JitOption {
     ErrorLogBufferSizeBytes = 6,
 }
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub(in crate::cuda) struct LaunchConfig {
+    pub(in crate::cuda) grid: [u32; 3],
+    pub(in crate::cuda) block: [u32; 3],
+    pub(in crate::cuda) shared_bytes: u32,
+    pub(in crate::cuda) stream: super::Stream,
+    pub(in crate::cuda) attributes: *const LaunchAttribute,
+    pub(in crate::cuda) count: u32,
+}
+
+/// `CUlaunchAttribute`, whose value has 64 bytes.
+#[repr(C, align(8))]
+pub(in crate::cuda) struct LaunchAttribute {
+    id: u32,
+    padding: u32,
+    value: [u32; 16],
+}
+
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the launch may begin before the one in front
+    /// of it in the stream has ended.
+    pub(in crate::cuda) const BEGINS_EARLY: Self = {
+        let mut value = [0; 16];
+        value[0] = 1;
+        Self { id: 6, padding: 0, value }
+    };
+}
+
+const _: () = assert!(size_of::<LaunchAttribute>() == 72);
+
 /// `CUstreamCaptureMode`.
 #[repr(u32)]
 #[derive(Clone, Copy)]

@@ -221,9 +221,13 @@ fn launches(
     let mut workspace_bytes = 0;
     if num_splits > 1 {
         let rows = problem.lse_len() as u128;
-        let combine = built_for(Algorithm::DecodeCombine, problem.dtype())
+        let algorithm = match kernel {
+            DecodeKernel::Decode => Algorithm::DecodeCombine,
+            DecodeKernel::DecodeSm90 | DecodeKernel::ForwardSm90 => Algorithm::DecodeCombineSm90,
+        };
+        let combine = built_for(algorithm, problem.dtype())
             .next()
-            .ok_or_else(|| unsupported_dtype(kernel.name(), Algorithm::DecodeCombine, problem.dtype()))?;
+            .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
         launches.push((combine, checked_grid(rows.div_ceil(combine.tile.block_m.into()))?));
         checked_grid(rows)?;
         // The grid bounds the rows, so this fits.

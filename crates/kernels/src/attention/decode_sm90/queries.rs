@@ -5,7 +5,7 @@ use crate::element::Element as _;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
-use crate::ptx::{fence, index, shared, warp};
+use crate::ptx::{fence, grid, index, shared, warp};
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::CHUNK;
 use crate::tile::panels::Panels;
@@ -25,6 +25,7 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
     // SAFETY: this warp, by its first lane, is the producer of slots and of Q; its lanes write a stage
     // between the wait for it and the fence, after which the first hands it on.
     unsafe {
+        grid::launch_dependents();
         let mut slots = ItemSlots::producer(memory.slots());
         let mut queries = Ring::<QueryStages>::producer(memory.query_barriers());
         let mut items = Items::new::<T>(params);
