@@ -167,7 +167,9 @@ fn play<T: Element>(lab: &mut Lab, args: &Args, setting: &Setting) -> Result<()>
     let engine = OnGpu::new(cuda, model, &setting.room(), tensors)?;
     let (caches, layers) = (engine.caches, model.layers);
     if caches < layers {
-        lab.note(format!("memory has room for the caches of {caches} layers, which stand for all {layers}"));
+        lab.note(format!(
+            "memory holds the caches of {caches} of {layers} layers, and the others take turns with them"
+        ));
     }
     play_with(lab, args, setting, Kernels::new(&session.backend, model, tensors, engine, lab.seed))
 }
