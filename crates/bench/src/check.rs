@@ -41,8 +41,18 @@ impl Verdict {
 impl<T: Element> Expected<T> {
     /// Computes what at most about `count` rows must be near to.
     pub(crate) fn new(problem: &Problem, inputs: &Inputs<T>, count: usize, seed: u64) -> Self {
+        Self::of_tensors(problem, inputs.tensors(), count, seed)
+    }
+
+    /// As [`Self::new`], of Q, K and V.
+    pub(crate) fn of_tensors(
+        problem: &Problem,
+        tensors: (&[T], &[T], &[T]),
+        count: usize,
+        seed: u64,
+    ) -> Self {
         let rows = sample(problem, count, seed);
-        Self(accuracy::Expected::new(problem, inputs.tensors(), rows))
+        Self(accuracy::Expected::new(problem, tensors, rows))
     }
 
     /// As [`Self::new`], for a decode problem.

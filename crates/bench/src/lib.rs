@@ -11,6 +11,7 @@ struct Readme;
 
 mod all;
 mod args;
+mod bytes;
 mod check;
 mod cli;
 mod decode;

@@ -45,6 +45,14 @@ pub(crate) fn check_matrices(problem: &GemmProblem, device: &Device, host: &Devi
     fits("A, B and twice C", inputs + 2 * output, host)
 }
 
+/// Refuses so many bytes of the host, and of the device that has a memory of its own.
+pub(crate) fn check_bytes(what: &'static str, bytes: u128, device: &Device, host: &Device) -> Result<()> {
+    if device.backend == BackendKind::Cuda {
+        fits(what, bytes, device)?;
+    }
+    fits(what, bytes, host)
+}
+
 fn fits(what: &'static str, needed: u128, memory: &Device) -> Result<()> {
     let available = memory.memory.into();
     if needed <= available {

@@ -81,6 +81,11 @@ impl Session {
         memory::check_matrices(problem, self.device(), &self.host)
     }
 
+    /// Refuses so many bytes where they do not fit, before they are allocated.
+    pub(crate) fn check_bytes(&self, what: &'static str, bytes: u128) -> flash_attention::Result<()> {
+        memory::check_bytes(what, bytes, self.device(), &self.host)
+    }
+
     /// How much measuring this backend is worth by default: `iterations` is the experiment's.
     pub(crate) fn effort(&self, args: &MeasureArgs, iterations: usize) -> Effort {
         let (warmup, iterations, least, pacing) = match self.kind() {

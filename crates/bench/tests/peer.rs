@@ -265,6 +265,26 @@ fn on_a_gpu_runs_rest_or_follow_each_other_as_ours_do() {
 }
 
 #[test]
+fn a_service_is_timed_behind_one_layer_of_each_step() {
+    let serve = "{\"op\": \"serve\", \"number\": 1, \"layers\": 3, \"sequences\": 4, \"rows\": 8, \"keys\": 32, \
+                 \"heads\": 4, \"kv_heads\": 2, \"head_dim\": 16, \"dtype\": \"bf16\", \
+                 \"softmax_scale\": 0.25, \"implementation\": \"default\"}";
+    let step = |filling: &str| {
+        format!(
+            "{{\"op\": \"step\", \"number\": 1, \"decoding\": [5, 32, 1], \"filling\": [{filling}], \
+             \"evictions\": 2}}"
+        )
+    };
+    let (answers, trace) = on_a_device(&[serve, &step("[4, 4], [8, 20]"), &step("")]);
+    let seconds = |answer: &Value| (answer["seconds"][0].as_f64().unwrap() * 1e9).round() / 1e9;
+    // Three layers of three calls, and of the one call of those that decode.
+    assert_eq!((seconds(&answers[2]), seconds(&answers[3])), (9e-3, 3e-3), "{answers:?}");
+    let timed = |calls: usize| "z".repeat(2 * 3 * calls) + &"a".repeat(3 * calls) + "sSs";
+    let expected = ["aa".to_owned(), "a".repeat(3), timed(3), "a".to_owned(), timed(1)];
+    assert_eq!(trace, expected.concat());
+}
+
+#[test]
 fn products_grouped_heads_and_copies_go_to_the_peer_too() {
     let document = with_stand_in("matmul --backend cpu --m 8 --n 12 --k 10 --b-layout col --iterations 3");
     figure(row(&document, "8x12x10", "torch matmul"), "its time over gemm_cpu's");

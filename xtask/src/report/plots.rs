@@ -67,6 +67,11 @@ pub(super) fn of(document: &Document) -> Result<Vec<Figure>> {
                 speed,
             )?]
         }
+        "serve" => {
+            let speed = |row: &Row| row.figure("tokens a second");
+            let title = title("Output tokens a second");
+            vec![bars(document, "tokens", title, ("tokens a second", Unit::Count, Shared::Each), speed)?]
+        }
         "causal" | "generations" | "dtypes" | "layout" | "pitfalls" => {
             let scale = ("latency: shorter is faster", Unit::Seconds, Shared::Each);
             vec![bars(document, "latency", title("Latency"), scale, Row::median)?]

@@ -66,11 +66,14 @@ const OWN: [(&str, RGBColor, Mark); 7] = [
 /// The kernel that stores S and P, which every other one is to beat.
 pub(super) const STANDARD: &str = "standard";
 
+/// The library's kernels together, as they serve requests.
+const SERVED: &str = "flash-attention";
+
 /// How a document's series looks.
 pub(super) fn look(series: &str) -> Look {
     let name = series.to_lowercase();
     let own = |part: &str| name.starts_with(part);
-    if own("forward_") || own("backward_") || own("gemm_") || own("decode") {
+    if own("forward_") || own("backward_") || own("gemm_") || own("decode") || name == SERVED {
         let found = OWN.iter().find(|(part, ..)| name.contains(part));
         let (colour, mark) = found.map_or((BLUE, Mark::Circle), |&(_, colour, mark)| (colour, mark));
         return Look { label: series.to_owned(), colour, mark, own: true };
@@ -140,6 +143,7 @@ mod tests {
             }
         }
         assert_eq!(looks[7].label, "cuDNN");
+        assert!(look(SERVED).own && look(SERVED).label == SERVED);
         assert_eq!(look("torch MATH with copies").label, "math with copies");
         assert_eq!(look("FlashAttention-4 deterministic").label, "FlashAttention-4 deterministic");
         assert_eq!(looks.iter().filter(|look| look.own).count(), 6);

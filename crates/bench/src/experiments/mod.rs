@@ -21,6 +21,7 @@ mod profile;
 mod published;
 mod roofline;
 mod scaling;
+mod serve;
 pub(crate) mod single;
 mod sums;
 mod tiles;
@@ -73,7 +74,7 @@ macro_rules! experiment {
 const PUBLISHED: &[&str] = &["--grid", "published"];
 
 /// Every experiment: those of `fa-bench all` in the order in which they run, the most telling first.
-pub(crate) const EXPERIMENTS: [Experiment; 23] = [
+pub(crate) const EXPERIMENTS: [Experiment; 24] = [
     experiment!(
         doctor,
         Some(&[]),
@@ -122,6 +123,11 @@ pub(crate) const EXPERIMENTS: [Experiment; 23] = [
         fuzz,
         None,
         "Random problems in memory full of NaN against the f64 reference, and a line that replays each failure"
+    ),
+    experiment!(
+        serve,
+        None,
+        "A service's requests against the attention kernels: tokens a second, times, share of attention, pages"
     ),
     experiment!(sums, None, "Whether long sums are right: V of ones and around 1 over many keys"),
     experiment!(verify, None, "Checks every built kernel against the f64 reference over awkward shapes"),

@@ -14,7 +14,7 @@ use super::{clocks, summary, table};
 use crate::args::{LabArgs, MeasureArgs};
 use crate::interrupt::{self, Interrupted};
 use crate::json::Destination;
-use crate::output::Screen;
+use crate::output::{Progress, Screen};
 use crate::peer::{Implementation, Peer};
 use crate::record::{Header, PeerRecord};
 use crate::session::Session;
@@ -222,6 +222,11 @@ impl Lab {
         }
     }
 
+    /// A bar of so many steps of `what`, behind what was printed first.
+    pub(crate) fn progress(&self, steps: usize, what: &str) -> Progress {
+        self.screen.progress(steps, what)
+    }
+
     /// What runs other people's kernels, if something does.
     pub(crate) fn peer(&self) -> Option<Rc<RefCell<Peer>>> {
         self.peer.clone()
@@ -235,7 +240,7 @@ impl Lab {
     }
 
     /// Lets the peer's memory go, of which the library's kernels may need all.
-    pub(super) fn forget_peer_inputs(&self) -> Result<()> {
+    pub(crate) fn forget_peer_inputs(&self) -> Result<()> {
         self.peer.as_ref().map_or(Ok(()), |peer| peer.borrow_mut().forget())
     }
 

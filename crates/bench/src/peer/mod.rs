@@ -14,10 +14,13 @@ use crate::args::Choice;
 use crate::record::PeerRecord;
 use crate::timer::Pace;
 use protocol::{Answer, Greeting, Request};
-pub(crate) use protocol::{AttentionCall, Call, Form, Implementation, Pass};
+pub(crate) use protocol::{AttentionCall, Call, Form, Implementation, Pass, ServeCall};
 
 /// The peer's side of the pipe.
 const TORCH: &str = include_str!("torch.py");
+
+/// Evictions of the L2 cache before a step for each of its calls: PyTorch enqueues the step meanwhile.
+const EVICTIONS_OF_A_CALL: usize = 4;
 
 /// What came of a call's preparation.
 #[derive(Debug)]
@@ -139,6 +142,19 @@ impl Peer {
         let (evictions, waits) = (pace.evictions(), pace == Pace::Rested);
         match self.ask(&Request::Time { number, runs, evictions, waits })? {
             Answer::Seconds { seconds } if seconds.len() == runs => Ok(seconds),
+            Answer::Refused { refused } => Err(anyhow!(refused)),
+            answer => Err(self.confused(&answer)),
+        }
+    }
+
+    /// Seconds of a step of a prepared service: keys of each sequence that decodes, and query rows and keys of
+    /// each that fills its cache.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    pub(crate) fn step(&mut self, number: usize, decoding: &[usize], filling: &[[usize; 2]]) -> Result<f64> {
+        match self.ask(&Request::Step { number, decoding, filling, evictions: EVICTIONS_OF_A_CALL })? {
+            Answer::Seconds { seconds } if seconds.len() == 1 => Ok(seconds[0]),
             Answer::Refused { refused } => Err(anyhow!(refused)),
             answer => Err(self.confused(&answer)),
         }

@@ -1,7 +1,7 @@
 //! What goes over the pipe: one JSON object a line in each direction, an answer to every request.
 
-use flash_attention::Problem;
 use flash_attention::gemm::GemmProblem;
+use flash_attention::{DType, Problem};
 use serde::{Deserialize, Serialize};
 
 use crate::problem::{Layout, dropout};
@@ -42,6 +42,24 @@ pub(super) enum Request<'a> {
     },
     /// The same for C = A·B.
     Product { number: usize, m: usize, n: usize, k: usize, dtype: &'a str, orders: [&'a str; 3] },
+    /// Make padded K and V of sequences with room for `keys` keys, and compute a step of one sequence.
+    Serve {
+        number: usize,
+        layers: usize,
+        sequences: usize,
+        /// Query rows of a sequence at most.
+        rows: usize,
+        keys: usize,
+        heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        dtype: &'a str,
+        softmax_scale: f32,
+        implementation: &'a str,
+    },
+    /// Time a step of these: `decoding` has the keys of each sequence with one query row, `filling` the
+    /// query rows and keys of each other one.
+    Step { number: usize, decoding: &'a [usize], filling: &'a [[usize; 2]], evictions: usize },
     /// Time runs, on a GPU with evictions of the L2 cache before each, and with a wait for each or for all.
     Time { number: usize, runs: usize, evictions: usize, waits: bool },
     /// Time a run, with evictions before it, and the host's part of it.
@@ -204,9 +222,29 @@ pub(crate) struct AttentionCall<'a> {
     pub(crate) pass: Pass,
 }
 
+/// The attention of a service's steps, over K and V that are padded to the longest sequence of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServeCall {
+    pub(crate) layers: usize,
+    /// Sequences at a time at most.
+    pub(crate) sequences: usize,
+    /// Query rows of a sequence at most.
+    pub(crate) rows: usize,
+    /// Keys of a sequence at most.
+    pub(crate) keys: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) dtype: DType,
+    pub(crate) softmax_scale: f32,
+    pub(crate) implementation: Implementation,
+}
+
 /// A call to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
+    /// Steps of a service.
+    Serve(ServeCall),
     Attention(AttentionCall<'a>),
     /// `torch.matmul`.
     Product {
@@ -219,6 +257,7 @@ impl<'a> Call<'a> {
     pub(crate) fn series(&self) -> String {
         match self {
             Self::Attention(call) => format!("torch {}{}", call.implementation.name(), call.form.suffix()),
+            Self::Serve(call) => format!("torch {}", call.implementation.name()),
             Self::Product { .. } => "torch matmul".to_owned(),
         }
     }
@@ -227,6 +266,7 @@ impl<'a> Call<'a> {
     pub(crate) const fn needs(&self) -> &'static str {
         match self {
             Self::Attention(call) => call.implementation.needs(),
+            Self::Serve(call) => call.implementation.needs(),
             Self::Product { .. } => "matmul",
         }
     }
@@ -235,12 +275,33 @@ impl<'a> Call<'a> {
     pub(super) fn request(&self, number: usize) -> Result<Request<'a>, String> {
         match *self {
             Self::Attention(call) => call.request(number),
+            Self::Serve(call) => Ok(call.request(number)),
             Self::Product { problem } => {
                 let matrices = problem.matrices();
                 let orders = [matrices.a, matrices.b, matrices.c].map(|matrix| matrix.order.name());
                 let dtype = problem.dtype().name();
                 Ok(Request::Product { number, m: problem.m(), n: problem.n(), k: problem.k(), dtype, orders })
             }
+        }
+    }
+}
+
+impl ServeCall {
+    const fn request<'a>(self, number: usize) -> Request<'a> {
+        let Self { layers, sequences, rows, keys, heads, kv_heads, head_dim, softmax_scale, .. } = self;
+        let (dtype, implementation) = (self.dtype.name(), self.implementation.name());
+        Request::Serve {
+            number,
+            layers,
+            sequences,
+            rows,
+            keys,
+            heads,
+            kv_heads,
+            head_dim,
+            dtype,
+            softmax_scale,
+            implementation,
         }
     }
 }

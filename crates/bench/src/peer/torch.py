@@ -145,6 +145,60 @@ class Attention:
         return output.transpose(1, 2).contiguous() if self.copies else output
 
 
+class Service:
+    """The attention of a service's steps over padded K and V, of which one layer's stand for all."""
+
+    def __init__(
+        self, layers, sequences, rows, keys, heads, kv_heads, head_dim, dtype, softmax_scale, implementation
+    ):  # fmt: skip
+        self.layers, self.kv_heads = layers, kv_heads
+        # Heads that share a key head are rows of one, so that its keys are read once.
+        self.newest = randn((sequences, kv_heads, heads // kv_heads, head_dim), dtype)
+        self.queries = randn((1, heads, rows, head_dim), dtype)
+        self.k, self.v = (randn((sequences, kv_heads, keys, head_dim), dtype) for _ in range(2))
+        self.options = {"scale": softmax_scale, "dropout_p": 0.0}
+        self.grouped = {"enable_gqa": True} if heads != kv_heads else {}
+        self.implementation = implementation
+        for call in self.calls([1], [[1, 1]]):
+            call()
+
+    def calls(self, decoding, filling):
+        """One call for all sequences that decode, one for each that fills its cache. Their masks are made here."""
+        calls = []
+        if decoding:
+            longest = max(decoding)
+            used = torch.tensor(decoding, device=DEVICE).view(-1, 1, 1, 1)
+            mask = torch.arange(longest, device=DEVICE).view(1, 1, 1, -1) < used
+            calls.append(self.call(self.newest[: len(decoding)], longest, {"is_causal": False, "attn_mask": mask}))
+        for rows, keys in filling:
+            mask = {"is_causal": True}
+            if rows != keys:
+                from torch.nn.attention.bias import causal_lower_right
+
+                mask = {"is_causal": False, "attn_mask": causal_lower_right(rows, keys)}
+            calls.append(self.call(self.queries[:, :, :rows], keys, mask | self.grouped))
+        return calls
+
+    def call(self, queries, keys, options):
+        k, v = (tensor[: queries.shape[0], :, :keys] for tensor in (self.k, self.v))
+        attention = scaled_dot_product(self.options | options, self.implementation)
+        return lambda: attention(queries, k, v)
+
+    def seconds(self, clock, decoding, filling, evictions):
+        """Seconds of a step in all layers, after one layer whose time does not count: a library may plan for the
+        step's lengths."""
+        calls = self.calls(decoding, filling)
+        for call in calls:
+            call()
+
+        def step():
+            for _ in range(self.layers):
+                for call in calls:
+                    call()
+
+        return clock.seconds(step, 1, evictions * self.layers * len(calls), waits=True)
+
+
 class Product:
     """torch.matmul into a result that is there."""
 
@@ -266,6 +320,10 @@ class Server:
 
     def do(self, operation, request):
         """The fields of the answer."""
+        if operation == "serve":
+            number = request.pop("number")
+            self.calls[number] = Service(**request)
+            return {"ready": True}
         if operation in ("attention", "product"):
             number = request.pop("number")
             call = (Attention if operation == "attention" else Product)(**request)
@@ -281,6 +339,8 @@ class Server:
             return {"ready": True}
         number = request.pop("number")
         call = self.calls[number]
+        if operation == "step":
+            return {"seconds": call.seconds(self.clock, **request)}
         if operation == "time":
             return {"seconds": self.clock.seconds(call, **request)}
         if operation == "probe":

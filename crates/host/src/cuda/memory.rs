@@ -1,6 +1,11 @@
 //! Device memory for a caller who places tensors in it, with a stream that orders copies and launches.
 
+#[cfg(feature = "testing")]
+use std::time::Duration;
+
 use super::buffer::Buffer;
+#[cfg(feature = "testing")]
+use super::driver::Event;
 use super::driver::OwnedStream;
 use super::{Cuda, Stream};
 use crate::{Error, Result};
@@ -79,6 +84,19 @@ impl DeviceMemory {
             self.cuda.context.driver().cuMemcpyDtoHAsync_v2(to, address, bytes, self.stream())
         }?;
         self.stream.synchronize()
+    }
+
+    /// The time between two events of the device around what `enqueue` puts on the stream; waits for it.
+    ///
+    /// # Errors
+    /// The error of `enqueue`, and when the driver fails or a kernel faulted.
+    #[cfg(feature = "testing")]
+    pub fn time(&self, enqueue: impl FnOnce(Stream) -> Result<()>) -> Result<Duration> {
+        let [begin, end] = [Event::new(&self.cuda.context)?, Event::new(&self.cuda.context)?];
+        begin.record(&self.stream)?;
+        enqueue(self.stream())?;
+        end.record(&self.stream)?;
+        begin.time_until(&end)
     }
 
     /// The address of `len` bytes from `offset` on, with the context made current.

@@ -1,5 +1,6 @@
 """Stands in for PyTorch where the peer's side of the pipe is tested: shapes are checked, nothing is computed."""
 
+import math
 import types
 
 from . import cuda
@@ -40,10 +41,38 @@ class Tensor:
     def sum(self):
         trace("z")
 
+    def view(self, *shape):
+        assert all(length == -1 or length == 1 for length in shape)
+        return Tensor(tuple(math.prod(self.shape) if length == -1 else 1 for length in shape))
+
+    def __lt__(self, other):
+        assert len(self.shape) == len(other.shape) and all(1 in pair for pair in zip(self.shape, other.shape))
+        return Tensor(tuple(max(pair) for pair in zip(self.shape, other.shape)))
+
+    def __getitem__(self, index):
+        """Slices from the start, which leave as many as there are at most."""
+        shape = list(self.shape)
+        for axis, part in enumerate(index if isinstance(index, tuple) else (index,)):
+            assert part.start is None and part.step is None
+            if part.stop is not None:
+                assert 1 <= part.stop <= shape[axis]
+                shape[axis] = part.stop
+        return Tensor(shape, contiguous=False).to(self.dtype)
+
 
 def randn(*shape, dtype, device):
     assert dtype in (float32, float16, bfloat16) and device in ("cpu", "cuda:0")
     return Tensor(shape[0] if isinstance(shape[0], tuple) else shape)
+
+
+def tensor(values, device):
+    assert device in ("cpu", "cuda:0")
+    return Tensor((len(values),))
+
+
+def arange(count, device):
+    assert device in ("cpu", "cuda:0")
+    return Tensor((count,))
 
 
 def zeros(size, device, dtype):

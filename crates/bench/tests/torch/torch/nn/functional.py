@@ -7,8 +7,12 @@ from ..cuda import trace
 from . import attention
 
 
-def scaled_dot_product_attention(q, k, v, is_causal, scale, dropout_p, enable_gqa=False):
+def scaled_dot_product_attention(q, k, v, is_causal, scale, dropout_p, attn_mask=None, enable_gqa=False):
     batch, heads, rows, head_dim = q.shape
+    if attn_mask is not None:
+        assert not is_causal and attn_mask.shape in [(batch, 1, 1, k.shape[2]), (rows, k.shape[2])]
+        if attention.chosen and attention.chosen[-1] == "flash":
+            raise RuntimeError("Flash attention here takes no mask.")
     assert k.shape == v.shape and k.shape[0] == batch and k.shape[3] == head_dim and scale > 0
     assert 0 <= dropout_p < 1
     assert enable_gqa or k.shape[1] == heads
