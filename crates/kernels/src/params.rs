@@ -11,7 +11,7 @@ mod pack;
 mod schedule;
 
 pub use backward::{BackwardParams, StoredDs, Tickets};
-pub use decode::{DecodeParams, MAX_SPLITS};
+pub use decode::{CacheDescale, DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 

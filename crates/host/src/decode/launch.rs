@@ -1,7 +1,7 @@
 //! From a plan and addresses to the decode kernels' parameters.
 
 use fa_kernels::entries::{Algorithm, Entry, Params};
-use fa_kernels::params::{DecodeParams, Mapped};
+use fa_kernels::params::{CacheDescale, DecodeParams, Mapped};
 use fa_kernels::ptx::tma;
 
 use super::DecodeProblem;
@@ -10,7 +10,7 @@ use crate::forward::{Addresses, PerHead};
 use crate::launch::{attention_params, class_map, strides};
 use crate::operation::Launch;
 use crate::tensor_map::TensorMap;
-use crate::{Problem, Result, TensorLayout};
+use crate::{Error, Problem, Result, TensorLayout};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub struct DecodeAddresses {
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,
+    /// Factors of K in e4m3, fp32 `[Hkv]` or [B, Hkv]; `None` where the problem has one for all heads.
+    pub k_descale: Option<u64>,
+    /// Factors of V, as those of K.
+    pub v_descale: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
@@ -47,8 +51,13 @@ pub(crate) fn params(
     addresses: &DecodeAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace, per_head } = addresses;
+    let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace, per_head, .. } = addresses;
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens: None, seqused_k: None };
+    let mut descales = [CacheDescale::default(); 2];
+    if let Some(of) = problem.descales() {
+        [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
+        descales = [of.k.params(addresses.k_descale)?, of.v.params(addresses.v_descale)?];
+    }
     // `DecodeProblem::new` bounds pages, so these casts keep their values.
     let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
@@ -57,10 +66,17 @@ pub(crate) fn params(
         v_strides: strides(problem.v()),
         page_size: problem.k().seqlen as u32,
         max_pages: problem.max_pages().unwrap_or(0) as u32,
+        k_descale: descales[0],
+        v_descale: descales[1],
         ..dense_params(problem.dense(), launch.details, &dense)?
     };
     let page_size = problem.max_pages().map(|_| problem.k().seqlen);
     with_maps(launch.entry, params, [problem.k(), problem.v()], page_size, encode)
+}
+
+/// Refuses a cache in e4m3 that tensor maps cannot describe, since no kernel takes others.
+fn check_aligned((tensor, address): (&'static str, u64)) -> Result<()> {
+    if address.is_multiple_of(16) { Ok(()) } else { Err(Error::UnalignedCache { tensor, address }) }
 }
 
 /// [`params`] of a problem of the forward pass, whose keys are contiguous.
@@ -87,11 +103,13 @@ fn with_maps(
     page_size: Option<usize>,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    if entry.algorithm != Algorithm::DecodeSm90 {
-        return Ok(Params::Decode(params));
-    }
+    let element_bytes = match entry.algorithm {
+        Algorithm::DecodeSm90 => 2,
+        Algorithm::DecodeSm90E4m3 => 1,
+        _ => return Ok(Params::Decode(params)),
+    };
     let map = |address, layout| {
-        let map = class_map((address, 2), layout, box_rows(entry.tile.block_n, page_size), 0);
+        let map = class_map((address, element_bytes), layout, box_rows(entry.tile.block_n, page_size), 0);
         // Measured on an H200: 8 % more bytes a second.
         encode(&TensorMap { promotes: false, ..map })
     };
@@ -145,5 +163,7 @@ fn dense_params(
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,
+        k_descale: CacheDescale::default(),
+        v_descale: CacheDescale::default(),
     })
 }

@@ -33,10 +33,13 @@ impl DecodeKernel {
         }
     }
 
-    const fn algorithm(self) -> Algorithm {
-        match self {
-            Self::Decode => Algorithm::Decode,
-            Self::DecodeSm90 => Algorithm::DecodeSm90,
+    /// What its entries for such a cache compute, where it takes one in e4m3 or not.
+    const fn algorithm(self, e4m3: bool) -> Option<Algorithm> {
+        match (self, e4m3) {
+            (Self::Decode, false) => Some(Algorithm::Decode),
+            (Self::DecodeSm90, false) => Some(Algorithm::DecodeSm90),
+            (Self::DecodeSm90, true) => Some(Algorithm::DecodeSm90E4m3),
+            (Self::Decode, true) => None,
         }
     }
 }
@@ -109,14 +112,23 @@ pub(super) fn plan_entry(
     device: &Device,
     entry: &'static Entry,
 ) -> Result<Choice<DecodeProblem>> {
-    let kernel = DecodeKernel::ALL.into_iter().find(|kernel| kernel.algorithm() == entry.algorithm);
-    let Some(kernel) = kernel else { return Err(unfit(entry, "it is no kernel for decoding".to_owned())) };
+    let cache = Cache::of(problem);
+    let of = |e4m3| {
+        let is_its = |kernel: &DecodeKernel| kernel.algorithm(e4m3) == Some(entry.algorithm);
+        DecodeKernel::ALL.into_iter().find(is_its)
+    };
+    let Some(kernel) = of(cache.e4m3) else {
+        let reason = match of(!cache.e4m3) {
+            Some(_) => format!("it is for another type of cache than {}", problem.cache_dtype()),
+            None => "it is no kernel for decoding".to_owned(),
+        };
+        return Err(unfit(entry, reason));
+    };
     check_entry(entry, problem.dense())?;
     check_target(entry, device, kernel.name())?;
     check_fits(entry, problem.dense(), device)?;
     let chosen = (entry, ASKED_FOR.to_owned());
-    FewQueries::of_entry(&Cache::of(problem), device, kernel, chosen, &DecodeRequest::default())
-        .map(into_choice)
+    FewQueries::of_entry(&cache, device, kernel, chosen, &DecodeRequest::default()).map(into_choice)
 }
 
 fn unfit(entry: &Entry, reason: String) -> Error {

@@ -1,6 +1,8 @@
 //! One decode problem: validated once here, trusted by everything after.
 
+use super::cache::{CacheData, Descales, E4m3Cache};
 use crate::forward::Dropout;
+use crate::options::Heads;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
 /// The most query rows of a sequence: more are better served by the forward kernels.
@@ -13,6 +15,8 @@ pub struct DecodeOptions {
     pub attention: Options,
     /// Entries of each sequence in the page table; `None` where K and V are contiguous.
     pub max_pages: Option<usize>,
+    /// Factors of K and V where they are in e4m3; `None` where they are in the type of Q.
+    pub e4m3_cache: Option<E4m3Cache>,
 }
 
 /// A validated decode problem: attention of Sq ≤ 16 query rows of each sequence against its part of a K/V
@@ -21,7 +25,8 @@ pub struct DecodeOptions {
 /// Q is [B, Sq, H, D], O [B, Sq, H, Dv]. K is [B, Sk, Hkv, D], V [B, Sk, Hkv, Dv]; or pages,
 /// [num_pages, page_size, Hkv, D or Dv] (the layout's batch and seqlen): then Sk = max_pages·page_size, and
 /// key j of sequence b is row j mod page_size of page `page_table[b][j / page_size]`. Strides may be any, so
-/// that pages may be [num_pages, Hkv, page_size, D] in memory. `lse` is as for [`Problem`].
+/// that pages may be [num_pages, Hkv, page_size, D] in memory. `lse` is as for [`Problem`]. K and V may be in
+/// e4m3 where Q and O are in another type.
 ///
 /// ```
 /// use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
@@ -39,8 +44,8 @@ pub struct DecodeOptions {
 /// let cache = vec![0.25_f32; pages.span()];
 /// let inputs = DecodeInputs {
 ///     q: &cache[..q.span()],
-///     k: &cache,
-///     v: &cache,
+///     k: (&cache).into(),
+///     v: (&cache).into(),
 ///     seqused_k: Some(&[50, 3]),
 ///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
 /// };
@@ -56,6 +61,7 @@ pub struct DecodeProblem {
     /// Layouts of K and V as they are.
     cache: [TensorLayout; 2],
     max_pages: Option<usize>,
+    descales: Option<Descales>,
 }
 
 /// Host tensors of a decode problem.
@@ -64,9 +70,9 @@ pub struct DecodeInputs<'a, T> {
     /// Queries.
     pub q: &'a [T],
     /// Keys.
-    pub k: &'a [T],
+    pub k: CacheData<'a, T>,
     /// Values.
-    pub v: &'a [T],
+    pub v: CacheData<'a, T>,
     /// Keys of each sequence, `[B]`, 0 to Sk; `None` where all have Sk. What lies behind them is not read, or
     /// read and not used: it may be NaN.
     pub seqused_k: Option<&'a [i32]>,
@@ -80,7 +86,8 @@ impl DecodeProblem {
     ///
     /// # Errors
     /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, pages of V
-    /// are others than those of K, or weights are to be dropped.
+    /// are others than those of K, weights are to be dropped, or factors of a cache in e4m3 are not positive and
+    /// up to 2⁶⁴, or not one for each key/value head, or each sequence and key/value head.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         dtype.check_as_result("decode")?;
         let Tensors { q, k, v, .. } = tensors;
@@ -108,7 +115,7 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { attention, max_pages } = options;
+        let DecodeOptions { attention, max_pages, e4m3_cache } = options;
         if let Some(Dropout { probability: value, .. }) = attention.dropout {
             return Err(Error::DecodeDropout { value });
         }
@@ -116,7 +123,9 @@ impl DecodeProblem {
         if q.seqlen > MAX_DECODE_SEQLEN_Q {
             return Err(Error::SeqLen { tensor: "q", value: q.seqlen, limit: MAX_DECODE_SEQLEN_Q });
         }
-        Ok(Self { dense, cache: [k, v], max_pages })
+        let heads = Heads { batch: dense.batch(), heads: dense.kv_heads() };
+        let descales = e4m3_cache.map(|cache| Descales::new(&cache, heads)).transpose()?;
+        Ok(Self { dense, cache: [k, v], max_pages, descales })
     }
 
     /// The same problem with each sequence's keys contiguous and all of them used: shapes, type, mask and
@@ -140,6 +149,16 @@ impl DecodeProblem {
         self.max_pages
     }
 
+    /// Storage type of K and V: e4m3, or that of Q and O.
+    pub const fn cache_dtype(&self) -> DType {
+        if self.descales.is_some() { DType::E4m3 } else { self.dense.dtype() }
+    }
+
+    /// Factors of K and V where they are in e4m3.
+    pub(super) const fn descales(&self) -> Option<&Descales> {
+        self.descales.as_ref()
+    }
+
     /// Packed rows: query rows of a sequence that share a key/value head.
     pub fn packed_rows(&self) -> usize {
         self.dense.packed_rows()
@@ -154,7 +173,7 @@ impl DecodeProblem {
     pub fn cache_bytes<T>(&self, inputs: &DecodeInputs<'_, T>) -> u64 {
         let keys: usize = (0..self.dense.batch()).map(|batch| self.used(inputs, batch)).sum();
         let columns = self.dense.head_dim() + self.dense.head_dim_v();
-        (keys * self.dense.kv_heads() * columns * self.dense.dtype().bytes()) as u64
+        (keys * self.dense.kv_heads() * columns * self.cache_dtype().bytes()) as u64
     }
 
     /// Element index of the first column of a key in `cache`, which is the layout of K or of V.
@@ -229,7 +248,8 @@ mod tests {
 
     fn check(problem: &DecodeProblem, seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> Result<()> {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
-        let inputs = DecodeInputs { q: &q, k: &kv, v: &kv, seqused_k, page_table };
+        let (k, v) = ((&kv).into(), (&kv).into());
+        let inputs = DecodeInputs { q: &q, k, v, seqused_k, page_table };
         let (mut o, mut lse) = ([0.0; 64], [0.0; 8]);
         let mut outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
         let plan = Plan::new(problem, &crate::cpu::backend::device(), &DecodeRequest::default())?;
@@ -298,8 +318,8 @@ mod tests {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
         let inputs = DecodeInputs {
             q: &q,
-            k: &kv,
-            v: &kv,
+            k: (&kv).into(),
+            v: (&kv).into(),
             seqused_k: Some(&[32, 0]),
             page_table: Some(&[4, 0, -7, 99, 99, 99]),
         };

@@ -84,6 +84,8 @@ pub enum Algorithm {
     Decode,
     /// `attention::decode_sm90`.
     DecodeSm90,
+    /// `attention::decode_sm90` over K and V in e4m3, with Q and O in the entry's type.
+    DecodeSm90E4m3,
     /// `attention::combine`, which merges the splits of [`Self::Decode`] and [`Self::DecodeSm90`].
     DecodeCombine,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
@@ -164,7 +166,7 @@ impl Algorithm {
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
-            Self::DecodeSm90 => "decode_sm90",
+            Self::DecodeSm90 | Self::DecodeSm90E4m3 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks

@@ -95,7 +95,7 @@ impl Variant {
                     run: "Persistent",
                 },
                 Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
-                Algorithm::DecodeSm90 => Signature {
+                Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
                     run: "MappedDecode",

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::decode::{DecodeProblem, DecodeRequest};
+use flash_attention::decode::{CacheDescale, DecodeProblem, DecodeRequest, E4m3Cache};
 use flash_attention::{Backend, BackendKind, DType, Element, Options};
 use half::{bf16, f16};
 
@@ -86,7 +86,10 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
     let decodes = |entry: &&Entry| {
-        matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine)
+        matches!(
+            entry.algorithm,
+            Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 | Algorithm::DecodeCombine
+        )
     };
     let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
@@ -193,7 +196,11 @@ impl Case {
         let odd = (usize::midpoint(smallest, largest) | 1).min(largest);
         let kv_heads = 1 + index % 2;
         // What tensor maps describe.
-        let multiple = if algorithm == Algorithm::DecodeSm90 { 8 } else { 1 };
+        let (rows, columns) = match algorithm {
+            Algorithm::DecodeSm90 => (8, 8),
+            Algorithm::DecodeSm90E4m3 => (8, 16),
+            _ => (1, 1),
+        };
         let shape = Shape {
             batch: self.used.len().max(1),
             heads: kv_heads * self.group,
@@ -201,8 +208,8 @@ impl Case {
             head_dim: [largest, odd, largest - 8, smallest][index % 4],
             seq_q: self.seq_q,
             seq_k: self.seq_k,
-            page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
-            row_multiple: multiple,
+            page_size: self.page_size.map(|size| size.next_multiple_of(rows)),
+            row_multiple: columns,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,
@@ -215,7 +222,8 @@ impl Case {
             ..Options::default()
         };
         let head_dim_v = if index % 4 == 3 { odd } else { shape.head_dim };
-        let problem = shape.problem_with(head_dim_v, options)?;
+        let e4m3_cache = (algorithm == Algorithm::DecodeSm90E4m3).then(|| factors(&shape, index));
+        let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);
         cache.poison_unused(&problem);
@@ -223,6 +231,18 @@ impl Case {
         let name = format!("{} splits={} seqused_k={:?}", describe(&problem), self.num_splits, self.used);
         Ok(Trial { problem, cache, expected, num_splits: self.num_splits, name })
     }
+}
+
+/// Factors of a cache in e4m3: of all heads, of each, and of each sequence's.
+fn factors(shape: &Shape, index: usize) -> E4m3Cache {
+    let list = |len: usize| CacheDescale::Heads((0..len).map(|i| 0.25 + 0.5 * i as f32).collect());
+    let all = shape.batch * shape.kv_heads;
+    let [k_descale, v_descale] = match index % 3 {
+        0 => [list(all), CacheDescale::Tensor(3.0)],
+        1 => [CacheDescale::Tensor(0.5), list(all)],
+        _ => [list(shape.kv_heads), list(shape.kv_heads)],
+    };
+    E4m3Cache { k_descale, v_descale }
 }
 
 /// A case made concrete, for one entry.

@@ -155,7 +155,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
         // Their problems are others: `decode.rs` and `backward.rs` have them.
-        Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine => None,
+        Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 | Algorithm::DecodeCombine => {
+            None
+        }
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta

@@ -9,9 +9,13 @@ use crate::decode::launch::partial_bytes;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
     Key, TUNED, Tuned, built_for, check_fits, check_target, checked_grid, fastest_first, tile_too_large,
-    unmapped, unsupported_dtype,
+    unmapped, unmapped_in_e4m3, unsupported_dtype,
 };
-use crate::{Device, Error, Problem, Result, TensorLayout};
+use crate::{DType, Device, Error, Problem, Result, TensorLayout};
+
+/// What is done to a cache in e4m3.
+const WIDENED: &str =
+    "K and V in e4m3: their elements become fp16 on their way to tensor cores, and Q's do once";
 
 /// A problem with its keys as they lie in memory.
 pub(crate) struct Cache<'a> {
@@ -20,26 +24,61 @@ pub(crate) struct Cache<'a> {
     v: &'a TensorLayout,
     /// Rows of a page; `None` where keys are contiguous.
     page_size: Option<usize>,
+    /// Whether K and V are in e4m3, and Q is not.
+    pub(super) e4m3: bool,
 }
 
 impl<'a> Cache<'a> {
     pub(super) fn of(problem: &'a DecodeProblem) -> Self {
         let page_size = problem.max_pages().map(|_| problem.k().seqlen);
-        Self { problem: problem.dense(), k: problem.k(), v: problem.v(), page_size }
+        let e4m3 = problem.descales().is_some();
+        Self { problem: problem.dense(), k: problem.k(), v: problem.v(), page_size, e4m3 }
     }
 
     /// Of the forward pass.
     pub(crate) fn contiguous(problem: &'a Problem) -> Self {
         let tensors = problem.tensors();
-        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None }
+        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, e4m3: false }
     }
 
     /// Why no tensor maps describe it, if so.
     fn unmapped(&self) -> Option<String> {
+        let unmapped =
+            |(name, layout)| if self.e4m3 { unmapped_in_e4m3(name, layout) } else { unmapped(name, layout) };
         let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
         page_size
             .map(|size| format!("pages have {size} rows, and copies take multiples of 8"))
-            .or_else(|| unmapped("k", self.k).or_else(|| unmapped("v", self.v)))
+            .or_else(|| [("k", self.k), ("v", self.v)].into_iter().find_map(unmapped))
+    }
+
+    /// The kernel's entries for it in its problem's type.
+    ///
+    /// # Errors
+    /// When the kernel takes no such cache.
+    fn built(&self, kernel: DecodeKernel) -> Result<Built> {
+        let algorithm = kernel.algorithm(self.e4m3).ok_or_else(|| {
+            let reason = "it takes no cache in e4m3; decode_sm90 does".to_owned();
+            Error::UnfitKernel { kernel: kernel.name(), reason }
+        })?;
+        Ok(Built { kernel, algorithm, dtype: self.problem.dtype() })
+    }
+}
+
+/// The entries of a kernel for a type of cache and of Q.
+struct Built {
+    kernel: DecodeKernel,
+    algorithm: Algorithm,
+    dtype: DType,
+}
+
+impl Built {
+    fn entries(&self) -> impl Iterator<Item = &'static Entry> + use<> {
+        built_for(self.algorithm, self.dtype)
+    }
+
+    /// That there is none.
+    fn missing(&self) -> Error {
+        unsupported_dtype(self.kernel.name(), self.algorithm, self.dtype)
     }
 }
 
@@ -75,15 +114,21 @@ impl FewQueries {
     pub(crate) fn choose(cache: &Cache<'_>, device: &Device, request: &DecodeRequest) -> Result<Self> {
         let asked = request.entry.as_deref();
         let named = |kernel: &DecodeKernel| {
-            built_for(kernel.algorithm(), cache.problem.dtype()).any(|entry| Some(entry.name) == asked)
+            let built = cache.built(*kernel);
+            built.is_ok_and(|built| built.entries().any(|entry| Some(entry.name) == asked))
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
         let dissuasion = dissuasion(cache, device);
-        let kernel = asked_kernel.unwrap_or(match dissuasion {
-            None => DecodeKernel::DecodeSm90,
-            Some(_) => DecodeKernel::Decode,
-        });
-        let chosen = choose_entry(cache.problem, device, kernel, asked, TUNED)?;
+        let kernel = match (asked_kernel, &dissuasion) {
+            (Some(kernel), _) => kernel,
+            (None, None) => DecodeKernel::DecodeSm90,
+            (None, Some(why)) if cache.e4m3 => {
+                let reason = format!("{why}; no other kernel takes a cache in e4m3");
+                return Err(Error::UnfitKernel { kernel: DecodeKernel::DecodeSm90.name(), reason });
+            }
+            (None, Some(_)) => DecodeKernel::Decode,
+        };
+        let chosen = choose_entry(cache, device, kernel, asked, TUNED)?;
         let mut few = Self::of_entry(cache, device, kernel, chosen, request)?;
         if let (None, DecodeKernel::Decode, Some(why)) = (asked_kernel, kernel, dissuasion) {
             few.launches.reasons.push(format!("not decode_sm90: {why}"));
@@ -111,8 +156,13 @@ impl FewQueries {
         if let Some(reason) = cache.unmapped() {
             return Err(unfit(chosen.0, reason));
         }
+        if cache.e4m3 {
+            let mut launches = launches(cache.problem, device, kernel, chosen, request)?;
+            launches.reasons.push(WIDENED.to_owned());
+            return Ok(Self { launches, unaligned: None });
+        }
         let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
-        let other = choose_entry(cache.problem, device, DecodeKernel::Decode, None, TUNED)?;
+        let other = choose_entry(cache, device, DecodeKernel::Decode, None, TUNED)?;
         Ok(Self {
             launches: launches(cache.problem, device, kernel, chosen, request)?,
             unaligned: Some(launches(cache.problem, device, DecodeKernel::Decode, other, &fallback)?),
@@ -145,9 +195,12 @@ impl FewQueries {
 
 /// Why `decode_sm90` cannot be taken, if so.
 fn dissuasion(cache: &Cache<'_>, device: &Device) -> Option<String> {
-    let mut built = built_for(Algorithm::DecodeSm90, cache.problem.dtype());
+    let built = match cache.built(DecodeKernel::DecodeSm90) {
+        Ok(built) => built,
+        Err(error) => return Some(error.to_string()),
+    };
     let head_dim = cache.problem.widest_head_dim();
-    let Some(entry) = built.find(|entry| entry.tile.head_dim as usize >= head_dim) else {
+    let Some(entry) = built.entries().find(|entry| entry.tile.head_dim as usize >= head_dim) else {
         return Some(format!("it has no {} entry", cache.problem.dtype()));
     };
     let runs = check_target(entry, device, DecodeKernel::DecodeSm90.name());
@@ -219,21 +272,24 @@ fn launches(
 /// The entry asked for, or of the smallest HEAD_DIM that fits and the BLOCK_M that wastes the fewest rows the
 /// first by `table`, and why.
 pub(super) fn choose_entry(
-    problem: &Problem,
+    cache: &Cache<'_>,
     device: &Device,
     kernel: DecodeKernel,
     asked: Option<&str>,
     table: &[Tuned],
 ) -> Result<(&'static Entry, String)> {
+    let problem = cache.problem;
     let (dtype, head_dim) = (problem.dtype(), problem.widest_head_dim());
+    let of_kernel = cache.built(kernel)?;
     let built = || {
-        built_for(kernel.algorithm(), dtype)
+        of_kernel
+            .entries()
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
             .filter(|entry| asked.is_none_or(|name| name == entry.name))
     };
     let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match asked {
         Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },
-        None => unsupported_dtype(kernel.name(), kernel.algorithm(), dtype),
+        None => of_kernel.missing(),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
     candidates.iter().try_for_each(|entry| check_target(entry, device, kernel.name()))?;

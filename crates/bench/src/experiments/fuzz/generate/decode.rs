@@ -41,8 +41,10 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         .collect();
     let page_size = if draw.once_in(2) { 0 } else { draw.pick(&[1, 3, 8, 16, 16, 64, 64, 100, 128, 256]) };
     let q = place(draw, dtype, head_dim, false);
+    let e4m3_cache = draw.once_in(3);
+    let of_cache = if e4m3_cache { flash_attention::DType::E4m3 } else { dtype };
     let mut cache = |columns| {
-        let place = place(draw, dtype, columns, false);
+        let place = place(draw, of_cache, columns, false);
         // A cache that repeats its pages would have keys that are NaN in others' places.
         Place { repeat: [false, false, place.repeat[2]], ..place }
     };
@@ -72,6 +74,9 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         softcap: softcap(draw),
         alibi: head_list(draw, 6),
         sinks: head_list(draw, 3),
+        e4m3_cache,
+        k_descale: head_list(draw, 2),
+        v_descale: head_list(draw, 2),
         no_lse: draw.once_in(5),
         scores: data(draw),
         values: data(draw),
@@ -90,7 +95,11 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
             case.splits = case.splits.min(6);
         }
         let mut named = entries()
-            .filter(|entry| matches!(entry.algorithm, Algorithm::Decode | Algorithm::DecodeSm90))
+            .filter(|entry| match entry.algorithm {
+                Algorithm::Decode | Algorithm::DecodeSm90 => !e4m3_cache,
+                Algorithm::DecodeSm90E4m3 => e4m3_cache,
+                _ => false,
+            })
             .filter(|entry| entry.dtype == dtype.name())
             .filter(|entry| entry.tile.head_dim as usize >= widest)
             .map(|entry| entry.name)
