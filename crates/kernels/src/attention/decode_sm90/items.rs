@@ -127,9 +127,11 @@ impl Item {
         let last = seen_keys(params, used, end_row - 1);
         // Pages are copied in boxes that begin with multiples of their rows.
         let seen = KeyRange { first: first.first - first.first % T::BLOCK_N, end: last.end };
-        // SAFETY: the factors are readable, and the head is one of the launch's.
-        let v_descale =
-            if T::WIDENS { unsafe { params.v_descale.of(work.batch, work.kv_head) } } else { 1.0 };
+        let mut v_descale = 1.0;
+        if T::WIDENS {
+            // SAFETY: the factors are readable, and the head is one of the launch's.
+            v_descale = unsafe { params.v_descale.of(work.batch, work.kv_head) };
+        }
         Self {
             of_split: splits::count(params, used) > 1,
             rows: end_row - work.first_row,

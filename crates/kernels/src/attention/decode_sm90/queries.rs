@@ -59,8 +59,11 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
 unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, memory: Memory<T>, stage: u32) {
     let tile: Panels<QueryRows<T>> = memory.q().stage(stage);
     let chunks = row_chunks::<T>();
-    // SAFETY: the factors are readable, and the head is one of the launch's.
-    let k_descale = if T::WIDENS { unsafe { params.k_descale.of(work.batch, work.kv_head) } } else { 1.0 };
+    let mut k_descale = 1.0;
+    if T::WIDENS {
+        // SAFETY: the factors are readable, and the head is one of the launch's.
+        k_descale = unsafe { params.k_descale.of(work.batch, work.kv_head) };
+    }
     let mut first = index::thread() % 32;
     while first < T::BLOCK_M * chunks {
         let mut words = [[0; 4]; IN_FLIGHT];
