@@ -186,9 +186,7 @@ def _tensors(half: Any, q: Any, names: tuple[str, ...], given: tuple[Any, ...]) 
     return tensors
 
 
-def _check_descales(
-    half: Any, q: Any, caches: Sequence[Any], new: Optional[Pair], options: Options
-) -> None:
+def _check_descales(half: Any, q: Any, caches: Sequence[Any], new: Optional[Pair], options: Options) -> None:
     """Refuses factors without a cache in e4m3, and what such a cache is not taken with."""
     k, v = caches
     if k.dtype != v.dtype:
@@ -199,12 +197,14 @@ def _check_descales(
                 raise ValueError(f"{name} is given, but k_cache holds {k.dtype}; it is for float8_e4m3fn")
         return
     if new is not None:
-        raise ValueError(f"k is given, but k_cache holds {k.dtype}: write new keys there by yourself, divided")
+        raise ValueError(
+            f"k is given, but k_cache holds {k.dtype}, which is read alone: write k / k_descale there before"
+        )
     if q.shape[1] > _native.MAX_DECODE_SEQLEN_Q or not half.decodes(q):
         limit = _native.MAX_DECODE_SEQLEN_Q
         raise ValueError(
-            f"q has {q.shape[1]} rows of {q.dtype}; on a cache in {k.dtype} at most {limit} are taken, on a GPU "
-            "of 16 bits"
+            f"q has {q.shape[1]} rows of {q.dtype}; on a cache in {k.dtype} at most {limit} are taken, "
+            "and on a GPU of 16 bits"
         )
 
 
