@@ -208,11 +208,14 @@ def flash_attn_with_kvcache(
     alibi_slopes: Any = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """Attention against a K/V cache, each sequence of its own length; forward pass alone.
 
     Nothing is written to the cache where an argument is refused: a tensor that requires a gradient is,
-    except under torch.no_grad(). All tensors have the type of q, which autocast leaves as it is.
+    except under torch.no_grad(). All tensors have the type of q, which autocast leaves as it is, but that
+    k_cache and v_cache may be torch.float8_e4m3fn.
 
     Args:
         q: [B, Sq, H, D].
@@ -231,6 +234,9 @@ def flash_attn_with_kvcache(
         num_splits: parts that keys are split into on a GPU, which do not depend on what else is in a batch; 0
             lets the library choose.
         return_softmax_lse: returns (out, lse), lse float32 [B, H, Sq].
+        k_descale: of a k_cache in float8_e4m3fn what its elements are multiplied by: a number, or float32
+            [Hkv] or [B, Hkv]; 1 where None. Such a cache is read alone, by up to 16 rows.
+        v_descale: as k_descale.
 
     With Sq above 16, and of float32 on a GPU, it is the forward pass, for which pages are copied behind one
     another first. cache_leftpad raises NotImplementedError.
@@ -246,6 +252,7 @@ def flash_attn_with_kvcache(
         alibi_slopes,
         num_splits,
         return_softmax_lse,
+        (k_descale, v_descale),
     )
     o, lse = _kvcache.attention(
         _half(q),

@@ -52,6 +52,8 @@ class Options(NamedTuple):
     alibi_slopes: Any
     num_splits: int
     needs_lse: bool
+    #: Of K and V in e4m3.
+    descales: tuple[Any, Any]
 
     @property
     def in_order(self) -> bool:
@@ -71,6 +73,7 @@ def attention(
     """O and lse, once `new` is in the cache, which stays as it is where anything is refused."""
     q = half.tensor(q)
     q, *caches = _tensors(half, q, ("q", "k_cache", "v_cache"), (q, *caches))
+    _check_descales(half, q, caches, new, options)
     if new is not None:
         if new[0] is None or new[1] is None:
             raise ValueError("k and v are written together, and one of them is None")
@@ -103,6 +106,7 @@ def attention(
             window=options.window,
             softcap=options.softcap,
             num_splits=options.num_splits,
+            descales=options.descales,
             needs_lse=options.needs_lse,
             before=append,
         )
@@ -171,15 +175,37 @@ def _in_rows(half: Any, cache: Cache, used: Any, append: Optional[Callable[[], N
 
 
 def _tensors(half: Any, q: Any, names: tuple[str, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors of four axes, of q's type and on its device, which have no gradient."""
+    """Tensors of four axes, of q's type, or caches in e4m3, and on its device, which have no gradient."""
     tensors = tuple(map(half.tensor, given, names))
     for name, tensor in zip(names, tensors):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has {tensor.ndim} axes; 4 are needed")
-        if tensor.dtype != q.dtype:
+        if tensor.dtype != q.dtype and not (name.endswith("_cache") and half.is_e4m3(tensor)):
             raise ValueError(f"{name} holds {tensor.dtype}, but q holds {q.dtype}")
     half.check_forward_only(q, names, tensors)
     return tensors
+
+
+def _check_descales(half: Any, q: Any, caches: Sequence[Any], new: Optional[Pair], options: Options) -> None:
+    """Refuses factors without a cache in e4m3, and what such a cache is not taken with."""
+    k, v = caches
+    if k.dtype != v.dtype:
+        raise ValueError(f"v_cache holds {v.dtype}, but k_cache holds {k.dtype}")
+    if not half.is_e4m3(k):
+        for name, descale in zip(("k_descale", "v_descale"), options.descales):
+            if descale is not None:
+                raise ValueError(f"{name} is given, but k_cache holds {k.dtype}; it is for float8_e4m3fn")
+        return
+    if new is not None:
+        raise ValueError(
+            f"k is given, but k_cache holds {k.dtype}, which is read alone: write k / k_descale there before"
+        )
+    if q.shape[1] > _native.MAX_DECODE_SEQLEN_Q or not half.decodes(q):
+        limit = _native.MAX_DECODE_SEQLEN_Q
+        raise ValueError(
+            f"q has {q.shape[1]} rows of {q.dtype}; on a cache in {k.dtype} at most {limit} are taken, "
+            "and on a GPU of 16 bits"
+        )
 
 
 def _cache(half: Any, q: Any, caches: Sequence[Any], places: Places, new: int) -> Cache:

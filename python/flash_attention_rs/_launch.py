@@ -209,6 +209,23 @@ def _per_head(
     return (None, t.numel()) if on_gpu else (tuple(t.flatten().tolist()), None)
 
 
+def is_e4m3(t: Tensor) -> bool:
+    """Whether a tensor holds e4m3, as a cache may."""
+    return t.dtype == torch.float8_e4m3fn
+
+
+def descale(name: str, given: Any, q: Tensor, kv_heads: int) -> tuple[Any, Optional[Tensor]]:
+    """Factors of K or V in e4m3 as a plan has them, and those that lie on a GPU."""
+    if not isinstance(given, Tensor):
+        return 1.0 if given is None else float(given), None
+    if index_of(given) != index_of(q):
+        check_place(q, given)
+    # Factors of all heads are often one that is expanded.
+    given = given.contiguous()
+    values, on_device = _per_head(name, given, index_of(q) >= 0, (q.shape[0], kv_heads))
+    return (values, None) if on_device is None else (on_device, given)
+
+
 def lists(
     q: Tensor,
     alibi: Optional[Tensor],

@@ -62,10 +62,12 @@ class Decode:
         settings: Any,
         max_pages: Optional[int] = None,
         num_splits: Optional[int] = None,
-    ) -> None: ...
+        descales: Optional[tuple[Any, Any]] = None,
+    ) -> None:
+        """`descales`: of K and V in e4m3 one factor, those of the heads, or how many the device has."""
     def enqueue(self, at: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes,
-        sinks; 0 is none.
+        sinks, k_descale, v_descale; 0 is none.
         """
     def run(self, at: Sequence[int]) -> None:
         """On the CPU. `at`: q, k, v, o, lse, seqused_k, page_table."""

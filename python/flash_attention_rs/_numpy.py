@@ -250,6 +250,12 @@ def decodes(q: Array) -> bool:
     return True
 
 
+def is_e4m3(array: Array) -> bool:
+    """Whether an array holds e4m3, which numpy has not."""
+    del array
+    return False
+
+
 def is_inference(*tensors: Any) -> bool:
     """Whether no tensor needs a gradient."""
     del tensors
@@ -271,10 +277,11 @@ def decode(
     needs_lse: bool,
     sinks: Any = None,
     num_splits: int = 0,
+    descales: tuple[Any, Any] = (None, None),
     before: Callable[[], None] | None = None,
 ) -> tuple[Array, Array]:
     """O and lse of few queries against a cache, which is pages where there is a page table."""
-    del num_splits, needs_lse  # the CPU has no parts, and lse costs little
+    del num_splits, needs_lse, descales  # no array is in e4m3, the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
     batch, rows, heads, _ = q.shape

@@ -207,15 +207,22 @@ def _plan_decode(
     settings: Settings,
     pages: Optional[int],
     num_splits: int,
+    descales: Optional[tuple[Any, Any]],
 ) -> Plan:
-    dtype = _checks.qkv(q, k, v, 4, _launch.name_of)
+    if descales is None:
+        dtype = _checks.qkv(q, k, v, 4, _launch.name_of)
+    else:
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            _checks.rank(name, tensor, 4)
+        dtype = _launch.name_of(q.dtype)
     _launch.check_place(q, k, v, seqused, page_table)
     plan = Plan(q, v.shape[-1])
     if 0 in plan.o[0] or k.numel() == 0:
         return plan
     views = (view(q), view(k), view(v), _plans.batched(*plan.o))
     splits = num_splits if num_splits > 0 and place(q) is not None else None
-    plan.take(_plans.decode(place(q), dtype, views, settings, pages, splits), (q, k, v))
+    native = _plans.decode(place(q), dtype, views, settings, pages, splits, descales)
+    plan.take(native, (q, k, v))
     return plan
 
 
@@ -233,12 +240,20 @@ def decode(
     right: int,
     softcap: float,
     num_splits: int,
+    k_descale: Any = None,
+    v_descale: Any = None,
     needs_lse: bool = True,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of few queries against a cache; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
     lists: Any = None
+    descales: Any = None
+    k_factors = v_factors = None
+    if _launch.is_e4m3(k):
+        of_k, k_factors = _launch.descale("k_descale", k_descale, q, k.shape[2])
+        of_v, v_factors = _launch.descale("v_descale", v_descale, q, v.shape[2])
+        descales = (of_k, of_v)
     if not (alibi is None and sinks is None):
         lists, _ = _launch.lists(q, alibi, sinks, None, None, None, None, (0, 0), 0.0)
     if seqused is not None:
@@ -252,13 +267,14 @@ def decode(
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
         *(scale, causal, left, right, softcap, lists, num_splits, pages, _plans.batch_invariant),
+        descales,
         None if seqused is None else index_of(seqused),
         None if page_table is None else index_of(page_table),
     )
     plan = _decodes.get(key)
     if plan is None:
         settings = _settings(q, scale, causal, left, right, softcap, lists)
-        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits)
+        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits, descales)
         if settings.come_again:
             _decodes.keep(key, plan)
     if before is not None:
@@ -275,5 +291,6 @@ def decode(
     if index < 0:
         plan.native.run((*at, *behind))
     else:
-        enqueue(plan, q, index, at, (*behind, address(alibi), address(sinks)))
+        factors = (address(k_factors), address(v_factors))
+        enqueue(plan, q, index, at, (*behind, address(alibi), address(sinks), *factors))
     return o, lse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from . import _native
 
@@ -104,9 +104,10 @@ def decode(
     settings: Settings,
     max_pages: int | None,
     num_splits: int | None,
+    descales: tuple[Any, Any] | None = None,
 ) -> _native.Decode:
-    """The plan for few queries against a cache."""
-    return _native.Decode(device, dtype, views, settings, max_pages, num_splits)
+    """The plan for few queries against a cache; `descales`: factors of K and V in e4m3."""
+    return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales)
 
 
 def batched(shape: tuple[int, ...], strides: tuple[int, ...], by_heads: bool = False) -> View:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _checks, _passes
+from . import _checks, _launch, _passes
 from ._ops import Attention, is_eager, refuse_tangents
 
 _NO_WINDOW = (-1, -1)
@@ -106,6 +106,11 @@ def decodes(q: Tensor) -> bool:
     return not (q.is_cuda and q.dtype == torch.float32)
 
 
+def is_e4m3(t: Tensor) -> bool:
+    """Whether a tensor holds e4m3, as a cache may."""
+    return _launch.is_e4m3(t)
+
+
 def is_inference(*tensors: Any) -> bool:
     """Whether no tensor needs a gradient, and autocast leaves all as they are."""
     has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors if isinstance(t, Tensor))
@@ -127,9 +132,13 @@ def decode(
     needs_lse: bool,
     sinks: Optional[Tensor] = None,
     num_splits: int = 0,
+    descales: tuple[Any, Any] = (None, None),
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of few queries against a cache, which is pages where there is a page table."""
+    """O and lse of few queries against a cache, which is pages where there is a page table.
+
+    `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv].
+    """
     for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
         if values is not None:
             tensor(values, name)
@@ -139,13 +148,15 @@ def decode(
     if is_eager(q, k, v):
         return _passes.decode(
             q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap,
-            num_splits, needs_lse, before,
+            num_splits, *descales, needs_lse, before,
         )
     refuse_tangents(q, k, v, alibi_slopes, sinks)
     if before is not None:
         before()
     return torch.ops.flash_attention_rs.decode(
-        q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits
+        q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits,
+        *(d if d is None or isinstance(d, Tensor) else q.new_full((k.shape[2],), d, dtype=torch.float32)
+          for d in descales),
     )
     # fmt: on
 

@@ -2,10 +2,12 @@
 
 use flash_attention::cuda::Stream;
 use flash_attention::decode::{
-    DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+    CacheData, CacheDescale, DecodeAddresses, DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem,
+    DecodeRequest, E4m3Cache,
 };
 use flash_attention::forward::{Outputs, PerHead};
 use flash_attention::{DType, Element};
+use float8::F8E4M3;
 use half::{bf16, f16};
 use pyo3::prelude::*;
 
@@ -14,6 +16,27 @@ use crate::memory::{read, write};
 use crate::place::Place;
 use crate::settings::{Settings, View, dtype, optional, tensors};
 use crate::threads;
+
+/// Factors of K or V in e4m3.
+#[derive(FromPyObject)]
+enum Factors {
+    /// How many the device has.
+    OnDevice(usize),
+    /// One of all heads.
+    Tensor(f32),
+    /// `[Hkv]` or `[B, Hkv]`.
+    Heads(Vec<f32>),
+}
+
+impl From<Factors> for CacheDescale {
+    fn from(factors: Factors) -> Self {
+        match factors {
+            Factors::OnDevice(len) => Self::OnDevice(len),
+            Factors::Tensor(value) => Self::Tensor(value),
+            Factors::Heads(values) => Self::Heads(values),
+        }
+    }
+}
 
 /// A planned decode step.
 #[pyclass(frozen, module = "flash_attention_rs._native")]
@@ -25,7 +48,8 @@ pub(crate) struct Decode {
 #[pymethods]
 impl Decode {
     #[new]
-    #[pyo3(signature = (device, dtype_name, views, settings, max_pages=None, num_splits=None))]
+    #[pyo3(signature = (device, dtype_name, views, settings, max_pages=None, num_splits=None, descales=None))]
+    #[allow(clippy::too_many_arguments, reason = "the arguments of a Python class")]
     fn new(
         py: Python<'_>,
         device: Option<usize>,
@@ -34,11 +58,14 @@ impl Decode {
         settings: Settings,
         max_pages: Option<usize>,
         num_splits: Option<usize>,
+        descales: Option<(Factors, Factors)>,
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
+        let e4m3_cache =
+            descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
         py.detach(|| {
             let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
-            let options = DecodeOptions { attention: settings.options(), max_pages };
+            let options = DecodeOptions { attention: settings.options(), max_pages, e4m3_cache };
             let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
             let place = Place::open(device)?;
             let request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
@@ -51,10 +78,12 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks; 0 is none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 10], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale; 0 is
+    /// none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 12], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
-        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks] = at;
+        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale] =
+            at;
         let addresses = DecodeAddresses {
             q,
             k,
@@ -64,6 +93,8 @@ impl Decode {
             cu_seqlens_q: None,
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
+            k_descale: optional(k_descale),
+            v_descale: optional(v_descale),
             workspace,
             per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         };
@@ -98,10 +129,14 @@ impl Decode {
                 0 => Ok(None),
                 _ => read::<i32>(tensor, address, len).map(Some),
             };
+            let cache = |tensor, address, len| match problem.cache_dtype() {
+                DType::E4m3 => read::<F8E4M3>(tensor, address, len).map(CacheData::E4m3),
+                _ => read::<T>(tensor, address, len).map(CacheData::Same),
+            };
             let inputs = DecodeInputs {
                 q: read::<T>("q", q, dense.tensors().q.span())?,
-                k: read::<T>("k", k, problem.k().span())?,
-                v: read::<T>("v", v, problem.v().span())?,
+                k: cache("k", k, problem.k().span())?,
+                v: cache("v", v, problem.v().span())?,
                 seqused_k: list("seqused_k", seqused_k, batch)?,
                 page_table: list("page_table", page_table, entries)?,
             };

@@ -1,7 +1,8 @@
 //! Decode problems: their caches, lengths and pages.
 
-use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem};
+use flash_attention::decode::{CacheData, DecodeInputs, DecodeOptions, DecodeProblem, E4m3Cache};
 use flash_attention::{DType, Element, Options, Result, TensorLayout, Tensors};
+use float8::F8E4M3;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
@@ -29,11 +30,17 @@ pub(crate) struct Shape {
 impl Shape {
     /// The problem, with as many pages as the sequences have room for.
     pub(crate) fn problem(&self) -> Result<DecodeProblem> {
-        self.problem_with(self.head_dim, Options::default())
+        self.problem_with(self.head_dim, Options::default(), None)
     }
 
-    /// [`Self::problem`] with a head_dim of V, and with `options`, of which the shape has mask and scale.
-    pub(crate) fn problem_with(&self, head_dim_v: usize, options: Options) -> Result<DecodeProblem> {
+    /// [`Self::problem`] with a head_dim of V, with `options`, of which the shape has mask and scale, and with
+    /// K and V in e4m3 where that has factors.
+    pub(crate) fn problem_with(
+        &self,
+        head_dim_v: usize,
+        options: Options,
+        e4m3_cache: Option<E4m3Cache>,
+    ) -> Result<DecodeProblem> {
         let of_queries = |columns| TensorLayout::bshd(self.batch, self.seq_q, self.heads, columns);
         let stride = self.head_dim.next_multiple_of(self.row_multiple);
         let q = TensorLayout { head_dim: self.head_dim, ..of_queries(stride) };
@@ -50,15 +57,50 @@ impl Shape {
         let tensors =
             Tensors { q, k: of_keys(self.head_dim), v: of_keys(head_dim_v), o: of_queries(head_dim_v) };
         let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
-        DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages })
+        DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages, e4m3_cache })
+    }
+}
+
+/// K or V.
+enum Rows<T> {
+    Same(Vec<T>),
+    E4m3(Vec<F8E4M3>),
+}
+
+impl<T: Element> Rows<T> {
+    fn random(problem: &DecodeProblem, layout: &TensorLayout, seed: u64, tensor: u64) -> Self {
+        if problem.cache_dtype() == DType::E4m3 {
+            Self::E4m3(normal(seed, tensor, layout.span()))
+        } else {
+            Self::Same(normal(seed, tensor, layout.span()))
+        }
+    }
+
+    fn data(&self) -> CacheData<'_, T> {
+        match self {
+            Self::Same(data) => CacheData::Same(data),
+            Self::E4m3(data) => CacheData::E4m3(data),
+        }
+    }
+
+    /// Fills the elements that are not `used` with NaN.
+    fn poison(&mut self, used: &[bool]) {
+        fn fill<T: Element>(data: &mut [T], used: &[bool]) {
+            let unused = data.iter_mut().zip(used).filter(|(_, used)| !**used);
+            unused.for_each(|(value, _)| *value = T::from_f32(f32::NAN));
+        }
+        match self {
+            Self::Same(data) => fill(data, used),
+            Self::E4m3(data) => fill(data, used),
+        }
     }
 }
 
 /// Inputs of a decode problem.
 pub(crate) struct Cache<T> {
     q: Vec<T>,
-    k: Vec<T>,
-    v: Vec<T>,
+    k: Rows<T>,
+    v: Rows<T>,
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
 }
@@ -68,8 +110,8 @@ impl<T: Element> Cache<T> {
     pub(crate) fn random(problem: &DecodeProblem, seqused_k: Option<Vec<i32>>, seed: u64) -> Self {
         Self {
             q: normal(seed, 0, problem.dense().tensors().q.span()),
-            k: normal(seed, 1, problem.k().span()),
-            v: normal(seed, 2, problem.v().span()),
+            k: Rows::random(problem, problem.k(), seed, 1),
+            v: Rows::random(problem, problem.v(), seed, 2),
             seqused_k,
             page_table: problem.max_pages().map(|_| shuffled(problem.k().batch, seed)),
         }
@@ -79,8 +121,8 @@ impl<T: Element> Cache<T> {
     pub(crate) fn inputs(&self) -> DecodeInputs<'_, T> {
         DecodeInputs {
             q: &self.q,
-            k: &self.k,
-            v: &self.v,
+            k: self.k.data(),
+            v: self.v.data(),
             seqused_k: self.seqused_k.as_deref(),
             page_table: self.page_table.as_deref(),
         }
@@ -100,9 +142,7 @@ impl<T: Element> Cache<T> {
                     }
                 }
             }
-            let data = if value { &mut self.v } else { &mut self.k };
-            let unused = data.iter_mut().zip(used).filter(|(_, used)| !used);
-            unused.for_each(|(value, _)| *value = T::from_f32(f32::NAN));
+            if value { &mut self.v } else { &mut self.k }.poison(&used);
         }
     }
 }
@@ -121,7 +161,9 @@ fn shuffled(count: usize, seed: u64) -> Vec<i32> {
 pub(crate) fn describe(problem: &DecodeProblem) -> String {
     let cache =
         problem.max_pages().map_or("contiguous".to_owned(), |_| format!("pages of {}", problem.k().seqlen));
-    format!("{} {cache}", problem::describe(problem.dense(), Layout::Bshd))
+    let dtype = problem.cache_dtype();
+    let of_type = if dtype == problem.dense().dtype() { String::new() } else { format!(" in {dtype}") };
+    format!("{} {cache}{of_type}", problem::describe(problem.dense(), Layout::Bshd))
 }
 
 #[cfg(test)]
@@ -156,7 +198,16 @@ mod tests {
         assert_eq!(problem.dense().seqlen_k(), 12);
         let mut cache = Cache::<f32>::random(&problem, Some(vec![5, 0]), 1);
         cache.poison_unused(&problem);
-        let numbers = |data: &[f32]| data.iter().filter(|value| !value.is_nan()).count();
+        let numbers = |rows: &Rows<f32>| match rows {
+            Rows::Same(data) => data.iter().filter(|value| !value.is_nan()).count(),
+            Rows::E4m3(data) => data.iter().filter(|value| !value.is_nan()).count(),
+        };
+        assert_eq!((numbers(&cache.k), numbers(&cache.v)), (5 * 6, 5 * 6));
+        let e4m3 = Some(E4m3Cache::default());
+        let problem = shape.problem_with(shape.head_dim, Options::default(), e4m3).unwrap();
+        let mut cache = Cache::<f32>::random(&problem, Some(vec![5, 0]), 1);
+        cache.poison_unused(&problem);
+        assert!(matches!(cache.k, Rows::E4m3(_)));
         assert_eq!((numbers(&cache.k), numbers(&cache.v)), (5 * 6, 5 * 6));
     }
 }

@@ -112,8 +112,8 @@ impl Cache {
     ) -> flash_attention::Result<()> {
         let inputs = DecodeInputs {
             q,
-            k: &self.k,
-            v: &self.v,
+            k: (&self.k).into(),
+            v: (&self.v).into(),
             seqused_k: Some(&self.lengths),
             page_table: Some(&self.page_table),
         };

@@ -155,6 +155,40 @@ pub enum Error {
         /// The largest possible.
         limit: f32,
     },
+    /// A factor of a cache in e4m3 is not a positive number that a GPU can multiply with.
+    #[error("{name}: element {index} is {value:?}; {least:e} to {limit:e} is needed")]
+    CacheDescale {
+        /// The list, or the factor of all heads.
+        name: &'static str,
+        /// Which one.
+        index: usize,
+        /// Its value.
+        value: f32,
+        /// The least possible: a smaller one is 0 to a GPU.
+        least: f32,
+        /// The largest possible.
+        limit: f32,
+    },
+    /// K or V is in another type than the problem's cache.
+    #[error("{tensor} is in {given}; the problem's cache is in {expected}")]
+    CacheType {
+        /// K or V.
+        tensor: &'static str,
+        /// Its type.
+        given: DType,
+        /// The problem's.
+        expected: DType,
+    },
+    /// A cache in e4m3, or one with packed queries, starts where tensor maps cannot.
+    #[error(
+        "{tensor} is at address {address:#x}; with packed queries, or in e4m3, a multiple of 16 is needed"
+    )]
+    UnalignedCache {
+        /// Q, K or V.
+        tensor: &'static str,
+        /// Where it starts.
+        address: u64,
+    },
     /// Factors for a type whose range needs none.
     #[error("descale is for e4m3, not {dtype}")]
     DescaleType {
@@ -170,9 +204,9 @@ pub enum Error {
         name: &'static str,
         /// Values given.
         len: usize,
-        /// Query heads.
+        /// Heads.
         heads: usize,
-        /// Query heads of all sequences.
+        /// Heads of all sequences.
         all: usize,
     },
     /// A head's value is not a finite number.

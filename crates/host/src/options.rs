@@ -15,7 +15,7 @@ pub const MAX_SOFTCAP: f32 = 1e30;
 
 /// The largest magnitude of softmax_scale and of a tensor's factor, 2⁶⁴: what they multiply stays within
 /// fp32.
-const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
+pub(crate) const MAX_SCALE: f32 = 18_446_744_073_709_551_616.0;
 
 /// What is computed, beside the shapes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -216,7 +216,7 @@ impl Scores {
 pub(crate) struct Heads {
     /// Sequences.
     pub(crate) batch: usize,
-    /// Query heads of each.
+    /// Heads of each.
     pub(crate) heads: usize,
 }
 
@@ -246,13 +246,8 @@ impl HeadValues {
         }
     }
 
-    fn with_len(name: &'static str, len: usize, Heads { batch, heads }: Heads) -> Result<Self> {
-        let all = batch.saturating_mul(heads);
-        if len != heads && len != all {
-            return Err(Error::HeadValues { name, len, heads, all });
-        }
-        let batch_stride = if len > heads { heads } else { 0 };
-        Ok(Self { values: Arc::default(), len, batch_stride })
+    fn with_len(name: &'static str, len: usize, heads: Heads) -> Result<Self> {
+        Ok(Self { values: Arc::default(), len, batch_stride: with_len(name, len, heads)? })
     }
 
     fn new(name: &'static str, values: &[f32], heads: Heads) -> Result<Self> {
@@ -266,6 +261,18 @@ impl HeadValues {
     fn of(&self, batch: usize, head: usize) -> f32 {
         self.values[batch * self.batch_stride + head]
     }
+}
+
+/// Values from one sequence to the next in a list of `len`: none where all sequences have the same.
+///
+/// # Errors
+/// When the list has neither a value for each head nor one for each sequence and head.
+pub(crate) fn with_len(name: &'static str, len: usize, Heads { batch, heads }: Heads) -> Result<usize> {
+    let all = batch.saturating_mul(heads);
+    if len != heads && len != all {
+        return Err(Error::HeadValues { name, len, heads, all });
+    }
+    Ok(if len > heads { heads } else { 0 })
 }
 
 /// Checks a factor on Q·Kᵀ.

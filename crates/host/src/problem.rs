@@ -229,6 +229,13 @@ impl Problem {
         Self::new(tensors, self.dtype, Options { window: self.window, ..self.scores.options(batch, &heads) })
     }
 
+    /// The same attention with K and V multiplied by a factor each.
+    pub(crate) fn with_cache_descale(mut self, [k, v]: [f32; 2]) -> Self {
+        self.scores.softmax_scale *= k;
+        self.scores.v_descale *= v;
+        self
+    }
+
     /// The same attention of so many sequences with `seqlen` rows and keys each, contiguous: to be planned,
     /// not run.
     pub(crate) fn standing_for(&self, batch: usize, seqlen: usize) -> Self {

@@ -6,13 +6,15 @@ mod common;
 use common::{Order, for_each_element, options, sinks_of, slopes_of, tensor, untouched_outside};
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{
-    DecodeInputs, DecodeKernel, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest,
+    CacheData, CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodePlan, DecodeProblem,
+    DecodeRequest, E4m3Cache,
 };
 use flash_attention::forward::Outputs;
 use flash_attention::sim::Sim;
 use flash_attention::{
     Backend, BackendKind, DType, Element, Options, Plan, TensorLayout, Tensors, reference,
 };
+use float8::F8E4M3;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -31,6 +33,8 @@ struct Case {
     /// Elements between the rows of K, V and O.
     gap: usize,
     seed: u64,
+    /// Whether K and V are in e4m3, with rows and pages as tensor maps take them.
+    e4m3: bool,
 }
 
 /// Everything that a run needs, in one type.
@@ -39,6 +43,8 @@ struct Made<T> {
     q: Vec<T>,
     k: Vec<T>,
     v: Vec<T>,
+    /// K and V in place of those, where they are in e4m3.
+    rounded: Option<[Vec<F8E4M3>; 2]>,
     used: Option<Vec<i32>>,
     table: Option<Vec<i32>>,
 }
@@ -49,14 +55,15 @@ impl Case {
         let (q, o) =
             (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, dv));
         // Pages lie scattered among as many that nobody uses.
-        let max_pages = self.page_size.map(|size| self.seqlen_k.div_ceil(size));
-        let (outer, rows) = match (self.page_size, max_pages) {
+        let page_size = self.page_size.map(|size| if self.e4m3 { size.next_multiple_of(8) } else { size });
+        let max_pages = page_size.map(|size| self.seqlen_k.div_ceil(size));
+        let (outer, rows) = match (page_size, max_pages) {
             (Some(size), Some(max_pages)) => (2 * b * max_pages, size),
             _ => (b, self.seqlen_k),
         };
         // Heads lie side by side in a row, or each apart: [pages, Hkv, page_size, D].
         let cache = |columns: usize| {
-            let row = columns + self.gap;
+            let row = (columns + self.gap).next_multiple_of(if self.e4m3 { 16 } else { 1 });
             let (of_row, of_head) =
                 if self.seed.is_multiple_of(3) { (row, rows * row) } else { (h * row, row) };
             TensorLayout::strided([outer, rows, h, columns], [rows * h * row, of_row, of_head, 1])
@@ -68,7 +75,8 @@ impl Case {
             sinks: every(2).map(sinks_of),
             ..self.options.clone()
         };
-        let options = DecodeOptions { attention, max_pages };
+        let e4m3_cache = self.e4m3.then(|| self.factors());
+        let options = DecodeOptions { attention, max_pages, e4m3_cache };
         let tensors = Tensors { q, k, v, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();
@@ -83,9 +91,24 @@ impl Case {
         let values =
             |cache: &TensorLayout, salt: u64| tensor::<T>(cache, self.seed.wrapping_mul(2 * salt + 1));
         let (k, v) = (values(&k, 2), values(&v, 3));
-        let mut made = Made { problem, q: tensor(&q, self.seed), k, v, used, table };
+        let mut made = Made { problem, q: tensor(&q, self.seed), k, v, rounded: None, used, table };
         made.poison_unused();
+        let rounded = |data: &[T]| data.iter().map(|value| F8E4M3::from_f32(value.to_f32())).collect();
+        made.rounded = self.e4m3.then(|| [rounded(&made.k), rounded(&made.v)]);
         made
+    }
+
+    /// One of all heads, of each head, or of each sequence's.
+    fn factors(&self) -> E4m3Cache {
+        let [b, _, h, ..] = self.shape;
+        let list = |len: usize| CacheDescale::Heads((1..=len).map(|i| 0.4 * i as f32).collect());
+        let [k_descale, v_descale] = match self.seed % 4 {
+            0 => [CacheDescale::Tensor(0.3), CacheDescale::Tensor(40.0)],
+            1 => [list(h), CacheDescale::default()],
+            2 => [CacheDescale::Tensor(2.5), list(b * h)],
+            _ => [list(b * h), list(h)],
+        };
+        E4m3Cache { k_descale, v_descale }
     }
 }
 
@@ -95,13 +118,11 @@ fn gcd(a: usize, b: usize) -> usize {
 
 impl<T: Element> Made<T> {
     fn inputs(&self) -> DecodeInputs<'_, T> {
-        DecodeInputs {
-            q: &self.q,
-            k: &self.k,
-            v: &self.v,
-            seqused_k: self.used.as_deref(),
-            page_table: self.table.as_deref(),
-        }
+        let [k, v] = match &self.rounded {
+            Some([k, v]) => [CacheData::E4m3(k), CacheData::E4m3(v)],
+            None => [CacheData::Same(&self.k), CacheData::Same(&self.v)],
+        };
+        DecodeInputs { q: &self.q, k, v, seqused_k: self.used.as_deref(), page_table: self.table.as_deref() }
     }
 
     /// NaN wherever no sequence has a key, and page numbers out of range behind the last page in use.
@@ -165,7 +186,7 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
     let mut request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
     let plan = backend.plan(&made.problem, &request).unwrap();
     made.check(&backend, &plan)?;
-    if plan.kernel() != DecodeKernel::Decode {
+    if plan.kernel() != DecodeKernel::Decode && !case.e4m3 {
         request.kernel = Some(DecodeKernel::Decode);
         made.check(&backend, &backend.plan(&made.problem, &request).unwrap())?;
     }
@@ -205,6 +226,7 @@ fn case() -> impl Strategy<Value = Case> {
                     num_splits,
                     gap: 4 * gap,
                     seed,
+                    e4m3: false,
                 }
             },
         )
@@ -220,7 +242,22 @@ proptest! {
     }
 
     #[test]
-    fn the_cpu_backend_takes_the_same_problems(case in case(), single in any::<bool>()) {
+    fn caches_in_e4m3_cost_what_rounding_them_does(
+        case in case(),
+        half in any::<bool>(),
+        schedule in any::<u64>(),
+    ) {
+        let case = Case { e4m3: true, ..case };
+        if half { run::<f16>(&case, schedule)? } else { run::<bf16>(&case, schedule)? }
+    }
+
+    #[test]
+    fn the_cpu_backend_takes_the_same_problems(
+        case in case(),
+        single in any::<bool>(),
+        e4m3 in any::<bool>(),
+    ) {
+        let case = Case { e4m3, ..case };
         let backend = Backend::open(Some(BackendKind::Cpu)).unwrap();
         let request = DecodeRequest::default();
         if single {
@@ -245,6 +282,7 @@ fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
         num_splits,
         gap: 0,
         seed: 7,
+        e4m3: false,
     }
 }
 

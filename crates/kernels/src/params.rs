@@ -13,7 +13,7 @@ mod schedule;
 
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use cache::CacheParams;
-pub use decode::{DecodeParams, MAX_SPLITS};
+pub use decode::{CacheDescale, DecodeParams, MAX_SPLITS};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 

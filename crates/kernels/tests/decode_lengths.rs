@@ -12,7 +12,7 @@ use fa_sim::tma::{Swizzle, TensorMap};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
 type Of = DecodeTile<F16, 2, 64, 4, 4>;
-type OfSm90 = DecodeSm90Tile<F16, 16, 4, 2, 4, 64, 1, 6>;
+type OfSm90 = DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>;
 
 const HEAD_DIM: u32 = 64;
 /// Keys that a sequence has room for.

@@ -37,6 +37,14 @@ pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
     u32::from_le_bytes(values.map(round))
 }
 
+/// Four e4m3 numbers, the first in the lowest byte, to fp16, exact (two `cvt.rn.f16x2.e4m3x2`); each NaN
+/// becomes the canonical 0x7fff.
+#[inline]
+pub fn e4m3x4_to_f16x4(bits: u32) -> [u32; 2] {
+    let [a, b, c, d] = bits.to_le_bytes().map(|byte| f32_to_f16(F8E4M3::from_bits(byte).to_f32()));
+    [pack(a, b), pack(c, d)]
+}
+
 fn pack(low: u16, high: u16) -> u32 {
     u32::from(low) | u32::from(high) << 16
 }
@@ -60,6 +68,22 @@ mod tests {
         assert_eq!(pack_e4m3x4([500.0, f32::NEG_INFINITY, f32::NAN, -f32::NAN]), 0x7f7f_fe7e);
         // Ties between neighbours, of which one is 0, and subnormal ones.
         assert_eq!(pack_e4m3x4([1.0625, 1.1875, 2.0_f32.powi(-10), 3.0 * 2.0_f32.powi(-10)]), 0x0200_3a38);
+    }
+
+    #[test]
+    fn all_e4m3_numbers_come_back() {
+        for bits in 0..=u8::MAX {
+            let [pair, other] = e4m3x4_to_f16x4(u32::from_le_bytes([bits, 0x38, 0xb8, bits]));
+            assert_eq!((pair >> 16, other & 0xffff), (0x3c00, 0xbc00));
+            assert_eq!(pair & 0xffff, other >> 16);
+            let x = f16_to_f32(pair as u16);
+            match bits & 0x7f {
+                0x7f => assert_eq!(pair & 0xffff, 0x7fff),
+                _ => assert_eq!(pack_e4m3x4([x, 0.0, 0.0, 0.0]) as u8, bits, "bits {bits:#04x}"),
+            }
+        }
+        // The largest, and the smallest but 0.
+        assert_eq!(e4m3x4_to_f16x4(0x0000_017e), [0x1800_5f00, 0]);
     }
 
     #[test]

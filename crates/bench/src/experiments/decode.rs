@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use flash_attention::decode::{DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest};
-use flash_attention::{DType, Element, Error};
+use flash_attention::decode::{DecodeKernel, DecodePlan, DecodeProblem, DecodeRequest, E4m3Cache};
+use flash_attention::{DType, Element, Error, Options};
 
 use super::published::RIVALS;
 use crate::args::{Grid, LabArgs, named};
@@ -84,9 +84,12 @@ pub(crate) struct Args {
     /// The kernel's entry, as in decode_f16_m16_d128_w4_s3 [default: the planner's choice]
     #[arg(long, value_name = "NAME")]
     entry: Option<String>,
-    /// Storage type of Q, K, V and O
+    /// Storage type of Q and O, and of K and V too
     #[arg(long, default_value = "f16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
+    /// Storage type of K and V, where it is another
+    #[arg(long, value_parser = named(&[DType::E4m3], DType::name))]
+    cache_type: Option<DType>,
     /// Row i sees key j only if j <= i + keys - seq_q
     #[arg(long)]
     causal: bool,
@@ -158,15 +161,17 @@ pub(super) fn measure<T: Element>(
     used: Option<Vec<i32>>,
 ) -> Result<usize> {
     let (session, dense) = (Rc::clone(&lab.session), problem.dense());
-    // PyTorch's attention has no pages and no lengths of their own.
-    let comparable = problem.max_pages().is_none() && used.is_none();
+    // PyTorch's attention has no pages, no lengths of their own, and no cache in another type.
+    let comparable =
+        problem.max_pages().is_none() && used.is_none() && problem.cache_dtype() == dense.dtype();
     let cache = Cache::<T>::random(problem, used, lab.seed);
     let prepared = session.backend.prepare(plan, cache.inputs())?;
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
     let judged = judged(prepared, |o, lse| expected.judge(dense, DType::F32, o, lse))?;
     let row = Row {
         case: format!(
-            "decode B={} H={} Hkv={} Sq={} Sk={} D={}",
+            "decode{} B={} H={} Hkv={} Sq={} Sk={} D={}",
+            if problem.cache_dtype() == dense.dtype() { "" } else { " e4m3 cache" },
             dense.batch(),
             dense.heads(),
             dense.kv_heads(),
@@ -223,7 +228,8 @@ impl Args {
             causal,
             softmax_scale,
         };
-        let problem = shape.problem()?;
+        let e4m3_cache = self.cache_type.map(|_| E4m3Cache::default());
+        let problem = shape.problem_with(head_dim, Options::default(), e4m3_cache)?;
         // Refused before the inputs are made, which can take long.
         let (limit, len) = (problem.dense().seqlen_k(), self.seqused_k.len());
         if len > 1 && len != batch {

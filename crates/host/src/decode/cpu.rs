@@ -1,8 +1,10 @@
 //! Decode problems on the CPU backend: its forward pass, on one sequence after another.
 
-use super::{DecodeInputs, DecodeProblem};
+use std::ops::Range;
+
+use super::{CacheData, DecodeInputs, DecodeProblem};
 use crate::cpu::{self, Config};
-use crate::{Element, Result, TensorLayout, Tensors};
+use crate::{Element, Problem, Result, TensorLayout, Tensors};
 
 /// Runs a decode problem whose buffers were checked, and returns the bytes of memory that it took beside
 /// them. `own_lse` has room for the longest sequence's, [H, Sq].
@@ -36,13 +38,9 @@ fn run_sequence<T: Element>(
     lse: &mut [f32],
 ) -> Result<u64> {
     let dense = problem.dense();
-    let Tensors { q, o: out, .. } = *dense.tensors();
-    let first = |layout: &TensorLayout| dense.query_index(layout, batch, 0, 0);
     let used = problem.used(inputs, batch);
-    let o = &mut o[first(&out)..];
-    let q_first = first(&q);
-    let [q, out] =
-        [q, out].map(|layout| TensorLayout { batch: 1, seqlen: dense.query_rows(batch).len(), ..layout });
+    let o = &mut o[dense.query_index(&dense.tensors().o, batch, 0, 0)..];
+    let out = of_sequence(dense, dense.tensors().o, batch);
     if used == 0 {
         for (head, lse) in lse.chunks_exact_mut(out.seqlen).enumerate() {
             lse.fill(dense.scores().sink(batch, head));
@@ -52,31 +50,76 @@ fn run_sequence<T: Element>(
         }
         return Ok(0);
     }
-    let gathered = problem.max_pages().map(|_| {
-        [(problem.k(), inputs.k), (problem.v(), inputs.v)].map(|(cache, data)| {
-            let rows = (0..used).flat_map(|key| (0..cache.heads).map(move |head| (key, head)));
-            rows.flat_map(|(key, head)| {
-                &data[problem.row(cache, inputs, batch, key, head)..][..cache.head_dim]
-            })
-            .copied()
-            .collect::<Vec<T>>()
-        })
-    });
-    let (k, v, k_layout, v_layout) = match &gathered {
-        Some([k, v]) => {
-            let of = |head_dim| TensorLayout::bshd(1, used, dense.kv_heads(), head_dim);
-            (&k[..], &v[..], of(dense.head_dim()), of(dense.head_dim_v()))
+    let whole = 0..dense.kv_heads();
+    let Some(descales) = problem.descales() else {
+        return run_heads(problem, inputs, batch, whole, None, o, lse);
+    };
+    // Of heads with factors of their own, one at a time.
+    let mut most = 0;
+    for kv_head in whole {
+        let descale = Some(descales.of(batch, kv_head));
+        most = most.max(run_heads(problem, inputs, batch, kv_head..kv_head + 1, descale, o, lse)?);
+    }
+    Ok(most)
+}
+
+/// The layout of a sequence's queries, from the first of them on.
+fn of_sequence(dense: &Problem, layout: TensorLayout, batch: usize) -> TensorLayout {
+    TensorLayout { batch: 1, seqlen: dense.query_rows(batch).len(), ..layout }
+}
+
+/// Some key/value heads of a sequence with keys, of e4m3 with their factors; `o` and `lse` are the sequence's.
+fn run_heads<T: Element>(
+    problem: &DecodeProblem,
+    inputs: &DecodeInputs<'_, T>,
+    batch: usize,
+    kv_heads: Range<usize>,
+    descale: Option<[f32; 2]>,
+    o: &mut [T::Output],
+    lse: &mut [f32],
+) -> Result<u64> {
+    let dense = problem.dense();
+    let Tensors { q, o: out, .. } = *dense.tensors();
+    let q_first = dense.query_index(&q, batch, 0, 0);
+    let [q, out] = [q, out].map(|layout| of_sequence(dense, layout, batch));
+    let used = problem.used(inputs, batch);
+    let heads = dense.group() * kv_heads.start..dense.group() * kv_heads.end;
+    let read = |cache: &TensorLayout, data: CacheData<'_, T>| {
+        let rows = (0..used).flat_map(|key| kv_heads.clone().map(move |head| (key, head)));
+        let row = |(key, head)| data.row(problem.row(cache, inputs, batch, key, head), cache.head_dim);
+        rows.flat_map(row).collect::<Vec<T>>()
+    };
+    let mut gathered = None;
+    let contiguous = |head_dim| TensorLayout::bshd(1, used, kv_heads.len(), head_dim);
+    let in_place = problem.max_pages().is_none();
+    let (k, v, k_layout, v_layout) = match (inputs.k, inputs.v) {
+        (CacheData::Same(k), CacheData::Same(v)) if in_place => {
+            let layouts = [problem.k(), problem.v()];
+            let [k, v] = [(k, layouts[0]), (v, layouts[1])]
+                .map(|(data, layout)| &data[layout.row(batch, 0, kv_heads.start)..]);
+            let part = |layout: &TensorLayout| TensorLayout {
+                batch: 1,
+                seqlen: used,
+                heads: kv_heads.len(),
+                ..*layout
+            };
+            (k, v, part(layouts[0]), part(layouts[1]))
         }
-        None => {
-            let (k, v) = (problem.k(), problem.v());
-            let one = |layout: &TensorLayout| TensorLayout { batch: 1, seqlen: used, ..*layout };
-            (&inputs.k[k.row(batch, 0, 0)..], &inputs.v[v.row(batch, 0, 0)..], one(k), one(v))
+        (k, v) => {
+            let [k, v] = gathered.insert([read(problem.k(), k), read(problem.v(), v)]);
+            (&k[..], &v[..], contiguous(dense.head_dim()), contiguous(dense.head_dim_v()))
         }
     };
-    let tensors = Tensors { q, k: k_layout, v: v_layout, o: out };
-    let sequence = dense.part(tensors, batch, 0..dense.heads())?;
-    let q = &inputs.q[q_first..];
-    let stats = cpu::forward_with(&sequence, Config::default(), q, k, v, o, Some(lse))?;
+    let of_heads = |layout: TensorLayout| TensorLayout { heads: heads.len(), ..layout };
+    let tensors = Tensors { q: of_heads(q), k: k_layout, v: v_layout, o: of_heads(out) };
+    let mut part = dense.part(tensors, batch, heads.clone())?;
+    if let Some(factors) = descale {
+        part = part.with_cache_descale(factors);
+    }
+    let q = &inputs.q[q_first + heads.start * q.stride_head..];
+    let o = &mut o[out.row(0, 0, heads.start)..];
+    let lse = &mut lse[heads.start * out.seqlen..heads.end * out.seqlen];
+    let stats = cpu::forward_with(&part, Config::default(), q, k, v, o, Some(lse))?;
     let copies: usize = gathered.iter().flatten().map(|copy| size_of_val(&copy[..])).sum();
     Ok((stats.extra_bytes + copies) as u64)
 }

@@ -3,12 +3,12 @@
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::params::{
-    AttentionMaps, AttentionParams, CacheParams, DecodeParams, Mapped, PersistentParams,
+    AttentionMaps, AttentionParams, CacheDescale, CacheParams, DecodeParams, Mapped, PersistentParams,
 };
 use fa_kernels::ptx::tma;
 
+use super::DecodeProblem;
 use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
-use super::{DecodeKernel, DecodeProblem};
 use crate::forward::{Addresses, PerHead};
 use crate::launch::{attention_params, class_map, strides};
 use crate::operation::Launch;
@@ -35,6 +35,10 @@ pub struct DecodeAddresses {
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,
+    /// Factors of K in e4m3, fp32 `[Hkv]` or [B, Hkv]; `None` where the problem has one for all heads.
+    pub k_descale: Option<u64>,
+    /// Factors of V, as those of K.
+    pub v_descale: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
@@ -53,14 +57,20 @@ pub(crate) fn params(
     addresses: &DecodeAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let &DecodeAddresses { q, k, v, o, lse, cu_seqlens_q, seqused_k, page_table, workspace, per_head } =
-        addresses;
+    let &DecodeAddresses {
+        q, k, v, o, lse, cu_seqlens_q, seqused_k, page_table, workspace, per_head, ..
+    } = addresses;
     if problem.dense().is_packed() {
-        check_aligned([("q", q), ("k", k), ("v", v)])?;
+        [("q", q), ("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
     }
     // Keys are none of the packed ones.
     let cu_seqlens = cu_seqlens_q.map(|offsets| (offsets, 0));
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens, seqused_k: None };
+    let mut descales = [CacheDescale::default(); 2];
+    if let Some(of) = problem.descales() {
+        [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
+        descales = [of.k.params(addresses.k_descale)?, of.v.params(addresses.v_descale)?];
+    }
     // `DecodeProblem::new` bounds pages, so these casts keep their values.
     let attention = attention_params(problem.dense(), &dense)?;
     let params = DecodeParams {
@@ -70,6 +80,8 @@ pub(crate) fn params(
         v_strides: strides(problem.v()),
         page_size: problem.k().seqlen as u32,
         max_pages: problem.max_pages().unwrap_or(0) as u32,
+        k_descale: descales[0],
+        v_descale: descales[1],
         ..dense_params(problem.dense(), launch.details, workspace, &attention)
     };
     let page_size = problem.max_pages().map(|_| problem.k().seqlen);
@@ -77,18 +89,9 @@ pub(crate) fn params(
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
 }
 
-/// Refuses what no tensor map can start at, where no other kernel can take the problem.
-fn check_aligned(tensors: [(&'static str, u64); 3]) -> Result<()> {
-    match tensors.into_iter().find(|(_, address)| !address.is_multiple_of(16)) {
-        None => Ok(()),
-        Some((tensor, address)) => {
-            let kernel = DecodeKernel::ForwardSm90.name();
-            let reason = format!(
-                "{tensor} is at {address:#x}; with packed queries it must start at a multiple of 16 bytes"
-            );
-            Err(Error::UnfitKernel { kernel, reason })
-        }
-    }
+/// Refuses what tensor maps cannot start at, where no other kernel takes the problem.
+fn check_aligned((tensor, address): (&'static str, u64)) -> Result<()> {
+    if address.is_multiple_of(16) { Ok(()) } else { Err(Error::UnalignedCache { tensor, address }) }
 }
 
 /// [`params`] of a problem of the forward pass, whose keys are contiguous.
@@ -136,12 +139,15 @@ fn of_entry(
     place: &Place<'_>,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    if entry.algorithm != Algorithm::DecodeSm90 && !is_forward(entry.algorithm) {
-        return Ok(Params::Decode(params));
-    }
+    let element_bytes = match entry.algorithm {
+        Algorithm::DecodeSm90E4m3 => 1,
+        Algorithm::DecodeSm90 | Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod => 2,
+        _ => return Ok(Params::Decode(params)),
+    };
     // Measured on an H200: 8 to 10 % less time without promotion, where keys are read once.
     let map = |address, layout| {
-        let map = class_map((address, 2), layout, box_rows(entry.tile.block_n, place.page_size), 0);
+        let rows = box_rows(entry.tile.block_n, place.page_size);
+        let map = class_map((address, element_bytes), layout, rows, 0);
         encode(&TensorMap { promotes: false, ..map })
     };
     let (k, v) = (map(params.k, place.k)?, map(params.v, place.v)?);
@@ -251,5 +257,7 @@ fn dense_params(
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,
+        k_descale: CacheDescale::default(),
+        v_descale: CacheDescale::default(),
     }
 }

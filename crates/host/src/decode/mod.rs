@@ -1,5 +1,6 @@
 //! Attention of few queries against a long K/V cache: contiguous or paged, each sequence of its own length.
 
+mod cache;
 #[cfg(feature = "cpu")]
 mod cpu;
 mod launch;
@@ -9,6 +10,7 @@ mod problem;
 #[cfg(feature = "testing")]
 mod reference;
 
+pub use cache::{CacheData, CacheDescale, E4m3Cache};
 pub use launch::DecodeAddresses;
 pub(crate) use launch::{dense_launch_params, is_of_cache, params};
 pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries, splits_forward};

@@ -46,10 +46,17 @@ impl Operation for DecodeProblem {
         let entries = batch * problem.max_pages().unwrap_or(0);
         let lse = outputs.lse.as_deref_mut();
         let contiguous = TensorLayout::bshd(1, 1, 1, dense.lse_len());
+        let cache = problem.cache_dtype();
+        let [k_descale, v_descale] = match problem.descales() {
+            Some(descales) => [descales.k.place(place)?, descales.v.place(place)?],
+            None => [None, None],
+        };
         Ok(DecodeAddresses {
+            k_descale,
+            v_descale,
             q: place(Tensor::input("q", inputs.q, dense.tensors().q))?,
-            k: place(Tensor::input("k", inputs.k, *problem.k()))?,
-            v: place(Tensor::input("v", inputs.v, *problem.v()))?,
+            k: place(inputs.k.tensor("k", *problem.k(), cache)?)?,
+            v: place(inputs.v.tensor("v", *problem.v(), cache)?)?,
             o: place(Tensor::output("o", &mut *outputs.o, dense.tensors().o))?,
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
             cu_seqlens_q: dense

@@ -38,21 +38,14 @@ impl DecodeKernel {
         }
     }
 
-    /// Its entries that take the problem's scores.
-    fn algorithm(self, problem: &Problem) -> Algorithm {
-        match self {
-            Self::Decode => Algorithm::Decode,
-            Self::DecodeSm90 => Algorithm::DecodeSm90,
-            Self::ForwardSm90 => for_scores(problem, Algorithm::ForwardSm90Cached),
-        }
-    }
-
-    /// Whether entries of an algorithm are its own.
-    fn has(self, algorithm: Algorithm) -> bool {
-        match self {
-            Self::Decode => algorithm == Algorithm::Decode,
-            Self::DecodeSm90 => algorithm == Algorithm::DecodeSm90,
-            Self::ForwardSm90 => is_forward(algorithm),
+    /// Its entries that take the problem's scores and such a cache, in e4m3 or not, if it takes it.
+    fn algorithm(self, problem: &Problem, e4m3: bool) -> Option<Algorithm> {
+        match (self, e4m3) {
+            (Self::Decode, false) => Some(Algorithm::Decode),
+            (Self::DecodeSm90, false) => Some(Algorithm::DecodeSm90),
+            (Self::DecodeSm90, true) => Some(Algorithm::DecodeSm90E4m3),
+            (Self::ForwardSm90, false) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
+            (Self::Decode | Self::ForwardSm90, true) => None,
         }
     }
 }
@@ -132,18 +125,24 @@ pub(super) fn plan_entry(
     device: &Device,
     entry: &'static Entry,
 ) -> Result<Choice<DecodeProblem>> {
-    let kernel = DecodeKernel::ALL.into_iter().find(|kernel| kernel.has(entry.algorithm));
-    let Some(kernel) = kernel else { return Err(unfit(entry, "it is no kernel for decoding".to_owned())) };
-    let taken = kernel.algorithm(problem.dense());
-    if entry.algorithm != taken && entry.algorithm == Algorithm::ForwardSm90Cached {
-        return Err(unfit(entry, "the problem changes scores, and it does not".to_owned()));
-    }
+    let cache = Cache::of(problem);
+    let of = |e4m3| {
+        let is_its = |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), e4m3) == Some(entry.algorithm);
+        DecodeKernel::ALL.into_iter().find(is_its)
+    };
+    let Some(kernel) = of(cache.e4m3) else {
+        let reason = match of(!cache.e4m3) {
+            Some(_) => format!("it is for another type of cache than {}", problem.cache_dtype()),
+            None if is_forward(entry.algorithm) => "it is for other scores than the problem's".to_owned(),
+            None => "it is no kernel for decoding".to_owned(),
+        };
+        return Err(unfit(entry, reason));
+    };
     check_entry(entry, problem.dense())?;
     check_target(entry, device, kernel.name())?;
     check_fits(entry, problem.dense(), device)?;
     let chosen = (entry, ASKED_FOR.to_owned());
-    FewQueries::of_entry(&Cache::of(problem), device, kernel, chosen, &DecodeRequest::default())
-        .map(into_choice)
+    FewQueries::of_entry(&cache, device, kernel, chosen, &DecodeRequest::default()).map(into_choice)
 }
 
 fn unfit(entry: &Entry, reason: String) -> Error {

@@ -1,6 +1,8 @@
 //! One decode problem: validated once here, trusted by everything after.
 
+use super::cache::{CacheData, Descales, E4m3Cache};
 use crate::forward::Dropout;
+use crate::options::Heads;
 use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tensors};
 
 /// The most query rows of a sequence that are few: so many are read with the keys of their heads once.
@@ -13,6 +15,8 @@ pub struct DecodeOptions {
     pub attention: Options,
     /// Entries of each sequence in the page table; `None` where K and V are contiguous.
     pub max_pages: Option<usize>,
+    /// Factors of K and V where they are in e4m3; `None` where they are in the type of Q.
+    pub e4m3_cache: Option<E4m3Cache>,
 }
 
 /// A validated decode problem: attention of Sq query rows of each sequence, its newest, against its part of a
@@ -21,7 +25,8 @@ pub struct DecodeOptions {
 /// Q is [B, Sq, H, D], O [B, Sq, H, Dv]. K is [B, Sk, Hkv, D], V [B, Sk, Hkv, Dv]; or pages,
 /// [num_pages, page_size, Hkv, D or Dv] (the layout's batch and seqlen): then Sk = max_pages·page_size, and
 /// key j of sequence b is row j mod page_size of page `page_table[b][j / page_size]`. Strides may be any, so
-/// that pages may be [num_pages, Hkv, page_size, D] in memory. `lse` is as for [`Problem`].
+/// that pages may be [num_pages, Hkv, page_size, D] in memory. `lse` is as for [`Problem`]. K and V may be in
+/// e4m3 where Q and O are in another type.
 ///
 /// ```
 /// use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodeProblem, DecodeRequest};
@@ -39,8 +44,8 @@ pub struct DecodeOptions {
 /// let cache = vec![0.25_f32; pages.span()];
 /// let inputs = DecodeInputs {
 ///     q: &cache[..q.span()],
-///     k: &cache,
-///     v: &cache,
+///     k: (&cache).into(),
+///     v: (&cache).into(),
 ///     seqused_k: Some(&[50, 3]),
 ///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
 /// };
@@ -56,6 +61,7 @@ pub struct DecodeProblem {
     /// Layouts of K and V as they are.
     cache: [TensorLayout; 2],
     max_pages: Option<usize>,
+    descales: Option<Descales>,
 }
 
 /// Host tensors of a decode problem.
@@ -64,9 +70,9 @@ pub struct DecodeInputs<'a, T> {
     /// Queries.
     pub q: &'a [T],
     /// Keys.
-    pub k: &'a [T],
+    pub k: CacheData<'a, T>,
     /// Values.
-    pub v: &'a [T],
+    pub v: CacheData<'a, T>,
     /// Keys of each sequence, `[B]`, 0 to Sk; `None` where all have Sk. What lies behind them is not read, or
     /// read and not used: it may be NaN.
     pub seqused_k: Option<&'a [i32]>,
@@ -79,7 +85,9 @@ impl DecodeProblem {
     /// Validates shapes, strides and options.
     ///
     /// # Errors
-    /// As [`Problem::new`], and when pages of V are others than those of K, or weights are to be dropped.
+    /// As [`Problem::new`], and when pages of V are others than those of K, weights are to be dropped, or
+    /// factors of a cache in e4m3 are not positive and up to 2⁶⁴, or not one for each key/value head, or each
+    /// sequence and key/value head.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         let batch = tensors.q.batch;
         Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
@@ -155,7 +163,7 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { attention, max_pages } = options;
+        let DecodeOptions { attention, max_pages, e4m3_cache } = options;
         if let Some(Dropout { probability: value, .. }) = attention.dropout {
             return Err(Error::DecodeDropout { value });
         }
@@ -165,7 +173,10 @@ impl DecodeProblem {
                 return Err(Error::ShapeMismatch { tensor, axis, value, other, expected: batch });
             }
         }
-        Ok(Self { dense: validate(dense, dtype, attention)?, cache: [k, v], max_pages })
+        let dense = validate(dense, dtype, attention)?;
+        let heads = Heads { batch: dense.batch(), heads: dense.kv_heads() };
+        let descales = e4m3_cache.map(|cache| Descales::new(&cache, heads)).transpose()?;
+        Ok(Self { dense, cache: [k, v], max_pages, descales })
     }
 
     /// The same problem with offsets that a run has.
@@ -198,6 +209,16 @@ impl DecodeProblem {
         self.max_pages
     }
 
+    /// Storage type of K and V: e4m3, or that of Q and O.
+    pub const fn cache_dtype(&self) -> DType {
+        if self.descales.is_some() { DType::E4m3 } else { self.dense.dtype() }
+    }
+
+    /// Factors of K and V where they are in e4m3.
+    pub(super) const fn descales(&self) -> Option<&Descales> {
+        self.descales.as_ref()
+    }
+
     /// Packed rows: query rows of a sequence that share a key/value head.
     pub fn packed_rows(&self) -> usize {
         self.dense.packed_rows()
@@ -212,7 +233,7 @@ impl DecodeProblem {
     pub fn cache_bytes<T>(&self, inputs: &DecodeInputs<'_, T>) -> u64 {
         let keys: usize = (0..self.dense.batch()).map(|batch| self.used(inputs, batch)).sum();
         let columns = self.dense.head_dim() + self.dense.head_dim_v();
-        (keys * self.dense.kv_heads() * columns * self.dense.dtype().bytes()) as u64
+        (keys * self.dense.kv_heads() * columns * self.cache_dtype().bytes()) as u64
     }
 
     /// Element index of the first column of a key in `cache`, which is the layout of K or of V.
@@ -309,7 +330,8 @@ mod tests {
 
     fn check(problem: &DecodeProblem, seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> Result<()> {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
-        let inputs = DecodeInputs { q: &q, k: &kv, v: &kv, seqused_k, page_table };
+        let (k, v) = ((&kv).into(), (&kv).into());
+        let inputs = DecodeInputs { q: &q, k, v, seqused_k, page_table };
         let (mut o, mut lse) = ([0.0; 64], [0.0; 8]);
         let mut outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
         let plan = Plan::new(problem, &crate::cpu::backend::device(), &DecodeRequest::default())?;
@@ -378,8 +400,8 @@ mod tests {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
         let inputs = DecodeInputs {
             q: &q,
-            k: &kv,
-            v: &kv,
+            k: (&kv).into(),
+            v: (&kv).into(),
             seqused_k: Some(&[32, 0]),
             page_table: Some(&[4, 0, -7, 99, 99, 99]),
         };

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{DecodeInputs, DecodeProblem};
+use super::{CacheData, DecodeInputs, DecodeProblem};
 use crate::reference::{self, Reference, Row};
 use crate::{Element, TensorLayout, Tensors};
 
@@ -40,9 +40,9 @@ impl DecodeProblem {
         let (head_dim, head_dim_v) = (dense.head_dim(), dense.head_dim_v());
         let (used, rows) = (self.used(inputs, at.batch), dense.query_rows(at.batch).len());
         let kv_head = at.head / dense.group();
-        let gather = |cache: &TensorLayout, data: &[T]| -> Vec<T> {
-            let row = |key| &data[self.row(cache, inputs, at.batch, key, kv_head)..][..cache.head_dim];
-            (0..used).flat_map(|key| row(key).iter().copied()).collect()
+        let gather = |cache: &TensorLayout, data: CacheData<'_, T>| -> Vec<T> {
+            let row = |key| self.row(cache, inputs, at.batch, key, kv_head);
+            (0..used).flat_map(|key| data.row(row(key), cache.head_dim)).collect()
         };
         let one = |rows, columns| TensorLayout::bshd(1, rows, 1, columns);
         let (q, o) = (one(rows, head_dim), one(rows, head_dim_v));
@@ -52,6 +52,11 @@ impl DecodeProblem {
             let (o, lse) = (vec![0.0; head_dim_v], vec![dense.scores().sink(at.batch, at.head).into()]);
             let empty = Reference { o, lse, ..Reference::default() };
             return (empty, vec![T::Output::from_f32(0.0); head_dim_v]);
+        };
+        // Elements of e4m3 are exact in any other type, and their factors those of all scores and of O.
+        let problem = match self.descales() {
+            Some(descales) => problem.with_cache_descale(descales.of(at.batch, kv_head)),
+            None => problem,
         };
         let first = |row| dense.query_index(&dense.tensors().q, at.batch, row, at.head);
         let row_of_q = |row| &inputs.q[first(row)..][..head_dim];
@@ -74,14 +79,14 @@ mod tests {
         let q = TensorLayout::bshd(2, 2, 1, 1);
         let pages = TensorLayout::bshd(2, 2, 1, 1);
         let attention = Options { causal: true, softmax_scale: Some(0.0), ..Options::default() };
-        let options = DecodeOptions { attention, max_pages: Some(2) };
+        let options = DecodeOptions { attention, max_pages: Some(2), e4m3_cache: None };
         let problem =
             DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::F32, options).unwrap();
         let v = [6.0, f32::NAN, 1.0, 2.0];
         let inputs = DecodeInputs {
             q: &[1.0; 4],
-            k: &[0.0; 4],
-            v: &v,
+            k: (&[0.0; 4][..]).into(),
+            v: (&v[..]).into(),
             seqused_k: Some(&[3, 0]),
             page_table: Some(&[1, 0, 9, 9]),
         };

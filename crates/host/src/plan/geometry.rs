@@ -173,12 +173,18 @@ pub(super) fn unfit_in_e4m3(problem: &Problem) -> Option<String> {
 
 /// What of a tensor does not lie at multiples of 16 bytes.
 fn unaligned(name: &str, layout: &TensorLayout) -> Option<String> {
-    let TensorLayout { batch, seqlen, heads, head_dim, stride_batch, stride_seq, stride_head, .. } = *layout;
+    let head_dim = layout.head_dim;
     if !head_dim.is_multiple_of(CHUNK_E4M3) {
         return Some(format!(
             "{name}'s head_dim is {head_dim}, and in e4m3 it takes multiples of {CHUNK_E4M3}"
         ));
     }
+    unmapped_in_e4m3(name, layout)
+}
+
+/// The stride of a tensor in e4m3 that one tensor map of all its heads cannot have, if there is one.
+pub(crate) fn unmapped_in_e4m3(name: &str, layout: &TensorLayout) -> Option<String> {
+    let TensorLayout { batch, seqlen, heads, stride_batch, stride_seq, stride_head, .. } = *layout;
     let axes =
         [("batch", batch, stride_batch), ("seqlen", seqlen, stride_seq), ("heads", heads, stride_head)];
     axes.into_iter().find_map(|(axis, length, stride)| {

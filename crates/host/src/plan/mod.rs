@@ -24,7 +24,7 @@ pub(crate) use candidates::{
     built_for, check_heads, check_kernel, checked_grid, for_scores, join, that_hold, unsupported_dtype,
 };
 pub(crate) use cost::{cached_heads, cached_kv_heads, tiles, whole_tiles};
-pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped};
+pub(crate) use geometry::{class_layout, is_shifted, margin, residues, unmapped, unmapped_in_e4m3};
 pub(crate) use order::{Key, Tuned, as_measured, fastest_first};
 pub(crate) use pack::{Packed, PackedCopy, chunks, head_blocks, pack_entry};
 pub(crate) use schedule::TileOrder;

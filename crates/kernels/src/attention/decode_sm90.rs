@@ -2,7 +2,8 @@
 //!
 //! Operands are swapped (as in TensorRT-LLM's XQA): Sᵀ = K·Qᵀ has keys as the 64 rows of a product, and the
 //! packed query rows as its columns, of which 16 are enough; Oᵀ += Vᵀ·Pᵀ has V's columns as rows. So K and V
-//! are read by tensor cores where they land, without padding.
+//! are read by tensor cores where they land, without padding. In e4m3 they are widened to fp16 on their way
+//! to registers, from where they are A of the products.
 //!
 //! Blocks stay on their multiprocessors and go through a flat list of (sequence, split, head, tile). One warp
 //! finds items and copies their rows of Q; one copies K and V into a ring that runs on from item to item; a
@@ -10,6 +11,7 @@
 
 mod consumer;
 mod epilogue;
+mod fragments;
 mod items;
 mod producer;
 mod queries;
@@ -24,7 +26,7 @@ use crate::ptx::{barrier, index, warp};
 use consumer::Consumer;
 use producer::Producer;
 use tile::Memory;
-pub use tile::{DecodeSm90Tile, Tile};
+pub use tile::{Cache, DecodeSm90Tile, Tile};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
 pub const BARRIERS: u32 = 5;
@@ -32,7 +34,7 @@ pub const BARRIERS: u32 = 5;
 /// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
 ///
 /// `maps` is the address of the tensor maps of K and V, with dimensions {D, rows, heads, sequences or pages}
-/// and swizzled boxes of 64 columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of blocks of
+/// and swizzled boxes of 128 bytes of columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of blocks of
 /// [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`].
 ///
 /// # Safety

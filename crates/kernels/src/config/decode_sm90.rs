@@ -15,11 +15,16 @@ pub struct DecodeSm90Config {
     pub head_dim: u32,
     /// Tiles of K or V that shared memory has room for, at least 2.
     pub stages: u32,
+    /// Bytes of an element of K and V: 2, as those of Q, or 1.
+    pub cache_bytes: u32,
 }
 
 impl DecodeSm90Config {
     /// Keys of a product.
     pub const PRODUCT_KEYS: u32 = 64;
+
+    /// Bytes of a line of a tile, which the swizzle goes over.
+    const LINE_BYTES: u32 = 128;
 
     /// Bytes of what is announced of the work, and its barriers.
     pub const SCHEDULE_BYTES: u32 = 128;
@@ -40,9 +45,21 @@ impl DecodeSm90Config {
         192
     }
 
+    /// Bytes of a key's row of K or V: whole lines.
+    const fn row_bytes(&self) -> u64 {
+        let line = Self::LINE_BYTES as u64;
+        (self.head_dim as u64).saturating_mul(self.cache_bytes as u64).div_ceil(line).saturating_mul(line)
+    }
+
     /// Bytes of a tile of K or V.
     const fn tile_bytes(&self) -> u32 {
-        2 * self.block_n * self.head_dim
+        self.block_n * self.row_bytes() as u32
+    }
+
+    /// Bytes of what each row of Q has of its own: its key on the diagonal and its slope, and of caches in 8
+    /// bits the factor of its scores.
+    pub const fn row_words_bytes(&self) -> u32 {
+        if self.cache_bytes == 1 { 12 } else { 8 }
     }
 
     /// Where the first copy of Q lies.
@@ -55,14 +72,14 @@ impl DecodeSm90Config {
         self.q_offset() + Self::QUERY_STAGES * 2 * self.block_m * self.head_dim
     }
 
-    /// Where what each row has of its own lies, of both copies of Q: two words a row.
+    /// Where what each row has of its own lies, of both copies of Q.
     pub const fn rows_offset(&self) -> u32 {
         self.p_offset() + 2 * self.block_m * self.block_n
     }
 
     /// Where the warps' maxima lie, a word for each row, and behind them their sums.
     pub const fn exchange_offset(&self) -> u32 {
-        self.rows_offset() + Self::QUERY_STAGES * 8 * self.block_m
+        self.rows_offset() + Self::QUERY_STAGES * self.row_words_bytes() * self.block_m
     }
 
     /// Where the work is announced.
@@ -85,8 +102,9 @@ impl DecodeSm90Config {
     pub const fn shared_needed(&self) -> u64 {
         let (m, n) = (self.block_m as u64, self.block_n as u64);
         let (d, stages) = (self.head_dim as u64, self.stages as u64);
-        let ring = d.saturating_mul(2 * n).saturating_mul(stages);
-        let rows = m.saturating_mul(4 * d + 2 * n + 48);
+        let ring = self.row_bytes().saturating_mul(n).saturating_mul(stages);
+        let of_rows = (Self::QUERY_STAGES * self.row_words_bytes()) as u64;
+        let rows = m.saturating_mul(4 * d + 2 * n + 32 + of_rows);
         ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
     }
 
@@ -142,14 +160,19 @@ mod tests {
 
     #[test]
     fn what_lies_in_shared_memory_adds_up() {
-        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 6 };
+        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 6, cache_bytes: 2 };
         assert_eq!(config.shared_bytes(), config.barriers_offset() + 16 * 6 + 32);
         assert_eq!(config.check(2, &Limits::of(90)), Ok(()));
+        // Twice as many of half the bytes, and a word more for each row of both copies of Q.
+        let of_8_bits = DecodeSm90Config { stages: 12, cache_bytes: 1, ..config };
+        assert_eq!(of_8_bits.shared_bytes(), config.shared_bytes() + 16 * 6 + 2 * 4 * 16);
+        let narrow = DecodeSm90Config { head_dim: 64, ..of_8_bits };
+        assert_eq!(narrow.q_offset(), of_8_bits.q_offset());
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_numbers() {
-        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 7 };
+        let config = DecodeSm90Config { block_m: 16, block_n: 64, head_dim: 128, stages: 7, cache_bytes: 2 };
         assert!(matches!(config.check(2, &Limits::of(90)), Err(Infeasible::SharedOfBlocks { .. })));
         let stages = DecodeSm90Config { stages: 1, ..config };
         assert_eq!(stages.check(1, &Limits::of(90)), Err(Infeasible::Stages { stages: 1, needed: 2 }));

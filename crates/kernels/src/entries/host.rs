@@ -88,6 +88,8 @@ pub enum Algorithm {
     Decode,
     /// `attention::decode_sm90`.
     DecodeSm90,
+    /// `attention::decode_sm90` over K and V in e4m3, with Q and O in the entry's type.
+    DecodeSm90E4m3,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
     DecodeCombine,
     /// `attention::combine` of Hopper's kernels, in a launch that begins before they have ended.
@@ -173,7 +175,7 @@ impl Algorithm {
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine => "decode",
-            Self::DecodeSm90 | Self::DecodeCombineSm90 => "decode_sm90",
+            Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks

@@ -168,8 +168,20 @@ pub(super) const fn decode_sm90(
     stages: u32,
     min_blocks: u32,
 ) -> Line {
-    let config = Config::DecodeSm90(DecodeSm90Config { block_m, block_n, head_dim, stages });
-    of(Algorithm::DecodeSm90, config, HALF, min_blocks)
+    let config = DecodeSm90Config { block_m, block_n, head_dim, stages, cache_bytes: 2 };
+    of(Algorithm::DecodeSm90, Config::DecodeSm90(config), HALF, min_blocks)
+}
+
+/// As [`decode_sm90`].
+pub(super) const fn decode_sm90_e4m3(
+    block_m: u32,
+    block_n: u32,
+    head_dim: u32,
+    stages: u32,
+    min_blocks: u32,
+) -> Line {
+    let config = DecodeSm90Config { block_m, block_n, head_dim, stages, cache_bytes: 1 };
+    of(Algorithm::DecodeSm90E4m3, Config::DecodeSm90(config), HALF, min_blocks)
 }
 
 pub(super) const fn decode_combine() -> Line {

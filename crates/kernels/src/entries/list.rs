@@ -8,10 +8,11 @@ use super::line::{
     backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod, backward_keys_sm90,
     backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
     backward_queries_sm90, backward_sinks, decode, decode_combine, decode_combine_sm90, decode_sm90,
-    forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout, forward_sm80_score_mod,
-    forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod, forward_sm90_dropout,
-    forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90,
-    mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values, tile_schedule, transpose,
+    decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
+    forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
+    forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
+    gemm_sm80, gemm_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values,
+    tile_schedule, transpose,
 };
 use crate::variant::Storage;
 
@@ -232,6 +233,12 @@ pub(super) const LIST: &[Line] = &[
     decode_sm90(64, 64, 192, 6, 1),
     decode_sm90(16, 128, 256, 3, 1),
     decode_sm90(32, 64, 256, 5, 1),
+    // Of caches in e4m3, whose lines have 128 columns: half of them are empty at 64.
+    decode_sm90_e4m3(16, 128, 64, 6, 2),
+    decode_sm90_e4m3(16, 128, 128, 6, 2),
+    decode_sm90_e4m3(32, 64, 128, 10, 2),
+    decode_sm90_e4m3(64, 64, 128, 20, 1),
+    decode_sm90_e4m3(16, 64, 256, 5, 2),
     decode_combine_sm90(),
     // (rows of a step, HEAD_DIM): a block owns 128, or 64 above HEAD_DIM 160.
     backward_keys_sm90(64, 64),

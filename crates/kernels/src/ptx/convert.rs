@@ -104,3 +104,22 @@ pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
         _ => { twin!(fa_sim::convert::pack_e4m3x4(values)) }
     }
 }
+
+/// Four e4m3 numbers, the first in the lowest byte, to fp16, exact; NaN becomes NaN
+/// (`cvt.rn.f16x2.e4m3x2`, on sm_90 from PTX ISA 7.8 on).
+#[inline(always)]
+pub fn e4m3x4_to_f16x4(bits: u32) -> [u32; 2] {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let (low, high): (u32, u32);
+            // SAFETY: register arithmetic only.
+            unsafe {
+                asm!("{{", ".reg .b16 low, high;", "mov.b32 {{low, high}}, {2};", "cvt.rn.f16x2.e4m3x2 {0}, low;",
+                    "cvt.rn.f16x2.e4m3x2 {1}, high;", "}}",
+                    out(reg32) low, out(reg32) high, in(reg32) bits, options(pure, nomem, nostack))
+            }
+            [low, high]
+        }
+        _ => { twin!(fa_sim::convert::e4m3x4_to_f16x4(bits)) }
+    }
+}

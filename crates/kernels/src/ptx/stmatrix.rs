@@ -24,3 +24,24 @@ pub unsafe fn store_x4(address: u32, matrices: [u32; 4]) {
         _ => { twin!(fa_sim::stmatrix::store_x4(address, matrices, false)) }
     }
 }
+
+/// As [`store_x4`], transposed (`.trans`): lane l holds the elements (2·(l % 4), l / 4) and
+/// (2·(l % 4) + 1, l / 4).
+///
+/// # Safety
+/// As [`store_x4`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn store_x4_transposed(address: u32, matrices: [u32; 4]) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instruction's.
+            unsafe {
+                core::arch::asm!("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{0}], {{{1}, {2}, {3}, {4}}};",
+                    in(reg32) address, in(reg32) matrices[0], in(reg32) matrices[1],
+                    in(reg32) matrices[2], in(reg32) matrices[3], options(nostack))
+            }
+        }
+        _ => { twin!(fa_sim::stmatrix::store_x4(address, matrices, true)) }
+    }
+}

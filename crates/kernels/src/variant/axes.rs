@@ -85,7 +85,8 @@ impl Config {
                 }
                 Algorithm::Decode => Self::Decode(DecodeConfig { block_m, head_dim, warps, stages }),
                 Algorithm::DecodeSm90 => {
-                    Self::DecodeSm90(DecodeSm90Config { block_m, block_n, head_dim, stages })
+                    let config = DecodeSm90Config { block_m, block_n, head_dim, stages, cache_bytes: 2 };
+                    Self::DecodeSm90(config)
                 }
                 Algorithm::BackwardKeysSm80 => {
                     let (owned, step) = (block_n, block_m);

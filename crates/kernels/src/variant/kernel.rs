@@ -103,6 +103,7 @@ impl Kernel {
                 | Algorithm::BackwardKeysDqSm90ScoreMod,
             ) => "_score_mod",
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
+            Self::Attention(Algorithm::DecodeSm90E4m3) => "_e4m3",
             Self::Attention(
                 Algorithm::ForwardSimtDropout
                 | Algorithm::ForwardSm80Dropout
@@ -148,6 +149,7 @@ impl Kernel {
                 | Algorithm::BackwardQueriesSm90
                 | Algorithm::DecodeSm90
                 | Algorithm::DecodeCombineSm90
+                | Algorithm::DecodeSm90E4m3
                 | Algorithm::Pack
                 | Algorithm::Transpose
                 | Algorithm::TileSchedule,

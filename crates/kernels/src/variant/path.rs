@@ -25,6 +25,9 @@ impl Variant {
             }
             _ => [self.place().0].into(),
         };
+        if self.kernel == Kernel::Attention(Algorithm::DecodeSm90E4m3) {
+            imports.push("element::E4m3");
+        }
         imports.extend(match self.dtype {
             Storage::F16 => Some("element::F16"),
             Storage::Bf16 => Some("element::Bf16"),
@@ -54,7 +57,9 @@ impl Variant {
                 | Algorithm::ForwardSm90Cached
                 | Algorithm::ForwardSm90CachedScoreMod => ("attention::forward_sm90", "forward_sm90"),
                 Algorithm::Decode => ("attention::decode", "decode"),
-                Algorithm::DecodeSm90 => ("attention::decode_sm90", "decode_sm90"),
+                Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => {
+                    ("attention::decode_sm90", "decode_sm90")
+                }
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::DecodeCombineSm90 => ("attention::combine", "combine_dependent"),
                 Algorithm::Pack => ("attention::pack", "pack"),
@@ -137,8 +142,9 @@ impl Variant {
             Config::DecodeSm90(c) => {
                 let (m, n, d, stages) = (c.block_m, c.block_n, c.head_dim, c.stages);
                 let (columns, products, keys, panels) = (m / 4, n / 64, n / 32, d / 64);
+                let cache = if c.cache_bytes == 1 { "E4m3" } else { element };
                 format!(
-                    "{module}::DecodeSm90Tile<{element}, {m}, {columns}, {products}, {keys}, {d}, {panels}, {stages}>"
+                    "{module}::DecodeSm90Tile<{element}, {cache}, {m}, {columns}, {products}, {keys}, {d}, {panels}, {stages}>"
                 )
             }
             Config::Backward(c) => {

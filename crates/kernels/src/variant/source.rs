@@ -97,7 +97,7 @@ impl Variant {
                 Algorithm::Decode | Algorithm::DecodeCombine | Algorithm::DecodeCombineSm90 => {
                     signature("DecodeParams", "Decode")
                 }
-                Algorithm::DecodeSm90 => Signature {
+                Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
                     run: "MappedDecode",

@@ -237,14 +237,14 @@ fn consecutive_bytes_are_copied_in_one_piece() {
     }
 }
 
-#[test]
-fn stored_matrices_are_rows_of_eight() {
-    let rows: Vec<Mutex<[f32; 16]>> = (0..16).map(|_| Mutex::default()).collect();
+/// The 16 rows that a warp makes of its fragment with `store`.
+fn stored(store: impl Fn(u32, [u32; 4]) + Sync, seed: u64) -> [[f32; 16]; 16] {
+    let rows: [Mutex<[f32; 16]>; 16] = Default::default();
     let kernel = || {
         let lane = index::thread();
         // SAFETY: the whole warp stores, and reads after a barrier.
         unsafe {
-            stmatrix::store_x4(chunk(shared::base(), lane % 16, lane / 16), fragment::<F16>(0, 0));
+            store(lane, fragment::<F16>(0, 0));
             warp::sync();
             let words = [0, 1]
                 .map(|c| [0, 4, 8, 12].map(|b| shared::load_b32(chunk(shared::base(), lane % 16, c) + b)));
@@ -253,15 +253,25 @@ fn stored_matrices_are_rows_of_eight() {
             *rows[lane as usize % 16].lock().unwrap() = std::array::from_fn(element);
         }
     };
+    launch(&one_block(32, seed), &kernel).unwrap();
+    rows.map(|row| row.into_inner().unwrap())
+}
+
+#[test]
+fn a_warp_stores_the_rows_and_the_columns_of_a_product() {
+    let at = |line, column| chunk(shared::base(), line, column);
     for seed in SEEDS {
-        launch(&one_block(32, seed), &kernel).unwrap();
-        for (row, values) in rows.iter().enumerate() {
-            assert_eq!(
-                *values.lock().unwrap(),
-                std::array::from_fn(|k| a(row as u32, k as u32)),
-                "row {row}"
-            );
-        }
+        // SAFETY: the whole warp stores, to lines that nobody else accesses.
+        let store = |lane, words| unsafe { stmatrix::store_x4(at(lane % 16, lane / 16), words) };
+        let rows = stored(store, seed);
+        assert_eq!(rows, std::array::from_fn(|row| std::array::from_fn(|k| a(row as u32, k as u32))));
+        let transposed = |lane: u32, words| {
+            let line = lane / 16 * 8 + lane % 8;
+            // SAFETY: as above.
+            unsafe { stmatrix::store_x4_transposed(at(line, lane / 8 % 2), words) }
+        };
+        let columns = stored(transposed, seed);
+        assert_eq!(columns, std::array::from_fn(|k| std::array::from_fn(|row| a(row as u32, k as u32))));
     }
 }
 

@@ -192,6 +192,21 @@ fn approximate_functions_are_as_accurate_as_the_hardware_documents() {
 }
 
 #[test]
+fn e4m3_widens_to_the_same_number() {
+    for bits in 0..=u8::MAX {
+        let halves = convert::e4m3x4_to_f16x4(u32::from_le_bytes([bits, 0, 0x38, bits]));
+        let halves = [halves[0], halves[0] >> 16, halves[1], halves[1] >> 16];
+        let halves = halves.map(|half| convert::f16_to_f32(half as u16));
+        assert_eq!(halves[1..3], [0.0, 1.0]);
+        let back = convert::pack_e4m3x4([halves[0], halves[3], 0.0, 0.0]);
+        match bits & 0x7f {
+            0x7f => assert!(halves[0].is_nan() && halves[3].is_nan()),
+            _ => assert_eq!(back, u32::from_le_bytes([bits, bits, 0, 0]), "{bits:#04x}"),
+        }
+    }
+}
+
+#[test]
 fn conversions_round_to_nearest_even() {
     // Every upper half with lower halves around the tie: exhaustive in what decides the rounding.
     for high in 0..=u16::MAX {

@@ -242,6 +242,11 @@ pub(super) struct Decode {
     pub(super) softcap: f32,
     pub(super) alibi: HeadList,
     pub(super) sinks: HeadList,
+    /// Whether K and V are in e4m3.
+    pub(super) e4m3_cache: bool,
+    /// Factors of K and V of each key/value head; off for one of all.
+    pub(super) k_descale: HeadList,
+    pub(super) v_descale: HeadList,
     pub(super) no_lse: bool,
     pub(super) scores: Data,
     pub(super) values: Data,
@@ -285,6 +290,9 @@ impl Default for Decode {
             softcap: 0.0,
             alibi: HeadList::Off,
             sinks: HeadList::Off,
+            e4m3_cache: false,
+            k_descale: HeadList::Off,
+            v_descale: HeadList::Off,
             no_lse: false,
             scores: Data::Normal,
             values: Data::Normal,

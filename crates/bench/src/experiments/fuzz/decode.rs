@@ -1,9 +1,13 @@
 //! Decode problems, over contiguous and paged caches.
 
 use flash_attention::accuracy::Accuracy;
-use flash_attention::decode::{DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest};
+use flash_attention::decode::{
+    CacheData, CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest,
+    E4m3Cache,
+};
 use flash_attention::reference;
 use flash_attention::{DType, Element, Options, Plan, TensorLayout, Tensors};
+use float8::F8E4M3;
 
 use super::attention::{check_outputs, check_range, query_rows, softmax_scale, worst};
 use super::bench::{Bench, judged, rows_to_check, unsupported};
@@ -95,7 +99,12 @@ impl Decode {
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
             ..Options::default()
         };
-        let options = DecodeOptions { attention, max_pages: self.is_paged().then(|| self.max_pages()) };
+        let max_pages = self.is_paged().then(|| self.max_pages());
+        let e4m3_cache = self.e4m3_cache.then(|| E4m3Cache {
+            k_descale: self.descale(self.k_descale),
+            v_descale: self.descale(self.v_descale),
+        });
+        let options = DecodeOptions { attention, max_pages, e4m3_cache };
         if self.queries.is_empty() {
             return DecodeProblem::new(tensors, self.dtype, options);
         }
@@ -104,6 +113,15 @@ impl Decode {
             return DecodeProblem::varlen_on_device(tensors, self.dtype, options, batch, longest);
         }
         DecodeProblem::varlen(tensors, self.dtype, options, &self.cu_seqlens_q())
+    }
+
+    /// Factors from 0.25 to 3.
+    fn descale(&self, list: HeadList) -> CacheDescale {
+        let value = |index: usize| [0.5, 3.0, 0.25, 1.0, 1.3][index % 5];
+        match list.len(self.kv_heads, self.used.len()) {
+            Some(len) => CacheDescale::Heads((0..len).map(value).collect()),
+            None => CacheDescale::Tensor(value(self.group)),
+        }
     }
 
     /// The page table, whose entries behind those in use name no page.
@@ -173,12 +191,21 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         page_table: case.is_paged().then(|| case.page_table(problem.k().batch, &mut draw)),
     };
     let memory = &mut bench.memory;
-    let tensors =
-        [(dense.tensors().q, case.q.offset), (*problem.k(), case.k.offset), (*problem.v(), case.v.offset)];
-    // No other kernel takes packed queries where tensor maps cannot start.
-    let start = |offset: usize| if dense.is_packed() { offset - offset % 8 } else { offset };
-    let inputs =
-        tensors.map(|(layout, offset)| memory.inputs.reserve((layout.span(), size_of::<T>()), start(offset)));
+    let cache_bytes = problem.cache_dtype().bytes();
+    let start = |offset: usize| match (case.e4m3_cache, dense.is_packed()) {
+        // A cache in e4m3 starts at multiples of 16 bytes.
+        (true, _) => offset.next_multiple_of(16),
+        // No other kernel takes packed queries where tensor maps cannot start.
+        (false, true) => offset - offset % 8,
+        (false, false) => offset,
+    };
+    let of_q = if dense.is_packed() { case.q.offset - case.q.offset % 8 } else { case.q.offset };
+    let inputs = [
+        (dense.tensors().q, size_of::<T>(), of_q),
+        (*problem.k(), cache_bytes, start(case.k.offset)),
+        (*problem.v(), cache_bytes, start(case.v.offset)),
+    ];
+    let inputs = inputs.map(|(layout, bytes, offset)| memory.inputs.reserve((layout.span(), bytes), offset));
     let mut words = |list: &Option<Vec<i32>>| {
         let slot = list.as_ref().map(|list| memory.inputs.reserve((list.len(), 4), case.q.offset));
         slot.unwrap_or(inputs[0])
@@ -186,9 +213,21 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
     let offsets_slot = memory.inputs.reserve((offsets.len(), 4), case.q.offset);
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
+    let descales = [case.descale(case.k_descale), case.descale(case.v_descale)];
+    let descale_slots = descales.each_ref().map(|list| match list {
+        CacheDescale::Heads(values) if case.e4m3_cache => {
+            Some(memory.inputs.reserve((values.len(), 4), case.q.offset))
+        }
+        _ => None,
+    });
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
     per_head.put(&mut memory.inputs);
     memory.inputs.put(offsets_slot, offsets.iter().map(|word| word.to_ne_bytes()));
+    for (list, slot) in descales.iter().zip(descale_slots) {
+        if let (CacheDescale::Heads(values), Some(slot)) = (list, slot) {
+            memory.inputs.put(slot, values.iter().map(|value| value.to_ne_bytes()));
+        }
+    }
     let outputs = &mut memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
@@ -200,6 +239,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
         per_head: per_head.slots,
+        descales: descale_slots,
         o: o_slot,
         lse: lse_slot,
         schedule: case.schedule,
@@ -226,8 +266,8 @@ fn fill_inputs<T: Element>(
     scores.fill::<T>(image, slots[0], query_rows(dense, q).into_iter(), q.head_dim, draw);
     let lists_of = DecodeInputs::<T> {
         q: &[],
-        k: &[],
-        v: &[],
+        k: CacheData::Same(&[]),
+        v: CacheData::Same(&[]),
         seqused_k: lists.seqused_k.as_deref(),
         page_table: lists.page_table.as_deref(),
     };
@@ -239,8 +279,14 @@ fn fill_inputs<T: Element>(
         };
         (0..dense.batch()).flat_map(of).collect()
     };
-    scores.fill::<T>(image, slots[1], rows(problem.k()).into_iter(), q.head_dim, draw);
-    values.fill::<T>(image, slots[2], rows(problem.v()).into_iter(), problem.v().head_dim, draw);
+    let (k, v) = (rows(problem.k()).into_iter(), rows(problem.v()).into_iter());
+    if problem.cache_dtype() == DType::E4m3 {
+        scores.fill::<F8E4M3>(image, slots[1], k, q.head_dim, draw);
+        values.fill::<F8E4M3>(image, slots[2], v, problem.v().head_dim, draw);
+    } else {
+        scores.fill::<T>(image, slots[1], k, q.head_dim, draw);
+        values.fill::<T>(image, slots[2], v, problem.v().head_dim, draw);
+    }
     for (list, slot) in [&lists.seqused_k, &lists.page_table].into_iter().zip(words) {
         if let Some(list) = list {
             image.put(slot, list.iter().map(|word| word.to_ne_bytes()));
@@ -257,7 +303,7 @@ fn judge<T: Element<Output = T>>(
     let dense = problem.dense();
     let count = rows_to_check(dense.seqlen_k() * (dense.head_dim() + dense.head_dim_v()));
     let rows = sample(dense, count, seed);
-    let [q, k, v] = call.inputs.map(|slot| memory.inputs.values::<T>(slot));
+    let (q, [k, v]) = (memory.inputs.values::<T>(call.inputs[0]), call.cache(&memory.inputs));
     let inputs = DecodeInputs {
         q,
         k,

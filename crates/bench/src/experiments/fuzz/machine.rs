@@ -4,11 +4,11 @@ use std::convert::Infallible;
 
 use flash_attention::backward::{BackwardAddresses, BackwardInputs, BackwardOutputs, BackwardPlan};
 use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
-use flash_attention::decode::{DecodeAddresses, DecodeInputs, DecodePlan};
+use flash_attention::decode::{CacheData, DecodeAddresses, DecodeInputs, DecodePlan};
 use flash_attention::forward::{Addresses, Outputs, PerHead};
 use flash_attention::gemm::{GemmAddresses, GemmPlan};
 use flash_attention::sim::Sim;
-use flash_attention::{Backend, Device, Element, Plan};
+use flash_attention::{Backend, DType, Device, Element, Plan};
 
 use super::image::{INPUT_CANARY, Image, OUTPUT_CANARY, Slot, elements_mut};
 use super::outcome::{Failure, Kind, ran};
@@ -97,9 +97,22 @@ pub(super) struct DecodeCall<'a> {
     pub(super) seqused_k: Option<(&'a [i32], Slot)>,
     pub(super) page_table: Option<(&'a [i32], Slot)>,
     pub(super) per_head: PerHead<Slot>,
+    /// Lists of factors of K and V.
+    pub(super) descales: [Option<Slot>; 2],
     pub(super) o: Slot,
     pub(super) lse: Option<Slot>,
     pub(super) schedule: u64,
+}
+
+impl DecodeCall<'_> {
+    /// K and V in an image of the inputs.
+    pub(super) fn cache<'i, T: Element>(&self, inputs: &'i Image) -> [CacheData<'i, T>; 2] {
+        let [_, k, v] = self.inputs;
+        [k, v].map(|slot| match self.plan.problem().cache_dtype() {
+            DType::E4m3 => CacheData::E4m3(inputs.values(slot)),
+            _ => CacheData::Same(inputs.values(slot)),
+        })
+    }
 }
 
 /// A planned matrix multiplication and where its matrices lie.
@@ -178,7 +191,7 @@ impl Machine for OnHost {
     fn decode<T: Element>(&mut self, call: &DecodeCall<'_>, memory: &mut Memory) -> Result<(), Failure> {
         let Memory { inputs, outputs } = memory;
         let plan = call.plan;
-        let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
+        let (q, [k, v]) = (inputs.values::<T>(call.inputs[0]), call.cache(inputs));
         let list = |of: Option<(_, Slot)>| of.map(|(values, _)| values);
         let inputs =
             DecodeInputs { q, k, v, seqused_k: list(call.seqused_k), page_table: list(call.page_table) };
@@ -355,6 +368,8 @@ impl Machine for OnGpu {
                 cu_seqlens_q: call.cu_seqlens_q.map(|slot| places.input(slot)),
                 seqused_k: list(call.seqused_k),
                 page_table: list(call.page_table),
+                k_descale: call.descales[0].map(|slot| places.input(slot)),
+                v_descale: call.descales[1].map(|slot| places.input(slot)),
                 workspace: places.workspace,
                 per_head: addresses(call.per_head, places),
             };

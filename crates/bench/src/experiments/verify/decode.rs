@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
-use flash_attention::decode::{DecodeProblem, DecodeRequest};
+use flash_attention::decode::{CacheDescale, DecodeProblem, DecodeRequest, E4m3Cache};
 use flash_attention::{Backend, BackendKind, DType, Element, Options};
 use half::{bf16, f16};
 
@@ -99,8 +99,8 @@ fn is_forward(algorithm: Algorithm) -> bool {
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
     let decodes = |entry: &&Entry| {
-        use Algorithm::{Decode, DecodeSm90};
-        matches!(entry.algorithm, Decode | DecodeSm90)
+        use Algorithm::{Decode, DecodeSm90, DecodeSm90E4m3};
+        matches!(entry.algorithm, Decode | DecodeSm90 | DecodeSm90E4m3)
             || is_forward(entry.algorithm)
             || merges(entry.algorithm)
     };
@@ -217,7 +217,11 @@ impl Case {
         let odd = (usize::midpoint(smallest, largest) | 1).min(largest);
         let kv_heads = 1 + index % 2;
         // What tensor maps describe.
-        let multiple = if algorithm == Algorithm::Decode { 1 } else { 8 };
+        let (multiple, columns) = match algorithm {
+            Algorithm::Decode => (1, 1),
+            Algorithm::DecodeSm90E4m3 => (8, 16),
+            _ => (8, 8),
+        };
         // More rows than the other kernels are for.
         let rows = if is_forward(algorithm) { MANY_ROWS } else { 1 };
         let shape = Shape {
@@ -228,7 +232,7 @@ impl Case {
             seq_q: rows * self.seq_q,
             seq_k: self.seq_k,
             page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
-            row_multiple: multiple,
+            row_multiple: columns,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,
@@ -247,7 +251,8 @@ impl Case {
             ..Options::default()
         };
         let head_dim_v = if index % 4 == 3 { odd } else { shape.head_dim };
-        let problem = shape.problem_with(head_dim_v, options)?;
+        let e4m3_cache = (algorithm == Algorithm::DecodeSm90E4m3).then(|| factors(&shape, index));
+        let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);
         cache.poison_unused(&problem);
@@ -255,6 +260,18 @@ impl Case {
         let name = format!("{} splits={} seqused_k={:?}", describe(&problem), self.num_splits, self.used);
         Ok(Trial { problem, cache, expected, num_splits: self.num_splits, name })
     }
+}
+
+/// Factors of a cache in e4m3: of all heads, of each, and of each sequence's.
+fn factors(shape: &Shape, index: usize) -> E4m3Cache {
+    let list = |len: usize| CacheDescale::Heads((0..len).map(|i| 0.25 + 0.5 * i as f32).collect());
+    let all = shape.batch * shape.kv_heads;
+    let [k_descale, v_descale] = match index % 3 {
+        0 => [list(all), CacheDescale::Tensor(3.0)],
+        1 => [CacheDescale::Tensor(0.5), list(all)],
+        _ => [list(shape.kv_heads), list(shape.kv_heads)],
+    };
+    E4m3Cache { k_descale, v_descale }
 }
 
 /// A case made concrete, for one entry.

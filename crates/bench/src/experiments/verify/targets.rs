@@ -157,6 +157,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         // Their problems are others: `decode.rs` and `backward.rs` have them.
         Algorithm::Decode
         | Algorithm::DecodeSm90
+        | Algorithm::DecodeSm90E4m3
         | Algorithm::ForwardSm90Cached
         | Algorithm::ForwardSm90CachedScoreMod
         | Algorithm::DecodeCombine

@@ -9,9 +9,13 @@ use crate::decode::launch::partial_bytes;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
     Key, TUNED, TileOrder, Tuned, built_for, cached_heads, check_fits, check_target, checked_grid,
-    fastest_first, tile_too_large, unmapped, unsupported_dtype,
+    fastest_first, tile_too_large, unmapped, unmapped_in_e4m3, unsupported_dtype,
 };
-use crate::{Device, Error, Problem, Result, TensorLayout};
+use crate::{DType, Device, Error, Problem, Result, TensorLayout};
+
+/// What is done to a cache in e4m3.
+const WIDENED: &str =
+    "K and V in e4m3: their elements become fp16 on their way to tensor cores, and Q's do once";
 
 /// The most packed rows that `decode_sm90` takes in one tile.
 const MOST_PACKED_ROWS: usize = 64;
@@ -23,22 +27,27 @@ pub(crate) struct Cache<'a> {
     v: &'a TensorLayout,
     /// Rows of a page; `None` where keys are contiguous.
     page_size: Option<usize>,
+    /// Whether K and V are in e4m3, and Q is not.
+    pub(super) e4m3: bool,
 }
 
 impl<'a> Cache<'a> {
     pub(super) fn of(problem: &'a DecodeProblem) -> Self {
         let page_size = problem.max_pages().map(|_| problem.k().seqlen);
-        Self { problem: problem.dense(), k: problem.k(), v: problem.v(), page_size }
+        let e4m3 = problem.descales().is_some();
+        Self { problem: problem.dense(), k: problem.k(), v: problem.v(), page_size, e4m3 }
     }
 
     /// Of the forward pass.
     pub(crate) fn contiguous(problem: &'a Problem) -> Self {
         let tensors = problem.tensors();
-        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None }
+        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, e4m3: false }
     }
 
     /// Why no tensor maps describe what the kernel copies by them, if so.
     fn unmapped(&self, kernel: DecodeKernel) -> Option<String> {
+        let of_cache =
+            |(name, layout)| if self.e4m3 { unmapped_in_e4m3(name, layout) } else { unmapped(name, layout) };
         let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
         let queries = || match kernel {
             DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
@@ -46,7 +55,38 @@ impl<'a> Cache<'a> {
         };
         page_size
             .map(|size| format!("pages have {size} rows, and copies take multiples of 8"))
-            .or_else(|| unmapped("k", self.k).or_else(|| unmapped("v", self.v)).or_else(queries))
+            .or_else(|| [("k", self.k), ("v", self.v)].into_iter().find_map(of_cache))
+            .or_else(queries)
+    }
+
+    /// The kernel's entries for it in its problem's type.
+    ///
+    /// # Errors
+    /// When the kernel takes no such cache.
+    fn built(&self, kernel: DecodeKernel) -> Result<Built> {
+        let algorithm = kernel.algorithm(self.problem, self.e4m3).ok_or_else(|| {
+            let reason = "it takes no cache in e4m3; decode_sm90 does".to_owned();
+            Error::UnfitKernel { kernel: kernel.name(), reason }
+        })?;
+        Ok(Built { kernel, algorithm, dtype: self.problem.dtype() })
+    }
+}
+
+/// The entries of a kernel for a type of cache and of Q.
+struct Built {
+    kernel: DecodeKernel,
+    algorithm: Algorithm,
+    dtype: DType,
+}
+
+impl Built {
+    fn entries(&self) -> impl Iterator<Item = &'static Entry> + use<> {
+        built_for(self.algorithm, self.dtype)
+    }
+
+    /// That there is none.
+    fn missing(&self) -> Error {
+        unsupported_dtype(self.kernel.name(), self.algorithm, self.dtype)
     }
 }
 
@@ -82,26 +122,28 @@ impl FewQueries {
     pub(crate) fn choose(cache: &Cache<'_>, device: &Device, request: &DecodeRequest) -> Result<Self> {
         let asked = request.entry.as_deref();
         let named = |kernel: &DecodeKernel| {
-            built_for(kernel.algorithm(cache.problem), cache.problem.dtype())
-                .any(|entry| Some(entry.name) == asked)
+            let built = cache.built(*kernel);
+            built.is_ok_and(|built| built.entries().any(|entry| Some(entry.name) == asked))
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
         let suited = match cache.problem.packed_rows() {
+            _ if cache.e4m3 => DecodeKernel::DecodeSm90,
             0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
             _ => DecodeKernel::ForwardSm90,
         };
         let dissuasion = dissuasion(cache, device, suited);
-        if let (true, Some(reason)) = (cache.problem.is_packed(), &dissuasion) {
-            return Err(Error::UnfitKernel {
-                kernel: suited.name(),
-                reason: format!("no other takes packed queries, and {reason}"),
-            });
-        }
-        let kernel = asked_kernel.unwrap_or(match dissuasion {
-            None => suited,
-            Some(_) => DecodeKernel::Decode,
-        });
-        let chosen = choose_entry(cache.problem, device, kernel, asked, TUNED)?;
+        let refused = |what: &str, why: &str| Error::UnfitKernel {
+            kernel: suited.name(),
+            reason: format!("{why}; no other kernel takes {what}"),
+        };
+        let kernel = match (asked_kernel, &dissuasion) {
+            (Some(kernel), _) => kernel,
+            (None, None) => suited,
+            (None, Some(why)) if cache.e4m3 => return Err(refused("a cache in e4m3", why)),
+            (None, Some(why)) if cache.problem.is_packed() => return Err(refused("packed queries", why)),
+            (None, Some(_)) => DecodeKernel::Decode,
+        };
+        let chosen = choose_entry(cache, device, kernel, asked, TUNED)?;
         let mut few = Self::of_entry(cache, device, kernel, chosen, request)?;
         if let (None, DecodeKernel::Decode, Some(why)) = (asked_kernel, kernel, dissuasion) {
             few.launches.reasons.push(format!("not {}: {why}", suited.name()));
@@ -132,12 +174,15 @@ impl FewQueries {
         if let Some(reason) = cache.unmapped(kernel) {
             return Err(unfit(chosen.0, reason));
         }
-        let launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
-        if cache.problem.is_packed() {
+        let mut launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
+        if cache.e4m3 {
+            launches_of_it.reasons.push(WIDENED.to_owned());
+        }
+        if cache.e4m3 || cache.problem.is_packed() {
             return Ok(Self { launches: launches_of_it, unaligned: None });
         }
         let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
-        let other = choose_entry(cache.problem, device, DecodeKernel::Decode, None, TUNED)?;
+        let other = choose_entry(cache, device, DecodeKernel::Decode, None, TUNED)?;
         Ok(Self {
             launches: launches_of_it,
             unaligned: Some(launches(cache.problem, device, DecodeKernel::Decode, other, &fallback)?),
@@ -175,9 +220,12 @@ pub(crate) fn splits_forward(problem: &Problem, device: &Device) -> bool {
 
 /// Why a kernel of Hopper cannot be taken, if so.
 fn dissuasion(cache: &Cache<'_>, device: &Device, kernel: DecodeKernel) -> Option<String> {
-    let mut built = built_for(kernel.algorithm(cache.problem), cache.problem.dtype());
+    let built = match cache.built(kernel) {
+        Ok(built) => built,
+        Err(error) => return Some(error.to_string()),
+    };
     let head_dim = cache.problem.widest_head_dim();
-    let Some(entry) = built.find(|entry| entry.tile.head_dim as usize >= head_dim) else {
+    let Some(entry) = built.entries().find(|entry| entry.tile.head_dim as usize >= head_dim) else {
         return Some(format!("it has no {} entry", cache.problem.dtype()));
     };
     let runs = check_target(entry, device, kernel.name());
@@ -269,21 +317,24 @@ fn launches(
 /// The entry asked for, or of the smallest HEAD_DIM that fits and the BLOCK_M that wastes the fewest rows the
 /// first by `table`, and why.
 pub(super) fn choose_entry(
-    problem: &Problem,
+    cache: &Cache<'_>,
     device: &Device,
     kernel: DecodeKernel,
     asked: Option<&str>,
     table: &[Tuned],
 ) -> Result<(&'static Entry, String)> {
+    let problem = cache.problem;
     let (dtype, head_dim) = (problem.dtype(), problem.widest_head_dim());
+    let of_kernel = cache.built(kernel)?;
     let built = || {
-        built_for(kernel.algorithm(problem), dtype)
+        of_kernel
+            .entries()
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
             .filter(|entry| asked.is_none_or(|name| name == entry.name))
     };
     let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match asked {
         Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },
-        None => unsupported_dtype(kernel.name(), kernel.algorithm(problem), dtype),
+        None => of_kernel.missing(),
     })?;
     let candidates: Vec<_> = built().filter(|entry| entry.tile.head_dim == columns).collect();
     candidates.iter().try_for_each(|entry| check_target(entry, device, kernel.name()))?;

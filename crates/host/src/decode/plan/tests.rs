@@ -90,7 +90,8 @@ fn tiles_of_as_many_rows_are_tried_as_they_were_measured() {
     let device = Device { name: DEVICE.to_owned(), ..Sim::new(0).device().clone() };
     let chosen = |table, group| {
         let problem = problem(1, [group, 1], 1, 100, 128, DType::F16);
-        let (entry, why) = choose_entry(problem.dense(), &device, DecodeKernel::Decode, None, table).unwrap();
+        let (entry, why) =
+            choose_entry(&Cache::of(&problem), &device, DecodeKernel::Decode, None, table).unwrap();
         (entry.name, why)
     };
     let measured = "the fastest tile measured on NVIDIA Test".to_owned();
@@ -202,4 +203,50 @@ fn what_cannot_run_is_refused_in_one_line() {
     assert_eq!(refused(DType::F16, &old, &none), "kernel decode needs sm_80; simulated GPU is sm_75");
     let small = Device { shared_per_block: 48 << 10, ..sim };
     assert!(refused(DType::F16, &small, &none).contains("bytes of shared memory; simulated GPU has 49152"));
+}
+
+/// A cache in e4m3 of eight heads, with rows of so many elements.
+fn of_e4m3(head_dim: usize, row: usize, dtype: DType) -> DecodeProblem {
+    let q = TensorLayout::bshd(16, 1, 32, head_dim);
+    let k = TensorLayout { head_dim, ..TensorLayout::bshd(16, 8192, 8, row) };
+    let e4m3_cache = Some(crate::decode::E4m3Cache::default());
+    let options = DecodeOptions { e4m3_cache, ..DecodeOptions::default() };
+    DecodeProblem::new(Tensors { q, k, v: k, o: q }, dtype, options).unwrap()
+}
+
+#[test]
+fn a_cache_in_e4m3_has_kernels_on_hopper_alone() {
+    let sim = Sim::new(0).device().clone();
+    let plan = Plan::new(&of_e4m3(128, 128, DType::Bf16), &sim, &DecodeRequest::default()).unwrap();
+    let entry = plan.launches()[0].entry;
+    assert_eq!((entry.algorithm, entry.dtype, entry.tile.head_dim), (Algorithm::DecodeSm90E4m3, "bf16", 128));
+    assert!(plan.unaligned().is_empty());
+    let same = problem(16, [32, 8], 1, 8192, 128, DType::Bf16);
+    let refused = Plan::of_entry(&same, &sim, entry).unwrap_err().to_string();
+    assert!(refused.ends_with("cannot be run: it is for another type of cache than bf16"), "{refused}");
+
+    let refused = |problem: &DecodeProblem, device: &Device, request: &DecodeRequest| {
+        Plan::new(problem, device, request).unwrap_err().to_string()
+    };
+    let any = DecodeRequest::default();
+    let ampere = Device { compute_capability: 80, ..sim.clone() };
+    assert_eq!(
+        refused(&of_e4m3(128, 128, DType::F16), &ampere, &any),
+        "kernel decode_sm90 cannot be run: kernel decode_sm90 needs sm_90; simulated GPU is sm_80; no other kernel takes a \
+         cache in e4m3"
+    );
+    assert_eq!(
+        refused(&of_e4m3(100, 100, DType::F16), &sim, &any),
+        "kernel decode_sm90 cannot be run: k's seqlen stride is 800 elements, and in e4m3 it takes positive multiples of 16 \
+         below 2^40; no other kernel takes a cache in e4m3"
+    );
+    assert_eq!(
+        refused(&of_e4m3(128, 128, DType::F32), &sim, &any),
+        "kernel decode_sm90 cannot be run: it has no f32 entry; no other kernel takes a cache in e4m3"
+    );
+    let older = DecodeRequest { kernel: Some(DecodeKernel::Decode), ..any };
+    assert_eq!(
+        refused(&of_e4m3(128, 128, DType::F16), &sim, &older),
+        "kernel decode cannot be run: it takes no cache in e4m3; decode_sm90 does"
+    );
 }

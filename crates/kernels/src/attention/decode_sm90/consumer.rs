@@ -1,11 +1,13 @@
 //! The warpgroup that multiplies.
 
+mod e4m3;
+
 use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
 use crate::params::DecodeParams;
 use crate::ptx::wgmma::Accumulator as _;
-use crate::ptx::{fence, index, math, shared, warp};
+use crate::ptx::{fence, index, math, shared, stmatrix, warp};
 use crate::registers::{Matrix, Registers as _};
 use crate::score::{ScoreMod, for_each};
 use crate::softmax::OnlineSoftmax;
@@ -102,6 +104,9 @@ impl<T: Tile> Consumer<T> {
         self.ring.wait();
         let mut s = self.scores();
         self.ring.leave(leads_warp());
+        if T::WIDENS {
+            self.scale_rows(&mut s);
+        }
         self.apply(params, item, &mut s, key, changed);
         let rescale = self.exponentiate(&mut s);
         self.write_weights(&s);
@@ -120,6 +125,22 @@ impl<T: Tile> Consumer<T> {
     /// Sᵀ = K·Qᵀ of the stage of K at hand, which is there, and so is Q.
     #[inline(always)]
     fn scores(&self) -> T::Scores {
+        let mut s = if T::WIDENS { self.products_of_widened_keys() } else { self.products_of_keys() };
+        let mut product = 0;
+        while product < T::S::ROWS {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { s[product].wait_group::<0>() };
+            product += 1;
+        }
+        // The same registers under other names.
+        let mut scores = T::Scores::zero();
+        for_each(&mut scores, |_, row, key| s[key / 2][register(row, key % 2)]);
+        scores
+    }
+
+    /// Begins the products of [`Self::scores`], with K where it landed.
+    #[inline(always)]
+    fn products_of_keys(&self) -> T::S {
         let k = self.tile();
         let q = self.memory.q().stage(self.queries.stage()).descriptor();
         let mut s = T::S::zero();
@@ -135,9 +156,9 @@ impl<T: Tile> Consumer<T> {
                 // together.
                 unsafe {
                     if step == 0 {
-                        s[product].begin_ss::<T::Element>(a, b);
+                        s[product].begin_ss::<T::Operand>(a, b);
                     } else {
-                        s[product].multiply_ss::<T::Element, false, false>(a, b, true);
+                        s[product].multiply_ss::<T::Operand, false, false>(a, b, true);
                     }
                 }
                 step += 1;
@@ -145,21 +166,28 @@ impl<T: Tile> Consumer<T> {
             product += 1;
         }
         self.warpgroup.commit_products();
-        let mut product = 0;
-        while product < T::S::ROWS {
-            // SAFETY: the warpgroup's threads are together.
-            unsafe { s[product].wait_group::<0>() };
-            product += 1;
-        }
-        // The same registers under other names.
-        let mut scores = T::Scores::zero();
-        for_each(&mut scores, |_, row, key| s[key / 2][register(row, key % 2)]);
-        scores
+        s
     }
 
     /// Oᵀ += Vᵀ·Pᵀ of the stage of V at hand, which is there, and so is P.
     #[inline(always)]
     fn multiply_values(&mut self) {
+        if T::WIDENS {
+            self.begin_products_of_widened_values();
+        } else {
+            self.begin_products_of_values();
+        }
+        let mut panel = 0;
+        while panel < T::O::ROWS {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { self.o[panel].wait_group::<0>() };
+            panel += 1;
+        }
+    }
+
+    /// Begins the products of [`Self::multiply_values`], with V where it landed.
+    #[inline(always)]
+    fn begin_products_of_values(&mut self) {
         let v = self.tile();
         let p = self.memory.p().descriptor();
         self.warpgroup.fence_products();
@@ -172,18 +200,12 @@ impl<T: Tile> Consumer<T> {
                 let b = p.behind(Panels::<WeightRows<T>>::columns(step)).bits();
                 // SAFETY: P and the stage are there and stay until the wait; the warpgroup's threads are
                 // together.
-                unsafe { self.o[panel].multiply_ss::<T::Element, true, false>(a, b, true) };
+                unsafe { self.o[panel].multiply_ss::<T::Operand, true, false>(a, b, true) };
                 step += 1;
             }
             panel += 1;
         }
         self.warpgroup.commit_products();
-        let mut panel = 0;
-        while panel < T::O::ROWS {
-            // SAFETY: the warpgroup's threads are together.
-            unsafe { self.o[panel].wait_group::<0>() };
-            panel += 1;
-        }
     }
 
     /// The stage of the ring at hand as an operand.
@@ -261,23 +283,24 @@ impl<T: Tile> Consumer<T> {
     /// Writes P, rounded, to shared memory.
     #[inline(always)]
     fn write_weights(&self, s: &T::Scores) {
-        let (lane, p) = (self.lane, self.memory.p());
+        let (thread, p) = (index::thread(), self.memory.p());
+        // Of the rows of four 8×8 matrices: eight rows of P with the warp's first and second eight keys, and
+        // the next eight rows.
+        let (row, chunk) = (thread / 16 % 2 * 8 + thread % 8, thread / 32 * 2 + thread / 8 % 2);
         let mut i = 0;
         while i < Self::ROWS {
             let mut j = 0;
             while j < T::Scores::COLS {
-                let pair = T::Element::pack(s[i][j], s[i][j + 1]);
-                // Of eight keys, a chunk, each lane has one.
-                let at = |key: u32| p.at(lane.column(i), key / 8) + 2 * lane.group;
-                let key = key_of(lane, j) - lane.group;
-                // SAFETY: the elements are this thread's; the products that read them are over.
-                unsafe {
-                    shared::store_b16(at(key), pair as u16);
-                    shared::store_b16(at(key + 8), (pair >> 16) as u16);
-                }
+                let pair = |i: usize, j: usize| {
+                    T::Operand::pack(s[i][j] * T::WEIGHT_SCALE, s[i + 1][j] * T::WEIGHT_SCALE)
+                };
+                let matrices = [pair(i, j), pair(i, j + 1), pair(i + 2, j), pair(i + 2, j + 1)];
+                let chunk = DecodeSm90Config::PRODUCT_KEYS / 8 * (j / 2) as u32 + chunk;
+                // SAFETY: all lanes are here; the elements are the warp's, and products that read them over.
+                unsafe { stmatrix::store_x4_transposed(p.at(4 * i as u32 + row, chunk), matrices) };
                 j += 2;
             }
-            i += 1;
+            i += 4;
         }
     }
 

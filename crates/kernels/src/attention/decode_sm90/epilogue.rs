@@ -7,6 +7,7 @@ use crate::softmax::with_sink;
 use crate::tile::mma::Lane;
 
 use super::consumer::register;
+use super::fragments::column_of;
 use super::items::Item;
 use super::tile::Tile;
 
@@ -41,12 +42,15 @@ pub(super) unsafe fn store<T: Tile>(
             while panel < T::O::ROWS {
                 let mut j = 0;
                 while j < 2 {
-                    let column = 64 * panel as u32 + lane.row(j);
+                    let of_panel = if T::WIDENS { column_of(lane, j) } else { lane.row(j) };
+                    let column = 64 * panel as u32 + of_panel;
                     if stores_o && column < params.head_dim_v {
+                        let mut value = o[panel][register(i, j)] * (factor / T::WEIGHT_SCALE);
+                        if T::WIDENS {
+                            value *= item.v_descale;
+                        }
                         // SAFETY: the element exists and is this thread's.
-                        unsafe {
-                            target.store_o::<T::Element>(params, column, o[panel][register(i, j)] * factor)
-                        };
+                        unsafe { target.store_o::<T::Element>(params, column, value) };
                     }
                     j += 1;
                 }

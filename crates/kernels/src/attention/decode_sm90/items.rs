@@ -115,6 +115,8 @@ pub(super) struct Item {
     pub(super) whole: KeyRange,
     /// Keys of the sequence.
     pub(super) used: u32,
+    /// What V in 8 bits is multiplied by.
+    pub(super) v_descale: f32,
 }
 
 impl Item {
@@ -125,12 +127,18 @@ impl Item {
         let last = seen_keys(params, used, end_row - 1);
         // Pages are copied in boxes that begin with multiples of their rows.
         let seen = KeyRange { first: first.first - first.first % T::BLOCK_N, end: last.end };
+        let mut v_descale = 1.0;
+        if T::WIDENS {
+            // SAFETY: the factors are readable, and the head is one of the launch's.
+            v_descale = unsafe { params.v_descale.of(work.batch, work.kv_head) };
+        }
         Self {
             of_split: splits::count(&params.cache(), used) > 1,
             rows: end_row - work.first_row,
             keys: work.keys(params, used, seen, T::BLOCK_N),
             whole: KeyRange { first: last.first, end: first.end },
             used,
+            v_descale,
             work,
         }
     }
@@ -141,12 +149,12 @@ impl Item {
     /// The slot is this thread's.
     #[inline(always)]
     pub(super) unsafe fn write(&self, slot: u32) {
-        let Self { work, of_split, rows, keys, whole, used } = *self;
+        let Self { work, of_split, rows, keys, whole, used, v_descale } = *self;
         // SAFETY: the slot is this thread's.
         unsafe {
             shared::store4(slot, [work.batch, work.kv_head, 1 + of_split as u32, work.split]);
             shared::store4(slot + 16, [work.first_row, rows, keys.first, keys.end]);
-            shared::store4(slot + 32, [used, whole.first, whole.end, 0]);
+            shared::store4(slot + 32, [used, whole.first, whole.end, v_descale.to_bits()]);
         }
     }
 }
@@ -175,6 +183,7 @@ impl ItemSlots {
             keys: KeyRange { first: word(6), end: word(7) },
             whole: KeyRange { first: word(9), end: word(10) },
             used: word(8),
+            v_descale: f32::from_bits(word(11)),
         }
     }
 }

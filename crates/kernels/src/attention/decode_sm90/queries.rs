@@ -5,11 +5,12 @@ use crate::element::Element as _;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
-use crate::ptx::{fence, grid, index, shared, warp};
+use crate::ptx::{fence, grid, index, math, shared, warp};
 use crate::tile::chunk::load_chunk;
-use crate::tile::mma::CHUNK;
+use crate::tile::mma::{CHUNK, MmaElement as _};
 use crate::tile::panels::Panels;
 
+use super::fragments::Depth;
 use super::items::{Item, ItemSlots, Items};
 use super::tile::{Memory, QueryRows, QueryStages, Tile};
 
@@ -36,7 +37,7 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
             }
             queries.wait_empty();
             let stage = queries.stage();
-            copy_rows(params, &item.work, memory.q().stage(stage));
+            copy_rows(params, &item.work, memory, stage);
             write_rows(params, &item, memory, stage);
             fence::proxy_async();
             warp::sync();
@@ -56,8 +57,14 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
 /// # Safety
 /// Q is readable; all lanes of the warp call this together, and nobody reads the tile.
 #[inline(always)]
-unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, tile: Panels<QueryRows<T>>) {
-    let chunks = const { 2 * T::CONFIG.head_dim / CHUNK };
+unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, memory: Memory<T>, stage: u32) {
+    let tile: Panels<QueryRows<T>> = memory.q().stage(stage);
+    let chunks = row_chunks::<T>();
+    let mut k_descale = 1.0;
+    if T::WIDENS {
+        // SAFETY: the factors are readable, and the head is one of the launch's.
+        k_descale = unsafe { params.k_descale.of(work.batch, work.kv_head) };
+    }
     let mut first = index::thread() % 32;
     while first < T::BLOCK_M * chunks {
         let mut words = [[0; 4]; IN_FLIGHT];
@@ -80,13 +87,74 @@ unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, tile: Panels<Qu
         let mut i = 0;
         while i < IN_FLIGHT {
             let chunk = first + 32 * i as u32;
-            // SAFETY: the chunk is the tile's: a lane has a multiple of so many; nobody reads it.
-            unsafe { shared::store4(tile.at(chunk / chunks, chunk % chunks), words[i]) };
+            let (row, column) = (chunk / chunks, chunk % chunks);
+            // SAFETY: the chunk is the tile's: a lane has a multiple of so many; nobody reads it, nor the
+            // row's words. All lanes are here.
+            unsafe {
+                if T::WIDENS {
+                    let (words, inverse) = scaled::<T>(words[i]);
+                    store_in_depth_order(tile, row, column, words);
+                    if column == 0 {
+                        shared::store(memory.row(stage, row) + 8, inverse * k_descale);
+                    }
+                } else {
+                    shared::store4(tile.at(row, column), words[i]);
+                }
+            }
             i += 1;
         }
         first += 32 * IN_FLIGHT as u32;
     }
     const { assert!((T::BLOCK_M * 2 * T::CONFIG.head_dim / CHUNK).is_multiple_of(32 * IN_FLIGHT as u32)) };
+}
+
+/// Chunks of a row of Q.
+#[inline(always)]
+const fn row_chunks<T: Tile>() -> u32 {
+    2 * T::CONFIG.head_dim / CHUNK
+}
+
+/// A chunk of a row in the operands' type, multiplied by the power of two that brings the row's largest
+/// element to 2¹⁵ or more and below 2¹⁶, and what takes that back.
+///
+/// # Safety
+/// All lanes of the warp call this together, each row's beside each other.
+#[inline(always)]
+unsafe fn scaled<T: Tile>(words: [u32; 4]) -> ([u32; 4], f32) {
+    const { assert!(!T::WIDENS || row_chunks::<T>().is_power_of_two() && row_chunks::<T>() <= 32) };
+    let element = |i: usize| T::Element::unpack(&words, i);
+    let mut largest = 0.0;
+    let mut i = 0;
+    while i < 8 {
+        largest = math::max(largest, element(i).abs());
+        i += 1;
+    }
+    let mut distance = 1;
+    while distance < row_chunks::<T>() {
+        // SAFETY: all lanes are here.
+        largest = math::max(largest, unsafe { warp::shuffle_xor(largest, distance) });
+        distance *= 2;
+    }
+    // Exponents as fp32 has them, 127 above: e + exponent = 127 + 15 + 127, but that both factors are normal.
+    let exponent = (127 + 15 + 127 - (largest.to_bits() >> 23)).min(253);
+    let (scale, inverse) = (f32::from_bits(exponent << 23), f32::from_bits((254 - exponent) << 23));
+    let pair = |i: usize| T::Operand::pack(element(2 * i) * scale, element(2 * i + 1) * scale);
+    ([pair(0), pair(1), pair(2), pair(3)], inverse)
+}
+
+/// Stores eight columns of a row where products find them that take K's columns in the order of [`Depth`].
+///
+/// # Safety
+/// The row is the tile's, and nobody reads it.
+#[inline(always)]
+unsafe fn store_in_depth_order<T: Tile>(tile: Panels<QueryRows<T>>, row: u32, eighth: u32, words: [u32; 4]) {
+    let mut word = 0;
+    while word < 4 {
+        let (eighth, at) = Depth::<T>::place(eighth, word);
+        // SAFETY: the word is the row's.
+        unsafe { shared::store_b32(tile.at(row, eighth) + 4 * at, words[word as usize]) };
+        word += 1;
+    }
 }
 
 /// Writes what masks and biases need of each row.

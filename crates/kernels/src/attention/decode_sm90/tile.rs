@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::config::DecodeSm90Config;
+use crate::element::{Bf16, E4m3, F16};
 use crate::hopper::ring::{Count, Ring, Stages};
 use crate::hopper::roles::WARPS;
 use crate::ptx::shared;
@@ -13,10 +14,35 @@ use crate::tile::panels::{Extent, Panels};
 
 use super::items::ItemSlots;
 
+/// A storage type of K and V, where that of Q and O is `E`.
+pub trait Cache<E>: Copy {
+    /// What products take, of all operands.
+    type Operand: MmaElement + Format;
+    /// Bytes of an element.
+    const BYTES: u32;
+}
+
+impl Cache<F16> for F16 {
+    type Operand = F16;
+    const BYTES: u32 = 2;
+}
+
+impl Cache<Bf16> for Bf16 {
+    type Operand = Bf16;
+    const BYTES: u32 = 2;
+}
+
+impl<E> Cache<E> for E4m3 {
+    type Operand = F16;
+    const BYTES: u32 = 1;
+}
+
 /// What the kernel is compiled for.
 pub trait Tile: Copy {
-    /// Storage type.
-    type Element: MmaElement + Format;
+    /// Storage type of Q and O.
+    type Element: MmaElement;
+    /// What products take.
+    type Operand: MmaElement + Format;
     /// A thread's part of a product: of Sᵀ, 64 keys × BLOCK_M rows of Q, or of 64 columns of Oᵀ.
     type Product: Accumulator;
     /// Its part of Sᵀ: all keys of a step.
@@ -34,13 +60,19 @@ pub trait Tile: Copy {
     const BLOCK_M: u32 = Self::CONFIG.block_m;
     /// Keys of a step.
     const BLOCK_N: u32 = Self::CONFIG.block_n;
+    /// Whether elements of K and V become wider on their way to products, and those of Q are scaled.
+    const WIDENS: bool = Self::CONFIG.cache_bytes == 1;
+    /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
+    /// types of Q do.
+    const WEIGHT_SCALE: f32 = if Self::WIDENS { 32_768.0 } else { 1.0 };
 }
 
-/// A tile of the lists of entries: a thread has scores of `COLUMNS` rows of Q and `KEYS` keys, of `PRODUCTS`
+/// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows of Q and `KEYS` keys, of `PRODUCTS`
 /// products, and Oᵀ has `PANELS` times 64 columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeSm90Tile<
     E,
+    C,
     const BLOCK_M: u32,
     const COLUMNS: usize,
     const PRODUCTS: usize,
@@ -48,10 +80,11 @@ pub struct DecodeSm90Tile<
     const HEAD_DIM: u32,
     const PANELS: usize,
     const STAGES: u32,
->(PhantomData<E>);
+>(PhantomData<(E, C)>);
 
 impl<
     E,
+    C,
     const M: u32,
     const COLUMNS: usize,
     const PRODUCTS: usize,
@@ -59,12 +92,14 @@ impl<
     const D: u32,
     const PANELS: usize,
     const STAGES: u32,
-> Tile for DecodeSm90Tile<E, M, COLUMNS, PRODUCTS, KEYS, D, PANELS, STAGES>
+> Tile for DecodeSm90Tile<E, C, M, COLUMNS, PRODUCTS, KEYS, D, PANELS, STAGES>
 where
-    E: MmaElement + Format,
+    E: MmaElement,
+    C: Cache<E>,
     Columns<M>: Span,
 {
     type Element = E;
+    type Operand = C::Operand;
     type Product = <Columns<M> as Span>::Accumulator;
     type S = [<Columns<M> as Span>::Accumulator; PRODUCTS];
     type Scores = [[f32; KEYS]; COLUMNS];
@@ -73,7 +108,8 @@ where
 
     const CONFIG: DecodeSm90Config = {
         let block_n = DecodeSm90Config::PRODUCT_KEYS * PRODUCTS as u32;
-        let config = DecodeSm90Config { block_m: M, block_n, head_dim: D, stages: STAGES };
+        let config =
+            DecodeSm90Config { block_m: M, block_n, head_dim: D, stages: STAGES, cache_bytes: C::BYTES };
         assert!(config.is_well_formed() && 4 * COLUMNS as u32 == M && 64 * PANELS as u32 == D);
         assert!(KEYS == 2 * PRODUCTS);
         config
@@ -87,7 +123,7 @@ pub(super) struct CacheRows<T>(PhantomData<T>);
 impl<T: Tile> Extent for CacheRows<T> {
     const ROWS: u32 = T::BLOCK_N;
     const COLUMNS: u32 = T::CONFIG.head_dim;
-    const ELEMENT_BYTES: u32 = 2;
+    const ELEMENT_BYTES: u32 = T::CONFIG.cache_bytes;
 }
 
 /// Packed rows of Q.
@@ -158,10 +194,11 @@ impl<T: Tile> Memory<T> {
         Panels::new(self.base + T::CONFIG.p_offset())
     }
 
-    /// Where a row's key on the diagonal lies, and its ALiBi slope, of a copy of Q.
+    /// Where a row's key on the diagonal lies, its ALiBi slope, and the factor of its scores where K widens,
+    /// of a copy of Q.
     #[inline(always)]
     pub(super) fn row(self, stage: u32, row: u32) -> u32 {
-        self.base + T::CONFIG.rows_offset() + 8 * (stage * T::BLOCK_M + row)
+        self.base + T::CONFIG.rows_offset() + T::CONFIG.row_words_bytes() * (stage * T::BLOCK_M + row)
     }
 
     /// Where a warp's maximum of a row lies.

@@ -4,6 +4,7 @@
 mod device {
     use crate::attention::decode_sm90;
     use crate::element::Bf16;
+    use crate::element::E4m3;
     use crate::element::F16;
     use crate::params::DecodeParams;
     use crate::params::Mapped;
@@ -14,140 +15,210 @@ mod device {
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d64_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d64_s6");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d64_s6")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d64_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d64_s6");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m32_n128_d64_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n128_d64_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m32_n128_d64_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 64, 1, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 2, 4, 64, 1, 5>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m32_n128_d64_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m32_n128_d64_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m32_n128_d64_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 64, 1, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 2, 4, 64, 1, 5>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m64_n128_d64_s9")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m64_n128_d64_s9(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m64_n128_d64_s9");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m64_n128_d64_s9")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m64_n128_d64_s9(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m64_n128_d64_s9");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 2, 4, 64, 1, 9>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s3");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d128_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d128_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s3");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 128, 2, 3>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m32_n128_d128_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n128_d128_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m32_n128_d128_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 128, 2, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 2, 4, 128, 2, 5>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m32_n128_d128_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m32_n128_d128_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m32_n128_d128_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 128, 2, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 2, 4, 128, 2, 5>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m64_n64_d128_s10")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m64_n64_d128_s10(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m64_n64_d128_s10");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m64_n64_d128_s10")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m64_n64_d128_s10(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m64_n64_d128_s10");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d192_s4")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d192_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d192_s4");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 192, 3, 4>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 192, 3, 4>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d192_s4")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d192_s4(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d192_s4");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 192, 3, 4>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 192, 3, 4>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m64_n64_d192_s6")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m64_n64_d192_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m64_n64_d192_s6");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 192, 3, 6>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 1, 2, 192, 3, 6>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m64_n64_d192_s6")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m64_n64_d192_s6(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m64_n64_d192_s6");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 192, 3, 6>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 1, 2, 192, 3, 6>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m16_n128_d256_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d256_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m16_n128_d256_s3");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 256, 4, 3>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 256, 4, 3>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d256_s3")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d256_s3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m16_n128_d256_s3");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 256, 4, 3>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 256, 4, 3>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_f16_m32_n64_d256_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n64_d256_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m32_n64_d256_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
     }
 
     #[unsafe(export_name = "decode_sm90_bf16_m32_n64_d256_s5")]
     unsafe extern "ptx-kernel" fn decode_sm90_bf16_m32_n64_d256_s5(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_bf16_m32_n64_d256_s5");
         // SAFETY: the host launches an entry as its row of the list says.
-        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_f16_m16_n128_d64_s6_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d64_s6_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m16_n128_d64_s6_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d64_s6_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d64_s6_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m16_n128_d64_s6_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 64, 1, 6>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_f16_m16_n128_d128_s6_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n128_d128_s6_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m16_n128_d128_s6_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 2, 4, 128, 2, 6>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m16_n128_d128_s6_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n128_d128_s6_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m16_n128_d128_s6_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 128, 2, 6>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_f16_m32_n64_d128_s10_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n64_d128_s10_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m32_n64_d128_s10_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 32, 8, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m32_n64_d128_s10_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m32_n64_d128_s10_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m32_n64_d128_s10_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 32, 8, 1, 2, 128, 2, 10>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_f16_m64_n64_d128_s20_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m64_n64_d128_s20_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m64_n64_d128_s20_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 64, 16, 1, 2, 128, 2, 20>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m64_n64_d128_s20_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m64_n64_d128_s20_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m64_n64_d128_s20_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 64, 16, 1, 2, 128, 2, 20>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d256_s5_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d256_s5_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m16_n64_d256_s5_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d256_s5_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d256_s5_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d256_s5_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
     }
 }
 
@@ -155,29 +226,40 @@ mod device {
 pub(in crate::entries) mod native {
     use crate::attention::decode_sm90;
     use crate::element::Bf16;
+    use crate::element::E4m3;
     use crate::element::F16;
     use crate::entries::Run;
 
     pub(in crate::entries) const RUN: &[(&str, Run)] = &[
-        ("decode_sm90_f16_m16_n128_d64_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 64, 1, 6>>)),
-        ("decode_sm90_bf16_m16_n128_d64_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 64, 1, 6>>)),
-        ("decode_sm90_f16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 64, 1, 5>>)),
-        ("decode_sm90_bf16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 64, 1, 5>>)),
-        ("decode_sm90_f16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 2, 4, 64, 1, 9>>)),
-        ("decode_sm90_bf16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 2, 4, 64, 1, 9>>)),
-        ("decode_sm90_f16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 128, 2, 3>>)),
-        ("decode_sm90_bf16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 128, 2, 3>>)),
-        ("decode_sm90_f16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 2, 4, 128, 2, 5>>)),
-        ("decode_sm90_bf16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 2, 4, 128, 2, 5>>)),
-        ("decode_sm90_f16_m64_n64_d128_s10", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 128, 2, 10>>)),
-        ("decode_sm90_bf16_m64_n64_d128_s10", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 128, 2, 10>>)),
-        ("decode_sm90_f16_m16_n128_d192_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 192, 3, 4>>)),
-        ("decode_sm90_bf16_m16_n128_d192_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 192, 3, 4>>)),
-        ("decode_sm90_f16_m64_n64_d192_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 64, 16, 1, 2, 192, 3, 6>>)),
-        ("decode_sm90_bf16_m64_n64_d192_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 64, 16, 1, 2, 192, 3, 6>>)),
-        ("decode_sm90_f16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 16, 4, 2, 4, 256, 4, 3>>)),
-        ("decode_sm90_bf16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 16, 4, 2, 4, 256, 4, 3>>)),
-        ("decode_sm90_f16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, 32, 8, 1, 2, 256, 4, 5>>)),
-        ("decode_sm90_bf16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, 32, 8, 1, 2, 256, 4, 5>>)),
+        ("decode_sm90_f16_m16_n128_d64_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>>)),
+        ("decode_sm90_bf16_m16_n128_d64_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 64, 1, 6>>)),
+        ("decode_sm90_f16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 2, 4, 64, 1, 5>>)),
+        ("decode_sm90_bf16_m32_n128_d64_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 2, 4, 64, 1, 5>>)),
+        ("decode_sm90_f16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 2, 4, 64, 1, 9>>)),
+        ("decode_sm90_bf16_m64_n128_d64_s9", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 2, 4, 64, 1, 9>>)),
+        ("decode_sm90_f16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 128, 2, 3>>)),
+        ("decode_sm90_bf16_m16_n128_d128_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 128, 2, 3>>)),
+        ("decode_sm90_f16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 2, 4, 128, 2, 5>>)),
+        ("decode_sm90_bf16_m32_n128_d128_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 2, 4, 128, 2, 5>>)),
+        ("decode_sm90_f16_m64_n64_d128_s10", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 1, 2, 128, 2, 10>>)),
+        ("decode_sm90_bf16_m64_n64_d128_s10", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 1, 2, 128, 2, 10>>)),
+        ("decode_sm90_f16_m16_n128_d192_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 192, 3, 4>>)),
+        ("decode_sm90_bf16_m16_n128_d192_s4", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 192, 3, 4>>)),
+        ("decode_sm90_f16_m64_n64_d192_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 64, 16, 1, 2, 192, 3, 6>>)),
+        ("decode_sm90_bf16_m64_n64_d192_s6", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 64, 16, 1, 2, 192, 3, 6>>)),
+        ("decode_sm90_f16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 256, 4, 3>>)),
+        ("decode_sm90_bf16_m16_n128_d256_s3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 16, 4, 2, 4, 256, 4, 3>>)),
+        ("decode_sm90_f16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, F16, 32, 8, 1, 2, 256, 4, 5>>)),
+        ("decode_sm90_bf16_m32_n64_d256_s5", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, Bf16, 32, 8, 1, 2, 256, 4, 5>>)),
+        ("decode_sm90_f16_m16_n128_d64_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 2, 4, 64, 1, 6>>)),
+        ("decode_sm90_bf16_m16_n128_d64_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 64, 1, 6>>)),
+        ("decode_sm90_f16_m16_n128_d128_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 2, 4, 128, 2, 6>>)),
+        ("decode_sm90_bf16_m16_n128_d128_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 128, 2, 6>>)),
+        ("decode_sm90_f16_m32_n64_d128_s10_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 32, 8, 1, 2, 128, 2, 10>>)),
+        ("decode_sm90_bf16_m32_n64_d128_s10_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 32, 8, 1, 2, 128, 2, 10>>)),
+        ("decode_sm90_f16_m64_n64_d128_s20_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 64, 16, 1, 2, 128, 2, 20>>)),
+        ("decode_sm90_bf16_m64_n64_d128_s20_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 64, 16, 1, 2, 128, 2, 20>>)),
+        ("decode_sm90_f16_m16_n64_d256_s5_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 1, 2, 256, 4, 5>>)),
+        ("decode_sm90_bf16_m16_n64_d256_s5_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 256, 4, 5>>)),
     ];
 }

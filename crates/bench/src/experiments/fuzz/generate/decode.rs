@@ -51,8 +51,10 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         .collect();
     let page_size = if draw.once_in(2) { 0 } else { draw.pick(&[1, 3, 8, 16, 16, 64, 64, 100, 128, 256]) };
     let q = place(draw, dtype, head_dim, false);
+    let e4m3_cache = draw.once_in(3);
+    let of_cache = if e4m3_cache { flash_attention::DType::E4m3 } else { dtype };
     let mut cache = |columns| {
-        let place = place(draw, dtype, columns, false);
+        let place = place(draw, of_cache, columns, false);
         // A cache that repeats its pages would have keys that are NaN in others' places.
         Place { repeat: [false, false, place.repeat[2]], ..place }
     };
@@ -86,6 +88,9 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         softcap: softcap(draw),
         alibi: head_list(draw, 6),
         sinks: head_list(draw, 3),
+        e4m3_cache,
+        k_descale: head_list(draw, 2),
+        v_descale: head_list(draw, 2),
         no_lse: draw.once_in(5),
         scores: data(draw),
         values: data(draw),
@@ -105,10 +110,14 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
         let named = entries()
             .filter(|entry| {
-                use Algorithm::{Decode, DecodeSm90, ForwardSm90Cached, ForwardSm90CachedScoreMod};
+                use Algorithm::{
+                    Decode, DecodeSm90, DecodeSm90E4m3, ForwardSm90Cached, ForwardSm90CachedScoreMod,
+                };
                 match entry.algorithm {
-                    Decode | DecodeSm90 => !is_packed,
-                    algorithm => matches!(algorithm, ForwardSm90Cached | ForwardSm90CachedScoreMod),
+                    Decode | DecodeSm90 => !is_packed && !e4m3_cache,
+                    DecodeSm90E4m3 => e4m3_cache,
+                    ForwardSm90Cached | ForwardSm90CachedScoreMod => !e4m3_cache,
+                    _ => false,
                 }
             })
             .filter(|entry| entry.dtype == dtype.name())
