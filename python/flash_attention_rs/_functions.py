@@ -171,7 +171,7 @@ def flash_attn_varlen_func(
         lists = (block_table, offsets.shape[0] - 1, cu_seqlens_k, seqused_k, max_seqlen_k)
         pages = _pages.paged(half, (k, v), *lists)
         if dropout_p == 0.0 and _kvcache.are_decoded(half, q, pages, offsets, max_seqlen_q, sinks):
-            o, lse = _kvcache.decoded(half, q, pages, max_seqlen_q, **options)
+            o, lse = _kvcache.decoded(half, q, pages, offsets, max_seqlen_q, **options)
             return (o, lse, None) if return_attn_probs else o
         k, v, cu_seqlens_k = _pages.in_order(half, pages)
         seqused_k, max_seqlen_k = pages.used, pages.room

@@ -93,7 +93,8 @@ def attention(
             new = _rotated(half, new[0], rotary, _positions(half, start, length)), new[1]
         append, used = partial(_append, half, cache, new, start), used + length
     scale = q.shape[-1] ** -0.5 if options.softmax_scale is None else options.softmax_scale
-    if q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and half.decodes(q):
+    is_few = q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and half.decodes(q)
+    if is_few or cache.table is not None and half.reads_pages(q, cache.k, cache.v):
         return half.decode(
             q,
             cache.k,
@@ -128,26 +129,43 @@ def attention(
 
 
 def are_decoded(half: Any, q: Any, pages: Paged, offsets: Any, rows: int, sinks: Any) -> bool:
-    """Whether decode takes packed queries on pages: the same few rows of each sequence, and no gradients."""
+    """Whether decode takes packed queries on pages, without gradients: the same few rows of each sequence, or
+    any where the GPU reads pages by tensor maps."""
     q = half.tensor(q)
-    batch = pages.table.shape[0]
-    is_packed = q.ndim == 3 and 0 < rows <= _native.MAX_DECODE_SEQLEN_Q and q.shape[0] == batch * rows
-    if not (is_packed and half.decodes(q) and half.is_inference(q, pages.k, pages.v, sinks)):
+    if not (q.ndim == 3 and rows > 0 and half.is_inference(q, pages.k, pages.v, sinks)):
         return False
     if q.dtype != pages.k.dtype or q.dtype != pages.v.dtype:
+        return False
+    return _are_alike(half, q, pages, offsets, rows) or half.reads_pages(q, pages.k, pages.v)
+
+
+def _are_alike(half: Any, q: Any, pages: Paged, offsets: Any, rows: int) -> bool:
+    """Whether each sequence has the same few rows."""
+    batch = pages.table.shape[0]
+    if not (rows <= _native.MAX_DECODE_SEQLEN_Q and q.shape[0] == batch * rows and half.decodes(q)):
         return False
     # No sequence has more rows, so that all have as many; what the host can look at may be wrong.
     return not half.is_on_host(offsets) or offsets.tolist() == [b * rows for b in range(batch + 1)]
 
 
 def decoded(
-    half: Any, q: Any, pages: Paged, rows: int, *, softmax_scale: Optional[float], **options: Any
+    half: Any,
+    q: Any,
+    pages: Paged,
+    offsets: Any,
+    rows: int,
+    *,
+    softmax_scale: Optional[float],
+    **options: Any,
 ) -> Any:
     """O, [total_q, H, Dv], and lse, [H, total_q], of packed queries that `are_decoded`."""
     q = half.tensor(q)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    split = q.reshape(pages.table.shape[0], rows, *q.shape[1:])
     lists = {"seqused": half.beside(pages.used, q), "page_table": half.integers("block_table", pages.table)}
+    if not _are_alike(half, q, pages, offsets, rows):
+        packed = {"offsets": half.beside(offsets, q), "max_seqlen_q": rows}
+        return half.decode(q, pages.k, pages.v, **lists, **packed, softmax_scale=scale, **options)
+    split = q.reshape(pages.table.shape[0], rows, *q.shape[1:])
     o, lse = half.decode(split, pages.k, pages.v, **lists, softmax_scale=scale, **options)
     o = o.reshape(*q.shape[:-1], o.shape[-1])
     return o, None if lse is None else lse.swapaxes(0, 1).reshape(q.shape[1], q.shape[0])

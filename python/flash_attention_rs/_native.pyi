@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 __version__: str
-#: The most query rows of a sequence that `Decode` takes.
+#: The most query rows of a sequence that are few.
 MAX_DECODE_SEQLEN_Q: int
 
 #: Shape and strides in elements, both in the order B, S, H, D.
@@ -63,11 +63,14 @@ class Decode:
         max_pages: Optional[int] = None,
         num_splits: Optional[int] = None,
         descales: Optional[tuple[Any, Any]] = None,
+        packed: Optional[tuple[int, int]] = None,
     ) -> None:
-        """`descales`: of K and V in e4m3 one factor, those of the heads, or how many the device has."""
+        """`descales`: of K and V in e4m3 one factor, those of the heads, or how many the device has.
+        `packed`: sequences and the most rows of one, where queries lie behind one another.
+        """
     def enqueue(self, at: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes,
-        sinks, k_descale, v_descale; 0 is none.
+        sinks, k_descale, v_descale, cu_seqlens_q; 0 is none.
         """
     def run(self, at: Sequence[int]) -> None:
         """On the CPU. `at`: q, k, v, o, lse, seqused_k, page_table."""

@@ -256,6 +256,12 @@ def is_e4m3(array: Array) -> bool:
     return False
 
 
+def reads_pages(q: Array, k: Array, v: Array) -> bool:
+    """Whether any number of queries reads pages where they lie."""
+    del q, k, v
+    return False
+
+
 def is_inference(*tensors: Any) -> bool:
     """Whether no tensor needs a gradient."""
     del tensors

@@ -28,7 +28,8 @@ _SCHEMAS = (
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "decode(Tensor q, Tensor k, Tensor v, Tensor? seqused, Tensor? page_table, Tensor? alibi_slopes, "
     "Tensor? sinks, float softmax_scale, bool causal, int window_left, int window_right, float softcap, "
-    "int num_splits, Tensor? k_descale=None, Tensor? v_descale=None) -> (Tensor, Tensor)",
+    "int num_splits, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? cu_seqlens_q=None, "
+    "SymInt max_seqlen_q=0) -> (Tensor, Tensor)",
 )
 
 _library = torch.library.Library("flash_attention_rs", "DEF")

@@ -208,9 +208,10 @@ def _plan_decode(
     pages: Optional[int],
     num_splits: int,
     descales: Optional[tuple[Any, Any]],
+    packed: Optional[tuple[int, int]],
 ) -> Plan:
     if descales is None:
-        dtype = _checks.qkv(q, k, v, 4, _launch.name_of)
+        dtype = _checks.qkv(q if packed is None else q.unsqueeze(0), k, v, 4, _launch.name_of)
     else:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             _checks.rank(name, tensor, 4)
@@ -221,7 +222,7 @@ def _plan_decode(
         return plan
     views = (view(q), view(k), view(v), _plans.batched(*plan.o))
     splits = num_splits if num_splits > 0 and place(q) is not None else None
-    native = _plans.decode(place(q), dtype, views, settings, pages, splits, descales)
+    native = _plans.decode(place(q), dtype, views, settings, pages, splits, descales, packed)
     plan.take(native, (q, k, v))
     return plan
 
@@ -242,11 +243,19 @@ def decode(
     num_splits: int,
     k_descale: Any = None,
     v_descale: Any = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    max_seqlen_q: int = 0,
     needs_lse: bool = True,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of few queries against a cache; `before`: as of the forward pass."""
+    """O and lse of queries against a cache, packed with `cu_seqlens_q`; `before`: as of the forward pass."""
     batch, pages = q.shape[0], None
+    packed = None
+    if cu_seqlens_q is not None:
+        batch = cu_seqlens_q.numel() - 1
+        packed = (batch, max_seqlen_q)
+        is_contiguous = cu_seqlens_q.is_contiguous()
+        _checks.int32_list("cu_seqlens_q", cu_seqlens_q, (batch + 1,), torch.int32, is_contiguous)
     lists: Any = None
     descales: Any = None
     k_factors = v_factors = None
@@ -255,7 +264,8 @@ def decode(
         of_v, v_factors = _launch.descale("v_descale", v_descale, q, v.shape[2])
         descales = (of_k, of_v)
     if not (alibi is None and sinks is None):
-        lists, _ = _launch.lists(q, alibi, sinks, None, None, None, None, (0, 0), 0.0)
+        offsets = (cu_seqlens_q, cu_seqlens_q)
+        lists, _ = _launch.lists(q, alibi, sinks, *offsets, None, None, (max_seqlen_q, 0), 0.0)
     if seqused is not None:
         _checks.int32_list("cache_seqlens", seqused, (batch,), torch.int32, seqused.is_contiguous())
     if page_table is not None:
@@ -267,14 +277,14 @@ def decode(
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
         *(scale, causal, left, right, softcap, lists, num_splits, pages, _plans.batch_invariant),
-        descales,
+        *(descales, packed),
         None if seqused is None else index_of(seqused),
         None if page_table is None else index_of(page_table),
     )
     plan = _decodes.get(key)
     if plan is None:
         settings = _settings(q, scale, causal, left, right, softcap, lists)
-        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits, descales)
+        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits, descales, packed)
         if settings.come_again:
             _decodes.keep(key, plan)
     if before is not None:
@@ -291,6 +301,6 @@ def decode(
     if index < 0:
         plan.native.run((*at, *behind))
     else:
-        factors = (address(k_factors), address(v_factors))
+        factors = (address(k_factors), address(v_factors), address(cu_seqlens_q))
         enqueue(plan, q, index, at, (*behind, address(alibi), address(sinks), *factors))
     return o, lse

@@ -105,9 +105,12 @@ def decode(
     max_pages: int | None,
     num_splits: int | None,
     descales: tuple[Any, Any] | None = None,
+    packed: tuple[int, int] | None = None,
 ) -> _native.Decode:
-    """The plan for few queries against a cache; `descales`: factors of K and V in e4m3."""
-    return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales)
+    """The plan for queries against a cache; `descales`: factors of K and V in e4m3, `packed`: sequences and
+    the most rows of one, where they lie behind one another.
+    """
+    return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales, packed)
 
 
 def batched(shape: tuple[int, ...], strides: tuple[int, ...], by_heads: bool = False) -> View:

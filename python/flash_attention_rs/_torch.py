@@ -111,6 +111,18 @@ def is_e4m3(t: Tensor) -> bool:
     return _launch.is_e4m3(t)
 
 
+def reads_pages(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether any number of queries reads pages where they lie: as tensor maps of Hopper describe them."""
+    if not q.is_cuda or q.dtype == torch.float32 or torch.cuda.get_device_capability(q.device)[0] != 9:
+        return False
+    if k.shape[1] % 8 != 0:
+        return False
+    return all(
+        t.stride(-1) == 1 and t.data_ptr() % 16 == 0 and all(s % 8 == 0 for s in t.stride()[:-1])
+        for t in (q, k, v)
+    )
+
+
 def is_inference(*tensors: Any) -> bool:
     """Whether no tensor needs a gradient, and autocast leaves all as they are."""
     has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors if isinstance(t, Tensor))
@@ -133,11 +145,14 @@ def decode(
     sinks: Optional[Tensor] = None,
     num_splits: int = 0,
     descales: tuple[Any, Any] = (None, None),
+    offsets: Optional[Tensor] = None,
+    max_seqlen_q: int = 0,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of few queries against a cache, which is pages where there is a page table.
+    """O and lse of queries against a cache, which is pages where there is a page table.
 
-    `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv].
+    `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv]. `offsets`: where
+    the queries of each sequence begin that lie behind one another, of at most so many.
     """
     for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
         if values is not None:
@@ -148,7 +163,7 @@ def decode(
     if is_eager(q, k, v):
         return _passes.decode(
             q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap,
-            num_splits, *descales, needs_lse, before,
+            num_splits, *descales, offsets, max_seqlen_q, needs_lse, before,
         )
     refuse_tangents(q, k, v, alibi_slopes, sinks)
     if before is not None:
@@ -157,6 +172,7 @@ def decode(
         q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits,
         *(d if d is None or isinstance(d, Tensor) else q.new_full((k.shape[2],), d, dtype=torch.float32)
           for d in descales),
+        offsets, max_seqlen_q,
     )
     # fmt: on
 

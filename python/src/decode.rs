@@ -48,7 +48,9 @@ pub(crate) struct Decode {
 #[pymethods]
 impl Decode {
     #[new]
-    #[pyo3(signature = (device, dtype_name, views, settings, max_pages=None, num_splits=None, descales=None))]
+    #[pyo3(signature = (
+        device, dtype_name, views, settings, max_pages=None, num_splits=None, descales=None, packed=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "the arguments of a Python class")]
     fn new(
         py: Python<'_>,
@@ -59,6 +61,7 @@ impl Decode {
         max_pages: Option<usize>,
         num_splits: Option<usize>,
         descales: Option<(Factors, Factors)>,
+        packed: Option<(usize, usize)>,
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         let e4m3_cache =
@@ -66,7 +69,13 @@ impl Decode {
         py.detach(|| {
             let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
             let options = DecodeOptions { attention: settings.options(), max_pages, e4m3_cache };
-            let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
+            let problem = match packed {
+                None => DecodeProblem::new(tensors(views), dtype, options),
+                Some((batch, max_seqlen_q)) => {
+                    DecodeProblem::varlen_on_device(tensors(views), dtype, options, batch, max_seqlen_q)
+                }
+            };
+            let problem = problem.map_err(raised)?;
             let place = Place::open(device)?;
             let request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
             Ok(Self { plan: place.plan(&problem, &request)?, place })
@@ -78,19 +87,19 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale; 0 is
-    /// none.
-    fn enqueue(&self, py: Python<'_>, at: [u64; 12], stream: usize) -> PyResult<()> {
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale,
+    /// cu_seqlens_q; 0 is none.
+    fn enqueue(&self, py: Python<'_>, at: [u64; 13], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
-        let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale] =
-            at;
+        let [q, k, v, o, lse, workspace, seqused_k, page_table, lists @ ..] = at;
+        let [alibi_slopes, sinks, k_descale, v_descale, cu_seqlens_q] = lists;
         let addresses = DecodeAddresses {
             q,
             k,
             v,
             o,
             lse: optional(lse),
-            cu_seqlens_q: None,
+            cu_seqlens_q: optional(cu_seqlens_q),
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
             k_descale: optional(k_descale),

@@ -351,9 +351,6 @@ mod tests {
 
     #[test]
     fn each_refusal_names_argument_value_and_limit() {
-        let long = tensors(17, TensorLayout::bshd(2, 40, 2, 8));
-        let error = DecodeProblem::new(long, DType::F16, DecodeOptions::default()).unwrap_err().to_string();
-        assert_eq!(error, "q: seqlen is 17; the limit is 16");
         let error = paged(0).unwrap_err().to_string();
         assert_eq!(error, "page_table: axis max_pages has length 0; at least 1 is needed");
         let pages = tensors(1, TensorLayout::bshd(5, 16, 2, 8));
@@ -392,6 +389,30 @@ mod tests {
             message(Some(&[48, 33]), Some(&[0, 1, -1, 0, 0, 0])),
             "page_table[0][2] is -1; there are 5 pages"
         );
+    }
+
+    #[test]
+    fn packed_queries_have_a_cache_of_their_own_sequence() {
+        let q = TensorLayout::bshd(1, 7, 4, 8);
+        let cache = TensorLayout::bshd(3, 40, 2, 8);
+        let tensors = Tensors { q, k: cache, v: cache, o: q };
+        let of = |tensors, offsets: &[u32]| {
+            DecodeProblem::varlen(tensors, DType::F32, DecodeOptions::default(), offsets)
+        };
+        let problem = of(tensors, &[0, 5, 5, 7]).unwrap();
+        assert_eq!((problem.dense().batch(), problem.dense().seqlen_q()), (3, 5));
+        assert_eq!((problem.dense().seqlen_k(), problem.dense().lse_len()), (40, 28));
+        let message = |tensors, offsets| of(tensors, offsets).unwrap_err().to_string();
+        assert_eq!(message(tensors, &[0, 5, 7]), "k: batch is 3, but q has 2");
+        assert_eq!(
+            message(tensors, &[0, 5, 8, 7]),
+            "cu_seqlens_q[3] is 7; the one before is 8, and none may decrease"
+        );
+        let (batch, long) = (3, TensorLayout::bshd(3, 1 << 31, 2, 8));
+        let options = DecodeOptions::default;
+        let of_long = Tensors { k: long, v: long, ..tensors };
+        let error = DecodeProblem::varlen_on_device(of_long, DType::F32, options(), batch, 5).unwrap_err();
+        assert_eq!(error.to_string(), "k: seqlen is 6442450944; the limit is 4294967295");
     }
 
     #[test]

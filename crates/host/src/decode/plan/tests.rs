@@ -133,6 +133,48 @@ fn hopper_has_a_kernel_of_its_own_where_tensor_maps_describe_the_cache() {
 }
 
 #[test]
+fn many_rows_are_taken_by_the_kernel_of_the_forward_pass() {
+    let of = |heads, sq, sk| {
+        let problem = problem(1, heads, sq, sk, 128, DType::Bf16);
+        let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
+        (plan.kernel(), plan.launches()[0].grid, plan.num_splits())
+    };
+    // Four heads that share keys are rows of one tile; a pack has eight at most.
+    assert_eq!(of([32, 8], 16, 65_536).0, DecodeKernel::DecodeSm90);
+    assert_eq!(of([32, 8], 17, 65_536), (DecodeKernel::ForwardSm90, 128, 16));
+    assert_eq!(of([32, 8], 64, 65_536), (DecodeKernel::ForwardSm90, 128, 8));
+    assert_eq!(of([32, 8], 2048, 16_384), (DecodeKernel::ForwardSm90, 132, 1));
+    assert_eq!(of([32, 1], 4, 4096), (DecodeKernel::ForwardSm90, 32, 8));
+    assert_eq!(of([7, 1], 10, 100), (DecodeKernel::ForwardSm90, 7, 1));
+}
+
+#[test]
+fn packed_queries_are_taken_by_the_kernel_of_the_forward_pass_alone() {
+    let q = TensorLayout::bshd(1, 300, 32, 64);
+    let pages = |size| TensorLayout::bshd(100, size, 8, 64);
+    let options = || DecodeOptions { max_pages: Some(20), ..DecodeOptions::default() };
+    let of = |size, request: DecodeRequest| {
+        let tensors = Tensors { q, k: pages(size), v: pages(size), o: q };
+        let problem = DecodeProblem::varlen(tensors, DType::F16, options(), &[0, 1, 200, 200, 300]).unwrap();
+        let plan = Plan::new(&problem, Sim::new(0).device(), &request);
+        plan.map(|plan| (plan.kernel(), plan.launches().len())).map_err(|error| error.to_string())
+    };
+    let any = DecodeRequest::default;
+    assert_eq!(of(16, any()), Ok((DecodeKernel::ForwardSm90, 1)));
+    let why = "pages have 4 rows, and copies take multiples of 8; no other kernel takes packed queries";
+    assert_eq!(of(4, any()), Err(format!("kernel forward_sm90 cannot be run: {why}")));
+    let two = DecodeRequest { num_splits: Some(2), ..any() };
+    assert_eq!(of(16, two), Err("num_splits is 2; 1 to 1 are possible here".to_owned()));
+    let decode = DecodeRequest { kernel: Some(DecodeKernel::DecodeSm90), ..any() };
+    assert!(of(16, decode).unwrap_err().ends_with("it takes no packed queries"));
+    // Of lengths that the device alone has, as many tiles as there may be.
+    let tensors = Tensors { q, k: pages(16), v: pages(16), o: q };
+    let problem = DecodeProblem::varlen_on_device(tensors, DType::F16, options(), 4, 200).unwrap();
+    let plan = Plan::new(&problem, Sim::new(0).device(), &any()).unwrap();
+    assert_eq!(plan.launches()[0].grid, 8 * ((4 * 300_u32).div_ceil(128) + 4));
+}
+
+#[test]
 fn caches_that_start_elsewhere_are_taken_by_the_older_kernel() {
     let plan = Plan::new(
         &problem(1, [8, 1], 1, 9000, 64, DType::F16),

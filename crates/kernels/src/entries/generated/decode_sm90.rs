@@ -2,6 +2,7 @@
 
 #[cfg(target_arch = "nvptx64")]
 mod device {
+    use crate::attention::combine;
     use crate::attention::decode_sm90;
     use crate::element::Bf16;
     use crate::element::E4m3;
@@ -220,10 +221,23 @@ mod device {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 256, 4, 5>>(&mapped.params, maps) }
     }
+
+    #[unsafe(export_name = "decode_combine_sm90_f16")]
+    unsafe extern "ptx-kernel" fn decode_combine_sm90_f16(params: DecodeParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { combine::combine_dependent::<F16>(&params) }
+    }
+
+    #[unsafe(export_name = "decode_combine_sm90_bf16")]
+    unsafe extern "ptx-kernel" fn decode_combine_sm90_bf16(params: DecodeParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { combine::combine_dependent::<Bf16>(&params) }
+    }
 }
 
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
+    use crate::attention::combine;
     use crate::attention::decode_sm90;
     use crate::element::Bf16;
     use crate::element::E4m3;
@@ -261,5 +275,7 @@ pub(in crate::entries) mod native {
         ("decode_sm90_bf16_m64_n64_d128_s20_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 64, 16, 1, 2, 128, 2, 20>>)),
         ("decode_sm90_f16_m16_n64_d256_s5_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 1, 2, 256, 4, 5>>)),
         ("decode_sm90_bf16_m16_n64_d256_s5_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 256, 4, 5>>)),
+        ("decode_combine_sm90_f16", Run::Decode(combine::combine_dependent::<F16>)),
+        ("decode_combine_sm90_bf16", Run::Decode(combine::combine_dependent::<Bf16>)),
     ];
 }
