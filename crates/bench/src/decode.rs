@@ -110,7 +110,7 @@ impl<T: Element> Cache<T> {
 }
 
 /// The numbers below `count` in an order that the seed names (Fisher and Yates).
-fn shuffled(count: usize, seed: u64) -> Vec<i32> {
+pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<i32> {
     let mut numbers: Vec<i32> = (0..count as i32).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for last in (1..numbers.len()).rev() {

@@ -38,7 +38,7 @@ pub fn cubin_archive(family: &str) -> Option<&'static [u8]> {
 pub fn features(family: &str) -> &'static [&'static str] {
     match family.split('_').next() {
         Some("backward") => &["backward"],
-        Some("decode") => &["decode"],
+        Some("append" | "decode") => &["decode"],
         Some("gemm" | "mma" | "read") => &["gemm"],
         // Copies of rows, which both passes read.
         Some("pack") => &["forward", "backward"],

@@ -1,6 +1,7 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
 pub mod alignment;
+pub mod append;
 pub mod backward_delta;
 pub mod backward_simt;
 pub mod backward_sinks;

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::params::{
-    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
-    PersistentParams, ScheduleParams,
+    AppendParams, AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped,
+    PackParams, PersistentParams, ScheduleParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -86,6 +86,8 @@ pub enum Algorithm {
     DecodeSm90,
     /// `attention::combine`, which merges the splits of [`Self::Decode`] and [`Self::DecodeSm90`].
     DecodeCombine,
+    /// `attention::append`, which writes the cache of [`Self::Decode`] and [`Self::DecodeSm90`].
+    Append,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
@@ -165,6 +167,7 @@ impl Algorithm {
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::DecodeSm90 => "decode_sm90",
+            Self::Append => "append",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
@@ -240,6 +243,8 @@ pub enum Run {
     Decode(unsafe fn(&DecodeParams)),
     /// [`DecodeParams`] behind the tensor maps of K and V, by the address of the first.
     MappedDecode(unsafe fn(&DecodeParams, u64)),
+    /// [`AppendParams`].
+    Append(unsafe fn(&AppendParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
     /// [`ScheduleParams`].
@@ -266,6 +271,8 @@ pub enum Params {
     Decode(DecodeParams),
     /// For [`Run::MappedDecode`].
     MappedDecode(Mapped<[TensorMap; 2], DecodeParams>),
+    /// For [`Run::Append`].
+    Append(AppendParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
     /// For [`Run::Schedule`].
@@ -293,6 +300,8 @@ impl Run {
             (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Append(run), Params::Append(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
