@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _checks, _passes
+from . import _append, _checks, _passes
 from ._ops import Attention, is_eager, refuse_tangents
 
 _NO_WINDOW = (-1, -1)
@@ -148,6 +148,9 @@ def decode(
         q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits
     )
     # fmt: on
+
+
+append = _append.append
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:
