@@ -38,7 +38,8 @@ impl Decode {
         let dtype = dtype(dtype_name)?;
         py.detach(|| {
             let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
-            let options = DecodeOptions { attention: settings.options(), max_pages };
+            let options =
+                DecodeOptions { attention: settings.options(), max_pages, ..DecodeOptions::default() };
             let problem = DecodeProblem::new(tensors(views), dtype, options).map_err(raised)?;
             let place = Place::open(device)?;
             let request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
@@ -63,6 +64,7 @@ impl Decode {
             lse: optional(lse),
             seqused_k: optional(seqused_k),
             page_table: optional(page_table),
+            tree_mask: None,
             workspace,
             per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         };
@@ -103,6 +105,7 @@ impl Decode {
                 v: read::<T>("v", v, problem.v().span())?,
                 seqused_k: list("seqused_k", seqused_k, batch)?,
                 page_table: list("page_table", page_table, entries)?,
+                tree_mask: None,
             };
             let lse = if lse == 0 { None } else { Some(write::<f32>("lse", lse, dense.lse_len())?) };
             (inputs, Outputs { o: write::<T>("o", o, dense.tensors().o.span())?, lse })

@@ -21,6 +21,8 @@ pub(crate) struct Shape {
     pub(crate) page_size: Option<usize>,
     /// Elements that rows of K and V begin with a multiple of; 1 where they lie one behind the other.
     pub(crate) row_multiple: usize,
+    /// Whether queries are a tree, of branches drawn by chance.
+    pub(crate) tree_mask: bool,
     pub(crate) dtype: DType,
     pub(crate) causal: bool,
     pub(crate) softmax_scale: Option<f32>,
@@ -52,7 +54,11 @@ impl Shape {
             o: of_queries(head_dim_v),
         };
         let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
-        DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages })
+        DecodeProblem::new(
+            tensors,
+            self.dtype,
+            DecodeOptions { attention, max_pages, tree_mask: self.tree_mask },
+        )
     }
 }
 
@@ -63,6 +69,7 @@ pub(crate) struct Cache<T> {
     v: Vec<T>,
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
+    tree_mask: Option<Vec<u64>>,
 }
 
 impl<T: Element> Cache<T> {
@@ -74,6 +81,11 @@ impl<T: Element> Cache<T> {
             v: normal(seed, 2, problem.v().span()),
             seqused_k,
             page_table: problem.max_pages().map(|_| shuffled(problem.k().batch, seed)),
+            tree_mask: problem.has_tree_mask().then(|| {
+                let rows = problem.dense().batch() * problem.dense().seqlen_q();
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                (0..rows).map(|_| rng.next_u64()).collect()
+            }),
         }
     }
 
@@ -85,6 +97,7 @@ impl<T: Element> Cache<T> {
             v: &self.v,
             seqused_k: self.seqused_k.as_deref(),
             page_table: self.page_table.as_deref(),
+            tree_mask: self.tree_mask.as_deref(),
         }
     }
 
@@ -150,6 +163,7 @@ mod tests {
             seq_k: 10,
             page_size: Some(4),
             row_multiple: 1,
+            tree_mask: false,
             dtype: DType::F32,
             causal: false,
             softmax_scale: None,

@@ -51,7 +51,11 @@ impl<'a> Pages<'a> {
         let split = TensorLayout { batch, seqlen: rows, stride_batch: of_sequence(q.stride_seq), ..q };
         let o = TensorLayout::bshd(batch, rows, q.heads, v.head_dim);
         let tensors = Tensors { q: split, k, v, o };
-        let options = DecodeOptions { attention: options(&tensors)?, max_pages: Some(max_pages) };
+        let options = DecodeOptions {
+            attention: options(&tensors)?,
+            max_pages: Some(max_pages),
+            ..DecodeOptions::default()
+        };
         DecodeProblem::new(tensors, <T as Element>::DTYPE, options).map_err(error)
     }
 
@@ -93,7 +97,8 @@ pub(crate) fn on_cpu<T: Scalar>(
     let table = cpu::integers("block_table", pages.block_table)?;
     let plan = cpu::plan(&problem, &DecodeRequest::default())?;
     let mut o = vec![T::from_f64(0.0); problem.dense().tensors().o.span()];
-    let inputs = DecodeInputs { q, k, v, seqused_k: Some(&lengths), page_table: Some(&table) };
+    let inputs =
+        DecodeInputs { seqused_k: Some(&lengths), page_table: Some(&table), ..DecodeInputs::new(q, k, v) };
     cpu::backend()?.run(&plan, inputs, Outputs { o: &mut o, lse: None }).map_err(error)?;
     Ok(o)
 }

@@ -438,6 +438,18 @@ pub enum Error {
         /// Whether K and V are pages.
         paged: bool,
     },
+    /// A tree mask where queries are no tree, or none where they are.
+    #[error("tree_mask is {}", if *.has_tree { "missing: queries are a tree" } else { "given, but queries are no tree" })]
+    TreeMaskPresence {
+        /// Whether queries are a tree.
+        has_tree: bool,
+    },
+    /// A tree of queries has another mask, or distances between its tokens.
+    #[error("{name} is given beside tree_mask, which says what queries see; one of them is possible")]
+    TreeMaskBeside {
+        /// What else.
+        name: &'static str,
+    },
     /// An entry of the page table names no page.
     #[error("page_table[{batch}][{index}] is {value}; there are {pages} pages")]
     PageIndex {

@@ -97,7 +97,7 @@ fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -
     let (rows, heads, kv_heads, head_dim) = (8, 8, 1, 128);
     let q = TensorLayout::bshd(used.len(), rows, heads, head_dim);
     let k = TensorLayout::bshd(used.len(), room, kv_heads, head_dim);
-    let options = DecodeOptions { attention: options.clone(), max_pages: None };
+    let options = DecodeOptions { attention: options.clone(), ..DecodeOptions::default() };
     let problem = DecodeProblem::new(Tensors { q, k, v: k, o: q }, DType::F16, options).unwrap();
     // Each sequence's elements are the same however much room others have.
     let cache = |seed| {
@@ -114,7 +114,7 @@ fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -
     let backend = Backend::simulator(11);
     let request = DecodeRequest { batch_invariant: true, kernel: Some(kernel), ..DecodeRequest::default() };
     let plan = backend.plan(&problem, &request).unwrap();
-    let inputs = DecodeInputs { q: &query, k: &key, v: &value, seqused_k: Some(used), page_table: None };
+    let inputs = DecodeInputs { seqused_k: Some(used), ..DecodeInputs::new(&query, &key, &value) };
     backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let o = o[..rows * heads * head_dim].iter().map(|value| value.to_bits().into());
     (o.collect(), lse[..heads * rows].iter().map(|it| it.to_bits()).collect())

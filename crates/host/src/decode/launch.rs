@@ -10,7 +10,7 @@ use crate::forward::{Addresses, PerHead};
 use crate::launch::{attention_params, class_map, strides};
 use crate::operation::Launch;
 use crate::tensor_map::TensorMap;
-use crate::{Problem, Result, TensorLayout};
+use crate::{Error, Problem, Result, TensorLayout};
 
 /// Addresses of a decode problem's tensors on the device that runs it (host addresses in the simulator).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct DecodeAddresses {
     pub seqused_k: Option<u64>,
     /// Pages of each sequence, int32 [B, max_pages]; `None` where K and V are contiguous.
     pub page_table: Option<u64>,
+    /// Which of the newest Sq keys each query sees, u64 [B, Sq]; `None` where queries are no tree.
+    pub tree_mask: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
@@ -47,12 +49,19 @@ pub(crate) fn params(
     addresses: &DecodeAddresses,
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
-    let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, workspace, per_head } = addresses;
+    let &DecodeAddresses { q, k, v, o, lse, seqused_k, page_table, tree_mask, workspace, per_head } =
+        addresses;
+    let tree_mask = match tree_mask {
+        _ if !problem.has_tree_mask() => 0,
+        Some(address) => address,
+        None => return Err(Error::MissingAddress { tensor: "tree_mask" }),
+    };
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens: None, seqused_k: None };
     // `DecodeProblem::new` bounds pages, so these casts keep their values.
     let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
         page_table: page_table.unwrap_or(0),
+        tree_mask,
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
         page_size: problem.k().seqlen as u32,
@@ -145,5 +154,6 @@ fn dense_params(
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,
+        tree_mask: 0,
     })
 }

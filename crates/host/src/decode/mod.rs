@@ -13,4 +13,4 @@ pub use launch::DecodeAddresses;
 pub(crate) use launch::{dense_launch_params, params};
 pub(crate) use plan::{Cache, DecodeLaunchDetails, FewQueries};
 pub use plan::{DecodeKernel, DecodePlan, DecodeRequest};
-pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q};
+pub use problem::{DecodeInputs, DecodeOptions, DecodeProblem, MAX_DECODE_SEQLEN_Q, MAX_TREE_SEQLEN_Q};

@@ -90,6 +90,8 @@ unsafe impl<T: Element> Plain for T {}
 unsafe impl Plain for i32 {}
 // SAFETY: as any integer.
 unsafe impl Plain for u32 {}
+// SAFETY: as any integer.
+unsafe impl Plain for u64 {}
 
 pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: the bytes are those of the slice, none of them is padding, and u8 has no alignment to keep.

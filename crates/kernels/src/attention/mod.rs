@@ -36,3 +36,5 @@ mod split_output;
 mod split_work;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod splits;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+mod tree_mask;

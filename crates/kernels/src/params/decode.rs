@@ -76,6 +76,9 @@ pub struct DecodeParams {
     pub softcap: f32,
     /// What each head has.
     pub per_head: PerHead,
+    /// Which of the newest Sq keys each query sees, beside all before those: u64 [B, Sq], of whose rows bit j
+    /// is the j-th of these; 0 where the window alone decides. With it, Sq is at most 64.
+    pub tree_mask: u64,
 }
 
 impl DecodeParams {

@@ -279,4 +279,18 @@ pub(super) const FAMILIES: &[Family] = &[
             ),
         ],
     },
+    Family {
+        file: "crates/kernels/src/attention/tree_mask.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "tree_half",
+                "keys from the 33rd newest on have the bits of the first",
+                "newest & 32 == 0",
+                "true",
+            ),
+            defect("tree_older", "keys before the newest are hidden as these", "newest < 0", "false"),
+        ],
+    },
 ];

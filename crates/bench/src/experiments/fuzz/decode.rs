@@ -80,7 +80,8 @@ impl Decode {
             softmax_scale: softmax_scale(self.scale, self.scores, self.dtype, self.head_dim),
             ..Options::default()
         };
-        let options = DecodeOptions { attention, max_pages: self.is_paged().then(|| self.max_pages()) };
+        let max_pages = self.is_paged().then(|| self.max_pages());
+        let options = DecodeOptions { attention, max_pages, tree_mask: self.tree };
         DecodeProblem::new(tensors, self.dtype, options)
     }
 
@@ -118,6 +119,7 @@ pub(super) fn run(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), 
 struct Lists {
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
+    tree_mask: Option<Vec<u64>>,
 }
 
 fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), Stop> {
@@ -144,6 +146,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let lists = Lists {
         seqused_k: (!case.full).then(used),
         page_table: case.is_paged().then(|| case.page_table(problem.k().batch, &mut draw)),
+        tree_mask: case.tree.then(|| (0..dense.batch() * case.seq).map(|_| draw.word()).collect()),
     };
     let memory = &mut bench.memory;
     let tensors =
@@ -155,9 +158,17 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         slot.unwrap_or(inputs[0])
     };
     let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
+    let mask_slot =
+        lists.tree_mask.as_ref().map(|mask| memory.inputs.reserve((2 * mask.len(), 4), case.q.offset));
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
     per_head.put(&mut memory.inputs);
+    if let (Some(mask), Some(slot)) = (&lists.tree_mask, mask_slot) {
+        memory.inputs.put(
+            slot,
+            mask.iter().flat_map(|bits| [*bits as u32, (bits >> 32) as u32]).map(u32::to_le_bytes),
+        );
+    }
     let outputs = &mut memory.outputs;
     let o_slot = outputs.reserve((o.span(), size_of::<T>()), case.o.offset);
     let lse_slot = (!case.no_lse).then(|| outputs.reserve((dense.lse_len(), 4), case.o.offset / 2));
@@ -167,6 +178,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         inputs,
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
+        tree_mask: lists.tree_mask.as_deref().zip(mask_slot),
         per_head: per_head.slots,
         o: o_slot,
         lse: lse_slot,
@@ -193,11 +205,9 @@ fn fill_inputs<T: Element>(
     let (scores, values) = (Source::new(case.scores), Source::new(case.values));
     scores.fill::<T>(image, slots[0], query_rows(dense, q).into_iter(), q.head_dim, draw);
     let lists_of = DecodeInputs::<T> {
-        q: &[],
-        k: &[],
-        v: &[],
         seqused_k: lists.seqused_k.as_deref(),
         page_table: lists.page_table.as_deref(),
+        ..DecodeInputs::new(&[], &[], &[])
     };
     let rows = |cache: &TensorLayout| -> Vec<usize> {
         let of = |batch| {
@@ -227,11 +237,10 @@ fn judge<T: Element<Output = T>>(
     let rows = sample(dense, count, seed);
     let [q, k, v] = call.inputs.map(|slot| memory.inputs.values::<T>(slot));
     let inputs = DecodeInputs {
-        q,
-        k,
-        v,
         seqused_k: call.seqused_k.map(|(list, _)| list),
         page_table: call.page_table.map(|(list, _)| list),
+        tree_mask: call.tree_mask.map(|(mask, _)| mask),
+        ..DecodeInputs::new(q, k, v)
     };
     let (exact, standard) = problem.reference(&inputs, &rows);
     let found = reference::gather(dense, memory.outputs.values::<T>(call.o), &rows);

@@ -95,6 +95,7 @@ pub(super) struct DecodeCall<'a> {
     pub(super) inputs: [Slot; 3],
     pub(super) seqused_k: Option<(&'a [i32], Slot)>,
     pub(super) page_table: Option<(&'a [i32], Slot)>,
+    pub(super) tree_mask: Option<(&'a [u64], Slot)>,
     pub(super) per_head: PerHead<Slot>,
     pub(super) o: Slot,
     pub(super) lse: Option<Slot>,
@@ -179,8 +180,12 @@ impl Machine for OnHost {
         let plan = call.plan;
         let [q, k, v] = call.inputs.map(|slot| inputs.values::<T>(slot));
         let list = |of: Option<(_, Slot)>| of.map(|(values, _)| values);
-        let inputs =
-            DecodeInputs { q, k, v, seqused_k: list(call.seqused_k), page_table: list(call.page_table) };
+        let inputs = DecodeInputs {
+            seqused_k: list(call.seqused_k),
+            page_table: list(call.page_table),
+            tree_mask: call.tree_mask.map(|(mask, _)| mask),
+            ..DecodeInputs::new(q, k, v)
+        };
         let (o, lse) = output_and_lse(outputs, call.o, call.lse);
         let o = elements_mut::<T::Output>(o);
         ran(match self {
@@ -353,6 +358,7 @@ impl Machine for OnGpu {
                 lse: call.lse.map(|lse| places.output(lse)),
                 seqused_k: list(call.seqused_k),
                 page_table: list(call.page_table),
+                tree_mask: call.tree_mask.map(|(_, slot)| places.input(slot)),
                 workspace: places.workspace,
                 per_head: addresses(call.per_head, places),
             };
