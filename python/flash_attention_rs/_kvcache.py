@@ -1,4 +1,4 @@
-"""Attention against a K/V cache by plain operations on tensors: check, rotate, append, attend."""
+"""Attention against a K/V cache: check, rotate, append, attend."""
 
 from __future__ import annotations
 
@@ -86,12 +86,9 @@ def attention(
     used, append = cache.used, None
     if new is not None:
         start = half.filled(used, q.shape[0], q) if isinstance(used, int) else used
-        length = new[0].shape[1]
-        if rotary is not None:
-            position = _positions(half, start, q.shape[1] if options.in_order else 1)
-            q = _rotated(half, q, rotary, position)
-            new = _rotated(half, new[0], rotary, _positions(half, start, length)), new[1]
-        append, used = partial(_append, half, cache, new, start), used + length
+        by_kernel = half.append(q, cache, new, start, rotary, options.in_order)
+        q, append = by_kernel or _by_operations(half, q, cache, new, start, rotary, options.in_order)
+        used = used + new[0].shape[1]
     scale = q.shape[-1] ** -0.5 if options.softmax_scale is None else options.softmax_scale
     is_few = q.shape[1] <= _native.MAX_DECODE_SEQLEN_Q and half.decodes(q)
     if is_few or cache.table is not None and half.reads_pages(q, cache.k, cache.v):
@@ -310,6 +307,22 @@ def _lengths(half: Any, given: Any, batch: int, room: int, new: int) -> Any:
         found = used if isinstance(used, int) else lengths
         raise ValueError(f"cache_seqlens is {found}; a sequence has room for {room} keys{behind}")
     return used
+
+
+def _by_operations(
+    half: Any,
+    q: Any,
+    cache: Cache,
+    new: Pair,
+    start: Any,
+    rotary: Optional[Rotary],
+    in_order: bool,
+) -> tuple[Any, Callable[[], None]]:
+    """Queries, rotated where there is an embedding, and what puts `new` into the cache."""
+    if rotary is not None:
+        q = _rotated(half, q, rotary, _positions(half, start, q.shape[1] if in_order else 1))
+        new = _rotated(half, new[0], rotary, _positions(half, start, new[0].shape[1])), new[1]
+    return q, partial(_append, half, cache, new, start)
 
 
 def _append(half: Any, cache: Cache, new: Pair, used: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -190,11 +191,16 @@ def enqueue(
     """Launches on the GPU's current stream, and leaves the current device as it is."""
     workspace = plan.workspace(q) if plan.workspace_bytes else None
     at = (*at, address(workspace), *lists)
+    on_stream(index, lambda stream: plan.native.enqueue(at, *gradients, stream))
+
+
+def on_stream(index: int, launch: Callable[[int], None]) -> None:
+    """Calls with the GPU's current stream, and leaves the current device as it is."""
     if _current_device() == index:
-        plan.native.enqueue(at, *gradients, _current_stream(index))
+        launch(_current_stream(index))
     else:
         with torch.cuda.device(index):
-            plan.native.enqueue(at, *gradients, _current_stream(index))
+            launch(_current_stream(index))
 
 
 def _per_head(

@@ -50,6 +50,27 @@ class Backward:
     ) -> None:
         """On the CPU. `at`: q, k, v, o, lse."""
 
+class Append:
+    """A planned launch that writes new keys and values to a cache on a GPU."""
+
+    def __init__(
+        self,
+        device: int,
+        dtype_name: str,
+        views: Sequence[_View],
+        max_pages: Optional[int] = None,
+        rotary: Optional[tuple[int, int, bool]] = None,
+        queries: Optional[tuple[_View, _View, bool]] = None,
+    ) -> None:
+        """`views`: k, v, k_cache, v_cache, which are pages where `max_pages` is given; `rotary`: columns that
+        are turned, rows of its tables, and whether pairs are neighbours; `queries`: q, where those that are
+        turned go, and whether query i is at the position of new key i.
+        """
+    def enqueue(self, at: Sequence[int], stream: int) -> None:
+        """`at`: k, v, k_cache, v_cache, seqused_k, page_table, rotary_cos, rotary_sin, q, q_out;
+        0 is none of those behind seqused_k.
+        """
+
 class Decode:
     """A planned decode step; K and V are pages where `max_pages` is given."""
 

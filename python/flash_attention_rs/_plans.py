@@ -113,6 +113,19 @@ def decode(
     return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales, packed)
 
 
+@lru_cache(maxsize=KEPT)
+def append(
+    device: int,
+    dtype: str,
+    views: tuple[View, ...],
+    max_pages: int | None,
+    rotary: tuple[int, int, bool] | None,
+    queries: tuple[View, View, bool] | None,
+) -> _native.Append:
+    """The plan for new keys and values into a cache, and for queries that are rotated with them."""
+    return _native.Append(device, dtype, views, max_pages, rotary, queries)
+
+
 def batched(shape: tuple[int, ...], strides: tuple[int, ...], by_heads: bool = False) -> View:
     """The view as [B, S, H, D]; packed sequences are a batch of one, and `by_heads` is [B, H, S, D]."""
     if by_heads:

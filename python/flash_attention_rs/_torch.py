@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _checks, _launch, _passes
+from . import _append, _checks, _launch, _passes
 from ._ops import Attention, is_eager, refuse_tangents
 
 _NO_WINDOW = (-1, -1)
@@ -175,6 +175,9 @@ def decode(
         offsets, max_seqlen_q,
     )
     # fmt: on
+
+
+append = _append.append
 
 
 def unbound(qkv: Tensor) -> tuple[Tensor, ...]:

@@ -68,7 +68,12 @@ impl Decode {
             descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
         py.detach(|| {
             let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
-            let options = DecodeOptions { attention: settings.options(), max_pages, e4m3_cache };
+            let options = DecodeOptions {
+                attention: settings.options(),
+                max_pages,
+                e4m3_cache,
+                ..DecodeOptions::default()
+            };
             let problem = match packed {
                 None => DecodeProblem::new(tensors(views), dtype, options),
                 Some((batch, max_seqlen_q)) => {
@@ -104,6 +109,7 @@ impl Decode {
             page_table: optional(page_table),
             k_descale: optional(k_descale),
             v_descale: optional(v_descale),
+            tree_mask: None,
             workspace,
             per_head: PerHead { alibi_slopes: optional(alibi_slopes), sinks: optional(sinks) },
         };
@@ -148,6 +154,7 @@ impl Decode {
                 v: cache("v", v, problem.v().span())?,
                 seqused_k: list("seqused_k", seqused_k, batch)?,
                 page_table: list("page_table", page_table, entries)?,
+                tree_mask: None,
             };
             let lse = if lse == 0 { None } else { Some(write::<f32>("lse", lse, dense.lse_len())?) };
             (inputs, Outputs { o: write::<T>("o", o, dense.tensors().o.span())?, lse })

@@ -3,6 +3,7 @@
 //! Python's half owns all tensors. It gives addresses of live memory that has the type, shape and strides of
 //! the plan, and keeps it alive until a call on the CPU returns or a launch is in its stream's order.
 
+mod append;
 mod backward;
 mod decode;
 mod error;
@@ -22,5 +23,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<forward::Forward>()?;
     module.add_class::<backward::Backward>()?;
     module.add_class::<decode::Decode>()?;
+    module.add_class::<append::Append>()?;
     module.add_function(wrap_pyfunction!(place::describe, module)?)
 }

@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub(crate) page_size: Option<usize>,
     /// Elements that rows of K and V begin with a multiple of; 1 where they lie one behind the other.
     pub(crate) row_multiple: usize,
+    /// Whether queries are a tree, of branches drawn by chance.
+    pub(crate) tree_mask: bool,
     pub(crate) dtype: DType,
     pub(crate) causal: bool,
     pub(crate) softmax_scale: Option<f32>,
@@ -57,7 +59,9 @@ impl Shape {
         let tensors =
             Tensors { q, k: of_keys(self.head_dim), v: of_keys(head_dim_v), o: of_queries(head_dim_v) };
         let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
-        DecodeProblem::new(tensors, self.dtype, DecodeOptions { attention, max_pages, e4m3_cache })
+        let tree_mask = self.tree_mask;
+        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask };
+        DecodeProblem::new(tensors, self.dtype, options)
     }
 }
 
@@ -103,6 +107,7 @@ pub(crate) struct Cache<T> {
     v: Rows<T>,
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
+    tree_mask: Option<Vec<u64>>,
 }
 
 impl<T: Element> Cache<T> {
@@ -114,6 +119,11 @@ impl<T: Element> Cache<T> {
             v: Rows::random(problem, problem.v(), seed, 2),
             seqused_k,
             page_table: problem.max_pages().map(|_| shuffled(problem.k().batch, seed)),
+            tree_mask: problem.has_tree_mask().then(|| {
+                let rows = problem.dense().batch() * problem.dense().seqlen_q();
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                (0..rows).map(|_| rng.next_u64()).collect()
+            }),
         }
     }
 
@@ -125,6 +135,7 @@ impl<T: Element> Cache<T> {
             v: self.v.data(),
             seqused_k: self.seqused_k.as_deref(),
             page_table: self.page_table.as_deref(),
+            tree_mask: self.tree_mask.as_deref(),
         }
     }
 
@@ -148,7 +159,7 @@ impl<T: Element> Cache<T> {
 }
 
 /// The numbers below `count` in an order that the seed names (Fisher and Yates).
-fn shuffled(count: usize, seed: u64) -> Vec<i32> {
+pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<i32> {
     let mut numbers: Vec<i32> = (0..count as i32).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for last in (1..numbers.len()).rev() {
@@ -190,6 +201,7 @@ mod tests {
             seq_k: 10,
             page_size: Some(4),
             row_multiple: 1,
+            tree_mask: false,
             dtype: DType::F32,
             causal: false,
             softmax_scale: None,

@@ -97,8 +97,8 @@ pub(crate) fn on_cpu<T: Scalar>(
     let table = cpu::integers("block_table", pages.block_table)?;
     let plan = cpu::plan(&problem, &DecodeRequest::default())?;
     let mut o = vec![T::from_f64(0.0); problem.dense().tensors().o.span()];
-    let (k, v) = (k.into(), v.into());
-    let inputs = DecodeInputs { q, k, v, seqused_k: Some(&lengths), page_table: Some(&table) };
+    let of = DecodeInputs::new(q, k, v);
+    let inputs = DecodeInputs { seqused_k: Some(&lengths), page_table: Some(&table), ..of };
     cpu::backend()?.run(&plan, inputs, Outputs { o: &mut o, lse: None }).map_err(error)?;
     Ok(o)
 }

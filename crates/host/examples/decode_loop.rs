@@ -111,11 +111,9 @@ impl Cache {
         o: &mut [f16],
     ) -> flash_attention::Result<()> {
         let inputs = DecodeInputs {
-            q,
-            k: (&self.k).into(),
-            v: (&self.v).into(),
             seqused_k: Some(&self.lengths),
             page_table: Some(&self.page_table),
+            ..DecodeInputs::new(q, &self.k, &self.v)
         };
         backend.run(plan, inputs, Outputs { o, lse: None })
     }

@@ -472,6 +472,18 @@ pub enum Error {
         /// Whether K and V are pages.
         paged: bool,
     },
+    /// A tree mask where queries are no tree, or none where they are.
+    #[error("tree_mask is {}", if *.has_tree { "missing: queries are a tree" } else { "given, but queries are no tree" })]
+    TreeMaskPresence {
+        /// Whether queries are a tree.
+        has_tree: bool,
+    },
+    /// A tree of queries has another mask, or distances between its tokens.
+    #[error("{name} is given beside tree_mask, which says what queries see; one of them is possible")]
+    TreeMaskBeside {
+        /// What else.
+        name: &'static str,
+    },
     /// An entry of the page table names no page.
     #[error("page_table[{batch}][{index}] is {value}; there are {pages} pages")]
     PageIndex {
@@ -493,6 +505,34 @@ pub enum Error {
         value: i32,
         /// Keys that it has room for.
         limit: usize,
+    },
+    /// New keys have no room behind those of a sequence, or it has fewer than none.
+    #[error("seqused_k[{batch}] is {value}; a sequence has room for {limit} keys before {new} new ones")]
+    SeqUsedBefore {
+        /// The sequence.
+        batch: usize,
+        /// Its number of keys.
+        value: i32,
+        /// Keys that it may have.
+        limit: usize,
+        /// New ones.
+        new: usize,
+    },
+    /// A rotary embedding turns no columns, one that has no second, or more than there are.
+    #[error("rotary: dim is {value}; an even number of 2 to head_dim = {limit} is needed")]
+    RotaryDim {
+        /// Columns asked for.
+        value: usize,
+        /// Columns that there are.
+        limit: usize,
+    },
+    /// Tables of a rotary embedding end before the last position.
+    #[error("rotary: the tables have {value} rows; keys and queries have {needed} positions")]
+    RotaryRows {
+        /// Rows that they have.
+        value: usize,
+        /// Rows that they need.
+        needed: usize,
     },
     /// A run on host tensors does not know how many keys its sequences use.
     #[error("the device alone has seqused_k of this plan; Plan::with_seqused_k gives it to a run")]

@@ -25,6 +25,7 @@
 //! | [`forward`] | [`Problem`] | O and lse, of dense or packed sequences |
 //! | [`backward`] | [`backward::BackwardProblem`] | dQ, dK and dV by recomputation |
 //! | [`decode`] | [`decode::DecodeProblem`] | few queries against a K/V cache, paged or not |
+//! | [`append`] | [`append::AppendProblem`] | new keys and values into that cache, rotary embeddings |
 //! | [`gemm`] | [`gemm::GemmProblem`] | C = A·B, what attention's products are measured against |
 //!
 //! Kernels alone, for any driver API, come from [`shipped`].
@@ -45,6 +46,7 @@
 
 #[cfg(feature = "testing")]
 pub mod accuracy;
+pub mod append;
 mod backend;
 pub mod backward;
 #[cfg(feature = "cpu")]

@@ -13,13 +13,16 @@ use crate::tensor_map::TensorMap;
 use crate::{DType, Device, Element, Result};
 pub(crate) use plan::Choice;
 pub use plan::{Launch, Plan};
+#[cfg(feature = "testing")]
+pub(crate) use tensor::bytes;
 #[cfg(feature = "cuda")]
 pub(crate) use tensor::copy_rows;
 pub use tensor::{Data, Tensor};
 
 /// A validated problem of a kind that the library computes: [`Problem`](crate::Problem),
-/// [`DecodeProblem`](crate::decode::DecodeProblem), [`BackwardProblem`](crate::backward::BackwardProblem) and
-/// [`GemmProblem`](crate::gemm::GemmProblem). Other crates cannot add to them.
+/// [`DecodeProblem`](crate::decode::DecodeProblem), [`AppendProblem`](crate::append::AppendProblem),
+/// [`BackwardProblem`](crate::backward::BackwardProblem) and [`GemmProblem`](crate::gemm::GemmProblem). Other
+/// crates cannot add to them.
 pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// What the caller may ask of the planner.
     type Request;

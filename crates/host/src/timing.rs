@@ -50,7 +50,7 @@ impl<T: Element, O: Operation> Prepared<'_, T, O> {
             State::Host { plan, .. } => {
                 let mut outputs = O::outputs(&mut self.results);
                 let poison = &mut |tensor: Tensor<'_>| {
-                    if let Data::Output(data) = tensor.data {
+                    if let Data::Output(data) | Data::Updated(data) = tensor.data {
                         data.fill(0xff);
                     }
                     Ok(0)

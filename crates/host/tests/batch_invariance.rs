@@ -114,13 +114,7 @@ fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -
     let backend = Backend::simulator(11);
     let request = DecodeRequest { batch_invariant: true, kernel: Some(kernel), ..DecodeRequest::default() };
     let plan = backend.plan(&problem, &request).unwrap();
-    let inputs = DecodeInputs {
-        q: &query,
-        k: (&key).into(),
-        v: (&value).into(),
-        seqused_k: Some(used),
-        page_table: None,
-    };
+    let inputs = DecodeInputs { seqused_k: Some(used), ..DecodeInputs::new(&query, &key, &value) };
     backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let o = o[..rows * heads * head_dim].iter().map(|value| value.to_bits().into());
     (o.collect(), lse[..heads * rows].iter().map(|it| it.to_bits()).collect())

@@ -28,6 +28,8 @@ struct Case {
     /// Keys of each sequence, in hundredths of Sk; more sequences than B has.
     used: Option<[usize; 3]>,
     options: Options,
+    /// Whether queries are a tree: without masks and ALiBi, and with four times as many rows.
+    tree: bool,
     /// 0 for splits of one length.
     num_splits: usize,
     /// Elements between the rows of K, V and O.
@@ -47,11 +49,13 @@ struct Made<T> {
     rounded: Option<[Vec<F8E4M3>; 2]>,
     used: Option<Vec<i32>>,
     table: Option<Vec<i32>>,
+    tree_mask: Option<Vec<u64>>,
 }
 
 impl Case {
     fn make<T: Element>(&self) -> Made<T> {
         let [b, sq, h, group, d, dv] = self.shape;
+        let sq = if self.tree { 4 * sq } else { sq };
         let (q, o) =
             (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, dv));
         // Pages lie scattered among as many that nobody uses.
@@ -70,13 +74,16 @@ impl Case {
         };
         let (k, v) = (cache(d), cache(dv));
         let every = |nth: u64| self.seed.is_multiple_of(nth).then_some(h * group);
-        let attention = Options {
+        let mut attention = Options {
             alibi_slopes: every(5).map(slopes_of),
             sinks: every(2).map(sinks_of),
             ..self.options.clone()
         };
+        if self.tree {
+            attention = Options { causal: false, window: (None, None), alibi_slopes: None, ..attention };
+        }
         let e4m3_cache = self.e4m3.then(|| self.factors());
-        let options = DecodeOptions { attention, max_pages, e4m3_cache };
+        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask: self.tree };
         let tensors = Tensors { q, k, v, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();
@@ -91,7 +98,11 @@ impl Case {
         let values =
             |cache: &TensorLayout, salt: u64| tensor::<T>(cache, self.seed.wrapping_mul(2 * salt + 1));
         let (k, v) = (values(&k, 2), values(&v, 3));
-        let mut made = Made { problem, q: tensor(&q, self.seed), k, v, rounded: None, used, table };
+        // Any bits are a mask.
+        let bits = |row: usize| (row as u64 + self.seed | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let tree_mask = self.tree.then(|| (0..b * sq).map(bits).collect());
+        let mut made =
+            Made { problem, q: tensor(&q, self.seed), k, v, rounded: None, used, table, tree_mask };
         made.poison_unused();
         let rounded = |data: &[T]| data.iter().map(|value| F8E4M3::from_f32(value.to_f32())).collect();
         made.rounded = self.e4m3.then(|| [rounded(&made.k), rounded(&made.v)]);
@@ -122,7 +133,14 @@ impl<T: Element> Made<T> {
             Some([k, v]) => [CacheData::E4m3(k), CacheData::E4m3(v)],
             None => [CacheData::Same(&self.k), CacheData::Same(&self.v)],
         };
-        DecodeInputs { q: &self.q, k, v, seqused_k: self.used.as_deref(), page_table: self.table.as_deref() }
+        DecodeInputs {
+            q: &self.q,
+            k,
+            v,
+            seqused_k: self.used.as_deref(),
+            page_table: self.table.as_deref(),
+            tree_mask: self.tree_mask.as_deref(),
+        }
     }
 
     /// NaN wherever no sequence has a key, and page numbers out of range behind the last page in use.
@@ -213,16 +231,21 @@ fn case() -> impl Strategy<Value = Case> {
             head_dim_v,
         ),
         (prop_oneof![3 => 1..300_usize, 1 => 300..1400_usize], page_size, used, options(300)),
-        (0..=6_usize, 0..3_usize, any::<u64>()),
+        (0..=6_usize, 0..3_usize, any::<u64>(), prop::bool::weighted(0.25)),
     )
         .prop_map(
-            |((b, sq, h, group, d, dv), (seqlen_k, page_size, used, options), (num_splits, gap, seed))| {
+            |(
+                (b, sq, h, group, d, dv),
+                (seqlen_k, page_size, used, options),
+                (num_splits, gap, seed, tree),
+            )| {
                 Case {
                     shape: [b, sq, h, group, d, dv.unwrap_or(d)],
                     seqlen_k,
                     page_size,
                     used,
                     options,
+                    tree,
                     num_splits,
                     gap: 4 * gap,
                     seed,
@@ -279,6 +302,7 @@ fn grouped(num_splits: usize, page_size: Option<usize>) -> Case {
         page_size,
         used: None,
         options: Options::default(),
+        tree: false,
         num_splits,
         gap: 0,
         seed: 7,

@@ -1,5 +1,7 @@
 // Written by `cargo xtask kernels`.
 &[
+    #[cfg(feature = "decode")]
+    ("append", include_bytes!("append.ptx.zst")),
     #[cfg(feature = "backward")]
     ("backward_simt", include_bytes!("backward_simt.ptx.zst")),
     #[cfg(feature = "backward")]

@@ -27,11 +27,20 @@ pub trait Element: Copy {
     /// The `index`-th element of 16 bytes.
     fn unpack(chunk: &[u32; 4], index: usize) -> f32;
 
+    /// Rounds the first values, as many as 16 bytes hold.
+    fn pack_chunk(values: &[f32; 8]) -> [u32; 4];
+
     /// Rounds `value` and stores it at byte address `address`.
     ///
     /// # Safety
     /// As [`global::store_b32`], aligned to [`Self::BYTES`].
     unsafe fn store(address: u64, value: f32);
+
+    /// Copies the bits of the element at byte address `from` to `to`.
+    ///
+    /// # Safety
+    /// As [`Self::load`] of the one and [`Self::store`] of the other.
+    unsafe fn copy_bits(from: u64, to: u64);
 }
 
 impl Element for f32 {
@@ -54,6 +63,19 @@ impl Element for f32 {
     unsafe fn store(address: u64, value: f32) {
         // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b32(address, value.to_bits()) }
+    }
+
+    #[inline(always)]
+    fn pack_chunk(values: &[f32; 8]) -> [u32; 4] {
+        let [a, b, c, d, ..] = *values;
+        [a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn copy_bits(from: u64, to: u64) {
+        // SAFETY: both elements are aligned to their size, and no other thread accesses the second.
+        unsafe { global::store_b32(to, global::load_b32_if(true, from)) }
     }
 }
 
@@ -83,6 +105,21 @@ impl Element for F16 {
         // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b16(address, convert::f32_to_f16(value)) }
     }
+
+    #[inline(always)]
+    fn pack_chunk(values: &[f32; 8]) -> [u32; 4] {
+        let pair = |i: usize| {
+            convert::f32_to_f16(values[i]) as u32 | (convert::f32_to_f16(values[i + 1]) as u32) << 16
+        };
+        [pair(0), pair(2), pair(4), pair(6)]
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn copy_bits(from: u64, to: u64) {
+        // SAFETY: both elements are aligned to their size, and no other thread accesses the second.
+        unsafe { global::store_b16(to, global::load_b16_if(true, from)) }
+    }
 }
 
 /// bfloat16 by its bits.
@@ -110,6 +147,21 @@ impl Element for Bf16 {
     unsafe fn store(address: u64, value: f32) {
         // SAFETY: the element is aligned to its size, and no other thread accesses it.
         unsafe { global::store_b16(address, convert::f32_to_bf16(value)) }
+    }
+
+    #[inline(always)]
+    fn pack_chunk(values: &[f32; 8]) -> [u32; 4] {
+        let pair = |i: usize| {
+            convert::f32_to_bf16(values[i]) as u32 | (convert::f32_to_bf16(values[i + 1]) as u32) << 16
+        };
+        [pair(0), pair(2), pair(4), pair(6)]
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn copy_bits(from: u64, to: u64) {
+        // SAFETY: both elements are aligned to their size, and no other thread accesses the second.
+        unsafe { global::store_b16(to, global::load_b16_if(true, from)) }
     }
 }
 

@@ -2,15 +2,17 @@
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
 //! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode`
-//! family, [`GemmParams`] to those of matrix multiplication; to those of Hopper, which copy by tensor maps,
-//! [`Mapped`].
+//! family, [`AppendParams`] to those that write its cache, [`GemmParams`] to those of matrix multiplication;
+//! to those of Hopper, which copy by tensor maps, [`Mapped`].
 
+mod append;
 mod backward;
 mod cache;
 mod decode;
 mod pack;
 mod schedule;
 
+pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use cache::CacheParams;
 pub use decode::{CacheDescale, DecodeParams, MAX_SPLITS};

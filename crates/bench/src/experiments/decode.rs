@@ -216,6 +216,7 @@ impl Args {
         let Self { page_size, dtype, causal, softmax_scale, .. } = *self;
         let row_multiple = 1;
         let shape = Shape {
+            tree_mask: false,
             batch,
             heads,
             kv_heads,

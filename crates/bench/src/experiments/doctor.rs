@@ -86,6 +86,7 @@ fn attention(lab: &mut Lab, dtype: DType) -> Result<()> {
         seq_k: 4096,
         page_size: None,
         row_multiple: 1,
+        tree_mask: false,
         dtype,
         causal: false,
         softmax_scale: None,

@@ -98,6 +98,7 @@ fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
         seq_k,
         page_size,
         row_multiple: 1,
+        tree_mask: false,
         dtype,
         causal,
         softmax_scale,

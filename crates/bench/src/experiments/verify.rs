@@ -1,5 +1,6 @@
 //! Every built kernel against the f64 reference, over shapes that break careless ones.
 
+mod append;
 mod args;
 mod backward;
 mod cases;
@@ -60,6 +61,7 @@ struct Trial<T: Element> {
 struct Chosen {
     attention: Vec<WithCases<Target>>,
     decode: Vec<&'static Entry>,
+    append: Vec<append::Target>,
     backward: Vec<WithCases<backward::Target>>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
@@ -86,10 +88,11 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());
-    let Chosen { attention, decode, backward, products, mut skipped } = chosen(&session, args, sizes)?;
+    let Chosen { attention, decode, append, backward, products, mut skipped } =
+        chosen(&session, args, sizes)?;
     session.header(&screen)?;
     let of_attention = attention.iter().map(|of| of.target.names.len()).sum::<usize>();
-    let count = of_attention + decode.len() + backward.len() + products.len();
+    let count = of_attention + decode.len() + append.len() + backward.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
@@ -108,6 +111,7 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
         entries.extend(records.into_iter().flatten());
     }
     runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
+    runs += append::verify(&session, args, &append, &screen, &mut entries)?;
     runs += backward::verify(&session, args, &backward, &screen, &mut entries)?;
     for target in &products {
         let record = with_element!(target.dtype, verify_product(&session, args, target))?;
@@ -176,6 +180,13 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
         }
     }
+    let of_append = append::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
+    for target in of_append.filter(|target| named(&target.name)) {
+        match target.entry.and_then(|entry| refusal(entry, session.device())) {
+            None => chosen.append.push(target),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
+        }
+    }
     for of in of_backward {
         match of.target.entry.and_then(|entry| refusal(entry, session.device())) {
             None => chosen.backward.push(of),
@@ -188,8 +199,15 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
         }
     }
-    let Chosen { attention, decode, backward, products, skipped } = &chosen;
-    let nothing = attention.is_empty() && decode.is_empty() && backward.is_empty() && products.is_empty();
+    let Chosen { attention, decode, append, backward, products, skipped } = &chosen;
+    let empty = [
+        attention.is_empty(),
+        decode.is_empty(),
+        append.is_empty(),
+        backward.is_empty(),
+        products.is_empty(),
+    ];
+    let nothing = empty.into_iter().all(|is_empty| is_empty);
     if nothing && skipped.is_empty() && !large::any_selected(session, args)? {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));

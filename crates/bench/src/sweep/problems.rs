@@ -129,6 +129,7 @@ fn decode_problem(args: &ProblemArgs, head_dim: usize) -> flash_attention::Resul
         seq_k: args.kv_seq.unwrap_or(keys),
         page_size: None,
         row_multiple: 1,
+        tree_mask: false,
         dtype: args.dtype,
         causal: false,
         softmax_scale: args.softmax_scale,

@@ -145,6 +145,7 @@ fn decode<T: DeviceScalar>(
         cu_seqlens_q: None,
         seqused_k: Some(borrows.read(gpu.operand::<u32>("seqlens_k", &held_lengths)?)),
         page_table: Some(page_table),
+        tree_mask: None,
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: held_lists.per_head(gpu, &mut borrows)?,
     };

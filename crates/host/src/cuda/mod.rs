@@ -128,8 +128,8 @@ impl Cuda {
     /// The addresses are device memory of this context that the problem's views stay inside of, aligned to
     /// their element type, and a workspace of [`Plan::workspace_bytes`]. They and `stream` stay alive until
     /// the launches are over, and nothing else writes the tensors meanwhile. Outputs and workspace overlap
-    /// neither the inputs nor one another. Entries of a page table that hold a sequence's keys name pages of
-    /// K and V.
+    /// neither the inputs nor one another, where an operation does not say otherwise. Entries of a page table
+    /// that hold a sequence's keys name pages of K and V.
     pub unsafe fn enqueue<O: Operation>(
         &self,
         plan: &Plan<O>,
@@ -198,6 +198,7 @@ impl Cuda {
             Params::Persistent(params) => (&raw const *params).cast(),
             Params::Backward(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
+            Params::Append(params) => (&raw const *params).cast(),
             Params::Pack(params) => (&raw const *params).cast(),
             Params::Schedule(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),

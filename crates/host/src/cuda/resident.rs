@@ -55,13 +55,17 @@ impl<O: Operation> Resident<O> {
         let addresses = O::tensors(plan, inputs, outputs, &mut |tensor| {
             let bytes = match tensor.data {
                 Data::Workspace => workspace_bytes,
-                Data::Input(_) | Data::Output(_) => tensor.bytes(),
+                Data::Input(_) | Data::Output(_) | Data::Updated(_) => tensor.bytes(),
             };
             let buffer = cuda.buffer(tensor.name, bytes)?;
             let is_written = match tensor.data {
                 Data::Input(data) => {
                     buffer.write(&data[..bytes], cuda.stream())?;
                     false
+                }
+                Data::Updated(data) => {
+                    buffer.write(&data[..bytes], cuda.stream())?;
+                    true
                 }
                 Data::Output(_) | Data::Workspace => true,
             };
@@ -114,7 +118,9 @@ impl<O: Operation> Resident<O> {
         let mut tensors = self.tensors.iter();
         let read = &mut |tensor: Tensor<'_>| {
             let (bytes, next) = (tensor.bytes(), tensors.next());
-            if let (Data::Output(data), Some(Placed { buffer, .. })) = (tensor.data, next) {
+            if let (Data::Output(data) | Data::Updated(data), Some(Placed { buffer, .. })) =
+                (tensor.data, next)
+            {
                 if tensor.layout.elements() == tensor.layout.span() {
                     buffer.read(&mut data[..bytes])?;
                 } else {

@@ -53,6 +53,12 @@ impl<'a, T> From<&'a [T]> for CacheData<'a, T> {
     }
 }
 
+impl<'a, T, const N: usize> From<&'a [T; N]> for CacheData<'a, T> {
+    fn from(data: &'a [T; N]) -> Self {
+        Self::Same(data)
+    }
+}
+
 impl<'a, T> From<&'a Vec<T>> for CacheData<'a, T> {
     fn from(data: &'a Vec<T>) -> Self {
         Self::Same(data)
@@ -244,7 +250,7 @@ mod tests {
         let run = |problem: &DecodeProblem, k, v| {
             let plan = Plan::new(problem, &crate::cpu::backend::device(), &DecodeRequest::default()).unwrap();
             let (mut o, q) = ([0.0_f32; 192], [0.0; 192]);
-            let inputs = DecodeInputs { q: &q, k, v, seqused_k: None, page_table: None };
+            let inputs = DecodeInputs::new(&q, k, v);
             plan.check(plan.device(), inputs, &mut Outputs { o: &mut o, lse: None }).unwrap_err().to_string()
         };
         let (rounded, same) = (vec![F8E4M3::default(); 3840], vec![0.0_f32; 3840]);
@@ -253,9 +259,6 @@ mod tests {
         assert_eq!(run(&of, e4m3, e4m3), Error::HeadValuesOnDevice { name: "v_descale" }.to_string());
         let of = problem(CacheDescale::default(), CacheDescale::default()).unwrap();
         assert_eq!(run(&of, e4m3, f32), "v is in f32; the problem's cache is in e4m3");
-        assert_eq!(
-            of.cache_bytes(&DecodeInputs { q: &same, k: e4m3, v: e4m3, seqused_k: None, page_table: None }),
-            7680
-        );
+        assert_eq!(of.cache_bytes(&DecodeInputs::new(&same, e4m3, e4m3)), 7680);
     }
 }

@@ -39,6 +39,8 @@ pub struct DecodeAddresses {
     pub k_descale: Option<u64>,
     /// Factors of V, as those of K.
     pub v_descale: Option<u64>,
+    /// Which of the newest Sq keys each query sees, u64 [B, Sq]; `None` where queries are no tree.
+    pub tree_mask: Option<u64>,
     /// [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of memory, aligned to 16 bytes; unused where
     /// that is 0.
     pub workspace: u64,
@@ -58,7 +60,18 @@ pub(crate) fn params(
     encode: impl Fn(&TensorMap) -> Result<tma::TensorMap>,
 ) -> Result<Params> {
     let &DecodeAddresses {
-        q, k, v, o, lse, cu_seqlens_q, seqused_k, page_table, workspace, per_head, ..
+        q,
+        k,
+        v,
+        o,
+        lse,
+        cu_seqlens_q,
+        seqused_k,
+        page_table,
+        tree_mask,
+        workspace,
+        per_head,
+        ..
     } = addresses;
     if problem.dense().is_packed() {
         [("q", q), ("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
@@ -71,11 +84,17 @@ pub(crate) fn params(
         [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
         descales = [of.k.params(addresses.k_descale)?, of.v.params(addresses.v_descale)?];
     }
+    let tree_mask = match tree_mask {
+        _ if !problem.has_tree_mask() => 0,
+        Some(address) => address,
+        None => return Err(Error::MissingAddress { tensor: "tree_mask" }),
+    };
     // `DecodeProblem::new` bounds pages, so these casts keep their values.
     let attention = attention_params(problem.dense(), &dense)?;
     let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
         page_table: page_table.unwrap_or(0),
+        tree_mask,
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
         page_size: problem.k().seqlen as u32,
@@ -259,5 +278,6 @@ fn dense_params(
         per_head: attention.per_head,
         k_descale: CacheDescale::default(),
         v_descale: CacheDescale::default(),
+        tree_mask: 0,
     }
 }

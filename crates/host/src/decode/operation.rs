@@ -71,6 +71,10 @@ impl Operation for DecodeProblem {
                 .page_table
                 .map(|table| place(Tensor::list("page_table", table, entries)))
                 .transpose()?,
+            tree_mask: inputs
+                .tree_mask
+                .map(|mask| place(Tensor::list("tree_mask", mask, batch * dense.seqlen_q())))
+                .transpose()?,
             workspace: place(Tensor::workspace("the splits' results", plan.workspace_bytes()))?,
             per_head: dense.scores().place(place)?,
         })

@@ -8,6 +8,9 @@ use crate::{DType, Element, Error, Options, Problem, Result, TensorLayout, Tenso
 /// The most query rows of a sequence that are few: so many are read with the keys of their heads once.
 pub const MAX_DECODE_SEQLEN_Q: usize = 16;
 
+/// The most query rows of a sequence under a tree mask: bits of a word.
+pub const MAX_TREE_SEQLEN_Q: usize = 64;
+
 /// What is computed, beside the shapes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DecodeOptions {
@@ -17,6 +20,10 @@ pub struct DecodeOptions {
     pub max_pages: Option<usize>,
     /// Factors of K and V where they are in e4m3; `None` where they are in the type of Q.
     pub e4m3_cache: Option<E4m3Cache>,
+    /// Whether queries are a tree of draft tokens, for speculative decoding: which of the newest Sq keys each
+    /// sees, [`DecodeInputs::tree_mask`] says, and keys before those are seen by all. There is no causal mask
+    /// then, no window and no ALiBi, and Sq is up to [`MAX_TREE_SEQLEN_Q`].
+    pub tree_mask: bool,
 }
 
 /// A validated decode problem: attention of Sq query rows of each sequence, its newest, against its part of a
@@ -48,6 +55,7 @@ pub struct DecodeOptions {
 ///     v: (&cache).into(),
 ///     seqused_k: Some(&[50, 3]),
 ///     page_table: Some(&[7, 1, 0, 9, /* the second sequence */ 2, -1, -1, -1]),
+///     tree_mask: None,
 /// };
 /// let mut o = vec![0.0; q.span()];
 /// backend.run(&plan, inputs, Outputs { o: &mut o, lse: None })?;
@@ -62,6 +70,7 @@ pub struct DecodeProblem {
     cache: [TensorLayout; 2],
     max_pages: Option<usize>,
     descales: Option<Descales>,
+    tree_mask: bool,
 }
 
 /// Host tensors of a decode problem.
@@ -79,6 +88,17 @@ pub struct DecodeInputs<'a, T> {
     /// Pages of each sequence, [B, max_pages]; `None` where K and V are contiguous. Entries behind
     /// those that hold a sequence's keys may be anything.
     pub page_table: Option<&'a [i32]>,
+    /// Which of the newest Sq keys each query sees, [B, Sq]: bit j of a row is the j-th of these, and others
+    /// are not looked at; `None` where queries are no tree.
+    pub tree_mask: Option<&'a [u64]>,
+}
+
+impl<'a, T> DecodeInputs<'a, T> {
+    /// Contiguous keys and values, all of them used.
+    pub fn new(q: &'a [T], k: impl Into<CacheData<'a, T>>, v: impl Into<CacheData<'a, T>>) -> Self {
+        let (k, v) = (k.into(), v.into());
+        Self { q, k, v, seqused_k: None, page_table: None, tree_mask: None }
+    }
 }
 
 impl DecodeProblem {
@@ -87,7 +107,8 @@ impl DecodeProblem {
     /// # Errors
     /// As [`Problem::new`], and when pages of V are others than those of K, weights are to be dropped, or
     /// factors of a cache in e4m3 are not positive and up to 2⁶⁴, or not one for each key/value head, or each
-    /// sequence and key/value head.
+    /// sequence and key/value head, and when a tree has more than [`MAX_TREE_SEQLEN_Q`] query rows, another
+    /// mask, or ALiBi.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         let batch = tensors.q.batch;
         Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
@@ -163,7 +184,7 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { attention, max_pages, e4m3_cache } = options;
+        let DecodeOptions { attention, max_pages, e4m3_cache, tree_mask } = options;
         if let Some(Dropout { probability: value, .. }) = attention.dropout {
             return Err(Error::DecodeDropout { value });
         }
@@ -176,7 +197,10 @@ impl DecodeProblem {
         let dense = validate(dense, dtype, attention)?;
         let heads = Heads { batch: dense.batch(), heads: dense.kv_heads() };
         let descales = e4m3_cache.map(|cache| Descales::new(&cache, heads)).transpose()?;
-        Ok(Self { dense, cache: [k, v], max_pages, descales })
+        if tree_mask {
+            check_tree(&dense)?;
+        }
+        Ok(Self { dense, cache: [k, v], max_pages, descales, tree_mask })
     }
 
     /// The same problem with offsets that a run has.
@@ -217,6 +241,26 @@ impl DecodeProblem {
     /// Factors of K and V where they are in e4m3.
     pub(super) const fn descales(&self) -> Option<&Descales> {
         self.descales.as_ref()
+    }
+
+    /// Whether queries are a tree of draft tokens.
+    pub const fn has_tree_mask(&self) -> bool {
+        self.tree_mask
+    }
+
+    /// The keys that a query sees, in order.
+    pub(super) fn visible_keys<T>(
+        &self,
+        inputs: &DecodeInputs<'_, T>,
+        batch: usize,
+        row: usize,
+    ) -> Vec<usize> {
+        let (used, rows) = (self.used(inputs, batch), self.dense.seqlen_q());
+        let Some(mask) = inputs.tree_mask else { return (0..used).collect() };
+        let bits = mask[batch * rows + row];
+        // Key j is number j + Sq - used of the newest ones.
+        let is_seen = |&key: &usize| key + rows < used || bits >> (key + rows - used) & 1 == 1;
+        (0..used).filter(is_seen).collect()
     }
 
     /// Packed rows: query rows of a sequence that share a key/value head.
@@ -260,6 +304,9 @@ impl DecodeProblem {
     /// Checks lists whose lengths were checked: the keys that are used and the pages that hold them.
     pub(super) fn check_lists<T: Element>(&self, inputs: &DecodeInputs<'_, T>) -> Result<()> {
         let (dense, batch) = (&self.dense, self.dense.batch());
+        if inputs.tree_mask.is_some() != self.tree_mask {
+            return Err(Error::TreeMaskPresence { has_tree: self.tree_mask });
+        }
         if inputs.page_table.is_some() != self.max_pages.is_some() {
             return Err(Error::PageTablePresence { paged: self.max_pages.is_some() });
         }
@@ -286,6 +333,24 @@ impl DecodeProblem {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses a tree of too many queries, or with another mask or ALiBi.
+fn check_tree(dense: &Problem) -> Result<()> {
+    let (value, limit) = (dense.seqlen_q(), MAX_TREE_SEQLEN_Q);
+    if value > limit {
+        return Err(Error::SeqLen { tensor: "q", value, limit });
+    }
+    let others = [
+        ("causal", dense.causal()),
+        ("window", dense.window() != (None, None)),
+        ("alibi_slopes", dense.per_head().alibi_slopes.is_some()),
+        ("cu_seqlens_q", dense.is_packed()),
+    ];
+    match others.into_iter().find(|&(_, is_there)| is_there) {
+        Some((name, _)) => Err(Error::TreeMaskBeside { name }),
+        None => Ok(()),
     }
 }
 
@@ -330,8 +395,8 @@ mod tests {
 
     fn check(problem: &DecodeProblem, seqused_k: Option<&[i32]>, page_table: Option<&[i32]>) -> Result<()> {
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
-        let (k, v) = ((&kv).into(), (&kv).into());
-        let inputs = DecodeInputs { q: &q, k, v, seqused_k, page_table };
+        let of = DecodeInputs::new(&q, &kv, &kv);
+        let inputs = DecodeInputs { seqused_k, page_table, ..of };
         let (mut o, mut lse) = ([0.0; 64], [0.0; 8]);
         let mut outputs = Outputs { o: &mut o, lse: Some(&mut lse) };
         let plan = Plan::new(problem, &crate::cpu::backend::device(), &DecodeRequest::default())?;
@@ -416,6 +481,39 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_of_a_tree_names_argument_value_and_limit() {
+        let tree = |sq, attention| {
+            let options = DecodeOptions { attention, tree_mask: true, ..DecodeOptions::default() };
+            DecodeProblem::new(tensors(sq, TensorLayout::bshd(2, 40, 2, 8)), DType::F32, options)
+        };
+        let refused = |sq, attention| tree(sq, attention).unwrap_err().to_string();
+        assert_eq!(refused(65, Options::default()), "q: seqlen is 65; the limit is 64");
+        let beside = |name| {
+            format!("{name} is given beside tree_mask, which says what queries see; one of them is possible")
+        };
+        let causal = Options { causal: true, ..Options::default() };
+        assert_eq!(refused(3, causal), beside("causal"));
+        let window = Options { window: (Some(3), None), ..Options::default() };
+        assert_eq!(refused(3, window), beside("window"));
+        let slopes = Options { alibi_slopes: Some(vec![1.0; 4]), ..Options::default() };
+        assert_eq!(refused(3, slopes), beside("alibi_slopes"));
+
+        let problem = tree(64, Options::default()).unwrap();
+        let plan = Plan::new(&problem, &crate::cpu::backend::device(), &DecodeRequest::default()).unwrap();
+        let (q, kv) = (vec![0.0_f32; 2 * 64 * 4 * 8], vec![0.0; 2 * 40 * 2 * 8]);
+        let message = |tree_mask| {
+            let inputs = DecodeInputs { tree_mask, ..DecodeInputs::new(&q, &kv, &kv) };
+            let mut o = vec![0.0; q.len()];
+            plan.check(plan.device(), inputs, &mut Outputs { o: &mut o, lse: None }).unwrap_err().to_string()
+        };
+        assert_eq!(message(None), "tree_mask is missing: queries are a tree");
+        assert_eq!(
+            message(Some(&[0; 127])),
+            "tree_mask: buffer has 127 elements; its shape and strides reach 128"
+        );
+    }
+
+    #[test]
     fn entries_behind_the_keys_may_be_anything() {
         let problem = paged(3).unwrap();
         let (q, kv) = (vec![0.0_f32; 64], vec![0.0; 5 * 16 * 16]);
@@ -425,6 +523,7 @@ mod tests {
             v: (&kv).into(),
             seqused_k: Some(&[32, 0]),
             page_table: Some(&[4, 0, -7, 99, 99, 99]),
+            tree_mask: None,
         };
         check(&problem, inputs.seqused_k, inputs.page_table).unwrap();
         assert_eq!(problem.cache_bytes(&inputs), 2 * 32 * 2 * 8 * 4);

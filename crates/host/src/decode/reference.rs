@@ -38,15 +38,18 @@ impl DecodeProblem {
     ) -> (Reference, Vec<T::Output>) {
         let dense = self.dense();
         let (head_dim, head_dim_v) = (dense.head_dim(), dense.head_dim_v());
-        let (used, rows) = (self.used(inputs, at.batch), dense.query_rows(at.batch).len());
+        // Queries of a tree see other keys each; those of others, the mask tells apart.
+        let of_sequence = 0..dense.query_rows(at.batch).len();
+        let rows = if self.has_tree_mask() { at.row..at.row + 1 } else { of_sequence };
+        let keys = self.visible_keys(inputs, at.batch, at.row);
         let kv_head = at.head / dense.group();
         let gather = |cache: &TensorLayout, data: CacheData<'_, T>| -> Vec<T> {
             let row = |key| self.row(cache, inputs, at.batch, key, kv_head);
-            (0..used).flat_map(|key| data.row(row(key), cache.head_dim)).collect()
+            keys.iter().flat_map(|&key| data.row(row(key), cache.head_dim)).collect()
         };
         let one = |rows, columns| TensorLayout::bshd(1, rows, 1, columns);
-        let (q, o) = (one(rows, head_dim), one(rows, head_dim_v));
-        let tensors = Tensors { q, k: one(used, head_dim), v: one(used, head_dim_v), o };
+        let (q, o) = (one(rows.len(), head_dim), one(rows.len(), head_dim_v));
+        let tensors = Tensors { q, k: one(keys.len(), head_dim), v: one(keys.len(), head_dim_v), o };
         let Ok(problem) = dense.part(tensors, at.batch, at.head..at.head + 1) else {
             // The one way in which a valid problem's part is none: it has no key.
             let (o, lse) = (vec![0.0; head_dim_v], vec![dense.scores().sink(at.batch, at.head).into()]);
@@ -60,9 +63,9 @@ impl DecodeProblem {
         };
         let first = |row| dense.query_index(&dense.tensors().q, at.batch, row, at.head);
         let row_of_q = |row| &inputs.q[first(row)..][..head_dim];
-        let q: Vec<T> = (0..rows).flat_map(|row| row_of_q(row).iter().copied()).collect();
+        let q: Vec<T> = rows.clone().flat_map(|row| row_of_q(row).iter().copied()).collect();
         let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));
-        let at = [Row { batch: 0, head: 0, row: at.row }];
+        let at = [Row { batch: 0, head: 0, row: at.row - rows.start }];
         (reference::rows(&problem, &q, &k, &v, &at), reference::standard_rows(&problem, &q, &k, &v, &at))
     }
 }
@@ -79,7 +82,7 @@ mod tests {
         let q = TensorLayout::bshd(2, 2, 1, 1);
         let pages = TensorLayout::bshd(2, 2, 1, 1);
         let attention = Options { causal: true, softmax_scale: Some(0.0), ..Options::default() };
-        let options = DecodeOptions { attention, max_pages: Some(2), e4m3_cache: None };
+        let options = DecodeOptions { attention, max_pages: Some(2), ..DecodeOptions::default() };
         let problem =
             DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::F32, options).unwrap();
         let v = [6.0, f32::NAN, 1.0, 2.0];
@@ -89,10 +92,28 @@ mod tests {
             v: (&v[..]).into(),
             seqused_k: Some(&[3, 0]),
             page_table: Some(&[1, 0, 9, 9]),
+            tree_mask: None,
         };
         let (reference, standard) = problem.reference(&inputs, &reference::all(problem.dense()));
         assert_eq!(standard, [1.5, 3.0, 0.0, 0.0]);
         assert!((reference.o[1] - 3.0).abs() < 1e-12);
         assert_eq!(reference.lse[2..], [f64::NEG_INFINITY; 2]);
+    }
+
+    #[test]
+    fn a_tree_sees_its_branches_and_what_is_older() {
+        let (q, kv) = (TensorLayout::bshd(2, 2, 1, 1), TensorLayout::bshd(2, 3, 1, 1));
+        let attention = Options { softmax_scale: Some(0.0), ..Options::default() };
+        let options = DecodeOptions { attention, tree_mask: true, ..DecodeOptions::default() };
+        let problem = DecodeProblem::new(Tensors { q, k: kv, v: kv, o: q }, DType::F32, options).unwrap();
+        let inputs = DecodeInputs {
+            seqused_k: Some(&[3, 1]),
+            // Of the second sequence's newest two keys, the first is before its only one.
+            tree_mask: Some(&[0b01, 0b10, 0b01, !0]),
+            ..DecodeInputs::new(&[1.0; 4], &[0.0; 6], &[2.0, 4.0, 8.0, 5.0, f32::NAN, f32::NAN])
+        };
+        let (reference, standard) = problem.reference(&inputs, &reference::all(problem.dense()));
+        assert_eq!(standard, [3.0, 5.0, 0.0, 5.0]);
+        assert_eq!(reference.lse[2], f64::NEG_INFINITY);
     }
 }

@@ -227,8 +227,7 @@ mod tests {
         assert_eq!(error, "buffers hold f16, but the problem was made for f32");
         let decode = DecodeProblem::new(TENSORS, DType::F32, DecodeOptions::default());
         let plan = cpu.plan(&decode.unwrap(), &DecodeRequest::default()).unwrap();
-        let kv = (&values[..]).into();
-        let inputs = DecodeInputs { q: &values, k: kv, v: kv, seqused_k: Some(&[]), page_table: None };
+        let inputs = DecodeInputs { seqused_k: Some(&[]), ..DecodeInputs::new(&values, &values, &values) };
         let mut o = [0.0_f32; 64];
         let error = cpu.run(&plan, inputs, Outputs { o: &mut o, lse: None }).unwrap_err().to_string();
         assert_eq!(error, message("seqused_k", 0, 1));

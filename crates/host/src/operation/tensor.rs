@@ -22,6 +22,8 @@ pub enum Data<'a> {
     Input(&'a [u8]),
     /// Written where the layout reaches, and not elsewhere.
     Output(&'a mut [u8]),
+    /// As an output of which parts keep their values.
+    Updated(&'a mut [u8]),
     /// Written and read by the launches alone; it starts at a multiple of 16 bytes.
     Workspace,
 }
@@ -40,6 +42,10 @@ impl<'a> Tensor<'a> {
         Self { name, layout, element_bytes: size_of::<T>(), data: Data::Output(bytes_mut(values)) }
     }
 
+    pub(crate) fn updated<T: Plain>(name: &'static str, values: &'a mut [T], layout: TensorLayout) -> Self {
+        Self { name, layout, element_bytes: size_of::<T>(), data: Data::Updated(bytes_mut(values)) }
+    }
+
     pub(crate) const fn workspace(name: &'static str, bytes: u64) -> Self {
         let layout = TensorLayout::bshd(1, 1, 1, bytes as usize);
         Self { name, layout, element_bytes: 1, data: Data::Workspace }
@@ -54,7 +60,7 @@ impl<'a> Tensor<'a> {
     pub(crate) fn check(&self) -> Result<()> {
         let (len, needed) = match &self.data {
             Data::Input(data) => (data.len(), self.bytes()),
-            Data::Output(data) => (data.len(), self.bytes()),
+            Data::Output(data) | Data::Updated(data) => (data.len(), self.bytes()),
             Data::Workspace => return Ok(()),
         };
         if len >= needed {
@@ -84,8 +90,10 @@ unsafe impl<T: Element> Plain for T {}
 unsafe impl Plain for i32 {}
 // SAFETY: as any integer.
 unsafe impl Plain for u32 {}
+// SAFETY: as any integer.
+unsafe impl Plain for u64 {}
 
-fn bytes<T: Plain>(values: &[T]) -> &[u8] {
+pub(crate) fn bytes<T: Plain>(values: &[T]) -> &[u8] {
     // SAFETY: the bytes are those of the slice, none of them is padding, and u8 has no alignment to keep.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }

@@ -24,7 +24,9 @@ pub(super) fn run<O: Operation, T: Element>(
         let Tensor { name, layout, element_bytes, data } = tensor;
         let buffer = match data {
             Data::Input(data) => Buffer::read(name, data),
-            Data::Output(data) => Buffer::read_write(name, data).reaching(layout.byte_rows(element_bytes)),
+            Data::Output(data) | Data::Updated(data) => {
+                Buffer::read_write(name, data).reaching(layout.byte_rows(element_bytes))
+            }
             Data::Workspace => Buffer::read_write("workspace", &mut workspace),
         };
         let address = buffer.address;

@@ -17,6 +17,7 @@ use core::marker::PhantomData;
 
 use crate::attention::split_work::{QueryRow, Work, packed_rows, seen_keys};
 use crate::attention::splits::{self, used_keys};
+use crate::attention::tree_mask;
 use crate::config::WARP_KEYS;
 use crate::element::Element as _;
 use crate::mask::KeyRange;
@@ -90,7 +91,15 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
             warp::sync();
             let mut s = T::S::zero();
             mma::multiply_transposed::<T::Element, _, _>(&mut s, q_shared, 0, ring.k_tile(stage), !0);
-            rows.apply(params, &mut s, lane, keys.first + step * config.block_n(), keys.end);
+            let first_key = keys.first + step * config.block_n();
+            rows.apply(params, &mut s, lane, first_key, keys.end);
+            if params.tree_mask != 0 {
+                // Found anew: tiles that fill the registers have none to keep these in.
+                let work = Work::of_batch(params, T::BLOCK_M, index::block());
+                let of = (work.batch, used_keys(params, work.batch));
+                let position = |i| work.query_row(params, work.first_row + lane.row(i)).position;
+                tree_mask::hide(params, &mut s, of, (first_key, WARP_KEYS), position, |j| lane.column(j));
+            }
             let rescale = softmax.step(&mut s);
             rescale_where_needed(&mut acc, &rescale);
             mma::multiply_accumulate::<T::Element, _, _, _>(&mut acc, &s, ring.v_tile(stage));

@@ -1,6 +1,7 @@
 //! Attention algorithms, one per file, each generic over storage type and tile.
 
 pub mod alignment;
+pub mod append;
 pub mod backward_delta;
 pub mod backward_simt;
 pub mod backward_sinks;
@@ -37,3 +38,5 @@ mod split_output;
 mod split_work;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod splits;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
+mod tree_mask;

@@ -7,6 +7,9 @@
 mod standard;
 #[cfg(any(not(target_arch = "nvptx64"), not(target_feature = "sm_80")))]
 #[rustfmt::skip]
+mod append;
+#[cfg(any(not(target_arch = "nvptx64"), not(target_feature = "sm_80")))]
+#[rustfmt::skip]
 mod forward_simt;
 #[cfg(any(not(target_arch = "nvptx64"), not(target_feature = "sm_80")))]
 #[rustfmt::skip]
@@ -53,8 +56,9 @@ mod gemm_sm90;
 
 /// Native code by the names of entries.
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
-pub(super) const NATIVE: [&[(&str, super::Run)]; 16] = [
+pub(super) const NATIVE: [&[(&str, super::Run)]; 17] = [
     standard::native::RUN,
+    append::native::RUN,
     forward_simt::native::RUN,
     backward_simt::native::RUN,
     forward_sm80::native::RUN,

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::params::{
-    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
-    PersistentParams, ScheduleParams,
+    AppendParams, AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped,
+    PackParams, PersistentParams, ScheduleParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -94,6 +94,8 @@ pub enum Algorithm {
     DecodeCombine,
     /// `attention::combine` of Hopper's kernels, in a launch that begins before they have ended.
     DecodeCombineSm90,
+    /// `attention::append`, which writes the cache of [`Self::Decode`] and [`Self::DecodeSm90`].
+    Append,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
@@ -176,6 +178,7 @@ impl Algorithm {
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine => "decode",
             Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
+            Self::Append => "append",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
@@ -253,6 +256,8 @@ pub enum Run {
     Decode(unsafe fn(&DecodeParams)),
     /// [`DecodeParams`] behind the tensor maps of K and V, by the address of the first.
     MappedDecode(unsafe fn(&DecodeParams, u64)),
+    /// [`AppendParams`].
+    Append(unsafe fn(&AppendParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
     /// [`ScheduleParams`].
@@ -279,6 +284,8 @@ pub enum Params {
     Decode(DecodeParams),
     /// For [`Run::MappedDecode`].
     MappedDecode(Mapped<[TensorMap; 2], DecodeParams>),
+    /// For [`Run::Append`].
+    Append(AppendParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
     /// For [`Run::Schedule`].
@@ -306,6 +313,8 @@ impl Run {
             (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Append(run), Params::Append(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.

@@ -4,7 +4,7 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{backward_sinks as sinks, pack, transpose as transposition};
+use crate::attention::{append as appending, backward_sinks as sinks, pack, transpose as transposition};
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
     GemmConfig, GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
@@ -191,6 +191,10 @@ pub(super) const fn decode_combine() -> Line {
 /// As [`decode_combine`].
 pub(super) const fn decode_combine_sm90() -> Line {
     of(Algorithm::DecodeCombineSm90, Config::Fixed(Fixed::COMBINE), HALF, 4)
+}
+
+pub(super) const fn append() -> Line {
+    of(Algorithm::Append, Config::Fixed(Fixed::APPEND), REAL, appending::MIN_BLOCKS)
 }
 
 pub(super) const fn pack() -> Line {

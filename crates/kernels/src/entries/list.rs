@@ -3,7 +3,7 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dq_sm90,
+    Line, append, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dq_sm90,
     backward_keys_dq_sm90_score_mod, backward_keys_dropout, backward_keys_ds_sm80, backward_keys_ds_sm90,
     backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod, backward_keys_sm90,
     backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
@@ -28,6 +28,8 @@ pub(super) const LIST: &[Line] = &[
     standard_scores(Storage::Bf16),
     standard_softmax(Storage::Bf16),
     standard_values(Storage::Bf16),
+    // Writes new keys and values to a cache.
+    append(),
     // (BLOCK_M, BLOCK_N, HEAD_DIM, blocks per multiprocessor that the registers leave room for). Each
     // HEAD_DIM has a tile of at most 64 KiB, the shared memory of the smallest device that the PTX runs on;
     // the larger ones reuse each K and V row more, are faster, and stand first. Two blocks, so that one

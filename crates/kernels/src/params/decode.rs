@@ -80,6 +80,9 @@ pub struct DecodeParams {
     pub k_descale: CacheDescale,
     /// What V was divided by.
     pub v_descale: CacheDescale,
+    /// Which of the newest Sq keys each query sees, beside all before those: u64 [B, Sq], of whose rows bit j
+    /// is the j-th of these; 0 where the window alone decides. With it, Sq is at most 64.
+    pub tree_mask: u64,
 }
 
 /// What the elements of K or V in 8 bits are multiplied by.

@@ -4,7 +4,9 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{backward_delta, backward_sinks, combine, pack, standard, tile_schedule, transpose};
+use crate::attention::{
+    append, backward_delta, backward_sinks, combine, pack, standard, tile_schedule, transpose,
+};
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
     Demand, GemmConfig, GemmSimtConfig, GemmSm90Config, Infeasible, Limits, MmaConfig, SimtConfig,
@@ -87,6 +89,8 @@ impl Fixed {
         Self { tile: any_head_dim(combine::ROWS, 0), threads: combine::THREADS, shared_bytes: 0 };
     /// Of `attention::pack`.
     pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
+    /// Of `attention::append`.
+    pub const APPEND: Self = Self { threads: append::THREADS, ..Self::PACK };
     /// Of `attention::transpose`.
     pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::PACK };
     /// Of `attention::tile_schedule`.

@@ -102,6 +102,7 @@ impl Variant {
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
                     run: "MappedDecode",
                 },
+                Algorithm::Append => signature("AppendParams", "Append"),
                 Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
                 Algorithm::TileSchedule => signature("ScheduleParams", "Schedule"),
                 Algorithm::BackwardDelta
@@ -169,6 +170,7 @@ impl Variant {
         imports.push(match params {
             "PersistentParams" => "params::PersistentParams",
             "DecodeParams" => "params::DecodeParams",
+            "AppendParams" => "params::AppendParams",
             "PackParams" => "params::PackParams",
             "ScheduleParams" => "params::ScheduleParams",
             "BackwardParams" => "params::BackwardParams",

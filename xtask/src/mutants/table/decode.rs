@@ -1,4 +1,4 @@
-//! `decode`, `combine` and the K/V cache.
+//! `decode`, `combine`, the K/V cache, and what is appended to it.
 
 use super::{Family, defect, nth};
 
@@ -233,6 +233,64 @@ pub(super) const FAMILIES: &[Family] = &[
                 "first + lane_row(i) <= end",
             ),
             defect("cache_columns", "columns past head_dim are read", "(2 * left).min(CHUNK)", "CHUNK"),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/append.rs",
+        entries: "append",
+        tests: &["append"],
+        defects: &[
+            defect(
+                "append_room",
+                "lengths that leave no room write behind the cache",
+                "position < 0 || position >= params.seqlen_k as i64",
+                "position < 0",
+            ),
+            defect(
+                "append_pages",
+                "numbers that name no page are followed",
+                "sequence >= params.num_pages",
+                "sequence as i32 >= params.num_pages as i32",
+            ),
+            defect(
+                "append_row",
+                "a row of a page is counted from the sequence's first",
+                "position % params.page_size",
+                "position",
+            ),
+            defect(
+                "append_queries",
+                "queries are in order where they see all keys",
+                "params.rotary.queries_in_order == 1",
+                "true",
+            ),
+            defect("append_turn", "keys are turned the other way", "-(b * sin)", "b * sin"),
+            defect(
+                "append_angle",
+                "neighbours take every second angle",
+                "(first / 2) as u64",
+                "first as u64",
+            ),
+            defect(
+                "append_tail",
+                "the last piece of a row has all of its columns",
+                "self.columns.saturating_sub(first).min(elements)",
+                "elements",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/tree_mask.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
+            defect(
+                "tree_half",
+                "keys from the 33rd newest on have the bits of the first",
+                "newest & 32 == 0",
+                "true",
+            ),
+            defect("tree_older", "keys before the newest are hidden as these", "newest < 0", "false"),
         ],
     },
 ];

@@ -237,6 +237,8 @@ pub(super) struct Decode {
     pub(super) v: Place,
     pub(super) o: Place,
     pub(super) causal: bool,
+    /// Whether queries are a tree, of branches drawn by chance.
+    pub(super) tree: bool,
     pub(super) window: [Option<usize>; 2],
     pub(super) scale: Option<f32>,
     pub(super) softcap: f32,
@@ -285,6 +287,7 @@ impl Default for Decode {
             v: Place::default(),
             o: Place::default(),
             causal: false,
+            tree: false,
             window: [None; 2],
             scale: None,
             softcap: 0.0,

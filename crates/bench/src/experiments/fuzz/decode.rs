@@ -2,8 +2,7 @@
 
 use flash_attention::accuracy::Accuracy;
 use flash_attention::decode::{
-    CacheData, CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest,
-    E4m3Cache,
+    CacheDescale, DecodeInputs, DecodeKernel, DecodeOptions, DecodeProblem, DecodeRequest, E4m3Cache,
 };
 use flash_attention::reference;
 use flash_attention::{DType, Element, Options, Plan, TensorLayout, Tensors};
@@ -104,7 +103,7 @@ impl Decode {
             k_descale: self.descale(self.k_descale),
             v_descale: self.descale(self.v_descale),
         });
-        let options = DecodeOptions { attention, max_pages, e4m3_cache };
+        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask: self.tree };
         if self.queries.is_empty() {
             return DecodeProblem::new(tensors, self.dtype, options);
         }
@@ -158,6 +157,7 @@ pub(super) fn run(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), 
 struct Lists {
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
+    tree_mask: Option<Vec<u64>>,
 }
 
 fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode) -> Result<(), Stop> {
@@ -189,6 +189,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let lists = Lists {
         seqused_k: (!case.full).then(used),
         page_table: case.is_paged().then(|| case.page_table(problem.k().batch, &mut draw)),
+        tree_mask: case.tree.then(|| (0..dense.batch() * case.seq).map(|_| draw.word()).collect()),
     };
     let memory = &mut bench.memory;
     let cache_bytes = problem.cache_dtype().bytes();
@@ -212,6 +213,8 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     };
     let (used_slot, table_slot) = (words(&lists.seqused_k), words(&lists.page_table));
     let offsets_slot = memory.inputs.reserve((offsets.len(), 4), case.q.offset);
+    let mask_slot =
+        lists.tree_mask.as_ref().map(|mask| memory.inputs.reserve((2 * mask.len(), 4), case.q.offset));
     let per_head = HeadLists::reserve(dense.per_head(), &mut memory.inputs, case.q.offset);
     let descales = [case.descale(case.k_descale), case.descale(case.v_descale)];
     let descale_slots = descales.each_ref().map(|list| match list {
@@ -222,6 +225,12 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     });
     fill_inputs::<T>(memory, case, &problem, (&lists, inputs, [used_slot, table_slot]), &mut draw);
     per_head.put(&mut memory.inputs);
+    if let (Some(mask), Some(slot)) = (&lists.tree_mask, mask_slot) {
+        memory.inputs.put(
+            slot,
+            mask.iter().flat_map(|bits| [*bits as u32, (bits >> 32) as u32]).map(u32::to_le_bytes),
+        );
+    }
     memory.inputs.put(offsets_slot, offsets.iter().map(|word| word.to_ne_bytes()));
     for (list, slot) in descales.iter().zip(descale_slots) {
         if let (CacheDescale::Heads(values), Some(slot)) = (list, slot) {
@@ -238,6 +247,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         cu_seqlens_q: dense.is_packed().then_some(offsets_slot),
         seqused_k: lists.seqused_k.as_deref().map(|list| (list, used_slot)),
         page_table: lists.page_table.as_deref().map(|list| (list, table_slot)),
+        tree_mask: lists.tree_mask.as_deref().zip(mask_slot),
         per_head: per_head.slots,
         descales: descale_slots,
         o: o_slot,
@@ -265,11 +275,9 @@ fn fill_inputs<T: Element>(
     let (scores, values) = (Source::new(case.scores), Source::new(case.values));
     scores.fill::<T>(image, slots[0], query_rows(dense, q).into_iter(), q.head_dim, draw);
     let lists_of = DecodeInputs::<T> {
-        q: &[],
-        k: CacheData::Same(&[]),
-        v: CacheData::Same(&[]),
         seqused_k: lists.seqused_k.as_deref(),
         page_table: lists.page_table.as_deref(),
+        ..DecodeInputs::new(&[], &[], &[])
     };
     let rows = |cache: &TensorLayout| -> Vec<usize> {
         let of = |batch| {
@@ -305,11 +313,10 @@ fn judge<T: Element<Output = T>>(
     let rows = sample(dense, count, seed);
     let (q, [k, v]) = (memory.inputs.values::<T>(call.inputs[0]), call.cache(&memory.inputs));
     let inputs = DecodeInputs {
-        q,
-        k,
-        v,
         seqused_k: call.seqused_k.map(|(list, _)| list),
         page_table: call.page_table.map(|(list, _)| list),
+        tree_mask: call.tree_mask.map(|(mask, _)| mask),
+        ..DecodeInputs::new(q, k, v)
     };
     let (exact, standard) = problem.reference(&inputs, &rows);
     let found = reference::gather(dense, memory.outputs.values::<T>(call.o), &rows);

@@ -96,6 +96,7 @@ pub(super) struct DecodeCall<'a> {
     pub(super) cu_seqlens_q: Option<Slot>,
     pub(super) seqused_k: Option<(&'a [i32], Slot)>,
     pub(super) page_table: Option<(&'a [i32], Slot)>,
+    pub(super) tree_mask: Option<(&'a [u64], Slot)>,
     pub(super) per_head: PerHead<Slot>,
     /// Lists of factors of K and V.
     pub(super) descales: [Option<Slot>; 2],
@@ -193,8 +194,12 @@ impl Machine for OnHost {
         let plan = call.plan;
         let (q, [k, v]) = (inputs.values::<T>(call.inputs[0]), call.cache(inputs));
         let list = |of: Option<(_, Slot)>| of.map(|(values, _)| values);
-        let inputs =
-            DecodeInputs { q, k, v, seqused_k: list(call.seqused_k), page_table: list(call.page_table) };
+        let inputs = DecodeInputs {
+            seqused_k: list(call.seqused_k),
+            page_table: list(call.page_table),
+            tree_mask: call.tree_mask.map(|(mask, _)| mask),
+            ..DecodeInputs::new(q, k, v)
+        };
         let (o, lse) = output_and_lse(outputs, call.o, call.lse);
         let o = elements_mut::<T::Output>(o);
         ran(match self {
@@ -370,6 +375,7 @@ impl Machine for OnGpu {
                 page_table: list(call.page_table),
                 k_descale: call.descales[0].map(|slot| places.input(slot)),
                 v_descale: call.descales[1].map(|slot| places.input(slot)),
+                tree_mask: call.tree_mask.map(|(_, slot)| places.input(slot)),
                 workspace: places.workspace,
                 per_head: addresses(call.per_head, places),
             };

@@ -121,7 +121,8 @@ impl Model {
         let max_pages = chunks.iter().map(|chunk| chunk.pages.len()).max().unwrap_or(1);
         let q = TensorLayout::bshd(chunks.len(), rows, self.heads, self.head_dim);
         let k = TensorLayout::bshd(self.pages, self.page_size, self.kv_heads, self.head_dim);
-        let options = DecodeOptions { attention: causal(), max_pages: Some(max_pages), e4m3_cache: None };
+        let options =
+            DecodeOptions { attention: causal(), max_pages: Some(max_pages), ..DecodeOptions::default() };
         let problem = DecodeProblem::new(Tensors { q, k, v: k, o: q }, self.dtype, options)?;
         let seqused_k = chunks.iter().map(|chunk| chunk.keys() as i32).collect();
         let table = |chunk: &Chunk| {
@@ -152,8 +153,8 @@ impl<T: Element> LayerTensors<T> {
     pub(super) fn of_pages<'a>(&'a self, call: &'a PagesCall, first: usize) -> DecodeInputs<'a, T> {
         let PagesCall { seqused_k, page_table, .. } = call;
         let Self { q, k, v } = self;
-        let (k, v) = (k.into(), v.into());
-        DecodeInputs { q: &q[first..], k, v, seqused_k: Some(seqused_k), page_table: Some(page_table) }
+        let of = DecodeInputs::new(&q[first..], k, v);
+        DecodeInputs { seqused_k: Some(seqused_k), page_table: Some(page_table), ..of }
     }
 
     /// As [`Self::of_pages`], where keys are contiguous: the pool's first.

@@ -31,10 +31,11 @@ pub(super) struct Case {
     causal: bool,
     /// Keys of each sequence, whose number this is; all keys of one sequence where there is none.
     used: &'static [i32],
+    tree_mask: bool,
 }
 
 /// Small problems: few key blocks, and both one and several of everything.
-const SMALL_CASES: [Case; 8] = [
+const SMALL_CASES: [Case; 10] = [
     case(1, 1, 70, 1, None, false, &[]),
     case(3, 4, 75, 2, Some(16), true, &[75, 0]),
     case(16, 1, 150, 5, Some(1), true, &[]),
@@ -43,6 +44,8 @@ const SMALL_CASES: [Case; 8] = [
     case(1, 4, 130, 2, Some(64), true, &[66]),
     case(16, 4, 20, 1, None, true, &[20, 11]),
     case(1, 8, 200, 2, Some(5), false, &[0, 131]),
+    tree(case(7, 4, 150, 2, Some(16), false, &[5, 131])),
+    tree(case(40, 1, 190, 1, None, false, &[190, 33])),
 ];
 
 /// (Sk, splits, page size) on a GPU; each meets three of the nine pairs of Sq and group.
@@ -67,7 +70,11 @@ const fn case(
     causal: bool,
     used: &'static [i32],
 ) -> Case {
-    Case { seq_q, group, seq_k, num_splits, page_size, causal, used }
+    Case { seq_q, group, seq_k, num_splits, page_size, causal, used, tree_mask: false }
+}
+
+const fn tree(case: Case) -> Case {
+    Case { tree_mask: true, ..case }
 }
 
 /// The cases of a size.
@@ -83,7 +90,11 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
             case(seq_q, group, seq_k, num_splits, page_size, index % 3 != 0, used)
         })
     };
-    queries.enumerate().flat_map(of_queries).collect()
+    let trees = [
+        tree(case(64, 1, 5000, 4, Some(64), false, &[4999, 64, 1])),
+        tree(case(16, 8, 1100, 2, None, false, &[1100, 1031])),
+    ];
+    queries.enumerate().flat_map(of_queries).chain(trees).collect()
 }
 
 /// Whether an entry merges what others give.
@@ -233,6 +244,7 @@ impl Case {
             seq_k: self.seq_k,
             page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
             row_multiple: columns,
+            tree_mask: self.tree_mask,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,
@@ -244,9 +256,13 @@ impl Case {
             _ => (index % 4 == 1, index % 5 == 3),
         };
         let options = Options {
-            window: if index % 4 == 2 { (Some(self.seq_k / 3), Some(1)) } else { (None, None) },
+            window: if index % 4 == 2 && !self.tree_mask {
+                (Some(self.seq_k / 3), Some(1))
+            } else {
+                (None, None)
+            },
             softcap: if bends { 2.0 } else { 0.0 },
-            alibi_slopes: has_alibi.then(|| alibi_slopes(shape.heads)),
+            alibi_slopes: (has_alibi && !self.tree_mask).then(|| alibi_slopes(shape.heads)),
             sinks: (index % 3 == 1).then(|| sinks(shape.heads)),
             ..Options::default()
         };

@@ -273,6 +273,7 @@ const fn cache() -> Shape {
         seq_k: PAGES,
         page_size: Some(1),
         row_multiple: 1,
+        tree_mask: false,
         dtype: DType::F16,
         causal: false,
         softmax_scale: None,

@@ -1,5 +1,6 @@
 //! The same run again: one that is right gives the same bits each time, and from a CUDA graph too.
 
+use flash_attention::append::{AppendProblem, AppendResults};
 use flash_attention::backward::{BackwardProblem, BackwardResults};
 use flash_attention::decode::DecodeProblem;
 use flash_attention::forward::Results;
@@ -64,6 +65,10 @@ repeatable!(DecodeProblem, T::Output, ["O", "lse"], |results: &Results<T>| (
     results.o.clone(),
     results.lse.clone()
 ));
+repeatable!(AppendProblem, T, ["K, V and Q", ""], |results: &AppendResults<T>| {
+    let AppendResults { k_cache, v_cache, q } = results;
+    ([&k_cache[..], v_cache, q].concat(), Vec::new())
+});
 repeatable!(GemmProblem, T, ["C", ""], |c: &Vec<T>| (c.clone(), Vec::new()));
 repeatable!(BackwardProblem, T, ["dQ, dK and dV", "dsinks"], |gradients: &BackwardResults<T>| {
     let BackwardResults { dq, dk, dv, dsinks } = gradients;

@@ -29,19 +29,22 @@ pub(crate) struct Cache<'a> {
     page_size: Option<usize>,
     /// Whether K and V are in e4m3, and Q is not.
     pub(super) e4m3: bool,
+    /// Whether queries are a tree.
+    tree: bool,
 }
 
 impl<'a> Cache<'a> {
     pub(super) fn of(problem: &'a DecodeProblem) -> Self {
         let page_size = problem.max_pages().map(|_| problem.k().seqlen);
         let e4m3 = problem.descales().is_some();
-        Self { problem: problem.dense(), k: problem.k(), v: problem.v(), page_size, e4m3 }
+        let (k, v, tree) = (problem.k(), problem.v(), problem.has_tree_mask());
+        Self { problem: problem.dense(), k, v, page_size, e4m3, tree }
     }
 
     /// Of the forward pass.
     pub(crate) fn contiguous(problem: &'a Problem) -> Self {
         let tensors = problem.tensors();
-        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, e4m3: false }
+        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, e4m3: false, tree: false }
     }
 
     /// Why no tensor maps describe what the kernel copies by them, if so.
@@ -127,7 +130,7 @@ impl FewQueries {
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
         let suited = match cache.problem.packed_rows() {
-            _ if cache.e4m3 => DecodeKernel::DecodeSm90,
+            _ if cache.e4m3 || cache.tree => DecodeKernel::DecodeSm90,
             0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
             _ => DecodeKernel::ForwardSm90,
         };
@@ -162,6 +165,9 @@ impl FewQueries {
         chosen: (&'static Entry, String),
         request: &DecodeRequest,
     ) -> Result<Self> {
+        if cache.tree && kernel == DecodeKernel::ForwardSm90 {
+            return Err(unfit(chosen.0, "it takes no tree mask".to_owned()));
+        }
         if cache.problem.is_packed() && kernel != DecodeKernel::ForwardSm90 {
             return Err(unfit(chosen.0, "it takes no packed queries".to_owned()));
         }

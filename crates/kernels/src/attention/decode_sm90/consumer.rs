@@ -2,6 +2,7 @@
 
 mod e4m3;
 
+use crate::attention::tree_mask;
 use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
@@ -242,6 +243,10 @@ impl<T: Tile> Consumer<T> {
                 if place > params.window_span || key >= item.keys.end { f32::NEG_INFINITY } else { score }
             });
         }
+        let position = |i| item.work.query_row(params, item.work.first_row + lane.column(i)).position;
+        let (of, step_keys) = ((item.work.batch, item.used), (first_key, T::BLOCK_N));
+        // SAFETY: the mask has the item's sequence.
+        unsafe { tree_mask::hide(params, s, of, step_keys, position, |j| key_of(lane, j)) };
     }
 
     /// P in place of the scores, and the factors that bring O to the new m.

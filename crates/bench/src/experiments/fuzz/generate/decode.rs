@@ -2,9 +2,9 @@
 
 use fa_kernels::entries::{Algorithm, entries};
 use flash_attention::BackendKind;
-use flash_attention::decode::MAX_DECODE_SEQLEN_Q;
+use flash_attention::decode::{MAX_DECODE_SEQLEN_Q, MAX_TREE_SEQLEN_Q};
 
-use super::super::case::Decode;
+use super::super::case::{Decode, HeadList};
 use super::super::draw::Draw;
 use super::super::place::Place;
 use super::parts::{
@@ -83,6 +83,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         v,
         o,
         causal: draw.once_in(2),
+        tree: false,
         window: if draw.once_in(4) { window(draw, keys) } else { [None; 2] },
         scale: scale(draw),
         softcap: softcap(draw),
@@ -102,6 +103,13 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         schedule: draw.below(64) as u64,
         spoil: Vec::new(),
     };
+    if draw.once_in(5) {
+        let beside = (false, [None; 2], HeadList::Off);
+        (case.tree, (case.causal, case.window, case.alibi)) = (true, beside);
+        if draw.once_in(2) {
+            case.seq = draw.between(1, MAX_TREE_SEQLEN_Q);
+        }
+    }
     if backend != BackendKind::Cpu {
         case.splits = if !is_packed && draw.once_in(3) { draw.logarithmic(1, 128) } else { 0 };
         if backend == BackendKind::Sim {
