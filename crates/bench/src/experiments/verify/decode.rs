@@ -34,7 +34,7 @@ pub(super) struct Case {
 }
 
 /// Small problems: few key blocks, and both one and several of everything.
-const SMALL_CASES: [Case; 8] = [
+const SMALL_CASES: [Case; 10] = [
     case(1, 1, 70, 1, None, false, &[]),
     case(3, 4, 75, 2, Some(16), true, &[75, 0]),
     case(16, 1, 150, 5, Some(1), true, &[]),
@@ -43,6 +43,9 @@ const SMALL_CASES: [Case; 8] = [
     case(1, 4, 130, 2, Some(64), true, &[66]),
     case(16, 4, 20, 1, None, true, &[20, 11]),
     case(1, 8, 200, 2, Some(5), false, &[0, 131]),
+    // Several steps of one split, over which the largest score grows.
+    case(2, 3, 300, 1, None, true, &[290, 171]),
+    case(1, 5, 300, 1, None, false, &[]),
 ];
 
 /// (Sk, splits, page size) on a GPU; each meets three of the nine pairs of Sq and group.

@@ -123,8 +123,8 @@ impl FewQueries {
             (Some(kernel), _) => kernel,
             (None, None) => DecodeKernel::DecodeSm90,
             (None, Some(why)) if cache.e4m3 => {
-                let reason = format!("{why}; no other kernel takes a cache in e4m3");
-                return Err(Error::UnfitKernel { kernel: DecodeKernel::DecodeSm90.name(), reason });
+                let reason = format!("it takes no cache in e4m3; not decode_sm90: {why}");
+                return Err(Error::UnfitKernel { kernel: DecodeKernel::Decode.name(), reason });
             }
             (None, Some(_)) => DecodeKernel::Decode,
         };
