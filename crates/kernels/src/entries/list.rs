@@ -238,6 +238,7 @@ pub(super) const LIST: &[Line] = &[
     // Of caches in e4m3, whose lines have 128 columns: half of them are empty at 64.
     decode_sm90_e4m3(16, 128, 64, 6, 2),
     decode_sm90_e4m3(16, 128, 128, 6, 2),
+    decode_sm90_e4m3(16, 64, 128, 12, 2),
     decode_sm90_e4m3(32, 64, 128, 10, 2),
     decode_sm90_e4m3(64, 64, 128, 20, 1),
     decode_sm90_e4m3(16, 64, 256, 5, 2),

@@ -186,6 +186,43 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/decode_sm90/consumer/e4m3.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[
+            nth(
+                "e4m3_cache_keys",
+                "K is left before all lanes have read it",
+                1,
+                "self.warpgroup.sync_warps();",
+                "",
+            ),
+            defect("e4m3_cache_scale", "scores of a row keep the factor of its Q", "s[i][j] *= factor;", ""),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/fragments.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[defect(
+            "e4m3_cache_depth",
+            "Q's columns have another order than K's",
+            "+ 4 * half + word, lane)",
+            "+ 4 * half + word, 3 - lane)",
+        )],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/queries.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[defect(
+            "e4m3_cache_row",
+            "each eight columns of Q are scaled by their own largest",
+            "while distance < row_chunks::<T>() {",
+            "while distance < 1 {",
+        )],
+    },
+    Family {
         file: "crates/kernels/src/attention/decode_sm90/items.rs",
         entries: "decode_sm90",
         tests: &["decode"],

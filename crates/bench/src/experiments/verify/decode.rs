@@ -35,7 +35,7 @@ pub(super) struct Case {
 }
 
 /// Small problems: few key blocks, and both one and several of everything.
-const SMALL_CASES: [Case; 10] = [
+const SMALL_CASES: [Case; 12] = [
     case(1, 1, 70, 1, None, false, &[]),
     case(3, 4, 75, 2, Some(16), true, &[75, 0]),
     case(16, 1, 150, 5, Some(1), true, &[]),
@@ -46,6 +46,9 @@ const SMALL_CASES: [Case; 10] = [
     case(1, 8, 200, 2, Some(5), false, &[0, 131]),
     tree(case(7, 4, 150, 2, Some(16), false, &[5, 131])),
     tree(case(40, 1, 190, 1, None, false, &[190, 33])),
+    // Several steps of one split, over which the largest score grows.
+    case(2, 3, 300, 1, None, true, &[290, 171]),
+    case(1, 5, 300, 1, None, false, &[]),
 ];
 
 /// (Sk, splits, page size) on a GPU; each meets three of the nine pairs of Sq and group.

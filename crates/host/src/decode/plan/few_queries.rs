@@ -135,15 +135,17 @@ impl FewQueries {
             _ => DecodeKernel::ForwardSm90,
         };
         let dissuasion = dissuasion(cache, device, suited);
-        let refused = |what: &str, why: &str| Error::UnfitKernel {
-            kernel: suited.name(),
-            reason: format!("{why}; no other kernel takes {what}"),
-        };
         let kernel = match (asked_kernel, &dissuasion) {
             (Some(kernel), _) => kernel,
             (None, None) => suited,
-            (None, Some(why)) if cache.e4m3 => return Err(refused("a cache in e4m3", why)),
-            (None, Some(why)) if cache.problem.is_packed() => return Err(refused("packed queries", why)),
+            (None, Some(why)) if cache.e4m3 => {
+                let reason = format!("it takes no cache in e4m3; not decode_sm90: {why}");
+                return Err(Error::UnfitKernel { kernel: DecodeKernel::Decode.name(), reason });
+            }
+            (None, Some(why)) if cache.problem.is_packed() => {
+                let reason = format!("{why}; no other kernel takes packed queries");
+                return Err(Error::UnfitKernel { kernel: suited.name(), reason });
+            }
             (None, Some(_)) => DecodeKernel::Decode,
         };
         let chosen = choose_entry(cache, device, kernel, asked, TUNED)?;

@@ -274,17 +274,17 @@ fn a_cache_in_e4m3_has_kernels_on_hopper_alone() {
     let ampere = Device { compute_capability: 80, ..sim.clone() };
     assert_eq!(
         refused(&of_e4m3(128, 128, DType::F16), &ampere, &any),
-        "kernel decode_sm90 cannot be run: kernel decode_sm90 needs sm_90; simulated GPU is sm_80; no other kernel takes a \
-         cache in e4m3"
+        "kernel decode cannot be run: it takes no cache in e4m3; not decode_sm90: kernel decode_sm90 needs sm_90a; simulated \
+         GPU is sm_80"
     );
     assert_eq!(
         refused(&of_e4m3(100, 100, DType::F16), &sim, &any),
-        "kernel decode_sm90 cannot be run: k's seqlen stride is 800 elements, and in e4m3 it takes positive multiples of 16 \
-         below 2^40; no other kernel takes a cache in e4m3"
+        "kernel decode cannot be run: it takes no cache in e4m3; not decode_sm90: k's heads stride is 100 elements, and in \
+         e4m3 it takes positive multiples of 16 below 2^40"
     );
     assert_eq!(
         refused(&of_e4m3(128, 128, DType::F32), &sim, &any),
-        "kernel decode_sm90 cannot be run: it has no f32 entry; no other kernel takes a cache in e4m3"
+        "kernel decode cannot be run: it takes no cache in e4m3; not decode_sm90: it has no f32 entry"
     );
     let older = DecodeRequest { kernel: Some(DecodeKernel::Decode), ..any };
     assert_eq!(

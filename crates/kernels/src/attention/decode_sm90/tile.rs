@@ -63,8 +63,8 @@ pub trait Tile: Copy {
     /// Whether elements of K and V become wider on their way to products, and those of Q are scaled.
     const WIDENS: bool = Self::CONFIG.cache_bytes == 1;
     /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
-    /// types of Q do.
-    const WEIGHT_SCALE: f32 = if Self::WIDENS { 32_768.0 } else { 1.0 };
+    /// types of Q do. The running softmax lets weights grow to 2⁸, and fp16 ends below 2¹⁶.
+    const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
 }
 
 /// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows of Q and `KEYS` keys, of `PRODUCTS`

@@ -180,6 +180,20 @@ mod device {
         unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 128, 2, 6>>(&mapped.params, maps) }
     }
 
+    #[unsafe(export_name = "decode_sm90_f16_m16_n64_d128_s12_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_f16_m16_n64_d128_s12_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_f16_m16_n64_d128_s12_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 1, 2, 128, 2, 12>>(&mapped.params, maps) }
+    }
+
+    #[unsafe(export_name = "decode_sm90_bf16_m16_n64_d128_s12_e4m3")]
+    unsafe extern "ptx-kernel" fn decode_sm90_bf16_m16_n64_d128_s12_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
+        let maps = parameter_address!("decode_sm90_bf16_m16_n64_d128_s12_e4m3");
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 128, 2, 12>>(&mapped.params, maps) }
+    }
+
     #[unsafe(export_name = "decode_sm90_f16_m32_n64_d128_s10_e4m3")]
     unsafe extern "ptx-kernel" fn decode_sm90_f16_m32_n64_d128_s10_e4m3(mapped: Mapped<[TensorMap; 2], DecodeParams>) {
         let maps = parameter_address!("decode_sm90_f16_m32_n64_d128_s10_e4m3");
@@ -269,6 +283,8 @@ pub(in crate::entries) mod native {
         ("decode_sm90_bf16_m16_n128_d64_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 64, 1, 6>>)),
         ("decode_sm90_f16_m16_n128_d128_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 2, 4, 128, 2, 6>>)),
         ("decode_sm90_bf16_m16_n128_d128_s6_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 2, 4, 128, 2, 6>>)),
+        ("decode_sm90_f16_m16_n64_d128_s12_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 16, 4, 1, 2, 128, 2, 12>>)),
+        ("decode_sm90_bf16_m16_n64_d128_s12_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 16, 4, 1, 2, 128, 2, 12>>)),
         ("decode_sm90_f16_m32_n64_d128_s10_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 32, 8, 1, 2, 128, 2, 10>>)),
         ("decode_sm90_bf16_m32_n64_d128_s10_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<Bf16, E4m3, 32, 8, 1, 2, 128, 2, 10>>)),
         ("decode_sm90_f16_m64_n64_d128_s20_e4m3", Run::MappedDecode(decode_sm90::decode_sm90::<decode_sm90::DecodeSm90Tile<F16, E4m3, 64, 16, 1, 2, 128, 2, 20>>)),
