@@ -2,16 +2,18 @@
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
 //! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode`
-//! family, [`GemmParams`] to those of matrix multiplication; to those of Hopper, which copy by tensor maps,
+//! family, [`MergeParams`] to `merge`, [`GemmParams`] to those of matrix multiplication; to those of Hopper, which copy by tensor maps,
 //! [`Mapped`].
 
 mod backward;
 mod decode;
+mod merge;
 mod pack;
 mod schedule;
 
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use decode::{DecodeParams, MAX_SPLITS};
+pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 

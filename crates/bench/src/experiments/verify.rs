@@ -7,6 +7,7 @@ mod cover;
 mod decode;
 mod entry;
 mod large;
+mod merge;
 mod products;
 pub(super) mod repeat;
 mod targets;
@@ -60,6 +61,7 @@ struct Trial<T: Element> {
 struct Chosen {
     attention: Vec<WithCases<Target>>,
     decode: Vec<&'static Entry>,
+    merge: Vec<&'static Entry>,
     backward: Vec<WithCases<backward::Target>>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
@@ -86,10 +88,10 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());
-    let Chosen { attention, decode, backward, products, mut skipped } = chosen(&session, args, sizes)?;
+    let Chosen { attention, decode, merge, backward, products, mut skipped } = chosen(&session, args, sizes)?;
     session.header(&screen)?;
     let of_attention = attention.iter().map(|of| of.target.names.len()).sum::<usize>();
-    let count = of_attention + decode.len() + backward.len() + products.len();
+    let count = of_attention + decode.len() + merge.len() + backward.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
@@ -108,6 +110,7 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
         entries.extend(records.into_iter().flatten());
     }
     runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
+    runs += merge::verify(&session, args, &merge, &screen, &mut entries)?;
     runs += backward::verify(&session, args, &backward, &screen, &mut entries)?;
     for target in &products {
         let record = with_element!(target.dtype, verify_product(&session, args, target))?;
@@ -176,6 +179,13 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
         }
     }
+    let of_merge = merge::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
+    for entry in of_merge.filter(|entry| named(entry.name)) {
+        match refusal(entry, session.device()) {
+            None => chosen.merge.push(entry),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
+        }
+    }
     for of in of_backward {
         match of.target.entry.and_then(|entry| refusal(entry, session.device())) {
             None => chosen.backward.push(of),
@@ -188,8 +198,12 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
         }
     }
-    let Chosen { attention, decode, backward, products, skipped } = &chosen;
-    let nothing = attention.is_empty() && decode.is_empty() && backward.is_empty() && products.is_empty();
+    let Chosen { attention, decode, merge, backward, products, skipped } = &chosen;
+    let nothing = attention.is_empty()
+        && decode.is_empty()
+        && merge.is_empty()
+        && backward.is_empty()
+        && products.is_empty();
     if nothing && skipped.is_empty() && !large::any_selected(session, args)? {
         let text = args.entry.as_deref().unwrap_or_default();
         return Err(usage(format!("--entry {text}: no entry has this in its name")));

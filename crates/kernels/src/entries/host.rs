@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::params::{
-    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, PackParams,
-    PersistentParams, ScheduleParams,
+    AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped, MergeParams,
+    PackParams, PersistentParams, ScheduleParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -86,6 +86,8 @@ pub enum Algorithm {
     DecodeSm90,
     /// `attention::combine`, which merges the splits of [`Self::Decode`] and [`Self::DecodeSm90`].
     DecodeCombine,
+    /// `attention::merge`, which merges results of calls over disjoint keys.
+    Merge,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
@@ -163,7 +165,7 @@ impl Algorithm {
             | Self::ForwardSm90ScoreMod
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
-            Self::Decode | Self::DecodeCombine => "decode",
+            Self::Decode | Self::DecodeCombine | Self::Merge => "decode",
             Self::DecodeSm90 => "decode_sm90",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta
@@ -240,6 +242,8 @@ pub enum Run {
     Decode(unsafe fn(&DecodeParams)),
     /// [`DecodeParams`] behind the tensor maps of K and V, by the address of the first.
     MappedDecode(unsafe fn(&DecodeParams, u64)),
+    /// [`MergeParams`].
+    Merge(unsafe fn(&MergeParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
     /// [`ScheduleParams`].
@@ -266,6 +270,8 @@ pub enum Params {
     Decode(DecodeParams),
     /// For [`Run::MappedDecode`].
     MappedDecode(Mapped<[TensorMap; 2], DecodeParams>),
+    /// For [`Run::Merge`].
+    Merge(MergeParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
     /// For [`Run::Schedule`].
@@ -293,6 +299,8 @@ impl Run {
             (Self::Backward(run), Params::Backward(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Merge(run), Params::Merge(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.

@@ -164,6 +164,10 @@ pub(super) const fn decode_combine() -> Line {
     of(Algorithm::DecodeCombine, Config::Fixed(Fixed::COMBINE), HALF, 4)
 }
 
+pub(super) const fn merge() -> Line {
+    of(Algorithm::Merge, Config::Fixed(Fixed::MERGE), REAL, 4)
+}
+
 pub(super) const fn pack() -> Line {
     of(Algorithm::Pack, Config::Fixed(Fixed::PACK), &[Storage::B16], pack::MIN_BLOCKS)
 }

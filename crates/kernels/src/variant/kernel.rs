@@ -66,6 +66,7 @@ impl Kernel {
             Self::Attention(Algorithm::StandardSoftmax) => "standard_softmax",
             Self::Attention(Algorithm::StandardValues) => "standard_values",
             Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
+            Self::Attention(Algorithm::Merge) => "merge",
             Self::Attention(Algorithm::TileSchedule) => "tile_schedule",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
             Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
@@ -121,6 +122,7 @@ impl Kernel {
                 | Algorithm::ForwardSm80Dropout
                 | Algorithm::Decode
                 | Algorithm::DecodeCombine
+                | Algorithm::Merge
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80
                 | Algorithm::BackwardKeysDsSm80
@@ -162,7 +164,9 @@ impl Kernel {
             }
             Self::Attention(Algorithm::BackwardSinks) => (&[Storage::F32], "f32"),
             Self::Gemm(GemmAlgorithm::ReadPeak) => (&[Storage::B16], "b16"),
-            _ if matches!(self.target(), Target::Sm75) => {
+            _ if matches!(self.target(), Target::Sm75)
+                || matches!(self, Self::Attention(Algorithm::Merge)) =>
+            {
                 (&[Storage::F32, Storage::F16, Storage::Bf16], "f32, f16, bf16")
             }
             _ => (&[Storage::F16, Storage::Bf16], "f16, bf16"),

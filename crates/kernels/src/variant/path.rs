@@ -53,6 +53,7 @@ impl Variant {
                 Algorithm::Decode => ("attention::decode", "decode"),
                 Algorithm::DecodeSm90 => ("attention::decode_sm90", "decode_sm90"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
+                Algorithm::Merge => ("attention::merge", "merge"),
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
                 Algorithm::TileSchedule => ("attention::tile_schedule", "tile_schedule"),

@@ -95,6 +95,7 @@ impl Variant {
                     run: "Persistent",
                 },
                 Algorithm::Decode | Algorithm::DecodeCombine => signature("DecodeParams", "Decode"),
+                Algorithm::Merge => signature("MergeParams", "Merge"),
                 Algorithm::DecodeSm90 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
@@ -167,6 +168,7 @@ impl Variant {
         imports.push(match params {
             "PersistentParams" => "params::PersistentParams",
             "DecodeParams" => "params::DecodeParams",
+            "MergeParams" => "params::MergeParams",
             "PackParams" => "params::PackParams",
             "ScheduleParams" => "params::ScheduleParams",
             "BackwardParams" => "params::BackwardParams",

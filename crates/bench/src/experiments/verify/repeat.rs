@@ -4,6 +4,7 @@ use flash_attention::backward::{BackwardProblem, BackwardResults};
 use flash_attention::decode::DecodeProblem;
 use flash_attention::forward::Results;
 use flash_attention::gemm::GemmProblem;
+use flash_attention::merge::MergeProblem;
 use flash_attention::{Element, Prepared, Problem, Result};
 use rayon::prelude::*;
 
@@ -61,6 +62,10 @@ repeatable!(Problem, T::Output, ["O", "lse"], |results: &Results<T>| (
     results.lse.clone()
 ));
 repeatable!(DecodeProblem, T::Output, ["O", "lse"], |results: &Results<T>| (
+    results.o.clone(),
+    results.lse.clone()
+));
+repeatable!(MergeProblem, T::Output, ["O", "lse"], |results: &Results<T>| (
     results.o.clone(),
     results.lse.clone()
 ));

@@ -154,8 +154,9 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
-        // Their problems are others: `decode.rs` and `backward.rs` have them.
+        // Their problems are others: `decode.rs`, `merge.rs` and `backward.rs` have them.
         Algorithm::Decode | Algorithm::DecodeSm90 | Algorithm::DecodeCombine => None,
+        Algorithm::Merge => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta
@@ -264,7 +265,7 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{backward, decode, large};
+    use super::super::{backward, decode, large, merge};
     use super::*;
 
     #[test]
@@ -272,6 +273,7 @@ mod tests {
         let mut named: Vec<_> =
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
         named.extend(decode::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
+        named.extend(merge::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
         named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
         named.extend(large::ENTRIES.map(str::to_owned));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();
