@@ -93,6 +93,14 @@ pub enum Error {
         /// Its stride.
         stride: usize,
     },
+    /// A merge has no parts, or more than its kernel takes.
+    #[error("{value} parts are to be merged; 1 to {limit} is possible")]
+    MergeParts {
+        /// Parts given.
+        value: usize,
+        /// The most possible.
+        limit: usize,
+    },
     /// A buffer is shorter than its view.
     #[error("{tensor}: buffer has {len} elements; its shape and strides reach {needed}")]
     BufferTooSmall {

@@ -26,6 +26,7 @@
 //! | [`backward`] | [`backward::BackwardProblem`] | dQ, dK and dV by recomputation |
 //! | [`decode`] | [`decode::DecodeProblem`] | few queries against a K/V cache, paged or not |
 //! | [`append`] | [`append::AppendProblem`] | new keys and values into that cache, rotary embeddings |
+//! | [`merge`] | [`merge::MergeProblem`] | results over disjoint keys, such as a shared prefix, as one |
 //! | [`gemm`] | [`gemm::GemmProblem`] | C = A·B, what attention's products are measured against |
 //!
 //! Kernels alone, for any driver API, come from [`shipped`].
@@ -62,6 +63,7 @@ pub mod forward;
 pub mod gemm;
 mod launch;
 mod layout;
+pub mod merge;
 pub mod operation;
 mod options;
 mod plan;

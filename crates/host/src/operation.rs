@@ -21,8 +21,8 @@ pub use tensor::{Data, Tensor};
 
 /// A validated problem of a kind that the library computes: [`Problem`](crate::Problem),
 /// [`DecodeProblem`](crate::decode::DecodeProblem), [`AppendProblem`](crate::append::AppendProblem),
-/// [`BackwardProblem`](crate::backward::BackwardProblem) and [`GemmProblem`](crate::gemm::GemmProblem). Other
-/// crates cannot add to them.
+/// [`MergeProblem`](crate::merge::MergeProblem), [`BackwardProblem`](crate::backward::BackwardProblem) and
+/// [`GemmProblem`](crate::gemm::GemmProblem). Other crates cannot add to them.
 pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// What the caller may ask of the planner.
     type Request;

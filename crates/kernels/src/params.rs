@@ -2,13 +2,14 @@
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
 //! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode`
-//! family, [`AppendParams`] to those that write its cache, [`GemmParams`] to those of matrix multiplication;
-//! to those of Hopper, which copy by tensor maps, [`Mapped`].
+//! family, [`AppendParams`] to those that write its cache, [`MergeParams`] to `merge`, [`GemmParams`] to those
+//! of matrix multiplication; to those of Hopper, which copy by tensor maps, [`Mapped`].
 
 mod append;
 mod backward;
 mod cache;
 mod decode;
+mod merge;
 mod pack;
 mod schedule;
 
@@ -16,6 +17,7 @@ pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use cache::CacheParams;
 pub use decode::{CacheDescale, DecodeParams, MAX_SPLITS};
+pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
 

@@ -8,6 +8,7 @@ mod cover;
 mod decode;
 mod entry;
 mod large;
+mod merge;
 mod products;
 pub(super) mod repeat;
 mod targets;
@@ -62,6 +63,7 @@ struct Chosen {
     attention: Vec<WithCases<Target>>,
     decode: Vec<&'static Entry>,
     append: Vec<append::Target>,
+    merge: Vec<&'static Entry>,
     backward: Vec<WithCases<backward::Target>>,
     products: Vec<products::Target>,
     skipped: Vec<SkippedRecord>,
@@ -88,11 +90,12 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     let screen = args.report.open()?;
     let session = Session::open(&args.backend)?;
     let sizes = args.sizes(session.kind());
-    let Chosen { attention, decode, append, backward, products, mut skipped } =
+    let Chosen { attention, decode, append, merge, backward, products, mut skipped } =
         chosen(&session, args, sizes)?;
     session.header(&screen)?;
     let of_attention = attention.iter().map(|of| of.target.names.len()).sum::<usize>();
-    let count = of_attention + decode.len() + append.len() + backward.len() + products.len();
+    let of_cache = decode.len() + append.len() + merge.len();
+    let count = of_attention + of_cache + backward.len() + products.len();
     let schedules = match session.kind() {
         BackendKind::Sim => format!(" in {} schedules", args.schedules),
         BackendKind::Cuda | BackendKind::Cpu => String::new(),
@@ -112,6 +115,7 @@ pub(crate) fn run(args: &Args, _: &mut Shared) -> Result<bool> {
     }
     runs += decode::verify(&session, args, &decode, &screen, &mut entries)?;
     runs += append::verify(&session, args, &append, &screen, &mut entries)?;
+    runs += merge::verify(&session, args, &merge, &screen, &mut entries)?;
     runs += backward::verify(&session, args, &backward, &screen, &mut entries)?;
     for target in &products {
         let record = with_element!(target.dtype, verify_product(&session, args, target))?;
@@ -187,6 +191,13 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
         }
     }
+    let of_merge = merge::targets(kind, args.families).into_iter().filter(|_| args.kernel.is_none());
+    for entry in of_merge.filter(|entry| named(entry.name)) {
+        match refusal(entry, session.device()) {
+            None => chosen.merge.push(entry),
+            Some(reason) => chosen.skipped.push(SkippedRecord { entry: entry.name.to_owned(), reason }),
+        }
+    }
     for of in of_backward {
         match of.target.entry.and_then(|entry| refusal(entry, session.device())) {
             None => chosen.backward.push(of),
@@ -199,11 +210,12 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
             Some(reason) => chosen.skipped.push(SkippedRecord { entry: target.name, reason }),
         }
     }
-    let Chosen { attention, decode, append, backward, products, skipped } = &chosen;
+    let Chosen { attention, decode, append, merge, backward, products, skipped } = &chosen;
     let empty = [
         attention.is_empty(),
         decode.is_empty(),
         append.is_empty(),
+        merge.is_empty(),
         backward.is_empty(),
         products.is_empty(),
     ];

@@ -199,6 +199,7 @@ impl Cuda {
             Params::Backward(params) => (&raw const *params).cast(),
             Params::Decode(params) => (&raw const *params).cast(),
             Params::Append(params) => (&raw const *params).cast(),
+            Params::Merge(params) => (&raw const *params).cast(),
             Params::Pack(params) => (&raw const *params).cast(),
             Params::Schedule(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),

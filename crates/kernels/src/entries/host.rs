@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::params::{
     AppendParams, AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped,
-    PackParams, PersistentParams, ScheduleParams,
+    MergeParams, PackParams, PersistentParams, ScheduleParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -96,6 +96,8 @@ pub enum Algorithm {
     DecodeCombineSm90,
     /// `attention::append`, which writes the cache of [`Self::Decode`] and [`Self::DecodeSm90`].
     Append,
+    /// `attention::merge`, which merges results of calls over disjoint keys.
+    Merge,
     /// `attention::pack`, which copies rows for [`Self::ForwardSm90`].
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
@@ -176,7 +178,7 @@ impl Algorithm {
             | Self::ForwardSm90Dropout
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
-            Self::Decode | Self::DecodeCombine => "decode",
+            Self::Decode | Self::DecodeCombine | Self::Merge => "decode",
             Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
             Self::Append => "append",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
@@ -258,6 +260,8 @@ pub enum Run {
     MappedDecode(unsafe fn(&DecodeParams, u64)),
     /// [`AppendParams`].
     Append(unsafe fn(&AppendParams)),
+    /// [`MergeParams`].
+    Merge(unsafe fn(&MergeParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
     /// [`ScheduleParams`].
@@ -286,6 +290,8 @@ pub enum Params {
     MappedDecode(Mapped<[TensorMap; 2], DecodeParams>),
     /// For [`Run::Append`].
     Append(AppendParams),
+    /// For [`Run::Merge`].
+    Merge(MergeParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
     /// For [`Run::Schedule`].
@@ -315,6 +321,8 @@ impl Run {
             (Self::Decode(run), Params::Decode(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Append(run), Params::Append(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Merge(run), Params::Merge(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.

@@ -197,6 +197,10 @@ pub(super) const fn append() -> Line {
     of(Algorithm::Append, Config::Fixed(Fixed::APPEND), REAL, appending::MIN_BLOCKS)
 }
 
+pub(super) const fn merge() -> Line {
+    of(Algorithm::Merge, Config::Fixed(Fixed::MERGE), REAL, 4)
+}
+
 pub(super) const fn pack() -> Line {
     of(Algorithm::Pack, Config::Fixed(Fixed::PACK), &[Storage::B16], pack::MIN_BLOCKS)
 }

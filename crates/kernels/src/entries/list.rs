@@ -11,8 +11,8 @@ use super::line::{
     decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
     forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
     forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
-    gemm_sm80, gemm_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values,
-    tile_schedule, transpose,
+    gemm_sm80, gemm_sm90, merge, mma_peak, pack, read_peak, standard_scores, standard_softmax,
+    standard_values, tile_schedule, transpose,
 };
 use crate::variant::Storage;
 
@@ -134,6 +134,7 @@ pub(super) const LIST: &[Line] = &[
     decode(16, 256, 2, 3, 2),
     decode(16, 256, 2, 2, 2),
     decode_combine(),
+    merge(),
     // (rows that a block owns, rows of a step, HEAD_DIM, warps, blocks per multiprocessor that the registers
     // leave room for). Warps of 32 rows load each row of the others half as often as those of 16, where the
     // accumulators leave registers for it. Two warps share 16 rows where one does not hold dK and dV of them.

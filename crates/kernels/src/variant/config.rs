@@ -5,7 +5,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 
 use crate::attention::{
-    append, backward_delta, backward_sinks, combine, pack, standard, tile_schedule, transpose,
+    append, backward_delta, backward_sinks, combine, merge, pack, standard, tile_schedule, transpose,
 };
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
@@ -87,6 +87,9 @@ impl Fixed {
     /// Of `attention::combine`.
     pub const COMBINE: Self =
         Self { tile: any_head_dim(combine::ROWS, 0), threads: combine::THREADS, shared_bytes: 0 };
+    /// Of `attention::merge`.
+    pub const MERGE: Self =
+        Self { tile: any_head_dim(merge::ROWS, 0), threads: merge::THREADS, shared_bytes: 0 };
     /// Of `attention::pack`.
     pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
     /// Of `attention::append`.

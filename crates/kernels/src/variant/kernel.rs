@@ -67,6 +67,7 @@ impl Kernel {
             Self::Attention(Algorithm::StandardValues) => "standard_values",
             Self::Attention(Algorithm::DecodeCombine) => "decode_combine",
             Self::Attention(Algorithm::DecodeCombineSm90) => "decode_combine_sm90",
+            Self::Attention(Algorithm::Merge) => "merge",
             Self::Attention(Algorithm::TileSchedule) => "tile_schedule",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
             Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
@@ -124,6 +125,7 @@ impl Kernel {
                 | Algorithm::ForwardSm80Dropout
                 | Algorithm::Decode
                 | Algorithm::DecodeCombine
+                | Algorithm::Merge
                 | Algorithm::BackwardKeysSm80
                 | Algorithm::BackwardQueriesSm80
                 | Algorithm::BackwardKeysDsSm80
@@ -169,7 +171,9 @@ impl Kernel {
             }
             Self::Attention(Algorithm::BackwardSinks) => (&[Storage::F32], "f32"),
             Self::Gemm(GemmAlgorithm::ReadPeak) => (&[Storage::B16], "b16"),
-            _ if matches!(self.target(), Target::Sm75) => {
+            _ if matches!(self.target(), Target::Sm75)
+                || matches!(self, Self::Attention(Algorithm::Merge)) =>
+            {
                 (&[Storage::F32, Storage::F16, Storage::Bf16], "f32, f16, bf16")
             }
             _ => (&[Storage::F16, Storage::Bf16], "f16, bf16"),

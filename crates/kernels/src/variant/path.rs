@@ -63,6 +63,7 @@ impl Variant {
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::DecodeCombineSm90 => ("attention::combine", "combine_dependent"),
                 Algorithm::Append => ("attention::append", "append"),
+                Algorithm::Merge => ("attention::merge", "merge"),
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
                 Algorithm::TileSchedule => ("attention::tile_schedule", "tile_schedule"),

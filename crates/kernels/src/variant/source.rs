@@ -97,6 +97,7 @@ impl Variant {
                 Algorithm::Decode | Algorithm::DecodeCombine | Algorithm::DecodeCombineSm90 => {
                     signature("DecodeParams", "Decode")
                 }
+                Algorithm::Merge => signature("MergeParams", "Merge"),
                 Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
@@ -171,6 +172,7 @@ impl Variant {
             "PersistentParams" => "params::PersistentParams",
             "DecodeParams" => "params::DecodeParams",
             "AppendParams" => "params::AppendParams",
+            "MergeParams" => "params::MergeParams",
             "PackParams" => "params::PackParams",
             "ScheduleParams" => "params::ScheduleParams",
             "BackwardParams" => "params::BackwardParams",

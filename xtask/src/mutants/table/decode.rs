@@ -148,6 +148,28 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/merge.rs",
+        entries: "merge",
+        tests: &["merge"],
+        defects: &[
+            nth(
+                "merge_last",
+                "the last part has no weight",
+                1,
+                "(i as u32) < params.count",
+                "(i as u32) + 1 < params.count",
+            ),
+            defect("merge_sum", "factors are not divided by their sum", "factors[i] *= inverse_sum;", ""),
+            defect("merge_empty", "O of a part without keys is read", "factors[i] != 0.0", "true"),
+            defect(
+                "merge_lse",
+                "the log-sum-exps of parts lie as their O",
+                "at.of(&part.lse_strides)",
+                "at.of(&part.o_strides)",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/decode_sm90/consumer.rs",
         entries: "decode_sm90",
         tests: &["decode"],

@@ -5,6 +5,7 @@ use flash_attention::backward::{BackwardProblem, BackwardResults};
 use flash_attention::decode::DecodeProblem;
 use flash_attention::forward::Results;
 use flash_attention::gemm::GemmProblem;
+use flash_attention::merge::MergeProblem;
 use flash_attention::{Element, Prepared, Problem, Result};
 use rayon::prelude::*;
 
@@ -69,6 +70,10 @@ repeatable!(AppendProblem, T, ["K, V and Q", ""], |results: &AppendResults<T>| {
     let AppendResults { k_cache, v_cache, q } = results;
     ([&k_cache[..], v_cache, q].concat(), Vec::new())
 });
+repeatable!(MergeProblem, T::Output, ["O", "lse"], |results: &Results<T>| (
+    results.o.clone(),
+    results.lse.clone()
+));
 repeatable!(GemmProblem, T, ["C", ""], |c: &Vec<T>| (c.clone(), Vec::new()));
 repeatable!(BackwardProblem, T, ["dQ, dK and dV", "dsinks"], |gradients: &BackwardResults<T>| {
     let BackwardResults { dq, dk, dv, dsinks } = gradients;

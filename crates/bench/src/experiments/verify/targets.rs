@@ -154,7 +154,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
-        // Their problems are others: `decode.rs`, `append.rs` and `backward.rs` have them.
+        // Their problems are others: `decode.rs`, `append.rs`, `merge.rs` and `backward.rs` have them.
         Algorithm::Decode
         | Algorithm::DecodeSm90
         | Algorithm::DecodeSm90E4m3
@@ -162,7 +162,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::ForwardSm90CachedScoreMod
         | Algorithm::DecodeCombine
         | Algorithm::DecodeCombineSm90
-        | Algorithm::Append => None,
+        | Algorithm::Append
+        | Algorithm::Merge => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.
         Algorithm::TileSchedule => None,
         Algorithm::BackwardDelta
@@ -271,7 +272,7 @@ fn names(entries: &[&Entry]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{append, backward, decode, large};
+    use super::super::{append, backward, decode, large, merge};
     use super::*;
 
     #[test]
@@ -280,6 +281,7 @@ mod tests {
             targets(BackendKind::Sim, None).into_iter().flat_map(|target| target.names).collect();
         named.extend(decode::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
         named.extend(append::targets(BackendKind::Sim, false).into_iter().map(|target| target.name));
+        named.extend(merge::targets(BackendKind::Sim, false).iter().map(|entry| entry.name.to_owned()));
         named.extend(backward::targets(BackendKind::Sim).into_iter().map(|target| target.name));
         named.extend(large::ENTRIES.map(str::to_owned));
         let mut built: Vec<_> = entries().map(|entry| entry.name.to_owned()).collect();

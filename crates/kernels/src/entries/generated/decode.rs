@@ -4,9 +4,11 @@
 mod device {
     use crate::attention::combine;
     use crate::attention::decode;
+    use crate::attention::merge;
     use crate::element::Bf16;
     use crate::element::F16;
     use crate::params::DecodeParams;
+    use crate::params::MergeParams;
 
     #[unsafe(export_name = "decode_f16_m16_d64_w4_s5")]
     unsafe extern "ptx-kernel" fn decode_f16_m16_d64_w4_s5(params: DecodeParams) {
@@ -163,12 +165,31 @@ mod device {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { combine::combine::<Bf16>(&params) }
     }
+
+    #[unsafe(export_name = "merge_f32")]
+    unsafe extern "ptx-kernel" fn merge_f32(params: MergeParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { merge::merge::<f32>(&params) }
+    }
+
+    #[unsafe(export_name = "merge_f16")]
+    unsafe extern "ptx-kernel" fn merge_f16(params: MergeParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { merge::merge::<F16>(&params) }
+    }
+
+    #[unsafe(export_name = "merge_bf16")]
+    unsafe extern "ptx-kernel" fn merge_bf16(params: MergeParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { merge::merge::<Bf16>(&params) }
+    }
 }
 
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
 pub(in crate::entries) mod native {
     use crate::attention::combine;
     use crate::attention::decode;
+    use crate::attention::merge;
     use crate::element::Bf16;
     use crate::element::F16;
     use crate::entries::Run;
@@ -200,5 +221,8 @@ pub(in crate::entries) mod native {
         ("decode_bf16_m16_d256_w2_s2", Run::Decode(decode::decode::<decode::DecodeTile<Bf16, 2, 256, 2, 1>>)),
         ("decode_combine_f16", Run::Decode(combine::combine::<F16>)),
         ("decode_combine_bf16", Run::Decode(combine::combine::<Bf16>)),
+        ("merge_f32", Run::Merge(merge::merge::<f32>)),
+        ("merge_f16", Run::Merge(merge::merge::<F16>)),
+        ("merge_bf16", Run::Merge(merge::merge::<Bf16>)),
     ];
 }
