@@ -99,7 +99,7 @@ impl Case {
             |cache: &TensorLayout, salt: u64| tensor::<T>(cache, self.seed.wrapping_mul(2 * salt + 1));
         let (k, v) = (values(&k, 2), values(&v, 3));
         // Any bits are a mask.
-        let bits = |row: usize| (row as u64 + self.seed | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let bits = |row: usize| (self.seed.wrapping_add(row as u64) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let tree_mask = self.tree.then(|| (0..b * sq).map(bits).collect());
         let mut made =
             Made { problem, q: tensor(&q, self.seed), k, v, rounded: None, used, table, tree_mask };

@@ -202,7 +202,7 @@ fn play_with<T: Element, E: Engine<T>>(
     played[0].check = kernels.verdict.as_ref().map(CheckRecord::new);
     played.into_iter().chain(rows).try_for_each(|row| lab.push(row).map(drop))?;
     lab.forget_peer_inputs()?;
-    setting.explain(lab, kernels.contiguous);
+    setting.explain(lab);
     Ok(())
 }
 
@@ -351,13 +351,8 @@ impl Setting {
     }
 
     /// What a reader of the figures must know.
-    fn explain(&self, lab: &mut Lab, (contiguous, filling): (usize, usize)) {
+    fn explain(&self, lab: &mut Lab) {
         lab.note("attention is measured; the rest of each step is modelled, and nothing else takes time");
-        if contiguous > 0 {
-            lab.note(format!(
-                "{contiguous} of {filling} chunks of prompts read as many contiguous keys in place of pages"
-            ));
-        }
         if lab.kind() != BackendKind::Cuda {
             lab.note("attention ran on no GPU: beside a GPU's model of the rest its share means nothing");
         }

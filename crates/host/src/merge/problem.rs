@@ -73,7 +73,7 @@ pub struct MergePart<'a, T> {
 /// let suffix = DecodeProblem::new(tensors, DType::F32, DecodeOptions::default())?;
 /// let plan = backend.plan(&suffix, &DecodeRequest::default())?;
 /// let (k, v) = (values(keys.span()), values(keys.span()));
-/// let inputs = DecodeInputs { q: &queries, k: &k, v: &v, seqused_k: Some(&[8, 1, 0]), page_table: None };
+/// let inputs = DecodeInputs { seqused_k: Some(&[8, 1, 0]), ..DecodeInputs::new(&queries, &k, &v) };
 /// let mut of_suffix = (vec![0.0; q.span()], vec![0.0; batch * heads]);
 /// backend.run(&plan, inputs, Outputs { o: &mut of_suffix.0, lse: Some(&mut of_suffix.1) })?;
 ///

@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 
 use anyhow::Result;
+use flash_attention::Element;
 use flash_attention::cuda::{Cuda, DeviceMemory, Stream};
 use flash_attention::decode::DecodeAddresses;
-use flash_attention::forward::Addresses;
-use flash_attention::{Element, Operation, Plan};
+use flash_attention::decode::DecodePlan;
 
 use super::kernels::Engine;
-use super::model::{Call, LayerTensors, Model, Outputs, PagesCall, Room};
+use super::model::{Call, LayerTensors, Model, Outputs, Room};
 use crate::bytes;
 
 /// What tensors begin at a multiple of.
@@ -101,13 +101,9 @@ impl<T: Element> OnGpu<T> {
         for call in calls {
             let at = |words: &[i32]| self.places.lists + 4 * words.len();
             let seqused_k = at(&words);
-            if let Call::Pages(call) = call {
-                words.extend(&call.seqused_k);
-            }
+            words.extend(&call.seqused_k);
             let page_table = at(&words);
-            if let Call::Pages(call) = call {
-                words.extend(&call.page_table);
-            }
+            words.extend(&call.page_table);
             placed.push(Placed { row, seqused_k, page_table });
             row += call.rows();
         }
@@ -117,7 +113,7 @@ impl<T: Element> OnGpu<T> {
     }
 
     /// Loads a plan's kernels, and makes room for its workspace.
-    fn ready<O: Operation>(&mut self, plan: &Plan<O>) -> flash_attention::Result<()> {
+    fn ready(&mut self, plan: &DecodePlan) -> flash_attention::Result<()> {
         let bytes = plan.workspace_bytes() as usize;
         if self.workspace.bytes() < bytes {
             self.workspace = self.cuda.device_memory(bytes.next_power_of_two())?;
@@ -129,21 +125,23 @@ impl<T: Element> OnGpu<T> {
         self.memory.address() + offset as u64
     }
 
-    /// Where Q, K, V, O and lse of a call lie in a layer.
-    fn tensors(&self, layer: usize, placed: &Placed) -> Addresses {
+    /// Where Q, K, V, O, lse and the lists of a call lie in a layer.
+    fn addresses(&self, layer: usize, placed: &Placed) -> DecodeAddresses {
         let Places { q, o, lse, caches, .. } = self.places;
         let model = &self.model;
         let pool = (model.pages * model.page_bytes() / 2).next_multiple_of(ALIGNMENT);
         let k = caches + 2 * (layer % self.caches) * pool;
         let elements = placed.row * model.row();
-        Addresses {
+        DecodeAddresses {
             q: self.address(q + elements * size_of::<T>()),
             k: self.address(k),
             v: self.address(k + pool),
             o: self.address(o + elements * size_of::<T::Output>()),
             lse: Some(self.address(lse + 4 * placed.row * model.heads)),
+            seqused_k: Some(self.address(placed.seqused_k)),
+            page_table: Some(self.address(placed.page_table)),
             workspace: self.workspace.address(),
-            ..Addresses::default()
+            ..DecodeAddresses::default()
         }
     }
 
@@ -154,30 +152,9 @@ impl<T: Element> OnGpu<T> {
         placed: &Placed,
         stream: Stream,
     ) -> flash_attention::Result<()> {
-        let tensors = self.tensors(layer, placed);
-        match call {
-            Call::Pages(PagesCall { plan, .. }) => {
-                let Addresses { q, k, v, o, lse, workspace, .. } = tensors;
-                let [seqused_k, page_table] =
-                    [placed.seqused_k, placed.page_table].map(|list| Some(self.address(list)));
-                let addresses = DecodeAddresses {
-                    q,
-                    k,
-                    v,
-                    o,
-                    lse,
-                    seqused_k,
-                    page_table,
-                    workspace,
-                    ..DecodeAddresses::default()
-                };
-                // SAFETY: the scheduler bounds rows, keys and pages by what `new` made room for, and `time`
-                // waits for the stream before the memory is touched again.
-                unsafe { self.cuda.enqueue(plan, &addresses, stream) }
-            }
-            // SAFETY: as above; a sequence has no more keys than the pool.
-            Call::Contiguous(plan) => unsafe { self.cuda.enqueue(plan, &tensors, stream) },
-        }
+        // SAFETY: the scheduler bounds rows, keys and pages by what `new` made room for, and `time` waits for
+        // the stream before the memory is touched again.
+        unsafe { self.cuda.enqueue(&call.plan, &self.addresses(layer, placed), stream) }
     }
 
     /// O and lse of the calls as they lie on the device.
@@ -204,10 +181,7 @@ impl<T: Element> OnGpu<T> {
 impl<T: Element> Engine<T> for OnGpu<T> {
     fn run(&mut self, calls: &[Call], outputs: Option<&mut Vec<Outputs<T>>>) -> Result<f64> {
         for call in calls {
-            match call {
-                Call::Pages(call) => self.ready(&call.plan)?,
-                Call::Contiguous(plan) => self.ready(plan)?,
-            }
+            self.ready(&call.plan)?;
         }
         let placed = self.place(calls)?;
         if outputs.is_some() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use flash_attention::forward::Results;
-use flash_attention::{Backend, Element, Operation, Plan};
+use flash_attention::{Backend, Element};
 
 use super::model::{Call, LayerTensors, Model, Outputs};
 use super::scheduler::Step;
@@ -31,10 +31,7 @@ impl<T: Element> Engine<T> for OnHost<'_, T> {
     fn run(&mut self, calls: &[Call], mut outputs: Option<&mut Vec<Outputs<T>>>) -> Result<f64> {
         let (mut first, mut seconds) = (0, 0.0);
         for call in calls {
-            let (took, output) = match call {
-                Call::Pages(call) => self.one(&call.plan, self.tensors.of_pages(call, first))?,
-                Call::Contiguous(plan) => self.one(plan, self.tensors.contiguous(first))?,
-            };
+            let (took, output) = self.one(call, first)?;
             first += call.rows() * self.model.row();
             seconds += took;
             if let Some(outputs) = &mut outputs {
@@ -46,11 +43,8 @@ impl<T: Element> Engine<T> for OnHost<'_, T> {
 }
 
 impl<T: Element> OnHost<'_, T> {
-    fn one<'i, O>(&'i self, plan: &Plan<O>, inputs: O::Inputs<'i, T>) -> Result<(f64, Outputs<T>)>
-    where
-        O: Operation<Results<T> = Results<T>>,
-    {
-        let mut prepared = self.backend.prepare(plan, inputs)?;
+    fn one(&self, call: &Call, first: usize) -> Result<(f64, Outputs<T>)> {
+        let mut prepared = self.backend.prepare(&call.plan, self.tensors.of_call(call, first))?;
         prepared.poison()?;
         let seconds = prepared.time_runs(self.model.layers)?.as_secs_f64();
         let Results { o, lse } = prepared.outputs()?;
@@ -72,8 +66,6 @@ pub(super) struct Kernels<'a, T, E> {
     judged: BTreeSet<Kind>,
     /// The one that fails, else the one that comes nearest to its bound; rows of all.
     pub(super) verdict: Option<Verdict>,
-    /// Chunks that read contiguous keys, and all chunks of more than one row.
-    pub(super) contiguous: (usize, usize),
 }
 
 impl<'a, T: Element, E: Engine<T>> Kernels<'a, T, E> {
@@ -84,8 +76,7 @@ impl<'a, T: Element, E: Engine<T>> Kernels<'a, T, E> {
         engine: E,
         seed: u64,
     ) -> Self {
-        let judged = BTreeSet::new();
-        Self { backend, model, tensors, engine, seed, judged, verdict: None, contiguous: (0, 0) }
+        Self { backend, model, tensors, engine, seed, judged: BTreeSet::new(), verdict: None }
     }
 
     fn judge(&mut self, calls: &[Call], outputs: &[Outputs<T>]) {
@@ -112,9 +103,6 @@ impl<T: Element, E: Engine<T>> Player for Kernels<'_, T, E> {
     fn play(&mut self, step: &Step) -> Result<f64> {
         let calls = self.model.calls(self.backend, step)?;
         let filling = || step.chunks.iter().filter(|chunk| chunk.tokens > 1);
-        let is_contiguous = |call: &&Call| matches!(call, Call::Contiguous(_));
-        self.contiguous.0 += calls.iter().filter(is_contiguous).count();
-        self.contiguous.1 += filling().count();
         let decoding = match step.decoding() {
             0 => 0,
             some => some.next_power_of_two(),

@@ -1,11 +1,7 @@
 //! The attention of a model's layers: what a step asks of the kernels, over which tensors.
 
-use flash_attention::decode::{
-    DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest, MAX_DECODE_SEQLEN_Q,
-};
-use flash_attention::{
-    Backend, DType, Element, Options, Plan, Problem, Request, Result, TensorLayout, Tensors,
-};
+use flash_attention::decode::{DecodeInputs, DecodeOptions, DecodePlan, DecodeProblem, DecodeRequest};
+use flash_attention::{Backend, DType, Element, Options, Result, TensorLayout, Tensors};
 
 use super::scheduler::{Chunk, Step};
 use crate::check::{Expected, Verdict};
@@ -42,16 +38,8 @@ pub(super) struct LayerTensors<T> {
     pub(super) v: Vec<T>,
 }
 
-/// One call of a kernel in each layer.
-pub(super) enum Call {
-    /// Few query rows of each of several sequences, over their pages.
-    Pages(PagesCall),
-    /// Many query rows of one sequence, over contiguous keys.
-    Contiguous(Box<Plan>),
-}
-
-/// A call over pages, with its lists.
-pub(super) struct PagesCall {
+/// One call of a kernel in each layer, over pages, with its lists.
+pub(super) struct Call {
     pub(super) plan: Box<DecodePlan>,
     pub(super) seqused_k: Vec<i32>,
     pub(super) page_table: Vec<i32>,
@@ -60,10 +48,7 @@ pub(super) struct PagesCall {
 impl Call {
     /// Query rows of all sequences.
     pub(super) fn rows(&self) -> usize {
-        let problem = match self {
-            Self::Pages(call) => call.plan.problem().dense(),
-            Self::Contiguous(plan) => plan.problem(),
-        };
+        let problem = self.plan.problem().dense();
         problem.batch() * problem.seqlen_q()
     }
 }
@@ -100,19 +85,8 @@ impl Model {
     pub(super) fn calls(&self, backend: &Backend, step: &Step) -> Result<Vec<Call>> {
         let (decoding, filling) = step.chunks.split_at(step.decoding());
         let decode = (!decoding.is_empty()).then(|| self.over_pages(backend, decoding));
-        decode.into_iter().chain(filling.iter().map(|chunk| self.fill(backend, chunk))).collect()
-    }
-
-    /// The newest rows of one sequence over all of its keys. Kernels that read pages take few rows; more of
-    /// them read as many contiguous keys.
-    fn fill(&self, backend: &Backend, chunk: &Chunk) -> Result<Call> {
-        if chunk.tokens <= MAX_DECODE_SEQLEN_Q {
-            return self.over_pages(backend, std::slice::from_ref(chunk));
-        }
-        let q = TensorLayout::bshd(1, chunk.tokens, self.heads, self.head_dim);
-        let k = TensorLayout::bshd(1, chunk.keys(), self.kv_heads, self.head_dim);
-        let problem = Problem::new(Tensors { q, k, v: k, o: q }, self.dtype, causal())?;
-        Ok(Call::Contiguous(Box::new(backend.plan(&problem, &Request::default())?)))
+        let fill = |chunk| self.over_pages(backend, std::slice::from_ref(chunk));
+        decode.into_iter().chain(filling.iter().map(fill)).collect()
     }
 
     /// The newest rows of sequences that have as many each.
@@ -133,7 +107,7 @@ impl Model {
         };
         let page_table = chunks.iter().flat_map(table).collect();
         let plan = Box::new(backend.plan(&problem, &DecodeRequest::default())?);
-        Ok(Call::Pages(PagesCall { plan, seqused_k, page_table }))
+        Ok(Call { plan, seqused_k, page_table })
     }
 }
 
@@ -149,33 +123,19 @@ impl<T: Element> LayerTensors<T> {
         Self { q: normal(seed, 0, rows * model.row()), k: normal(seed, 1, pool), v: normal(seed, 2, pool) }
     }
 
-    /// Those of a call over pages whose rows begin behind so many elements of Q.
-    pub(super) fn of_pages<'a>(&'a self, call: &'a PagesCall, first: usize) -> DecodeInputs<'a, T> {
-        let PagesCall { seqused_k, page_table, .. } = call;
+    /// Those of a call whose rows begin behind so many elements of Q.
+    pub(super) fn of_call<'a>(&'a self, call: &'a Call, first: usize) -> DecodeInputs<'a, T> {
+        let Call { seqused_k, page_table, .. } = call;
         let Self { q, k, v } = self;
         let of = DecodeInputs::new(&q[first..], k, v);
         DecodeInputs { seqused_k: Some(seqused_k), page_table: Some(page_table), ..of }
     }
 
-    /// As [`Self::of_pages`], where keys are contiguous: the pool's first.
-    pub(super) fn contiguous(&self, first: usize) -> (&[T], &[T], &[T]) {
-        (&self.q[first..], &self.k, &self.v)
-    }
-
     /// Judges O and lse of a call whose rows begin behind so many elements of Q.
     pub(super) fn judge(&self, call: &Call, first: usize, (o, lse): &Outputs<T>, seed: u64) -> Verdict {
-        match call {
-            Call::Pages(call) => {
-                let (problem, inputs) = (call.plan.problem(), self.of_pages(call, first));
-                let expected = Expected::of_decode(problem, &inputs, CHECKED_ROWS, seed);
-                expected.judge(problem.dense(), DType::F32, o, lse)
-            }
-            Call::Contiguous(plan) => {
-                let problem = plan.problem();
-                let expected = Expected::of_tensors(problem, self.contiguous(first), CHECKED_ROWS, seed);
-                expected.judge(problem, plan.score_dtype(), o, lse)
-            }
-        }
+        let (problem, inputs) = (call.plan.problem(), self.of_call(call, first));
+        let expected = Expected::of_decode(problem, &inputs, CHECKED_ROWS, seed);
+        expected.judge(problem.dense(), DType::F32, o, lse)
     }
 }
 

@@ -243,7 +243,9 @@ impl<T: Tile> Consumer<T> {
                 if place > params.window_span || key >= item.keys.end { f32::NEG_INFINITY } else { score }
             });
         }
-        let position = |i| item.work.query_row(params, item.work.first_row + lane.column(i)).position;
+        // Positions, which take a division, would be kept in registers over all steps.
+        let first_row = index::unknown(item.work.first_row);
+        let position = |i| item.work.query_row(params, first_row + lane.column(i)).position;
         let (of, step_keys) = ((item.work.batch, item.used), (first_key, T::BLOCK_N));
         // SAFETY: the mask has the item's sequence.
         unsafe { tree_mask::hide(params, s, of, step_keys, position, |j| key_of(lane, j)) };
