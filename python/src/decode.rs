@@ -78,8 +78,8 @@ impl Decode {
         self.plan.workspace_bytes()
     }
 
-    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale; 0 is
-    /// none.
+    /// `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale; 0
+    /// is none.
     fn enqueue(&self, py: Python<'_>, at: [u64; 12], stream: usize) -> PyResult<()> {
         let cuda = self.place.cuda()?;
         let [q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes, sinks, k_descale, v_descale] =

@@ -56,7 +56,8 @@ fn run_sequence<T: Element>(
     Ok(most)
 }
 
-/// Some key/value heads of a sequence with keys, of e4m3 with their factors; `o` and `lse` are the sequence's.
+/// Some key/value heads of a sequence with keys, of e4m3 with their factors; `o` and `lse` are the
+/// sequence's.
 fn run_heads<T: Element>(
     problem: &DecodeProblem,
     inputs: &DecodeInputs<'_, T>,

@@ -86,8 +86,8 @@ impl DecodeProblem {
     ///
     /// # Errors
     /// As [`Problem::new`], and when a sequence has more than [`MAX_DECODE_SEQLEN_Q`] query rows, pages of V
-    /// are others than those of K, weights are to be dropped, or factors of a cache in e4m3 are not positive and
-    /// up to 2⁶⁴, or not one for each key/value head, or each sequence and key/value head.
+    /// are others than those of K, weights are to be dropped, or factors of a cache in e4m3 are not positive
+    /// and up to 2⁶⁴, or not one for each key/value head, or each sequence and key/value head.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
         dtype.check_as_result("decode")?;
         let Tensors { q, k, v, .. } = tensors;
