@@ -35,8 +35,8 @@ impl Shape {
         self.problem_with(self.head_dim, Options::default(), None)
     }
 
-    /// [`Self::problem`] with a head_dim of V, with `options`, of which the shape has mask and scale, and with
-    /// K and V in e4m3 where that has factors.
+    /// [`Self::problem`] with a head_dim of V, with `options`, of which the shape has mask and scale, and
+    /// with K and V in e4m3 where that has factors.
     pub(crate) fn problem_with(
         &self,
         head_dim_v: usize,

@@ -146,6 +146,8 @@ fn decode<T: DeviceScalar>(
         seqused_k: Some(borrows.read(gpu.operand::<u32>("seqlens_k", &held_lengths)?)),
         page_table: Some(page_table),
         tree_mask: None,
+        k_descale: None,
+        v_descale: None,
         workspace: workspace.as_mut().map_or(0, |workspace| borrows.write(workspace)),
         per_head: held_lists.per_head(gpu, &mut borrows)?,
     };

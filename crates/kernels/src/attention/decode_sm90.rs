@@ -34,8 +34,8 @@ pub const BARRIERS: u32 = 5;
 /// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
 ///
 /// `maps` is the address of the tensor maps of K and V, with dimensions {D, rows, heads, sequences or pages}
-/// and swizzled boxes of 128 bytes of columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of blocks of
-/// [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`].
+/// and swizzled boxes of 128 bytes of columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of
+/// blocks of [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`].
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, and the launch is as above.
