@@ -55,7 +55,7 @@ struct Made<T> {
 impl Case {
     fn make<T: Element>(&self) -> Made<T> {
         let [b, sq, h, group, d, dv] = self.shape;
-        let sq = if self.tree { 4 * sq } else { sq };
+        let sq = if self.tree { (4 * sq).min(64) } else { sq };
         let (q, o) =
             (Order::Bhsd.layout(b, sq, h * group, d), Order::Padded(self.gap).layout(b, sq, h * group, dv));
         // Pages lie scattered among as many that nobody uses.

@@ -74,6 +74,8 @@ impl Cascade {
             let whole = Problem::new(Tensors { q: one, k, v: k, o: one }, T::DTYPE, options).unwrap();
             let joined = |prefix: &[T], suffix: &[T]| {
                 let first = of_suffix.row(sequence, 0, 0);
+                // Behind their rows, tensors have what nobody reads.
+                let prefix = &prefix[..of_prefix.span()];
                 [prefix, &suffix[first..][..used as usize * kv_heads * head_dim]].concat()
             };
             let (k, v) = (joined(&prefix_k, &suffix_k), joined(&prefix_v, &suffix_v));

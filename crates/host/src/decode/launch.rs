@@ -170,7 +170,7 @@ fn of_entry(
         encode(&TensorMap { promotes: false, ..map })
     };
     let (k, v) = (map(params.k, place.k)?, map(params.v, place.v)?);
-    if entry.algorithm == Algorithm::DecodeSm90 {
+    if !is_forward(entry.algorithm) {
         return Ok(Params::MappedDecode(Mapped { maps: [k, v], params }));
     }
     let q = encode(&pack_map(params.q, &problem.tensors().q, details.head_bits))?;

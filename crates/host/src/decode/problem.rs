@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(message(tensors, &[0, 5, 7]), "k: batch is 3, but q has 2");
         assert_eq!(
             message(tensors, &[0, 5, 8, 7]),
-            "cu_seqlens_q[3] is 7; the one before is 8, and none may decrease"
+            "cu_seqlens_q: offset 3 is 7; the one before is 8, and none may decrease"
         );
         let (batch, long) = (3, TensorLayout::bshd(3, 1 << 31, 2, 8));
         let options = DecodeOptions::default;

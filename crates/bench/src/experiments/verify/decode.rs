@@ -236,6 +236,7 @@ impl Case {
             Algorithm::DecodeSm90E4m3 => (8, 16),
             _ => (8, 8),
         };
+        let tree_mask = self.tree_mask && !is_forward(algorithm);
         // More rows than the other kernels are for.
         let rows = if is_forward(algorithm) { MANY_ROWS } else { 1 };
         let shape = Shape {
@@ -247,7 +248,7 @@ impl Case {
             seq_k: self.seq_k,
             page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
             row_multiple: columns,
-            tree_mask: self.tree_mask,
+            tree_mask,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,
@@ -259,13 +260,9 @@ impl Case {
             _ => (index % 4 == 1, index % 5 == 3),
         };
         let options = Options {
-            window: if index % 4 == 2 && !self.tree_mask {
-                (Some(self.seq_k / 3), Some(1))
-            } else {
-                (None, None)
-            },
+            window: if index % 4 == 2 && !tree_mask { (Some(self.seq_k / 3), Some(1)) } else { (None, None) },
             softcap: if bends { 2.0 } else { 0.0 },
-            alibi_slopes: (has_alibi && !self.tree_mask).then(|| alibi_slopes(shape.heads)),
+            alibi_slopes: (has_alibi && !tree_mask).then(|| alibi_slopes(shape.heads)),
             sinks: (index % 3 == 1).then(|| sinks(shape.heads)),
             ..Options::default()
         };

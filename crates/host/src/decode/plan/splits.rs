@@ -1,6 +1,6 @@
 //! How keys are split over blocks.
 
-use fa_kernels::entries::Entry;
+use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
@@ -91,22 +91,31 @@ struct Rule {
     good_enough: f64,
     /// Blocks on a multiprocessor that read as fast as it can.
     busy_blocks: usize,
+    /// Blocks on each multiprocessor from which on keys are not split, where there are so many.
+    enough_blocks: usize,
 }
 
 impl Rule {
-    fn of(kernel: DecodeKernel, blocks_per_multiprocessor: usize) -> Self {
+    fn of(kernel: DecodeKernel, e4m3: bool, blocks: usize) -> Self {
         match kernel {
             DecodeKernel::Decode => Self {
                 least_blocks: LEAST_SPLIT_BLOCKS,
                 good_enough: GOOD_ENOUGH,
-                busy_blocks: blocks_per_multiprocessor,
+                busy_blocks: blocks,
+                enough_blocks: 1,
             },
             DecodeKernel::DecodeSm90 => {
-                Self { least_blocks: 1, good_enough: SM90_GOOD_ENOUGH, busy_blocks: 1 }
+                // Of 8 bits, a step takes one block longer than its bytes take the memory.
+                let busy_blocks = if e4m3 { blocks } else { 1 };
+                let enough_blocks = busy_blocks;
+                Self { least_blocks: 1, good_enough: SM90_GOOD_ENOUGH, busy_blocks, enough_blocks }
             }
-            DecodeKernel::ForwardSm90 => {
-                Self { least_blocks: LEAST_SPLIT_BLOCKS, good_enough: SM90_GOOD_ENOUGH, busy_blocks: 1 }
-            }
+            DecodeKernel::ForwardSm90 => Self {
+                least_blocks: LEAST_SPLIT_BLOCKS,
+                good_enough: SM90_GOOD_ENOUGH,
+                busy_blocks: 1,
+                enough_blocks: 1,
+            },
         }
     }
 }
@@ -128,7 +137,7 @@ impl Shape {
             blocks_per_multiprocessor,
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
-            rule: Rule::of(kernel, blocks_per_multiprocessor),
+            rule: Rule::of(kernel, entry.algorithm == Algorithm::DecodeSm90E4m3, blocks_per_multiprocessor),
         }
     }
 
@@ -154,7 +163,8 @@ impl Shape {
     /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly
     /// as efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
-        if self.tiles as f64 >= BUSY * self.multiprocessors as f64 {
+        let enough = self.rule.enough_blocks * self.multiprocessors;
+        if self.tiles as f64 >= BUSY * enough as f64 {
             let why = format!(
                 "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge",
                 self.tiles, self.multiprocessors
