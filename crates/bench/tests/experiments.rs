@@ -317,7 +317,7 @@ fn decode_reports_the_bandwidth_of_the_cache() {
     let row = &rows(&document)[0];
     let launched: Vec<_> =
         row["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();
-    assert_eq!(launched, ["decode_sm90_f16_m16_n128_d64_s6", "decode_combine_f16"]);
+    assert_eq!(launched, ["decode_sm90_f16_m16_n128_d64_s6", "decode_combine_sm90_f16"]);
     assert_eq!((figure(row, "splits"), figure(row, "rows of a page")), (3.0, 16.0));
     // Sk is rounded up to whole pages; K and V of 70 keys of 2 heads in 2 sequences.
     assert_eq!(row["problem"]["kv_seq"], 112);
@@ -338,7 +338,6 @@ fn decode_reports_the_bandwidth_of_the_cache() {
 #[test]
 fn decode_names_argument_value_and_limit() {
     let cases = [
-        ("--seq-q 17", "q: seqlen is 17; the limit is 16"),
         ("--kv-heads 3", "kv_heads is 3, which does not divide heads = 32"),
         ("--page-size 0", "k: axis seqlen has length 0"),
         ("--seq-k 0", "k: axis seqlen has length 0"),

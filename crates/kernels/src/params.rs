@@ -2,8 +2,8 @@
 //!
 //! One `#[repr(C)]` value is passed to every entry as its single parameter: [`AttentionParams`] to those of
 //! attention, [`BackwardParams`] to those of its backward pass, [`DecodeParams`] to those of the `decode`
-//! family, [`AppendParams`] to those that write its cache, [`MergeParams`] to `merge`, [`GemmParams`] to those
-//! of matrix multiplication; to those of Hopper, which copy by tensor maps, [`Mapped`].
+//! family, [`AppendParams`] to those that write its cache, [`MergeParams`] to `merge`, [`GemmParams`] to
+//! those of matrix multiplication; to those of Hopper, which copy by tensor maps, [`Mapped`].
 
 mod append;
 mod backward;

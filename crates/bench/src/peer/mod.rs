@@ -147,8 +147,8 @@ impl Peer {
         }
     }
 
-    /// Seconds of a step of a prepared service: keys of each sequence that decodes, and query rows and keys of
-    /// each that fills its cache.
+    /// Seconds of a step of a prepared service: keys of each sequence that decodes, and query rows and keys
+    /// of each that fills its cache.
     ///
     /// # Errors
     /// As [`Self::time`].

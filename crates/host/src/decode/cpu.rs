@@ -1,5 +1,5 @@
-//! Decode problems on the CPU backend: its forward pass, on one sequence after another, in a tree on one query
-//! after another, and of a cache in e4m3 on one key/value head after another.
+//! Decode problems on the CPU backend: its forward pass, on one sequence after another, in a tree on one
+//! query after another, and of a cache in e4m3 on one key/value head after another.
 
 use std::ops::Range;
 

@@ -116,9 +116,9 @@ impl DecodeProblem {
         })
     }
 
-    /// Sequences of different numbers of query rows, packed: Q and O are [1, total_q, H, D or Dv], sequence b
-    /// has the rows from `cu_seqlens_q[b]` to before `cu_seqlens_q[b + 1]`, and `lse` is [H, total_q]. K and V
-    /// are as of [`Self::new`].
+    /// Sequences of different numbers of query rows, packed: Q and O are [1, total_q, H, D or Dv], sequence
+    /// b has the rows from `cu_seqlens_q[b]` to before `cu_seqlens_q[b + 1]`, and `lse` is [H, total_q]. K
+    /// and V are as of [`Self::new`].
     ///
     /// # Errors
     /// As [`Self::new`], and for offsets as [`Problem::varlen`].

@@ -61,7 +61,8 @@ pub struct MergePart<'a, T> {
 /// // The prefix: all queries are rows of one sequence, and read its keys once.
 /// let rows = TensorLayout::bshd(1, batch, heads, d);
 /// let keys = TensorLayout::bshd(1, 40, kv_heads, d);
-/// let prefix = Problem::new(Tensors { q: rows, k: keys, v: keys, o: rows }, DType::F32, Options::default())?;
+/// let tensors = Tensors { q: rows, k: keys, v: keys, o: rows };
+/// let prefix = Problem::new(tensors, DType::F32, Options::default())?;
 /// let plan = backend.plan(&prefix, &Request::default())?;
 /// let (k, v) = (values(keys.span()), values(keys.span()));
 /// let mut of_prefix = (vec![0.0; q.span()], vec![0.0; batch * heads]);

@@ -280,7 +280,7 @@ impl Head {
         let half = E::BYTES * (rotation.dim / 2) as u64;
         let angle = E::BYTES * first as u64;
         let (cos, sin) = (rotation.cos + angle, rotation.sin + angle);
-        // SAFETY: both columns of each pair exist, and its angle; 16 bytes are taken at multiples of 16 alone.
+        // SAFETY: both columns of each pair exist, and its angle; 16 bytes come at multiples of 16 alone.
         unsafe {
             if is_chunk::<E>(count, from | to | half) {
                 let elements = CHUNK as usize / E::BYTES as usize;
@@ -318,7 +318,7 @@ impl Head {
         let (from, to) = self.column::<E>(first);
         let angle = E::BYTES * (first / 2) as u64;
         let (cos, sin) = (rotation.cos + angle, rotation.sin + angle);
-        // SAFETY: both columns of each pair exist, and its angle; 16 bytes are taken at multiples of 16 alone.
+        // SAFETY: both columns of each pair exist, and its angle; 16 bytes come at multiples of 16 alone.
         unsafe {
             if is_chunk::<E>(count, from | to) {
                 let pairs = CHUNK as usize / E::BYTES as usize / 2;

@@ -66,8 +66,8 @@ pub const fn cached_barriers(config: Sm90Config) -> u32 {
 /// that have a class's share of 64 rows; `params.attention.seqlen_k` counts the keys of one class; and
 /// HEAD_DIM has room for the largest shift.
 ///
-/// Over a cache, by [`Cached`], maps are those of the first class alone: Q's has its heads before its rows, in
-/// boxes of a pack's heads and 64 rows in all, and those of K and V have boxes as
+/// Over a cache, by [`Cached`], maps are those of the first class alone: Q's has its heads before its rows,
+/// in boxes of a pack's heads and 64 rows in all, and those of K and V have boxes as
 /// [`decode_sm90`](super::decode_sm90)'s.
 ///
 /// # Safety

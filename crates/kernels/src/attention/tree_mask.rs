@@ -6,8 +6,8 @@ use crate::ptx::global;
 use crate::registers::Matrix;
 
 /// Sets scores to −∞ of keys that a query does not see, in a thread's part of a step of `keys` keys from
-/// `first_key` on: `position` says of which query of the sequence its score `[i][j]` is, and `key` of which of
-/// the step's keys. The sequence has `used` keys.
+/// `first_key` on: `position` says of which query of the sequence its score `[i][j]` is, and `key` of which
+/// of the step's keys. The sequence has `used` keys.
 ///
 /// # Safety
 /// The mask that `params` describes, if any, is readable, and the sequence one of its.

@@ -208,8 +208,8 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90_residues(192, 64, 112),
     forward_sm90_residues(192, 64, 128),
     forward_sm90_residues(192, 64, 144),
-    // Over a K/V cache, in steps that pages of powers of two divide. Two warpgroups, whose rows a pack of heads
-    // fills sooner. At 256 columns more than 32 keys a step spill.
+    // Over a K/V cache, in steps that pages of powers of two divide. Two warpgroups, whose rows a pack of
+    // heads fills sooner. At 256 columns more than 32 keys a step spill.
     forward_sm90_cached(128, 128, 64),
     forward_sm90_cached(128, 128, 128),
     forward_sm90_cached(128, 64, 192),

@@ -121,7 +121,7 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[defect(
             "decode_workspace",
             "log-sum-exps of splits lie where their O does",
-            "addresses.workspace + partial_o as u64",
+            "workspace + partial_o as u64",
             "addresses.workspace",
         )],
     },

@@ -256,7 +256,7 @@ impl Case {
         // Entries of the forward pass take scores that are changed, or those that are not.
         let (has_alibi, bends) = match algorithm {
             Algorithm::ForwardSm90Cached => (false, false),
-            Algorithm::ForwardSm90CachedScoreMod => (index % 3 > 0, index % 3 < 2),
+            Algorithm::ForwardSm90CachedScoreMod => (!index.is_multiple_of(3), index % 3 < 2),
             _ => (index % 4 == 1, index % 5 == 3),
         };
         let options = Options {

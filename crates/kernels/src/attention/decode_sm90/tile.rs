@@ -67,8 +67,8 @@ pub trait Tile: Copy {
     const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
 }
 
-/// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows of
-/// Q and `KEYS` keys, of `PRODUCTS` products, and Oᵀ has `PANELS` times 64 columns.
+/// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows
+/// of Q and `KEYS` keys, of `PRODUCTS` products, and Oᵀ has `PANELS` times 64 columns.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeSm90Tile<
     E,

@@ -174,10 +174,11 @@ unsafe fn store_chunk<T: Tile>(rows: &RowsOfPack<'_, T>, lines: u32, panel: u32,
     let column = Panels::<OutputRows<T>>::LINE_ELEMENTS * panel + ELEMENTS * (at % CHUNKS);
     let columns = head_dim_v.saturating_sub(column).min(ELEMENTS);
     let (source, target) = (chunk(lines, at / CHUNKS, at % CHUNKS), first + 2 * column as u64);
-    let starts = o | 2 * (o_strides.batch | o_strides.row | o_strides.head | *head_dim_v as u64);
+    let strides = o_strides.batch | o_strides.row | o_strides.head;
+    let starts = o | (2 * (strides | *head_dim_v as u64));
     // SAFETY: the elements exist, and are this thread's.
     unsafe {
-        if starts % 16 == 0 {
+        if starts.is_multiple_of(16) {
             if columns > 0 {
                 global::store4(target, shared::load4(source).map(f32::to_bits));
             }

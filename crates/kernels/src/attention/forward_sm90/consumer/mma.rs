@@ -99,7 +99,7 @@ impl<T: Tile> Consumer<T> {
         let near = blocks.mask.near(blocks.first_key(block) + lane.column(0), lane.row(0) >> bits);
         let mut j = 0;
         while j < T::S::LEN {
-            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, 8 * (j as u32 / 2 % 2) >> bits);
+            let (column, row) = (8 * (j as u32 / 4) + j as u32 % 2, (8 * (j as u32 / 2 % 2)) >> bits);
             if near.hides(&params.attention, column, row) {
                 self.s[j] = f32::NEG_INFINITY;
             }
