@@ -66,8 +66,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "score_mod_place",
                 "ALiBi counts from one key further",
-                "blocks.mask.place(T::BLOCK_M, blocks.first_key(block))",
-                "blocks.mask.place(T::BLOCK_M, blocks.first_key(block) + 1)",
+                "blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block))",
+                "blocks.mask.place(T::BLOCK_M >> bits, blocks.first_key(block) + 1)",
             ),
         ],
     },

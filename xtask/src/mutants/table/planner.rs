@@ -122,7 +122,7 @@ pub(super) const FAMILIES: &[Family] = &[
             "decode_workspace",
             "log-sum-exps of splits lie where their O does",
             "workspace + partial_o as u64",
-            "addresses.workspace",
+            "workspace",
         )],
     },
     Family {
