@@ -64,8 +64,7 @@ impl Decode {
         packed: Option<(usize, usize)>,
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
-        let e4m3_cache =
-            descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
+        let e4m3_cache = descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
         py.detach(|| {
             let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
             let options = DecodeOptions {
