@@ -151,8 +151,8 @@ def decode(
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of queries against a cache, which is pages where there is a page table.
 
-    `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv]. `offsets`: where
-    the queries of each sequence begin that lie behind one another, of at most so many.
+    `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv]. `offsets`:
+    where the queries of each sequence begin that lie behind one another, of at most `max_seqlen_q` each.
     """
     for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
         if values is not None:

@@ -114,7 +114,9 @@ def test_decode(plan):
     o, lse = _passes.decode(q, k, v, used, table, slopes, None, 0.25, True, 5, -1, 2.0, 4)
     at, stream = plan.arguments
     assert (
-        at[:5] == addresses(q, k, v, o, lse) and at[5] != 0 and at[6:10] == addresses(used, table, slopes, None)
+        at[:5] == addresses(q, k, v, o, lse)
+        and at[5] != 0
+        and at[6:10] == addresses(used, table, slopes, None)
     )
     settings, *numbers = plan.key[3:]
     assert settings[:4] == (True, 0.25, (5, None), 2.0) and settings.alibi_len == 4
