@@ -7,8 +7,8 @@ use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Params, Tile};
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{
-    self, AttentionMaps, AttentionParams, CacheParams, Mapped, PackParams, PackTensor, PersistentParams,
-    ScheduleParams, Strides,
+    self, AttentionMaps, AttentionParams, CacheParams, Mapped, PackParams, PackTensor, Pages,
+    PersistentParams, ScheduleParams, Strides,
 };
 use fa_kernels::ptx::tma;
 
@@ -86,7 +86,7 @@ pub(crate) fn params(
             _ => pack_params(sources, packed, addresses.workspace),
         }));
     }
-    if decode::is_of_cache(entry.algorithm) {
+    if entry.algorithm.decodes() {
         return decode::dense_launch_params(problem, entry, *splits, addresses, encode);
     }
     let attention = attention_params(problem, addresses)?;
@@ -335,6 +335,28 @@ pub(crate) fn strides(layout: &TensorLayout) -> Strides {
         row: step(layout.seqlen, layout.stride_seq),
         head: step(layout.heads, layout.stride_head),
     }
+}
+
+/// The address of a tensor that a problem may need; 0 where it does not.
+///
+/// # Errors
+/// When it is needed and was left out.
+pub(crate) fn needed(tensor: &'static str, address: Option<u64>, is_needed: bool) -> Result<u64> {
+    match address {
+        _ if !is_needed => Ok(0),
+        Some(address) => Ok(address),
+        None => Err(Error::MissingAddress { tensor }),
+    }
+}
+
+/// Where the keys of a cache lie, whose layout is of pages if sequences have so many of them.
+pub(crate) fn pages(cache: &TensorLayout, max_pages: Option<usize>, table: u64) -> Pages {
+    // Problems bound both, so these casts keep their values.
+    max_pages.map_or_else(Pages::default, |max_pages| Pages {
+        table,
+        page_size: cache.seqlen as u32,
+        max_pages: max_pages as u32,
+    })
 }
 
 /// A side of the window; one wider than any sequence hides nothing.

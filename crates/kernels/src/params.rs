@@ -15,8 +15,8 @@ mod schedule;
 
 pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
-pub use cache::CacheParams;
-pub use decode::{CacheDescale, DecodeParams, MAX_SPLITS};
+pub use cache::{CacheParams, MAX_SPLITS, Pages};
+pub use decode::{CacheDescale, DecodeParams};
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
@@ -35,6 +35,14 @@ pub struct Strides {
     pub row: u64,
     /// From one head to the next.
     pub head: u64,
+}
+
+impl Strides {
+    /// Elements from the first of the view to the first column of a head of a row.
+    #[inline(always)]
+    pub fn offset(&self, batch: u32, row: u32, head: u32) -> u64 {
+        batch as u64 * self.batch + row as u64 * self.row + head as u64 * self.head
+    }
 }
 
 /// Dropout of attention weights: which are kept, `crate::dropout` says.

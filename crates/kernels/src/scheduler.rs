@@ -493,7 +493,7 @@ impl WorkTile {
     /// Element offset of `head` in a view at the first of `rows`, which are of this tile's sequence.
     #[inline(always)]
     pub fn offset(&self, strides: &Strides, rows: Rows, head: u32) -> u64 {
-        self.batch as u64 * strides.batch + rows.first as u64 * strides.row + head as u64 * strides.head
+        strides.offset(self.batch, rows.first, head)
     }
 
     /// Index in `lse` of row `row` of this tile's sequence and head.

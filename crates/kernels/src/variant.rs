@@ -173,10 +173,9 @@ impl Variant {
             (Kernel::Attention(Algorithm::ForwardSm90Residues), Config::Sm90(config)) => {
                 forward_sm90::residues_barriers(config)
             }
-            (
-                Kernel::Attention(Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod),
-                Config::Sm90(config),
-            ) => forward_sm90::cached_barriers(config),
+            (Kernel::Attention(algorithm), Config::Sm90(config)) if algorithm.is_cached_forward() => {
+                forward_sm90::cached_barriers(config)
+            }
             (_, Config::Sm90(config)) => forward_sm90::barriers(config),
             (_, Config::Decode(_)) => decode::BARRIERS,
             (_, Config::DecodeSm90(_)) => decode_sm90::BARRIERS,

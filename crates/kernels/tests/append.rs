@@ -6,7 +6,7 @@
 
 use fa_kernels::attention::append::{THREADS, append, pieces};
 use fa_kernels::element::{Element, F16};
-use fa_kernels::params::{AppendParams, AppendTensor, RotaryParams, Strides};
+use fa_kernels::params::{AppendParams, AppendTensor, Pages, RotaryParams, Strides};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 use half::f16;
 
@@ -193,10 +193,12 @@ impl<N: Number> Run<N> {
             q,
             ends,
             seqused_k: buffers[6].address,
-            page_table: if case.page_size.is_some() { buffers[7].address } else { 0 },
+            pages: case.page_size.map_or_else(Pages::default, |page_size| Pages {
+                table: buffers[7].address,
+                page_size,
+                max_pages: case.extent,
+            }),
             num_pages,
-            page_size: case.page_size.unwrap_or(1),
-            max_pages: case.page_size.map_or(0, |_| case.extent),
             seqlen_k: case.room(),
             rotary: RotaryParams {
                 cos: buffers[8].address,

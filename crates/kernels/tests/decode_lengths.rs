@@ -7,7 +7,7 @@ use fa_kernels::attention::decode::{DecodeTile, Tile, decode};
 use fa_kernels::attention::decode_sm90::{self, DecodeSm90Tile, decode_sm90};
 use fa_kernels::element::F16;
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{DecodeParams, Strides};
+use fa_kernels::params::{CacheParams, DecodeParams, Strides};
 use fa_sim::tma::{Swizzle, TensorMap};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
@@ -48,24 +48,26 @@ fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u1
         o: o_at,
         lse: lse_at,
         seqused_k: used,
-        partial_o,
-        partial_lse,
         q_strides: rows(1),
         k_strides: rows(ROOM),
         v_strides: rows(ROOM),
         o_strides: rows(1),
-        rows: batch as u64,
-        page_size: 1,
+        cache: CacheParams {
+            partial_o,
+            partial_lse,
+            rows: batch as u64,
+            num_splits: SPLITS,
+            split_keys,
+            head_dim_v: HEAD_DIM,
+            ..CacheParams::default()
+        },
         seqlen_q: 1,
         seqlen_k: ROOM,
         heads: 1,
         group: 1,
         head_dim: HEAD_DIM,
-        head_dim_v: HEAD_DIM,
         window_left: UNLIMITED,
         window_span: UNLIMITED,
-        num_splits: SPLITS,
-        split_keys,
         softmax_scale: 0.125,
         ..DecodeParams::default()
     };

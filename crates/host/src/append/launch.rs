@@ -5,8 +5,8 @@ use fa_kernels::params::{AppendParams, AppendTensor, RotaryParams};
 
 use super::plan::{pieces, sequence_blocks};
 use super::{AppendProblem, RotaryQueries};
-use crate::launch::strides;
-use crate::{Error, Result, TensorLayout};
+use crate::launch::{needed, pages, strides};
+use crate::{Result, TensorLayout};
 
 /// Addresses of a problem's tensors on the device that runs it (host addresses in the simulator), each of the
 /// first element.
@@ -37,10 +37,6 @@ pub struct AppendAddresses {
 /// # Errors
 /// When an address that the problem needs was left out.
 pub(super) fn params(problem: &AppendProblem, addresses: &AppendAddresses) -> Result<Params> {
-    let needed = |tensor, address: Option<u64>, is_needed| match address {
-        None if is_needed => Err(Error::MissingAddress { tensor }),
-        address => Ok(if is_needed { address.unwrap_or(0) } else { 0 }),
-    };
     let (tensors, rotary, max_pages) =
         (problem.tensors(), problem.options().rotary, problem.options().max_pages);
     let page_table = needed("page_table", addresses.page_table, max_pages.is_some())?;
@@ -79,11 +75,9 @@ pub(super) fn params(problem: &AppendProblem, addresses: &AppendAddresses) -> Re
         q,
         ends,
         seqused_k: addresses.seqused_k,
-        page_table,
+        pages: pages(&tensors.k_cache, max_pages, page_table),
         // No entry of a table reaches more.
         num_pages: tensors.k_cache.batch.min(1 << 31) as u32,
-        page_size: if max_pages.is_some() { tensors.k_cache.seqlen as u32 } else { 1 },
-        max_pages: max_pages.unwrap_or(0) as u32,
         seqlen_k: problem.seqlen_k() as u32,
         rotary: RotaryParams {
             cos,

@@ -10,7 +10,7 @@ use fa_kernels::ptx::tma;
 use super::DecodeProblem;
 use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
 use crate::forward::{Addresses, PerHead};
-use crate::launch::{attention_params, class_map, strides};
+use crate::launch::{attention_params, class_map, needed, pages, strides};
 use crate::operation::Launch;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, Problem, Result, TensorLayout};
@@ -84,24 +84,19 @@ pub(crate) fn params(
         [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
         descales = [of.k.params(addresses.k_descale)?, of.v.params(addresses.v_descale)?];
     }
-    let tree_mask = match tree_mask {
-        _ if !problem.has_tree_mask() => 0,
-        Some(address) => address,
-        None => return Err(Error::MissingAddress { tensor: "tree_mask" }),
-    };
-    // `DecodeProblem::new` bounds pages, so these casts keep their values.
+    let tree_mask = needed("tree_mask", tree_mask, problem.has_tree_mask())?;
+    let page_table = needed("page_table", page_table, problem.max_pages().is_some())?;
     let attention = attention_params(problem.dense(), &dense)?;
+    let dense = dense_params(problem.dense(), launch.details, workspace, &attention);
     let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
-        page_table: page_table.unwrap_or(0),
         tree_mask,
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
-        page_size: problem.k().seqlen as u32,
-        max_pages: problem.max_pages().unwrap_or(0) as u32,
+        cache: CacheParams { pages: pages(problem.k(), problem.max_pages(), page_table), ..dense.cache },
         k_descale: descales[0],
         v_descale: descales[1],
-        ..dense_params(problem.dense(), launch.details, workspace, &attention)
+        ..dense
     };
     let page_size = problem.max_pages().map(|_| problem.k().seqlen);
     let place = Place { k: problem.k(), v: problem.v(), page_size };
@@ -131,17 +126,6 @@ pub(crate) fn dense_launch_params(
     of_entry(problem, entry, details, (params, attention), &place, encode)
 }
 
-/// Whether an entry is the forward pass's, over a cache.
-pub(super) fn is_forward(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod)
-}
-
-/// Whether an entry is one of those that decode.
-pub(crate) fn is_of_cache(algorithm: Algorithm) -> bool {
-    use Algorithm::{Decode, DecodeCombine, DecodeCombineSm90, DecodeSm90};
-    matches!(algorithm, Decode | DecodeSm90 | DecodeCombine | DecodeCombineSm90) || is_forward(algorithm)
-}
-
 /// Where K and V lie.
 struct Place<'a> {
     k: &'a TensorLayout,
@@ -160,7 +144,8 @@ fn of_entry(
 ) -> Result<Params> {
     let element_bytes = match entry.algorithm {
         Algorithm::DecodeSm90E4m3 => 1,
-        Algorithm::DecodeSm90 | Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod => 2,
+        Algorithm::DecodeSm90 => 2,
+        algorithm if algorithm.is_cached_forward() => 2,
         _ => return Ok(Params::Decode(params)),
     };
     // Measured on an H200: 8 to 10 % less time without promotion, where keys are read once.
@@ -170,7 +155,7 @@ fn of_entry(
         encode(&TensorMap { promotes: false, ..map })
     };
     let (k, v) = (map(params.k, place.k)?, map(params.v, place.v)?);
-    if !is_forward(entry.algorithm) {
+    if !entry.algorithm.is_cached_forward() {
         return Ok(Params::MappedDecode(Mapped { maps: [k, v], params }));
     }
     let q = encode(&pack_map(params.q, &problem.tensors().q, details.head_bits))?;
@@ -207,7 +192,7 @@ fn cached_params(
         sequence_step: 1,
         // Behind the keys that count there may be anything.
         v_fix_up: if params.seqused_k == 0 { 0 } else { landed },
-        cache: CacheParams { head_bits, ..params.cache() },
+        cache: CacheParams { head_bits, ..params.cache },
         ..PersistentParams::default()
     }
 }
@@ -243,7 +228,6 @@ fn dense_params(
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
-    let rows = problem.lse_len() as u64;
     let [partial_o, _] = partial_bytes(problem, num_splits);
     // The planner bounds splits, so these casts keep their values.
     DecodeParams {
@@ -253,26 +237,26 @@ fn dense_params(
         o: attention.o,
         lse: attention.lse,
         seqused_k: attention.seqused_k,
-        page_table: 0,
-        partial_o: workspace,
-        partial_lse: workspace + partial_o as u64,
         q_strides: attention.q_strides,
         k_strides: attention.k_strides,
         v_strides: attention.v_strides,
         o_strides: attention.o_strides,
-        rows,
-        page_size: 1,
-        max_pages: 0,
+        cache: CacheParams {
+            partial_o: workspace,
+            partial_lse: workspace + partial_o as u64,
+            rows: problem.lse_len() as u64,
+            num_splits: num_splits as u32,
+            split_keys: split_keys as u32,
+            head_dim_v: attention.head_dim_v,
+            ..CacheParams::default()
+        },
         seqlen_q: attention.seqlen_q,
         seqlen_k: attention.seqlen_k,
         heads: attention.heads,
         group: attention.group,
         head_dim: attention.head_dim,
-        head_dim_v: attention.head_dim_v,
         window_left: attention.window_left,
         window_span: attention.window_span,
-        num_splits: num_splits as u32,
-        split_keys: split_keys as u32,
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,

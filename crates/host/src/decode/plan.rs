@@ -7,7 +7,6 @@ use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
-use super::launch::is_forward;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
@@ -133,7 +132,9 @@ pub(super) fn plan_entry(
     let Some(kernel) = of(cache.e4m3) else {
         let reason = match of(!cache.e4m3) {
             Some(_) => format!("it is for another type of cache than {}", problem.cache_dtype()),
-            None if is_forward(entry.algorithm) => "it is for other scores than the problem's".to_owned(),
+            None if entry.algorithm.is_cached_forward() => {
+                "it is for other scores than the problem's".to_owned()
+            }
             None => "it is no kernel for decoding".to_owned(),
         };
         return Err(unfit(entry, reason));

@@ -82,25 +82,16 @@ unsafe fn append_rows<E: Element>(params: &AppendParams, tensor: &AppendTensor, 
     }
     let position = position as u32;
     let (mut sequence, mut row) = (place.batch, position);
-    if params.page_table != 0 {
-        // SAFETY: valid parameters have no empty pages, and the position is one that the sequence's entries
-        // reach.
-        unsafe {
-            assert_unchecked(params.page_size > 0);
-            let entry = place.batch as u64 * params.max_pages as u64 + (position / params.page_size) as u64;
-            sequence = global::load_b32_if(true, params.page_table + 4 * entry);
-        }
-        row = position % params.page_size;
+    if params.pages.table != 0 {
+        // SAFETY: the position is one that the sequence's entries reach.
+        (sequence, row) =
+            unsafe { params.pages.locate(params.pages.of_sequence(place.batch), position, true) };
         // As unsigned numbers, negative ones are too large as well.
         if sequence >= params.num_pages {
             return;
         }
     }
-    let target = tensor.target
-        + E::BYTES
-            * (sequence as u64 * tensor.target_strides.batch
-                + row as u64 * tensor.target_strides.row
-                + place.head as u64 * tensor.target_strides.head);
+    let target = tensor.target + E::BYTES * tensor.target_strides.offset(sequence, row, place.head);
     let head = Head { source: place.source::<E>(tensor), target, columns: tensor.columns };
     // SAFETY: the row is inside of the cache, and no other thread has this piece.
     unsafe { head.write::<E>(place.piece, &Rotation::at::<E>(&params.rotary, rotary_dim, position as i64)) };
@@ -119,12 +110,7 @@ unsafe fn rotate_queries<E: Element>(params: &AppendParams, block: u32) {
         return;
     }
     let at = Place { row: if params.rotary.queries_in_order == 1 { place.row } else { 0 }, ..place };
-    let strides = &tensor.target_strides;
-    let target = tensor.target
-        + E::BYTES
-            * (place.batch as u64 * strides.batch
-                + place.row as u64 * strides.row
-                + place.head as u64 * strides.head);
+    let target = tensor.target + E::BYTES * tensor.target_strides.offset(place.batch, place.row, place.head);
     let head = Head { source: place.source::<E>(tensor), target, columns: tensor.columns };
     // SAFETY: the length of a sequence that exists is readable; the head is inside of the target, and no
     // other thread has this piece.
@@ -167,11 +153,7 @@ impl Place {
     /// Where the row's head begins.
     #[inline(always)]
     fn source<E: Element>(&self, tensor: &AppendTensor) -> u64 {
-        let strides = &tensor.source_strides;
-        let offset = self.batch as u64 * strides.batch
-            + self.row as u64 * strides.row
-            + self.head as u64 * strides.head;
-        tensor.source + E::BYTES * offset
+        tensor.source + E::BYTES * tensor.source_strides.offset(self.batch, self.row, self.head)
     }
 
     /// The row's position in its sequence, which is one of its cache if the length is right.

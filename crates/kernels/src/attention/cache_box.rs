@@ -1,10 +1,8 @@
 //! Where boxes of the keys of a step lie: in a sequence, or in pages.
 
-use core::hint::assert_unchecked;
-
 use crate::config::DecodeSm90Config;
-use crate::params::CacheParams;
-use crate::ptx::{global, index};
+use crate::params::Pages;
+use crate::ptx::index;
 
 /// Where a box of a step's keys lies.
 #[derive(Clone, Copy)]
@@ -20,23 +18,19 @@ pub(super) struct CacheBox {
 /// # Safety
 /// The page table, where there is one, has an entry for each of the sequence's keys before `end`.
 #[inline(always)]
-pub(super) unsafe fn locate(cache: &CacheParams, batch: u32, key: u32, rows: u32, end: u32) -> CacheBox {
-    if cache.page_table == 0 {
+pub(super) unsafe fn locate(pages: &Pages, batch: u32, key: u32, rows: u32, end: u32) -> CacheBox {
+    if pages.table == 0 {
         return CacheBox { batch, row: key };
     }
     let key = key + index::thread() % 32 * rows;
     let is_used = key < end;
-    let table = cache.page_table + 4 * batch as u64 * cache.max_pages as u64;
-    // SAFETY: pages of valid parameters have a row, and the table has an entry for each key before the end.
-    unsafe {
-        assert_unchecked(cache.page_size > 0);
-        let page = global::load_b32_if(is_used, table + 4 * (key / cache.page_size) as u64);
-        CacheBox { batch: page, row: if is_used { key % cache.page_size } else { cache.page_size } }
-    }
+    // SAFETY: the table has an entry for each key before the end.
+    let (page, row) = unsafe { pages.locate(pages.of_sequence(batch), key, is_used) };
+    CacheBox { batch: page, row: if is_used { row } else { pages.page_size } }
 }
 
 /// Rows of the boxes that a step of `block_n` keys is copied in.
 #[inline(always)]
-pub(super) fn rows(cache: &CacheParams, block_n: u32) -> u32 {
-    DecodeSm90Config::box_rows(block_n, if cache.page_table == 0 { 0 } else { cache.page_size })
+pub(super) fn rows(pages: &Pages, block_n: u32) -> u32 {
+    DecodeSm90Config::box_rows(block_n, if pages.table == 0 { 0 } else { pages.page_size })
 }

@@ -72,7 +72,7 @@ impl Weights {
 #[inline(always)]
 pub unsafe fn combine<E: Element>(params: &DecodeParams) {
     let row = index::block() * ROWS + index::thread() / 32;
-    if row as u64 >= params.rows {
+    if row as u64 >= params.cache.rows {
         return;
     }
     // SAFETY: valid parameters have no empty axis.
@@ -83,7 +83,7 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
         (sequence_head / params.heads, at)
     };
     // SAFETY: the number of keys is readable.
-    let splits = splits::count(&params.cache(), unsafe { used_keys(params, batch) });
+    let splits = splits::count(&params.cache, unsafe { used_keys(params, batch) });
     if splits == 1 {
         return; // Its block has stored O and lse.
     }
@@ -114,17 +114,16 @@ unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, 
     let (weights, row_end) = unsafe { weigh(params, splits, row) };
     // SAFETY: the sinks are readable, and the head is one of the launch's.
     let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, at.head)) };
-    let o = &params.o_strides;
-    let first = batch as u64 * o.batch + at.position as u64 * o.row + at.head as u64 * o.head;
+    let first = params.o_strides.offset(batch, at.position, at.head);
     let lane = index::thread() % 32;
     let mut column = COLUMNS * lane;
-    while column < params.head_dim_v {
+    while column < params.cache.head_dim_v {
         // SAFETY: the columns below the head's exist; each is one thread's.
         unsafe {
             let sums = weighted_sums(params, splits, (row, column), weights);
             let mut i = 0;
             while i < COLUMNS {
-                if column + i < params.head_dim_v {
+                if column + i < params.cache.head_dim_v {
                     let address = params.o + E::BYTES * (first + (column + i) as u64);
                     E::store(address, sums[i as usize] * inverse_sum);
                 }
@@ -174,7 +173,7 @@ unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32,
         let split = lane + 32 * i as u32;
         if split < splits {
             // SAFETY: the split exists, and its log-sum-exp is readable.
-            lses[i] = unsafe { f32::load(partial_lse(&params.cache(), split, row)) };
+            lses[i] = unsafe { f32::load(partial_lse(&params.cache, split, row)) };
         }
         max = math::max(max, lses[i]);
         i += 1;
@@ -215,10 +214,10 @@ unsafe fn weighted_sums(
             // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
             // of so many columns; nothing else is loaded.
             unsafe {
-                let lse = f32::load_if(exists, partial_lse(&params.cache(), split, row));
+                let lse = f32::load_if(exists, partial_lse(&params.cache, split, row));
                 lses[i] = if exists { lse } else { f32::NEG_INFINITY };
                 let has_keys = lses[i] > f32::NEG_INFINITY;
-                values[i] = global::load4_if(has_keys, partial_o(&params.cache(), split, row, column));
+                values[i] = global::load4_if(has_keys, partial_o(&params.cache, split, row, column));
             }
             i += 1;
         }

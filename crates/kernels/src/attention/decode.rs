@@ -52,7 +52,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let work = unsafe { Work::of_batch(params, T::BLOCK_M, index::block()) };
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
-    let splits = splits::count(&params.cache(), used);
+    let splits = splits::count(&params.cache, used);
     if work.split >= splits {
         return; // Nothing reads this split.
     }
@@ -210,11 +210,7 @@ unsafe fn fill_queries<T: Tile>(params: &DecodeParams, work: &Work, tile: MmaTil
         let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
         let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
         let QueryRow { position, head } = work.query_row(params, work.first_row + row);
-        let strides = &params.q_strides;
-        let element = work.batch as u64 * strides.batch
-            + position as u64 * strides.row
-            + head as u64 * strides.head
-            + column as u64;
+        let element = params.q_strides.offset(work.batch, position, head) + column as u64;
         // SAFETY: only elements of Q that exist are loaded, and no thread reads the tile before a barrier.
         unsafe {
             let words = load_chunk(params.q + T::Element::BYTES * element, elements);

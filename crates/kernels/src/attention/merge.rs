@@ -17,16 +17,16 @@ pub const ROWS: u32 = THREADS / 32;
 /// A row of O by its indices.
 #[derive(Clone, Copy)]
 struct At {
-    batch: u64,
-    position: u64,
-    head: u64,
+    batch: u32,
+    position: u32,
+    head: u32,
 }
 
 impl At {
     /// Elements from the first of a tensor with these strides to the row's.
     #[inline(always)]
     fn of(self, strides: &Strides) -> u64 {
-        self.batch * strides.batch + self.position * strides.row + self.head * strides.head
+        strides.offset(self.batch, self.position, self.head)
     }
 }
 
@@ -47,9 +47,9 @@ pub unsafe fn merge<E: Element>(params: &MergeParams) {
         assert_unchecked(params.seqlen_q > 0 && params.heads > 0);
         let sequence_head = row / params.seqlen_q;
         At {
-            batch: (sequence_head / params.heads) as u64,
-            position: (row % params.seqlen_q) as u64,
-            head: (sequence_head % params.heads) as u64,
+            batch: sequence_head / params.heads,
+            position: row % params.seqlen_q,
+            head: sequence_head % params.heads,
         }
     };
     // SAFETY: the parts are readable.

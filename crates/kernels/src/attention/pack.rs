@@ -81,9 +81,7 @@ unsafe fn pack_block(tensor: &PackTensor, block: u32) {
     let sequence_head = block / head_blocks;
     let (batch, head) = (sequence_head / heads, sequence_head % heads);
     let first_row = block % head_blocks * (ROWS as u32 * turn) + thread_row;
-    let first = batch as u64 * tensor.strides.batch
-        + head as u64 * tensor.strides.head
-        + first_row as u64 * tensor.strides.row;
+    let first = tensor.strides.offset(batch, first_row, head);
     let packed_row = sequence_head as u64 * tensor.rows as u64 + first_row as u64;
     let mut copies = Copies {
         source: tensor.source + 2 * (first + (CHUNK_COLUMNS * chunk) as u64),

@@ -30,13 +30,10 @@ impl<'a> Target<'a> {
         // SAFETY: the element exists, and no other thread stores it.
         unsafe {
             if self.of_split {
-                return f32::store(partial_o(&params.cache(), self.work.split, self.row, column), value);
+                return f32::store(partial_o(&params.cache, self.work.split, self.row, column), value);
             }
-            let strides = &params.o_strides;
-            let element = self.work.batch as u64 * strides.batch
-                + self.at.position as u64 * strides.row
-                + self.at.head as u64 * strides.head
-                + column as u64;
+            let row = params.o_strides.offset(self.work.batch, self.at.position, self.at.head);
+            let element = row + column as u64;
             E::store(params.o + E::BYTES * element, value);
         }
     }
@@ -50,7 +47,7 @@ impl<'a> Target<'a> {
         // SAFETY: the row exists, and no other thread stores its log-sum-exp.
         unsafe {
             if self.of_split {
-                f32::store(partial_lse(&params.cache(), self.work.split, self.row), lse);
+                f32::store(partial_lse(&params.cache, self.work.split, self.row), lse);
             } else if params.lse != 0 {
                 f32::store(params.lse + 4 * self.row, lse);
             }

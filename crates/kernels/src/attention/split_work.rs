@@ -46,16 +46,20 @@ impl Work {
         // SAFETY: as the caller says. Without this the divisions would carry a call to the panic for a zero
         // divisor, which a kernel cannot link.
         unsafe {
-            assert_unchecked(params.num_splits > 0);
+            assert_unchecked(params.cache.num_splits > 0);
             let work = Self::of_sequence(params, block_m, 0, index);
-            Self { split: work.split % params.num_splits, batch: work.split / params.num_splits, ..work }
+            Self {
+                split: work.split % params.cache.num_splits,
+                batch: work.split / params.cache.num_splits,
+                ..work
+            }
         }
     }
 
     /// The keys of the split, of what the tile sees of the sequence's `used` keys, in steps of `block_n`.
     #[inline(always)]
     pub(super) fn keys(&self, params: &DecodeParams, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
-        splits::part(&params.cache(), self.split, used, seen, block_n)
+        splits::part(&params.cache, self.split, used, seen, block_n)
     }
 
     /// The row of the sequence and the query head that a packed row is.

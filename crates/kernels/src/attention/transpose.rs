@@ -79,8 +79,7 @@ pub unsafe fn transpose(params: &PackParams) {
 unsafe fn transpose_chunk(tensor: &PackTensor, (batch, head): (u32, u32), column: u32, chunk: u32) {
     let key = GROUP * chunk;
     let strides = &tensor.strides;
-    let first = batch as u64 * strides.batch + head as u64 * strides.head + key as u64 * strides.row;
-    let source = tensor.source + first + column as u64;
+    let source = tensor.source + strides.offset(batch, key, head) + column as u64;
     let mut loaded = [0; GROUP as usize];
     let mut i = 0;
     while i < GROUP as usize {

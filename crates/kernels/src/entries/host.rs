@@ -152,9 +152,24 @@ impl Algorithm {
                 | Self::ForwardSm90ScoreMod
                 | Self::ForwardSm90Dropout
                 | Self::ForwardSm90Residues
-                | Self::ForwardSm90Cached
-                | Self::ForwardSm90CachedScoreMod
-        )
+        ) || self.is_cached_forward()
+    }
+
+    /// Whether it is the forward pass's, over a K/V cache.
+    pub const fn is_cached_forward(self) -> bool {
+        matches!(self, Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod)
+    }
+
+    /// Whether it merges the splits of those that attend to a cache.
+    pub const fn merges_splits(self) -> bool {
+        matches!(self, Self::DecodeCombine | Self::DecodeCombineSm90)
+    }
+
+    /// Whether it is one of those that attend to a cache.
+    pub const fn decodes(self) -> bool {
+        matches!(self, Self::Decode | Self::DecodeSm90 | Self::DecodeSm90E4m3)
+            || self.is_cached_forward()
+            || self.merges_splits()
     }
 
     /// Whether it stores dS, and computes all gradients in one launch.

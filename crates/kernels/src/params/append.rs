@@ -1,12 +1,12 @@
 //! Launch parameters of the kernel that appends to a K/V cache.
 
-use super::Strides;
+use super::{Pages, Strides};
 
 /// Parameters of `attention::append`.
 ///
 /// Addresses are device addresses (in the simulator, host addresses). New K and V are [B, Sn, Hkv, D or Dv],
 /// their caches as K and V of [`DecodeParams`](super::DecodeParams): [B, Sk, Hkv, D or Dv], or with a page
-/// table pages, [`num_pages`, `page_size`, Hkv, D or Dv].
+/// table pages, [`num_pages`, page_size, Hkv, D or Dv].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendParams {
@@ -21,14 +21,10 @@ pub struct AppendParams {
     /// Keys that each sequence has before, int32 `[B]`. New rows that would lie outside of the cache, or of a
     /// page that it has, are not written.
     pub seqused_k: u64,
-    /// Pages of each sequence, int32 [B, `max_pages`], or 0 where the cache is contiguous.
-    pub page_table: u64,
+    /// Where rows of the cache lie that are not contiguous.
+    pub pages: Pages,
     /// Pages of the cache; not read where it is contiguous.
     pub num_pages: u32,
-    /// Rows of a page, at least 1.
-    pub page_size: u32,
-    /// Entries of a sequence in the page table.
-    pub max_pages: u32,
     /// Key rows that a sequence has room for, at least 1.
     pub seqlen_k: u32,
     /// The embedding of K and Q.

@@ -2,15 +2,11 @@
 
 use super::{AttentionParams, CacheParams, HeadValues, PerHead, Strides};
 
-/// The most splits of a sequence's keys: four for each lane of a warp that merges them.
-pub const MAX_SPLITS: u32 = 128;
-
 /// Parameters of `attention::decode` and `attention::combine`.
 ///
 /// Addresses are device addresses (in the simulator, host addresses). Q is [B, Sq, H, D] and O
 /// [B, Sq, H, Dv]. K and V are [B, Sk, H / `group`, D or Dv], or with a page table
-/// [num_pages, page_size, H / `group`, D or Dv]: then key j of sequence b is row j mod `page_size` of page
-/// `page_table[b][j / page_size]`.
+/// [num_pages, page_size, H / `group`, D or Dv].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DecodeParams {
@@ -26,14 +22,6 @@ pub struct DecodeParams {
     pub lse: u64,
     /// Keys of each sequence, int32 `[B]`, or 0 where all have `seqlen_k`; more count as `seqlen_k`.
     pub seqused_k: u64,
-    /// Pages of each sequence, int32 [B, `max_pages`], or 0 where K and V are contiguous. What lies
-    /// behind the pages that hold a sequence's keys is not read.
-    pub page_table: u64,
-    /// Normalised O of each split that has keys, fp32 [`num_splits`, B, H, Sq, Dv], rows a multiple of four
-    /// columns apart, from a multiple of 16 on; unused with one split.
-    pub partial_o: u64,
-    /// Log-sum-exp of each split, fp32 [`num_splits`, B, H, Sq]; unused with one split.
-    pub partial_lse: u64,
     /// Strides of Q.
     pub q_strides: Strides,
     /// Strides of K; with a page table, `batch` is from one page to the next.
@@ -42,12 +30,8 @@ pub struct DecodeParams {
     pub v_strides: Strides,
     /// Strides of O.
     pub o_strides: Strides,
-    /// B·H·Sq, the rows of O.
-    pub rows: u64,
-    /// Rows of a page, at least 1.
-    pub page_size: u32,
-    /// Entries of a sequence in the page table.
-    pub max_pages: u32,
+    /// Where keys lie and how they are split, with a head in each tile.
+    pub cache: CacheParams,
     /// Query rows of each sequence, at least 1.
     pub seqlen_q: u32,
     /// Key rows that a sequence has room for, at least 1.
@@ -58,18 +42,10 @@ pub struct DecodeParams {
     pub group: u32,
     /// Columns of each row of Q and K, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
-    /// Columns of each row of V and O, 1 to the entry's HEAD_DIM.
-    pub head_dim_v: u32,
     /// As [`AttentionParams::window_left`], with the sequence's keys for Sk.
     pub window_left: u32,
     /// `window_left` + right.
     pub window_span: u32,
-    /// The most parts that a sequence's keys are split into, 1 to [`MAX_SPLITS`].
-    pub num_splits: u32,
-    /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter, rounded
-    /// up to a multiple of 128; more where `num_splits` of them would end before the sequence. 0 for
-    /// `num_splits` even parts of each.
-    pub split_keys: u32,
     /// Factor on Q·Kᵀ.
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to; 0 for none.
@@ -109,23 +85,6 @@ impl CacheDescale {
 }
 
 impl DecodeParams {
-    /// Where keys lie and how they are split, with a head in each tile.
-    #[inline(always)]
-    pub fn cache(&self) -> CacheParams {
-        CacheParams {
-            page_table: self.page_table,
-            partial_o: self.partial_o,
-            partial_lse: self.partial_lse,
-            rows: self.rows,
-            page_size: self.page_size,
-            max_pages: self.max_pages,
-            num_splits: self.num_splits,
-            split_keys: self.split_keys,
-            head_dim_v: self.head_dim_v,
-            head_bits: 0,
-        }
-    }
-
     /// What scores and masks depend on, as kernels of whole sequences have it.
     #[inline(always)]
     pub fn attention(&self) -> AttentionParams {

@@ -3,7 +3,7 @@
 use crate::config::WARP_KEYS;
 use crate::element::Element;
 use crate::params::{DecodeParams, Strides};
-use crate::ptx::{cp_async, global, index, shared};
+use crate::ptx::{cp_async, index, shared};
 use crate::registers::Width;
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{CHUNK, MmaTile};
@@ -42,7 +42,7 @@ impl<'a> KvCache<'a> {
     /// V of the head `kv_head` of sequence `batch`, of 16-bit elements.
     #[inline(always)]
     pub fn v(params: &'a DecodeParams, batch: u32, kv_head: u32) -> Self {
-        Self::new(params, (params.v, &params.v_strides, params.head_dim_v), batch, kv_head)
+        Self::new(params, (params.v, &params.v_strides, params.cache.head_dim_v), batch, kv_head)
     }
 
     #[inline(always)]
@@ -53,12 +53,12 @@ impl<'a> KvCache<'a> {
         kv_head: u32,
     ) -> Self {
         let head = address + 2 * kv_head as u64 * strides.head;
-        if params.page_table == 0 {
+        let pages = &params.cache.pages;
+        if pages.table == 0 {
             let address = head + 2 * batch as u64 * strides.batch;
             return Self { params, strides, head_dim, address, page_table: 0 };
         }
-        let page_table = params.page_table + 4 * batch as u64 * params.max_pages as u64;
-        Self { params, strides, head_dim, address: head, page_table }
+        Self { params, strides, head_dim, address: head, page_table: pages.of_sequence(batch) }
     }
 
     /// Where the lane's rows of the tile of keys from `first` on lie; those from `end` on are not looked up.
@@ -88,12 +88,8 @@ impl<'a> KvCache<'a> {
         if self.page_table == 0 {
             return (0, key);
         }
-        // SAFETY: pages of valid parameters have a row, and the table has an entry for each key below `end`.
-        unsafe {
-            core::hint::assert_unchecked(self.params.page_size > 0);
-            let (entry, slot) = (key / self.params.page_size, key % self.params.page_size);
-            (global::load_b32_if(key < end, self.page_table + 4 * entry as u64), slot)
-        }
+        // SAFETY: the table has an entry for each key below `end`.
+        unsafe { self.params.cache.pages.locate(self.page_table, key, key < end) }
     }
 
     /// Byte address of the first column of a row.

@@ -264,27 +264,29 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
-        file: "crates/kernels/src/attention/decode_sm90/producer.rs",
-        entries: "decode_sm90",
-        tests: &["decode"],
-        defects: &[defect(
-            "hopper_decode_page",
-            "a box lies in the page before",
-            "table + 4 * (key / params.page_size) as u64",
-            "table + 4 * (key / params.page_size).saturating_sub(1) as u64",
-        )],
-    },
-    Family {
-        file: "crates/kernels/src/tile/kv_cache.rs",
+        file: "crates/kernels/src/params/cache.rs",
         entries: "decode",
         tests: &["decode"],
         defects: &[
             defect(
                 "page_entry",
                 "the last key of a page is looked up in the next one",
-                "(key / self.params.page_size, key % self.params.page_size)",
-                "((key + 1) / self.params.page_size, key % self.params.page_size)",
+                "(key / self.page_size, key % self.page_size)",
+                "((key + 1) / self.page_size, key % self.page_size)",
             ),
+            defect(
+                "page_before",
+                "a key lies in the page before",
+                "entries + 4 * entry as u64",
+                "entries + 4 * entry.saturating_sub(1) as u64",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/tile/kv_cache.rs",
+        entries: "decode",
+        tests: &["decode"],
+        defects: &[
             defect(
                 "page_tail",
                 "one key past the last is looked up and read",
@@ -314,8 +316,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "append_row",
                 "a row of a page is counted from the sequence's first",
-                "position % params.page_size",
-                "position",
+                "tensor.target_strides.offset(sequence, row, place.head)",
+                "tensor.target_strides.offset(sequence, position, place.head)",
             ),
             defect(
                 "append_queries",

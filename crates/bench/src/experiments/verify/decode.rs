@@ -100,25 +100,9 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     queries.enumerate().flat_map(of_queries).chain(trees).collect()
 }
 
-/// Whether an entry merges what others give.
-fn merges(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::DecodeCombine | Algorithm::DecodeCombineSm90)
-}
-
-/// Whether an entry is the forward pass's, over a cache.
-fn is_forward(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::ForwardSm90Cached | Algorithm::ForwardSm90CachedScoreMod)
-}
-
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
-    let decodes = |entry: &&Entry| {
-        use Algorithm::{Decode, DecodeSm90, DecodeSm90E4m3};
-        matches!(entry.algorithm, Decode | DecodeSm90 | DecodeSm90E4m3)
-            || is_forward(entry.algorithm)
-            || merges(entry.algorithm)
-    };
-    let all = entries().filter(|entry| backend != BackendKind::Cpu && decodes(entry));
+    let all = entries().filter(|entry| backend != BackendKind::Cpu && entry.algorithm.decodes());
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for entry in all {
         if !families || chosen.iter().all(|other| other.algorithm != entry.algorithm) {
@@ -158,7 +142,7 @@ fn verify_type<T: Element>(
 ) -> Result<usize> {
     let targets: Vec<_> = targets.iter().copied().filter(|entry| entry.dtype == T::DTYPE.name()).collect();
     let (combines, mut kernels): (Vec<_>, Vec<_>) =
-        targets.iter().copied().partition(|entry| merges(entry.algorithm));
+        targets.iter().copied().partition(|entry| entry.algorithm.merges_splits());
     if kernels.is_empty() {
         // Asked for alone, they still need splits to merge.
         let split_for = |combine: &&Entry| match combine.algorithm {
@@ -236,9 +220,9 @@ impl Case {
             Algorithm::DecodeSm90E4m3 => (8, 16),
             _ => (8, 8),
         };
-        let tree_mask = self.tree_mask && !is_forward(algorithm);
+        let tree_mask = self.tree_mask && !algorithm.is_cached_forward();
         // More rows than the other kernels are for.
-        let rows = if is_forward(algorithm) { MANY_ROWS } else { 1 };
+        let rows = if algorithm.is_cached_forward() { MANY_ROWS } else { 1 };
         let shape = Shape {
             batch: self.used.len().max(1),
             heads: kv_heads * self.group,

@@ -91,7 +91,7 @@ impl<T: Tile> Partials<T> {
                     value = math::fma(shares[warp], share, value);
                     warp += 1;
                 }
-                if column < params.head_dim_v {
+                if column < params.cache.head_dim_v {
                     // SAFETY: the element exists and is this lane's.
                     unsafe { target.store_o::<T::Element>(params, column, value) };
                 }

@@ -44,7 +44,7 @@ pub(super) unsafe fn store<T: Tile>(
                 while j < 2 {
                     let of_panel = if T::WIDENS { column_of(lane, j) } else { lane.row(j) };
                     let column = 64 * panel as u32 + of_panel;
-                    if stores_o && column < params.head_dim_v {
+                    if stores_o && column < params.cache.head_dim_v {
                         let mut value = o[panel][register(i, j)] * (factor / T::WEIGHT_SCALE);
                         if T::WIDENS {
                             value *= item.v_descale;

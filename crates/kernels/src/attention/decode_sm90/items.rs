@@ -53,7 +53,7 @@ impl Items {
             if batch < sequences(params) {
                 let [tiles, heads] = tiles_and_heads(params, T::BLOCK_M);
                 self.used = used_keys(params, batch);
-                self.own = splits::count(&params.cache(), self.used) * tiles * heads;
+                self.own = splits::count(&params.cache, self.used) * tiles * heads;
             }
             (self.before, self.total) = (0, self.own);
             let mut distance = 1;
@@ -98,7 +98,7 @@ fn sequences(params: &DecodeParams) -> u32 {
     // SAFETY: valid parameters have no empty axis. Without this the division would carry a call to the panic
     // for a zero divisor, which a kernel cannot link.
     unsafe { core::hint::assert_unchecked(params.heads > 0 && params.seqlen_q > 0) };
-    params.rows as u32 / params.heads / params.seqlen_q
+    params.cache.rows as u32 / params.heads / params.seqlen_q
 }
 
 /// An item, as all warps see it.
@@ -133,7 +133,7 @@ impl Item {
             v_descale = unsafe { params.v_descale.of(work.batch, work.kv_head) };
         }
         Self {
-            of_split: splits::count(&params.cache(), used) > 1,
+            of_split: splits::count(&params.cache, used) > 1,
             rows: end_row - work.first_row,
             keys: work.keys(params, used, seen, T::BLOCK_N),
             whole: KeyRange { first: last.first, end: first.end },

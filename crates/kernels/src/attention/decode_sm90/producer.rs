@@ -1,24 +1,16 @@
 //! The warp that copies K and V.
 
 use crate::attention::alignment::head_offset::HeadOffset;
-use crate::config::DecodeSm90Config;
+use crate::attention::cache_box::{CacheBox, locate, rows};
 use crate::hopper::ring::{Ring, Stages as _};
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
 use crate::ptx::tma::{self, TensorMap};
-use crate::ptx::{global, index, warp};
+use crate::ptx::{index, warp};
 use crate::tile::panels::Panels;
 
 use super::items::{Item, ItemSlots, Items};
 use super::tile::{CacheRows, Memory, Tile};
-
-/// Where a box of a step's keys lies.
-#[derive(Clone, Copy)]
-struct Place {
-    /// Sequence, or page.
-    batch: u32,
-    row: u32,
-}
 
 /// The warp that copies: its place in the ring, and how far it is in the first item.
 pub(super) struct Producer<T: Tile> {
@@ -81,16 +73,20 @@ impl<T: Tile> Producer<T> {
     /// comes next.
     #[inline(always)]
     fn copy(&mut self, params: &DecodeParams, item: &Item, mut step: u32, end: u32) -> u32 {
-        let page_size = if params.page_table == 0 { 0 } else { params.page_size };
-        let rows = DecodeSm90Config::box_rows(T::BLOCK_N, page_size);
+        let pages = &params.cache.pages;
+        let rows = rows(pages, T::BLOCK_N);
         let steps = item.keys.end.saturating_sub(item.keys.first).div_ceil(T::BLOCK_N).min(end);
-        let first = |step| item.keys.first + step * T::BLOCK_N;
+        let used = item.used.min(item.keys.end);
         // SAFETY: the page table has an entry for each key; the maps are those of K and V; all lanes are
         // here.
         unsafe {
-            let mut place = locate(params, item, first(step), rows);
+            let place_of = |step| {
+                let first = item.keys.first + step * T::BLOCK_N;
+                locate(pages, item.work.batch, first, rows, used)
+            };
+            let mut place = place_of(step);
             while step < steps {
-                let next = locate(params, item, first(step + 1), rows);
+                let next = place_of(step + 1);
                 self.copy_tile(self.maps, item, place, rows);
                 self.copy_tile(self.maps + TensorMap::BYTES, item, place, rows);
                 place = next;
@@ -105,7 +101,7 @@ impl<T: Tile> Producer<T> {
     /// # Safety
     /// The map is the tensor's; all lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn copy_tile(&mut self, map: u64, item: &Item, place: Place, rows: u32) {
+    unsafe fn copy_tile(&mut self, map: u64, item: &Item, place: CacheBox, rows: u32) {
         let tile: Panels<CacheRows<T>> = self.memory.ring().stage(self.ring.stage());
         if leads_warp() {
             self.ring.acquire(Panels::<CacheRows<T>>::BYTES);
@@ -120,26 +116,5 @@ impl<T: Tile> Producer<T> {
             }
         }
         self.ring.advance();
-    }
-}
-
-/// Where this lane's box of the step from `key` on lies. A box of no key of the sequence lies behind the rows
-/// of a page, or of the sequence, where tensor maps read zeros.
-///
-/// # Safety
-/// The page table, where there is one, has an entry for each key of the sequence.
-#[inline(always)]
-unsafe fn locate(params: &DecodeParams, item: &Item, key: u32, rows: u32) -> Place {
-    if params.page_table == 0 {
-        return Place { batch: item.work.batch, row: key };
-    }
-    let key = key + index::thread() % 32 * rows;
-    let is_used = key < item.used && key < item.keys.end;
-    let table = params.page_table + 4 * item.work.batch as u64 * params.max_pages as u64;
-    // SAFETY: pages of valid parameters have a row, and the table has an entry for each key of the sequence.
-    unsafe {
-        core::hint::assert_unchecked(params.page_size > 0);
-        let page = global::load_b32_if(is_used, table + 4 * (key / params.page_size) as u64);
-        Place { batch: page, row: if is_used { key % params.page_size } else { params.page_size } }
     }
 }

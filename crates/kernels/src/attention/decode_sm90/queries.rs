@@ -75,11 +75,7 @@ unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, memory: Memory<
             let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
             let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
             let QueryRow { position, head } = work.query_row(params, work.first_row + row);
-            let strides = &params.q_strides;
-            let element = work.batch as u64 * strides.batch
-                + position as u64 * strides.row
-                + head as u64 * strides.head
-                + column as u64;
+            let element = params.q_strides.offset(work.batch, position, head) + column as u64;
             // SAFETY: only elements of Q that exist are loaded.
             words[i] = unsafe { load_chunk(params.q + T::Element::BYTES * element, elements) };
             i += 1;

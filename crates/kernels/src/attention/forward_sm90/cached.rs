@@ -9,11 +9,10 @@ pub(super) mod epilogue;
 pub(super) mod producer;
 
 use super::tile::Tile;
-use crate::attention::alignment::head_offset::HeadOffset;
-use crate::attention::alignment::{Aligned, Alignment};
+use crate::attention::alignment::Alignment;
 use crate::attention::splits;
 use crate::mask::KeyRange;
-use crate::params::{AttentionParams, PersistentParams, Strides};
+use crate::params::PersistentParams;
 use crate::scheduler::{Tiles, WorkTile};
 use crate::score::ScoreMod;
 use crate::tile::mma::Lane;
@@ -23,33 +22,7 @@ use crate::tile::mma::Lane;
 pub struct Cached;
 
 impl Alignment for Cached {
-    const BY_RESIDUES: bool = false;
     const IN_CACHE: bool = true;
-
-    #[inline(always)]
-    fn passes(params: &AttentionParams) -> u32 {
-        Aligned::passes(params)
-    }
-
-    #[inline(always)]
-    fn head(strides: &Strides, head: u32) -> HeadOffset {
-        Aligned::head(strides, head)
-    }
-
-    #[inline(always)]
-    fn in_pass(strides: &Strides, head: u32, margin: u32, pass: u32) -> HeadOffset {
-        Aligned::in_pass(strides, head, margin, pass)
-    }
-
-    #[inline(always)]
-    fn first_column(params: &PersistentParams, head: u32) -> u32 {
-        Aligned::first_column(params, head)
-    }
-
-    #[inline(always)]
-    fn row_of_tile(params: &AttentionParams, rows: u32, warp_row: u32, row: u32) -> u32 {
-        Aligned::row_of_tile(params, rows, warp_row, row)
-    }
 }
 
 /// log2 of the rows of a tile that each query has.

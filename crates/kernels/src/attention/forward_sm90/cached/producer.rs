@@ -125,9 +125,9 @@ impl<T: Tile, X: Extent> Boxes<T, X> {
     /// The page table, where there is one, has an entry for each key of the sequence.
     #[inline(always)]
     unsafe fn locate(&self, params: &PersistentParams, work: &WorkTile, place: &Keys, end: u32) -> CacheBox {
-        let (cache, key) = (&params.cache, place.row_of::<T>(end.saturating_sub(1)));
+        let (pages, key) = (&params.cache.pages, place.row_of::<T>(end.saturating_sub(1)));
         // SAFETY: the table has an entry for each key of the sequence.
-        unsafe { locate(cache, place.batch, key, rows(cache, T::BLOCK_N), work.keys.len) }
+        unsafe { locate(pages, place.batch, key, rows(pages, T::BLOCK_N), work.keys.len) }
     }
 
     /// Copies a block's keys from where this lane's box lies into the next stage, once that is empty, and
@@ -152,7 +152,7 @@ impl<T: Tile, X: Extent> Boxes<T, X> {
                 self.ring.acquire_behind(Panels::<X>::BYTES, landed);
             }
             warp::sync();
-            let first = index::thread() % 32 * rows(&params.cache, T::BLOCK_N);
+            let first = index::thread() % 32 * rows(&params.cache.pages, T::BLOCK_N);
             if first < T::BLOCK_N {
                 let stage = self.first.stage(self.ring.stage()).from_row(first);
                 let head = HeadOffset { class: 0, head: place.head, shift: 0 };
