@@ -92,10 +92,9 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
     }
 }
 
-/// The bits of the first of some sequences of so many queries that use so many keys of a cache with `room`
-/// for each.
-fn decoded(request: &DecodeRequest, rows: usize, used: &[i32], room: usize, options: &Options) -> Bits {
-    let (heads, kv_heads, head_dim) = (8, 1, 128);
+/// The bits of the first of some sequences that use so many keys of a cache with `room` for each.
+fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -> Bits {
+    let (rows, heads, kv_heads, head_dim) = (8, 8, 1, 128);
     let q = TensorLayout::bshd(used.len(), rows, heads, head_dim);
     let k = TensorLayout::bshd(used.len(), room, kv_heads, head_dim);
     let options = DecodeOptions { attention: options.clone(), ..DecodeOptions::default() };
@@ -113,7 +112,8 @@ fn decoded(request: &DecodeRequest, rows: usize, used: &[i32], room: usize, opti
     let (query, key, value) = (tensor(&q, 3), cache(50), cache(900));
     let (mut o, mut lse) = (vec![f16::NAN; q.span()], vec![f32::NAN; problem.dense().lse_len()]);
     let backend = Backend::simulator(11);
-    let plan = backend.plan(&problem, request).unwrap();
+    let request = DecodeRequest { batch_invariant: true, kernel: Some(kernel), ..DecodeRequest::default() };
+    let plan = backend.plan(&problem, &request).unwrap();
     let inputs = DecodeInputs { seqused_k: Some(used), ..DecodeInputs::new(&query, &key, &value) };
     backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let o = o[..rows * heads * head_dim].iter().map(|value| value.to_bits().into());
@@ -130,28 +130,10 @@ fn so_has_a_sequence_that_is_decoded() {
         // One split, by itself without a launch that merges; several; and none at all.
         for first in [300, 1300, 0] {
             for kernel in DecodeKernel::ALL {
-                let request =
-                    DecodeRequest { batch_invariant: true, kernel: Some(kernel), ..DecodeRequest::default() };
-                let alone = decoded(&request, 8, &[first], (first as usize).max(1), &options);
-                let among = decoded(&request, 8, &others(first), 1500, &options);
+                let alone = decoded(kernel, &[first], (first as usize).max(1), &options);
+                let among = decoded(kernel, &others(first), 1500, &options);
                 assert!(among == alone, "{}: {first} keys, {options:?}", kernel.name());
             }
         }
-    }
-}
-
-/// Where a block takes several pieces in, or some of them, nobody has to ask for it.
-#[test]
-fn so_has_one_of_few_rows_by_itself() {
-    let request = DecodeRequest::default();
-    let options = Options { causal: true, sinks: Some(vec![1.0; 8]), softcap: 3.0, ..Options::default() };
-    // Whole tiles share the work out where sequences are alike; one that is much longer is cut.
-    for (rows, first, others) in [(1, 300, 110), (1, 3000, 40), (4, 1300, 20), (4, 0, 3)] {
-        let alone = decoded(&request, rows, &[first], (first as usize).max(1), &options);
-        let alike = others == 110;
-        let used = (0..others).map(|i| if alike { first - i % 20 } else { i * 7 % 90 });
-        let used: Vec<_> = std::iter::once(first).chain(used).collect();
-        let among = decoded(&request, rows, &used, 1500.max(first as usize), &options);
-        assert!(among == alone, "{rows} rows, {first} keys, {others} others");
     }
 }

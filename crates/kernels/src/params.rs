@@ -16,7 +16,7 @@ mod schedule;
 pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
 pub use cache::{CacheParams, MAX_SPLITS, Pages};
-pub use decode::{CacheDescale, DecodeParams, PieceParams};
+pub use decode::{CacheDescale, DecodeParams};
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;

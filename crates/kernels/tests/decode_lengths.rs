@@ -7,7 +7,7 @@ use fa_kernels::attention::decode::{DecodeTile, Tile, decode};
 use fa_kernels::attention::decode_sm90::{self, DecodeSm90Tile, decode_sm90};
 use fa_kernels::element::F16;
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{CacheParams, DecodeParams, PieceParams, Strides};
+use fa_kernels::params::{CacheParams, DecodeParams, Strides};
 use fa_sim::tma::{Swizzle, TensorMap};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 
@@ -16,22 +16,15 @@ type OfSm90 = DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>;
 
 const HEAD_DIM: u32 = 64;
 /// Keys that a sequence has room for.
-const ROOM: u32 = 300;
+const ROOM: u32 = 150;
 const SPLITS: u32 = 3;
 const POISON: u16 = 0x5a5a;
 
-/// A launch of Hopper's kernel.
-#[derive(Clone, Copy, Debug)]
-struct OnHopper {
-    blocks: u32,
-    cuts_tiles: bool,
-}
-
 /// O and lse of a query of each sequence by either kernel, with guards behind them that are left alone.
-fn decoded(on_hopper: Option<OnHopper>, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
+fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
     let (batch, columns) = (used.len(), HEAD_DIM as usize);
     // fp16 from 1 to below 2.
-    let values = |len: usize| (0..len).map(|i| 0x3c00 | ((i as u16).wrapping_mul(37) & 0x3ff)).collect();
+    let values = |len: usize| (0..len as u16).map(|i| 0x3c00 | (i.wrapping_mul(37) & 0x3ff)).collect();
     let (q, kv): (Vec<u16>, Vec<u16>) = (values(batch * columns), values(batch * ROOM as usize * columns));
     let mut o = vec![POISON; (batch + 1) * columns];
     let mut lse = vec![f32::NAN; batch + 1];
@@ -68,13 +61,6 @@ fn decoded(on_hopper: Option<OnHopper>, used: &[i32], split_keys: u32, seed: u64
             head_dim_v: HEAD_DIM,
             ..CacheParams::default()
         },
-        pieces: on_hopper.map_or_else(PieceParams::default, |launch| PieceParams {
-            step_bits: 7,
-            cuts_tiles: launch.cuts_tiles.into(),
-            sequences: batch as u32,
-            tiles: 1,
-            block_tiles: (batch as u32).div_ceil(launch.blocks),
-        }),
         seqlen_q: 1,
         seqlen_k: ROOM,
         heads: 1,
@@ -93,7 +79,7 @@ fn decoded(on_hopper: Option<OnHopper>, used: &[i32], split_keys: u32, seed: u64
         schedule: Schedule::from_seed(seed),
         buffers: &buffers,
     };
-    if let Some(OnHopper { blocks, .. }) = on_hopper {
+    if on_hopper {
         let row = u64::from(2 * HEAD_DIM);
         let map = TensorMap {
             address: kv,
@@ -108,7 +94,8 @@ fn decoded(on_hopper: Option<OnHopper>, used: &[i32], split_keys: u32, seed: u64
         let maps = maps.as_ptr().addr() as u64;
         let config = {
             use decode_sm90::Tile;
-            config("decode_sm90", blocks, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes())
+            // Fewer blocks than items.
+            config("decode_sm90", 5, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes())
         };
         // SAFETY: the parameters and the maps, which outlive it, describe the launch's buffers.
         launch(&config, &|| unsafe { decode_sm90::<OfSm90>(&params, maps) }).unwrap();
@@ -118,43 +105,23 @@ fn decoded(on_hopper: Option<OnHopper>, used: &[i32], split_keys: u32, seed: u64
         // SAFETY: the parameters describe the launch's buffers.
         launch(&config, &|| unsafe { decode::<Of>(&params) }).unwrap();
     }
-    if on_hopper.is_some_and(|launch| !launch.cuts_tiles) {
-        return finish(batch, &o, &lse);
-    }
     let merging = config("combine", (batch as u32).div_ceil(combine::ROWS), combine::THREADS, 0);
     // SAFETY: as above.
     launch(&merging, &|| unsafe { combine::<F16>(&params) }).unwrap();
-    finish(batch, &o, &lse)
-}
-
-/// What was stored, with nothing behind it.
-fn finish(batch: usize, o: &[u16], lse: &[f32]) -> (Vec<u16>, Vec<u32>) {
-    let (o, guard) = o.split_at(batch * HEAD_DIM as usize);
-    assert!(guard.iter().all(|&value| value == POISON));
+    assert!(o[batch * columns..].iter().all(|&value| value == POISON));
     assert!(lse[batch].is_nan());
-    (o.to_vec(), lse[..batch].iter().map(|value| value.to_bits()).collect())
+    (o, lse[..batch].iter().map(|value| value.to_bits()).collect())
 }
 
 #[test]
 fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let wrong = [i32::MIN, i32::MAX, -1, ROOM as i32 + 1, 1 << 30, 77];
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
-    // Even splits, and splits of one length; whole tiles of fewer blocks than tiles, and some that are cut.
-    for (seed, other) in [false, true].into_iter().enumerate() {
-        for on_hopper in [None, Some(OnHopper { blocks: 5, cuts_tiles: other })] {
-            let split_keys = if other && on_hopper.is_none() { 64 } else { 0 };
+    // Even splits, and splits of one length.
+    for (seed, split_keys) in [0, 64].into_iter().enumerate() {
+        for on_hopper in [false, true] {
             let of = |used: &[i32], seed| decoded(on_hopper, used, split_keys, seed);
-            assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {on_hopper:?}");
+            assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {on_hopper}");
         }
-    }
-}
-
-#[test]
-fn bits_do_not_depend_on_which_blocks_have_which_pieces() {
-    let used = [300, 10, 0, 299, 128, 129, 257];
-    let whole = decoded(Some(OnHopper { blocks: 7, cuts_tiles: false }), &used, 0, 1);
-    for blocks in [1, 2, 3, 5, 8, 13, 40] {
-        let cut = decoded(Some(OnHopper { blocks, cuts_tiles: true }), &used, 0, blocks.into());
-        assert!(cut == whole, "{blocks} blocks");
     }
 }

@@ -224,7 +224,7 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    DecodeLaunchDetails { num_splits, split_keys, pieces, .. }: DecodeLaunchDetails,
+    DecodeLaunchDetails { num_splits, split_keys, .. }: DecodeLaunchDetails,
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
@@ -263,6 +263,5 @@ fn dense_params(
         k_descale: CacheDescale::default(),
         v_descale: CacheDescale::default(),
         tree_mask: 0,
-        pieces,
     }
 }

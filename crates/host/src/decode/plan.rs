@@ -4,7 +4,7 @@ mod few_queries;
 mod splits;
 
 use fa_kernels::entries::{Algorithm, Entry};
-use fa_kernels::params::{MAX_SPLITS, PieceParams};
+use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
 use crate::operation::Choice;
@@ -54,9 +54,8 @@ impl DecodeKernel {
 pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
-    /// Whether a sequence gets the same bits whatever else is in its batch from each kernel: how its keys are
-    /// split then follows from their number alone. [`DecodeKernel::DecodeSm90`] gives that anyway for up to 32
-    /// packed rows over caches in 16 bits, and all do with a number of splits that the caller chooses.
+    /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split at multiples
+    /// of a fixed length. A number of splits that the caller chooses gives that too.
     pub batch_invariant: bool,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,
@@ -73,10 +72,6 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
-    /// How work is shared out where splits are pieces, of which each sequence has at most so many.
-    pub(crate) pieces: PieceParams,
-    /// Whether results of splits are merged by a launch behind.
-    pub(crate) merges: bool,
     /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
@@ -85,14 +80,7 @@ pub struct DecodeLaunchDetails {
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self {
-            num_splits: 1,
-            split_keys: 0,
-            pieces: PieceParams::default(),
-            merges: false,
-            head_bits: 0,
-            order: TileOrder::default(),
-        }
+        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default() }
     }
 }
 

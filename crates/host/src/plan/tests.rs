@@ -154,7 +154,7 @@ fn few_queries_on_many_keys_are_decoded() {
     let alike = Request { batch_invariant: true, ..decode };
     let splits =
         |batch| of([batch, 8, 16, 4096], Options::default(), alike).unwrap().launches[0].details.splits;
-    assert_eq!([1, 64].map(|batch| splits(batch).num_splits), [64, 64]);
+    assert_eq!([1, 64].map(|batch| splits(batch).num_splits), [8, 8]);
 }
 
 #[test]

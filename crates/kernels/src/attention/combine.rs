@@ -3,22 +3,19 @@
 //!
 //! A part gives its own normalised output Oᵢ and log-sum-exp lseᵢ. With m = max lseᵢ, the whole is
 //! O = Σ 2^(lseᵢ − m)·Oᵢ / Σ 2^(lseᵢ − m), here with the natural exponential. A part without keys has
-//! lseᵢ = −∞ and no weight; where all are empty, O is 0 and the lse −∞. Splits are added up in their order, m
-//! growing on the way, as a block does that computes all of them.
+//! lseᵢ = −∞ and no weight; where all are empty, O is 0 and the lse −∞.
 
 use core::f32::consts::{LN_2, LOG2_E};
 use core::hint::assert_unchecked;
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::attention::pieces::Pieces;
 use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
 use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::ptx::grid;
-use crate::ptx::{global, index, math, warp};
-use crate::softmax::with_sink;
+use crate::ptx::{global, index, math};
+use crate::softmax::{reduce, with_sink};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -34,9 +31,6 @@ const LOADS_IN_FLIGHT: usize = 8;
 
 /// Splits that each lane of a warp looks at.
 const LANE_SPLITS: usize = (MAX_SPLITS / 32) as usize;
-
-/// In place of a row's first log-sum-exp: its result is stored. No arithmetic gives this NaN.
-pub(super) const STORED: u32 = 0x7fc0_fa01;
 
 /// Weights of partial results by their log-sum-exp.
 #[derive(Clone, Copy)]
@@ -68,35 +62,6 @@ impl Weights {
     }
 }
 
-/// What an output and those before it are multiplied by when they are added up, by their log-sum-exps.
-#[derive(Clone, Copy)]
-pub(super) struct Fold {
-    /// What is kept of the outputs so far.
-    kept: f32,
-    /// The weight of the output that is added.
-    added: f32,
-}
-
-impl Fold {
-    /// That of a result with the log-sum-exp `lse`, where `max` is the largest before, and the largest with
-    /// it; one without keys, of −∞, leaves all as it is.
-    #[inline(always)]
-    pub(super) fn new(max: f32, lse: f32) -> (Self, f32) {
-        if lse == f32::NEG_INFINITY {
-            return (Self { kept: 1.0, added: 0.0 }, max);
-        }
-        let larger = math::max(max, lse);
-        let weight = |lse: f32| math::exp2((lse - larger) * LOG2_E);
-        (Self { kept: weight(max), added: weight(lse) }, larger)
-    }
-
-    /// A sum with one more term.
-    #[inline(always)]
-    pub(super) fn add(self, sum: f32, term: f32) -> f32 {
-        math::fma(self.added, term, sum * self.kept)
-    }
-}
-
 /// O and lse from those of the splits.
 ///
 /// Launch: ⌈B·H·Sq / [`ROWS`]⌉ blocks of [`THREADS`] threads, without shared memory.
@@ -118,23 +83,12 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
         (sequence_head / params.heads, at)
     };
     // SAFETY: the number of keys is readable.
-    let splits = unsafe { count(params, used_keys(params, batch)) };
+    let splits = splits::count(&params.cache, unsafe { used_keys(params, batch) });
     if splits == 1 {
         return; // Its block has stored O and lse.
     }
     // SAFETY: the splits' results are written; whole warps run this alike.
     unsafe { merge_row::<E>(params, splits, batch, &at) }
-}
-
-/// Splits, or pieces, of a sequence with `used` keys.
-#[inline(always)]
-fn count(params: &DecodeParams, used: u32) -> u32 {
-    #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-    if params.pieces.step_bits > 0 {
-        // SAFETY: steps have keys.
-        return unsafe { Pieces::of(params, used).count };
-    }
-    splits::count(&params.cache, used)
 }
 
 /// As [`combine`], in a launch that may begin before the one that gives the splits' results has ended.
@@ -157,21 +111,16 @@ pub unsafe fn combine_dependent<E: Element>(params: &DecodeParams) {
 unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
     let row = lse_row(params, batch, at);
     // SAFETY: the splits' log-sum-exps are readable, and all lanes are here.
-    let Some(folds) = (unsafe { LaneFolds::of(params, splits, row) }) else {
-        return; // Its block has stored O and lse.
-    };
+    let (weights, row_end) = unsafe { weigh(params, splits, row) };
+    // SAFETY: the sinks are readable, and the head is one of the launch's.
+    let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, at.head)) };
     let first = params.o_strides.offset(batch, at.position, at.head);
     let lane = index::thread() % 32;
     let mut column = COLUMNS * lane;
-    // All lanes, of which the last may have no columns, hold weights for the others.
-    let mut of_warp = 0;
-    while of_warp < params.cache.head_dim_v {
-        // SAFETY: the sinks are readable, and the head is one of the launch's; the columns below the head's
-        // exist, and each is one thread's; all lanes are here.
+    while column < params.cache.head_dim_v {
+        // SAFETY: the columns below the head's exist; each is one thread's.
         unsafe {
-            let (sums, sum) = folds.sums(params, splits, (row, column));
-            let row_end = Weights::new(folds.max).finish(sum);
-            let (inverse_sum, lse) = with_sink(row_end, &params.per_head.sinks, (batch, at.head));
+            let sums = weighted_sums(params, splits, (row, column), weights);
             let mut i = 0;
             while i < COLUMNS {
                 if column + i < params.cache.head_dim_v {
@@ -180,12 +129,12 @@ unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, 
                 }
                 i += 1;
             }
-            if params.lse != 0 && column == 0 {
-                f32::store(params.lse + 4 * row, lse);
-            }
         }
         column += 32 * COLUMNS;
-        of_warp += 32 * COLUMNS;
+    }
+    if params.lse != 0 && lane == 0 {
+        // SAFETY: the entry is this warp's own.
+        unsafe { f32::store(params.lse + 4 * row, lse) };
     }
 }
 
@@ -210,139 +159,80 @@ pub(super) fn partial_o(cache: &CacheParams, split: u32, row: u64, column: u32) 
     cache.partial_o + 4 * (row * stride + column as u64)
 }
 
-/// How a row's splits are taken in one after the other: a lane has every 32nd.
-struct LaneFolds {
-    lses: [f32; LANE_SPLITS],
-    /// What is kept of those before.
-    kept: [f32; LANE_SPLITS],
-    /// The weight of each.
-    added: [f32; LANE_SPLITS],
-    /// The largest log-sum-exp of all.
-    max: f32,
+/// The weights of so many splits of a row, 1/sum of them, and the log-sum-exp of the whole.
+///
+/// # Safety
+/// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
+#[inline(always)]
+unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32, f32)) {
+    let lane = index::thread() % 32;
+    let mut lses = [f32::NEG_INFINITY; LANE_SPLITS];
+    let mut max = f32::NEG_INFINITY;
+    let mut i = 0;
+    while i < LANE_SPLITS {
+        let split = lane + 32 * i as u32;
+        if split < splits {
+            // SAFETY: the split exists, and its log-sum-exp is readable.
+            lses[i] = unsafe { f32::load(partial_lse(&params.cache, split, row)) };
+        }
+        max = math::max(max, lses[i]);
+        i += 1;
+    }
+    // SAFETY: all lanes of the warp are here.
+    let weights = Weights::new(unsafe { reduce::<32>(max, math::max) });
+    let mut sum = 0.0;
+    let mut i = 0;
+    while i < LANE_SPLITS {
+        sum += weights.of(lses[i]);
+        i += 1;
+    }
+    // SAFETY: all lanes of the warp are here.
+    let row_end = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
+    (weights, row_end)
 }
 
-impl LaneFolds {
-    /// Of so many splits of a row; `None` where its result is stored already.
-    ///
-    /// # Safety
-    /// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn of(params: &DecodeParams, splits: u32, row: u64) -> Option<Self> {
-        let lane = index::thread() % 32;
-        let [mut lses, kept, added] = [[f32::NEG_INFINITY; LANE_SPLITS]; 3];
+/// Σ weight·O of the columns from `column` on, a multiple of [`COLUMNS`], over so many splits of a row.
+///
+/// # Safety
+/// The splits' results are readable and the first column exists.
+#[inline(always)]
+unsafe fn weighted_sums(
+    params: &DecodeParams,
+    splits: u32,
+    (row, column): (u64, u32),
+    weights: Weights,
+) -> [f32; COLUMNS as usize] {
+    let mut sums = [0.0; COLUMNS as usize];
+    let mut first = 0;
+    while first < splits {
+        let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
+        let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
         let mut i = 0;
-        while i < LANE_SPLITS {
-            let split = lane + 32 * i as u32;
-            if split < splits {
-                // SAFETY: the split exists, and its log-sum-exp is readable.
-                lses[i] = unsafe { f32::load(partial_lse(&params.cache, split, row)) };
+        while i < LOADS_IN_FLIGHT {
+            let split = first + i as u32;
+            let exists = split < splits;
+            // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
+            // of so many columns; nothing else is loaded.
+            unsafe {
+                let lse = f32::load_if(exists, partial_lse(&params.cache, split, row));
+                lses[i] = if exists { lse } else { f32::NEG_INFINITY };
+                let has_keys = lses[i] > f32::NEG_INFINITY;
+                values[i] = global::load4_if(has_keys, partial_o(&params.cache, split, row, column));
             }
             i += 1;
         }
-        // SAFETY: all lanes of the warp are here.
-        if unsafe { warp::broadcast(lses[0].to_bits(), 0) } == STORED {
-            return None;
-        }
-        let mut folds = Self { lses, kept, added, max: f32::NEG_INFINITY };
         let mut i = 0;
-        while i < LANE_SPLITS {
-            if 32 * (i as u32) < splits {
-                // SAFETY: all lanes of the warp are here.
-                unsafe { folds.take_lanes(i) };
+        while i < LOADS_IN_FLIGHT {
+            let weight = weights.of(lses[i]);
+            let mut j = 0;
+            while j < COLUMNS as usize {
+                // Behind the last column lies what nobody has written, and nobody stores.
+                sums[j] = math::fma(weight, f32::from_bits(values[i][j]), sums[j]);
+                j += 1;
             }
             i += 1;
         }
-        Some(folds)
+        first += LOADS_IN_FLIGHT as u32;
     }
-
-    /// Weighs the splits that lanes have at `i`, behind those before.
-    ///
-    /// # Safety
-    /// All 32 lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn take_lanes(&mut self, i: usize) {
-        // The largest of the lanes before this one, and of all.
-        let (mut before, mut largest) = (f32::NEG_INFINITY, self.lses[i]);
-        let mut distance = 1;
-        while distance < 32 {
-            // SAFETY: all lanes of the warp are here.
-            let others = unsafe { warp::shuffle_xor(largest, distance) };
-            if index::thread() % 32 & distance != 0 {
-                before = math::max(before, others);
-            }
-            largest = math::max(largest, others);
-            distance *= 2;
-        }
-        let (fold, _) = Fold::new(math::max(self.max, before), self.lses[i]);
-        (self.kept[i], self.added[i]) = (fold.kept, fold.added);
-        self.max = math::max(self.max, largest);
-    }
-
-    /// The sums of the columns from `column` on, a multiple of [`COLUMNS`], over so many splits of a row, and
-    /// that of their weights; of columns that do not exist they are anything.
-    ///
-    /// # Safety
-    /// The splits' results are readable; all 32 lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn sums(
-        &self,
-        params: &DecodeParams,
-        splits: u32,
-        (row, column): (u64, u32),
-    ) -> ([f32; COLUMNS as usize], f32) {
-        let (mut sums, mut sum) = ([0.0; COLUMNS as usize], 0.0);
-        let column_exists = column < params.cache.head_dim_v;
-        let mut i = 0;
-        while i < LANE_SPLITS {
-            let of_lanes = splits.saturating_sub(32 * i as u32).min(32);
-            let mut first = 0;
-            while first < of_lanes {
-                let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
-                let mut j = 0;
-                while j < LOADS_IN_FLIGHT {
-                    let (lane, split) = (first + j as u32, 32 * i as u32 + first + j as u32);
-                    // SAFETY: all lanes are here. Splits with keys have O, whose rows have a multiple of so
-                    // many columns; nothing else is loaded.
-                    values[j] = unsafe {
-                        let has_keys = warp::shuffle(self.lses[i], lane) > f32::NEG_INFINITY;
-                        let address = partial_o(&params.cache, split, row, column);
-                        global::load4_if(has_keys && column_exists, address)
-                    };
-                    j += 1;
-                }
-                let mut j = 0;
-                while j < LOADS_IN_FLIGHT {
-                    let lane = first + j as u32;
-                    // SAFETY: all lanes are here.
-                    let [kept, added] =
-                        unsafe { [self.kept[i], self.added[i]].map(|value| warp::shuffle(value, lane)) };
-                    let fold = Fold { kept, added };
-                    sum = fold.add(sum, 1.0);
-                    let mut k = 0;
-                    while k < COLUMNS as usize {
-                        // Behind the last column lies what nobody has written, and nobody stores.
-                        sums[k] = fold.add(sums[k], f32::from_bits(values[j][k]));
-                        k += 1;
-                    }
-                    j += 1;
-                }
-                first += LOADS_IN_FLIGHT as u32;
-            }
-            i += 1;
-        }
-        (sums, sum)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_without_keys_changes_nothing() {
-        let (fold, max) = Fold::new(3.0, f32::NEG_INFINITY);
-        assert_eq!((max, fold.add(2.5, 0.0)), (3.0, 2.5));
-        let (first, max) = Fold::new(f32::NEG_INFINITY, -7.0);
-        assert_eq!((max, first.add(0.0, 2.5)), (-7.0, 2.5));
-    }
+    sums
 }

@@ -34,8 +34,6 @@ pub mod transpose;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 mod cache_box;
 mod gradient;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-mod pieces;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod split_output;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]

@@ -1,13 +1,9 @@
 //! Where the results of rows go whose keys may be split.
 
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use super::combine::STORED;
 use super::combine::{lse_row, partial_lse, partial_o};
 use super::split_work::{QueryRow, Work};
 use crate::element::Element;
 use crate::params::DecodeParams;
-#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-use crate::ptx::global;
 
 /// Where a row of the result goes.
 pub(super) struct Target<'a> {
@@ -40,17 +36,6 @@ impl<'a> Target<'a> {
             let element = row + column as u64;
             E::store(params.o + E::BYTES * element, value);
         }
-    }
-
-    /// Says that the row, which has several splits, needs no merging.
-    ///
-    /// # Safety
-    /// As [`Self::store_o`].
-    #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
-    #[inline(always)]
-    pub(super) unsafe fn mark_stored(&self, params: &DecodeParams) {
-        // SAFETY: the row exists, and no other thread stores the word.
-        unsafe { global::store_b32(partial_lse(&params.cache, 0, self.row), STORED) }
     }
 
     /// Stores the log-sum-exp, where it is wanted.

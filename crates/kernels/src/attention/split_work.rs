@@ -102,13 +102,7 @@ pub(super) fn packed_rows(params: &DecodeParams) -> u32 {
 pub(super) fn seen_keys(params: &DecodeParams, used: u32, packed: u32) -> KeyRange {
     // SAFETY: valid parameters have groups of at least one head.
     unsafe { assert_unchecked(params.group > 0) };
-    seen_by(params, used, packed / params.group)
-}
-
-/// What a row of the sequence sees of its `used` keys.
-#[inline(always)]
-pub(super) fn seen_by(params: &DecodeParams, used: u32, position: u32) -> KeyRange {
     let rows = |len| Rows { first: 0, len };
     let sequence = WorkTile { tile: 0, head: 0, batch: 0, queries: rows(params.seqlen_q), keys: rows(used) };
-    KeyRange::of_row(&params.attention(), &sequence, position)
+    KeyRange::of_row(&params.attention(), &sequence, packed / params.group)
 }

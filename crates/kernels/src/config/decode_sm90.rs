@@ -108,17 +108,10 @@ impl DecodeSm90Config {
         ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
     }
 
-    /// Whether a thread has registers for two parts of O, so that a block takes several pieces of a sequence
-    /// one after the other.
-    pub const fn folds(&self) -> bool {
-        self.block_m <= 32 && self.cache_bytes == 2
-    }
-
     /// Registers that a thread needs for its parts of S and O, and each row's running max and sum.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
-        let of_o = (self.head_dim as u64 / 64 + 1) * (1 + self.folds() as u64);
-        (self.block_m as u64 / 2).saturating_mul(of_o + self.block_n as u64 / 64)
+        (self.block_m as u64 / 2).saturating_mul((self.head_dim as u64 + self.block_n as u64) / 64 + 1)
     }
 
     /// Whether the shape is one that the kernel can be instantiated with, whatever the device.

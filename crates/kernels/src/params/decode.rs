@@ -59,25 +59,6 @@ pub struct DecodeParams {
     /// Which of the newest Sq keys each query sees, beside all before those: u64 [B, Sq], of whose rows bit j
     /// is the j-th of these; 0 where the window alone decides. With it, Sq is at most 64.
     pub tree_mask: u64,
-    /// How `decode_sm90` shares out its work.
-    pub pieces: PieceParams,
-}
-
-/// How work is shared out where each sequence is cut into pieces: at most `num_splits` equal parts, in steps,
-/// of the keys that its rows see.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PieceParams {
-    /// log2 of the keys of a step; 0 where sequences have no pieces.
-    pub step_bits: u32,
-    /// 1 where blocks may have some of a tile's pieces, which are merged, 0 where each has all.
-    pub cuts_tiles: u32,
-    /// Sequences.
-    pub sequences: u32,
-    /// Tiles of each, of all heads.
-    pub tiles: u32,
-    /// The most tiles that a block has where tiles are whole: those of all sequences over the blocks.
-    pub block_tiles: u32,
 }
 
 /// What the elements of K or V in 8 bits are multiplied by.

@@ -261,23 +261,21 @@ fn launches(
 ) -> Result<Launches> {
     let shape = Shape::new(kernel, problem, device, entry);
     let (mut details, why) = splits(&shape, problem, request);
-    checked_grid(shape.steps())?;
     if kernel == DecodeKernel::ForwardSm90 {
         (details.head_bits, details.order) = (head_bits(problem), order_of_packs(problem));
     }
     let num_splits = details.num_splits as u128;
-    // A device has fewer slots than a grid has blocks.
     let items = checked_grid(shape.tiles as u128 * num_splits)?;
     let grid = match kernel {
         DecodeKernel::Decode => items,
-        DecodeKernel::DecodeSm90 => items.min(shape.blocks_of_pieces(&details) as u32),
+        // A device has fewer slots than a grid has blocks.
+        DecodeKernel::DecodeSm90 => items.min(shape.slots as u32),
         // All packed sequences may have no queries.
         DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
     };
-    details.pieces.block_tiles = (shape.tiles as u32).div_ceil(grid.max(1));
     let mut launches = vec![(entry, grid)];
     let mut workspace_bytes = 0;
-    if details.merges {
+    if num_splits > 1 {
         let rows = problem.lse_len() as u128;
         let algorithm = match kernel {
             DecodeKernel::Decode => Algorithm::DecodeCombine,

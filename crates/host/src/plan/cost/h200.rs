@@ -91,9 +91,6 @@ pub(crate) const GOOD_ENOUGH: f64 = 0.99;
 /// of 8 heads 16 splits take 128 µs, 33 take 130, and 17, of which some meet on a multiprocessor, 136.
 pub(crate) const SM90_GOOD_ENOUGH: f64 = 0.95;
 
-/// Steps of a sequence of `decode_sm90` that are over sooner than the launch that merges would be.
-pub(crate) const SHORT_STEPS: usize = 8;
-
 /// Share of the multiprocessors that unsplit blocks must occupy to be left unsplit: 128 of them read K and V
 /// as fast as 256 halves do, and leave nothing to merge.
 pub(crate) const BUSY: f64 = 0.8;

@@ -2,7 +2,6 @@
 
 mod e4m3;
 
-use crate::attention::pieces::first_key;
 use crate::attention::tree_mask;
 use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
@@ -17,8 +16,8 @@ use crate::tile::mma::{Lane, MmaElement as _, QUAD};
 use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
-use super::epilogue::{Folded, Rows};
-use super::items::{Destination, Item, ItemSlots};
+use super::epilogue;
+use super::items::{Item, ItemSlots};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 
 /// The barrier that the warps meet at.
@@ -42,7 +41,6 @@ pub(super) struct Consumer<T: Tile> {
     lane: Lane,
     o: T::O,
     softmax: OnlineSoftmax<Column<T>, 1>,
-    folded: Folded<T>,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -66,7 +64,6 @@ impl<T: Tile> Consumer<T> {
                 lane: Lane::current(2),
                 o: T::O::zero(),
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
-                folded: Folded::none(),
             }
         }
     }
@@ -79,60 +76,26 @@ impl<T: Tile> Consumer<T> {
         // SAFETY: this warp leaves each item once, when it has stored its part.
         let mut slots = unsafe { ItemSlots::consumer(self.memory.slots()) };
         while slots.wait() {
+            let item = slots.item();
             self.queries.wait();
-            self.folded = Folded::none();
-            let (mut piece, mut key) = (slots.item().work.split, slots.item().keys.first);
-            loop {
-                self.o = T::O::zero();
-                self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
-                let item = slots.item();
-                let end = if T::FOLDS { end_of_piece(params, &item, piece) } else { item.keys.end };
-                let has_keys = key < end;
-                while key < end {
-                    self.step(params, &item, key, changed);
-                    key += T::BLOCK_N;
-                }
-                // Read again: what steps do not need leaves them its registers.
-                let item = slots.item();
-                let is_last = !T::FOLDS || piece + 1 == item.end_piece;
-                if is_last {
-                    self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
-                    self.queries.leave(leads_warp());
-                }
-                let piece_at_hand = if T::FOLDS { piece } else { item.work.split };
-                self.finish_piece(params, &item, piece_at_hand, has_keys);
-                if is_last {
-                    break;
-                }
-                piece += 1;
+            self.o = T::O::zero();
+            self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+            let mut key = item.keys.first;
+            while key < item.keys.end {
+                self.step(params, &item, key, changed);
+                key += T::BLOCK_N;
             }
-            if T::FOLDS {
-                let item = slots.item();
-                if item.destination == Destination::Folded {
-                    // SAFETY: the item's rows are this block's.
-                    unsafe {
-                        self.folded.finish(params, &item, self.lane).store(params, &item, self.lane);
-                    }
-                }
-            }
+            self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
+            self.queries.leave(leads_warp());
+            let sums = self.sums(&item);
+            // SAFETY: the item's rows are this block's.
+            unsafe {
+                epilogue::store::<T>(params, &item, self.lane, &self.o, |i| {
+                    self.softmax.finish_with(i, sums[i])
+                })
+            };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
-        }
-    }
-
-    /// Takes the result of a piece in, or stores it.
-    #[inline(always)]
-    fn finish_piece(&mut self, params: &DecodeParams, item: &Item, piece: u32, has_keys: bool) {
-        let sums = self.sums(has_keys);
-        // SAFETY: the item is one of the launch's, and its rows are this block's.
-        unsafe {
-            let finish = |i: usize| self.softmax.finish_with(i, sums[i]);
-            let rows = Rows::<T>::of_piece(params, item, self.lane, &self.o, finish);
-            match item.destination {
-                Destination::Folded if T::FOLDS => self.folded.add(&rows),
-                Destination::Pieces => rows.store_piece(params, item, self.lane, piece, has_keys),
-                _ => rows.store(params, item, self.lane),
-            }
         }
     }
 
@@ -384,17 +347,17 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// The rows' sums over all keys of the piece.
+    /// The rows' sums over all keys of the item.
     #[inline(always)]
-    fn sums(&self, has_keys: bool) -> Column<T> {
+    fn sums(&self, item: &Item) -> Column<T> {
         let mut sums = Column::<T>::splat(0.0);
-        if !has_keys {
+        if !item.keys.has_keys() {
             return sums;
         }
         let (lane, warp) = (self.lane, index::thread() / 32);
         let mut i = 0;
         while i < Self::ROWS {
-            // SAFETY: all lanes of the warp are here; the last piece's words were read before the barriers of
+            // SAFETY: all lanes of the warp are here; the last item's words were read before the barriers of
             // this one's steps.
             unsafe {
                 let sum = reduce_keys(self.softmax.sum(i), |a, b| a + b);
@@ -415,15 +378,6 @@ impl<T: Tile> Consumer<T> {
         }
         sums
     }
-}
-
-/// One past the last key of a piece.
-#[inline(always)]
-fn end_of_piece(params: &DecodeParams, item: &Item, piece: u32) -> u32 {
-    if piece + 1 == item.end_piece {
-        return item.keys.end;
-    }
-    (first_key(params, item.used) + (piece + 1) * item.piece_keys).min(item.keys.end)
 }
 
 /// Which key of a step is a thread's `j`-th.

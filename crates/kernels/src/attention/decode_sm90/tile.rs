@@ -62,8 +62,6 @@ pub trait Tile: Copy {
     const BLOCK_N: u32 = Self::CONFIG.block_n;
     /// Whether elements of K and V become wider on their way to products, and those of Q are scaled.
     const WIDENS: bool = Self::CONFIG.cache_bytes == 1;
-    /// Whether a thread has registers for the rows of pieces before the one at hand.
-    const FOLDS: bool = Self::CONFIG.folds();
     /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
     /// types of Q do. The running softmax lets weights grow to 2⁸, and fp16 ends below 2¹⁶.
     const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
