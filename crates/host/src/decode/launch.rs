@@ -265,3 +265,32 @@ fn dense_params(
         tree_mask: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::{DecodeKernel, DecodeOptions, DecodeRequest};
+    use crate::sim::Sim;
+    use crate::{DType, Plan, Tensors};
+
+    #[test]
+    fn what_a_problem_needs_and_nobody_gave_is_named() {
+        let q = TensorLayout::bshd(2, 4, 8, 64);
+        let pages = TensorLayout::bshd(10, 16, 2, 64);
+        let options = DecodeOptions { max_pages: Some(4), tree_mask: true, ..DecodeOptions::default() };
+        let tensors = Tensors { q, k: pages, v: pages, o: q };
+        let problem = DecodeProblem::new(tensors, DType::Bf16, options).unwrap();
+        for kernel in [DecodeKernel::Decode, DecodeKernel::DecodeSm90] {
+            let request = DecodeRequest { kernel: Some(kernel), ..DecodeRequest::default() };
+            let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
+            let refused = |page_table, tree_mask| {
+                let addresses = DecodeAddresses { page_table, tree_mask, ..DecodeAddresses::default() };
+                let encode = |_: &TensorMap| Ok(tma::TensorMap::default());
+                params(&problem, &plan.launches()[0], &addresses, encode).err().map(|error| error.to_string())
+            };
+            assert!(refused(None, Some(256)).unwrap().contains("page_table"));
+            assert!(refused(Some(256), None).unwrap().contains("tree_mask"));
+            assert_eq!(refused(Some(256), Some(256)), None);
+        }
+    }
+}
