@@ -87,19 +87,18 @@ pub(crate) fn params(
     let tree_mask = needed("tree_mask", tree_mask, problem.has_tree_mask())?;
     let page_table = needed("page_table", page_table, problem.max_pages().is_some())?;
     let attention = attention_params(problem.dense(), &dense)?;
-    let dense = dense_params(problem.dense(), launch.details, workspace, &attention);
+    let contiguous = dense_params(problem.dense(), launch.details, workspace, &attention);
     let params = DecodeParams {
         seqused_k: seqused_k.unwrap_or(0),
         tree_mask,
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
-        cache: CacheParams { pages: pages(problem.k(), problem.max_pages(), page_table), ..dense.cache },
+        cache: CacheParams { pages: pages(problem.k(), problem.max_pages(), page_table), ..contiguous.cache },
         k_descale: descales[0],
         v_descale: descales[1],
-        ..dense
+        ..contiguous
     };
-    let page_size = problem.max_pages().map(|_| problem.k().seqlen);
-    let place = Place { k: problem.k(), v: problem.v(), page_size };
+    let place = Place { k: problem.k(), v: problem.v(), page_size: problem.page_size() };
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
 }
 

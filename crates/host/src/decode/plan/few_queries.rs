@@ -35,7 +35,7 @@ pub(crate) struct Cache<'a> {
 
 impl<'a> Cache<'a> {
     pub(super) fn of(problem: &'a DecodeProblem) -> Self {
-        let page_size = problem.max_pages().map(|_| problem.k().seqlen);
+        let page_size = problem.page_size();
         let e4m3 = problem.descales().is_some();
         let (k, v, tree) = (problem.k(), problem.v(), problem.has_tree_mask());
         Self { problem: problem.dense(), k, v, page_size, e4m3, tree }
