@@ -24,6 +24,8 @@ pub(crate) struct Shape {
     pub(crate) row_multiple: usize,
     /// Whether queries are a tree, of branches drawn by chance.
     pub(crate) tree_mask: bool,
+    /// Whether V is the first columns of K.
+    pub(crate) latent: bool,
     pub(crate) dtype: DType,
     pub(crate) causal: bool,
     pub(crate) softmax_scale: Option<f32>,
@@ -56,11 +58,12 @@ impl Shape {
             let stride = columns.next_multiple_of(self.row_multiple);
             TensorLayout { head_dim: columns, ..TensorLayout::bshd(outer, rows, self.kv_heads, stride) }
         };
-        let tensors =
-            Tensors { q, k: of_keys(self.head_dim), v: of_keys(head_dim_v), o: of_queries(head_dim_v) };
+        let k = of_keys(self.head_dim);
+        let v = if self.latent { TensorLayout { head_dim: head_dim_v, ..k } } else { of_keys(head_dim_v) };
+        let tensors = Tensors { q, k, v, o: of_queries(head_dim_v) };
         let attention = Options { causal: self.causal, softmax_scale: self.softmax_scale, ..options };
-        let tree_mask = self.tree_mask;
-        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask };
+        let Self { tree_mask, latent, .. } = *self;
+        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask, latent };
         DecodeProblem::new(tensors, self.dtype, options)
     }
 }
@@ -104,7 +107,8 @@ impl<T: Element> Rows<T> {
 pub(crate) struct Cache<T> {
     q: Vec<T>,
     k: Rows<T>,
-    v: Rows<T>,
+    /// None of latents.
+    v: Option<Rows<T>>,
     seqused_k: Option<Vec<i32>>,
     page_table: Option<Vec<i32>>,
     tree_mask: Option<Vec<u64>>,
@@ -116,7 +120,7 @@ impl<T: Element> Cache<T> {
         Self {
             q: normal(seed, 0, problem.dense().tensors().q.span()),
             k: Rows::random(problem, problem.k(), seed, 1),
-            v: Rows::random(problem, problem.v(), seed, 2),
+            v: (!problem.is_latent()).then(|| Rows::random(problem, problem.v(), seed, 2)),
             seqused_k,
             page_table: problem.max_pages().map(|_| shuffled(problem.k().batch, seed)),
             tree_mask: problem.has_tree_mask().then(|| {
@@ -132,7 +136,7 @@ impl<T: Element> Cache<T> {
         DecodeInputs {
             q: &self.q,
             k: self.k.data(),
-            v: self.v.data(),
+            v: self.v.as_ref().unwrap_or(&self.k).data(),
             seqused_k: self.seqused_k.as_deref(),
             page_table: self.page_table.as_deref(),
             tree_mask: self.tree_mask.as_deref(),
@@ -153,7 +157,11 @@ impl<T: Element> Cache<T> {
                     }
                 }
             }
-            if value { &mut self.v } else { &mut self.k }.poison(&used);
+            match (value, &mut self.v) {
+                (false, _) => self.k.poison(&used),
+                (true, Some(v)) => v.poison(&used),
+                (true, None) => {}
+            }
         }
     }
 }
@@ -174,7 +182,8 @@ pub(crate) fn describe(problem: &DecodeProblem) -> String {
         problem.max_pages().map_or("contiguous".to_owned(), |_| format!("pages of {}", problem.k().seqlen));
     let dtype = problem.cache_dtype();
     let of_type = if dtype == problem.dense().dtype() { String::new() } else { format!(" in {dtype}") };
-    format!("{} {cache}{of_type}", problem::describe(problem.dense(), Layout::Bshd))
+    let latent = if problem.is_latent() { " of latents" } else { "" };
+    format!("{} {cache}{of_type}{latent}", problem::describe(problem.dense(), Layout::Bshd))
 }
 
 #[cfg(test)]
@@ -202,6 +211,7 @@ mod tests {
             page_size: Some(4),
             row_multiple: 1,
             tree_mask: false,
+            latent: false,
             dtype: DType::F32,
             causal: false,
             softmax_scale: None,
@@ -214,12 +224,12 @@ mod tests {
             Rows::Same(data) => data.iter().filter(|value| !value.is_nan()).count(),
             Rows::E4m3(data) => data.iter().filter(|value| !value.is_nan()).count(),
         };
-        assert_eq!((numbers(&cache.k), numbers(&cache.v)), (5 * 6, 5 * 6));
+        assert_eq!((numbers(&cache.k), cache.v.as_ref().map(numbers)), (5 * 6, Some(5 * 6)));
         let e4m3 = Some(E4m3Cache::default());
         let problem = shape.problem_with(shape.head_dim, Options::default(), e4m3).unwrap();
         let mut cache = Cache::<f32>::random(&problem, Some(vec![5, 0]), 1);
         cache.poison_unused(&problem);
         assert!(matches!(cache.k, Rows::E4m3(_)));
-        assert_eq!((numbers(&cache.k), numbers(&cache.v)), (5 * 6, 5 * 6));
+        assert_eq!((numbers(&cache.k), cache.v.as_ref().map(numbers)), (5 * 6, Some(5 * 6)));
     }
 }

@@ -492,6 +492,18 @@ pub enum Error {
         /// What else.
         name: &'static str,
     },
+    /// V is not the first columns of K, where both are one tensor of latents.
+    #[error("v: its layout is not that of the first {head_dim_v} columns of k, which latents have as values")]
+    LatentValues {
+        /// Columns of V.
+        head_dim_v: usize,
+    },
+    /// Something that latents do not go with.
+    #[error("{name} is given beside latent, which does not take it")]
+    LatentBeside {
+        /// What else.
+        name: &'static str,
+    },
     /// An entry of the page table names no page.
     #[error("page_table[{batch}][{index}] is {value}; there are {pages} pages")]
     PageIndex {

@@ -10,7 +10,7 @@ pub use tensor::{DeviceTensor, HostTensor, TensorView};
 pub use crate::dropout::Dropout;
 pub use crate::launch::Addresses;
 pub use crate::options::{Descale, MAX_SOFTCAP, PerHead};
-pub use crate::problem::{MAX_HEAD_DIM, MAX_SEQLEN};
+pub use crate::problem::{MAX_HEAD_DIM, MAX_LATENT_HEAD_DIMS, MAX_SEQLEN};
 use crate::{Device, Element, Problem, Result};
 
 /// Host tensors that attention writes.

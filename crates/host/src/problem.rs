@@ -14,6 +14,10 @@ use crate::{DType, Error, Result, TensorLayout};
 /// The largest head_dim that the kernels hold.
 pub const MAX_HEAD_DIM: usize = 256;
 
+/// The largest head_dims of Q and K, and of V, whose keys are latents
+/// ([`DecodeOptions::latent`](crate::decode::DecodeOptions::latent)).
+pub const MAX_LATENT_HEAD_DIMS: [usize; 2] = [576, 512];
+
 /// The longest sequence: row indices and their differences stay inside 32 bits with room for a tile.
 pub const MAX_SEQLEN: usize = 1 << 30;
 
@@ -61,7 +65,15 @@ impl Problem {
     /// of dropout is not 0 to below 1, and when factors of `descale` are not positive and up to 2⁶⁴, or of
     /// tensors that are not in e4m3.
     pub fn new(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
-        Self::validated(tensors, dtype, options, None)
+        Self::validated(tensors, dtype, options, None, [MAX_HEAD_DIM; 2])
+    }
+
+    /// As [`Self::new`], with head_dims of latents.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_latents(tensors: Tensors, dtype: DType, options: Options) -> Result<Self> {
+        Self::validated(tensors, dtype, options, None, MAX_LATENT_HEAD_DIMS)
     }
 
     /// A batch of sequences of different lengths, packed: Q and O are [1, total_q, H, D], K and V
@@ -85,7 +97,7 @@ impl Problem {
         }
         let (total_q, total_k) = (tensors.q.seqlen, tensors.k.seqlen);
         let sequences = Sequences::new(cu_seqlens_q, cu_seqlens_k, total_q, total_k)?;
-        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
+        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)), [MAX_HEAD_DIM; 2])
     }
 
     /// As [`Self::varlen`], for offsets that the device alone has: `batch` sequences, of at most
@@ -107,7 +119,7 @@ impl Problem {
         }
         let totals = (tensors.q.seqlen, tensors.k.seqlen);
         let sequences = Sequences::on_device(batch, (max_seqlen_q, max_seqlen_k), totals)?;
-        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)))
+        Self::validated(tensors, dtype, options, Some(Arc::new(sequences)), [MAX_HEAD_DIM; 2])
     }
 
     /// The same problem, of whose lengths the host has bounds alone: a packed batch as one of
@@ -178,11 +190,12 @@ impl Problem {
         dtype: DType,
         options: Options,
         sequences: Option<Arc<Sequences>>,
+        limits: [usize; 2],
     ) -> Result<Self> {
         let Tensors { q, k, v, o } = &tensors;
-        for (tensor, value) in [("", q.head_dim), ("v: ", v.head_dim)] {
-            if !(1..=MAX_HEAD_DIM).contains(&value) {
-                return Err(Error::HeadDim { tensor, value, limit: MAX_HEAD_DIM });
+        for (tensor, value, limit) in [("", q.head_dim, limits[0]), ("v: ", v.head_dim, limits[1])] {
+            if !(1..=limit).contains(&value) {
+                return Err(Error::HeadDim { tensor, value, limit });
             }
         }
         for (layout, name) in [(q, "q"), (k, "k"), (v, "v"), (o, "o")] {
@@ -226,7 +239,8 @@ impl Problem {
     /// # Errors
     /// As [`Self::new`], for the tensors.
     pub(crate) fn part(&self, tensors: Tensors, batch: usize, heads: Range<usize>) -> Result<Self> {
-        Self::new(tensors, self.dtype, Options { window: self.window, ..self.scores.options(batch, &heads) })
+        let options = Options { window: self.window, ..self.scores.options(batch, &heads) };
+        Self::validated(tensors, self.dtype, options, None, [self.head_dim(), self.head_dim_v()])
     }
 
     /// The same attention with K and V multiplied by a factor each.

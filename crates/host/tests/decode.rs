@@ -83,7 +83,13 @@ impl Case {
             attention = Options { causal: false, window: (None, None), alibi_slopes: None, ..attention };
         }
         let e4m3_cache = self.e4m3.then(|| self.factors());
-        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask: self.tree };
+        let options = DecodeOptions {
+            attention,
+            max_pages,
+            e4m3_cache,
+            tree_mask: self.tree,
+            ..DecodeOptions::default()
+        };
         let tensors = Tensors { q, k, v, o };
         let problem = DecodeProblem::new(tensors, T::DTYPE, options).unwrap();
         let limit = problem.dense().seqlen_k();

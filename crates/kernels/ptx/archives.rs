@@ -26,6 +26,8 @@
     ("gemm_sm80", include_bytes!("gemm_sm80.ptx.zst")),
     #[cfg(feature = "gemm")]
     ("gemm_sm90", include_bytes!("gemm_sm90.ptx.zst")),
+    #[cfg(feature = "decode")]
+    ("mla_sm90", include_bytes!("mla_sm90.ptx.zst")),
     #[cfg(feature = "gemm")]
     ("mma_peak", include_bytes!("mma_peak.ptx.zst")),
     #[cfg(any(feature = "forward", feature = "backward"))]

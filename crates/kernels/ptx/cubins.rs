@@ -10,6 +10,8 @@
     ("forward_sm90_cached", include_bytes!("forward_sm90_cached.cubin.zst")),
     #[cfg(feature = "gemm")]
     ("gemm_sm90", include_bytes!("gemm_sm90.cubin.zst")),
+    #[cfg(feature = "decode")]
+    ("mla_sm90", include_bytes!("mla_sm90.cubin.zst")),
     #[cfg(any(feature = "forward", feature = "backward"))]
     ("pack", include_bytes!("pack.cubin.zst")),
 ]

@@ -39,7 +39,7 @@ pub fn features(family: &str) -> &'static [&'static str] {
     match family.split('_').next() {
         _ if family == "forward_sm90_cached" => &["decode"],
         Some("backward") => &["backward"],
-        Some("append" | "decode") => &["decode"],
+        Some("append" | "decode" | "mla") => &["decode"],
         Some("gemm" | "mma" | "read") => &["gemm"],
         // Copies of rows, which both passes read.
         Some("pack") => &["forward", "backward"],

@@ -265,6 +265,31 @@ impl<const LANES: u32, P: Weight> OnlineSoftmax<[f32; 2], LANES, P> {
         self.sum = [sum[0] + sum[1], sum[2] + sum[3]];
         rescale
     }
+
+    /// m of both rows.
+    #[inline(always)]
+    pub fn max(&self) -> [f32; 2] {
+        self.max
+    }
+
+    /// Takes over `max` from threads that have raised m of the same rows since, and says by what is rescaled
+    /// what was accumulated: the bits that [`Self::step_in_turn`] has given them.
+    #[inline(always)]
+    pub fn follow(&mut self, max: [f32; 2]) -> [f32; 2] {
+        let mut rescale = [1.0; 2];
+        let mut i = 0;
+        while i < 2 {
+            let growth = (max[i] - self.max[i]) * self.scale.late;
+            // Of two rows without keys it is no number.
+            if growth > 0.0 {
+                self.max[i] = max[i];
+                rescale[i] = math::exp2(-growth);
+                self.sum[i] *= rescale[i];
+            }
+            i += 1;
+        }
+        rescale
+    }
 }
 
 /// The factor 1/l of a row and its log-sum-exp with the sink of its head, if there is one: l += e^(sink − m).

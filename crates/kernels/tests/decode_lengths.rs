@@ -5,6 +5,7 @@
 use fa_kernels::attention::combine::{self, combine};
 use fa_kernels::attention::decode::{DecodeTile, Tile, decode};
 use fa_kernels::attention::decode_sm90::{self, DecodeSm90Tile, decode_sm90};
+use fa_kernels::attention::mla_sm90::{self, mla_sm90};
 use fa_kernels::element::F16;
 use fa_kernels::mask::UNLIMITED;
 use fa_kernels::params::{CacheParams, DecodeParams, Strides};
@@ -20,8 +21,17 @@ const ROOM: u32 = 150;
 const SPLITS: u32 = 3;
 const POISON: u16 = 0x5a5a;
 
-/// O and lse of a query of each sequence by either kernel, with guards behind them that are left alone.
-fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
+/// Which kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Decode,
+    DecodeSm90,
+    /// Over keys that are their values.
+    MlaSm90,
+}
+
+/// O and lse of a query of each sequence by a kernel, with guards behind them that are left alone.
+fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
     let (batch, columns) = (used.len(), HEAD_DIM as usize);
     // fp16 from 1 to below 2.
     let values = |len: usize| (0..len as u16).map(|i| 0x3c00 | (i.wrapping_mul(37) & 0x3ff)).collect();
@@ -79,7 +89,12 @@ fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u1
         schedule: Schedule::from_seed(seed),
         buffers: &buffers,
     };
-    if on_hopper {
+    if by == By::Decode {
+        let (threads, bytes) = (Of::THREADS, Of::CONFIG.shared_bytes());
+        let config = config("decode", SPLITS * batch as u32, threads, bytes);
+        // SAFETY: the parameters describe the launch's buffers.
+        launch(&config, &|| unsafe { decode::<Of>(&params) }).unwrap();
+    } else {
         let row = u64::from(2 * HEAD_DIM);
         let map = TensorMap {
             address: kv,
@@ -87,23 +102,22 @@ fn decoded(on_hopper: bool, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u1
             rank: 4,
             dims: [HEAD_DIM.into(), ROOM.into(), 1, batch as u64, 0],
             strides: [row, 16, row * u64::from(ROOM), 0],
-            box_dims: [64, 128, 1, 1, 0],
+            box_dims: [64, if by == By::MlaSm90 { mla_sm90::BLOCK_N } else { 128 }, 1, 1, 0],
             swizzle: Swizzle::Bytes128,
         };
         let maps = [map.encode().unwrap(); 2];
         let maps = maps.as_ptr().addr() as u64;
-        let config = {
+        // Fewer blocks than items.
+        if by == By::MlaSm90 {
+            let config = config("mla_sm90", 5, mla_sm90::THREADS, mla_sm90::SHARED_BYTES);
+            // SAFETY: the parameters and the maps, which outlive it, describe the launch's buffers.
+            launch(&config, &|| unsafe { mla_sm90::<F16>(&params, maps) }).unwrap();
+        } else {
             use decode_sm90::Tile;
-            // Fewer blocks than items.
-            config("decode_sm90", 5, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes())
-        };
-        // SAFETY: the parameters and the maps, which outlive it, describe the launch's buffers.
-        launch(&config, &|| unsafe { decode_sm90::<OfSm90>(&params, maps) }).unwrap();
-    } else {
-        let (threads, bytes) = (Of::THREADS, Of::CONFIG.shared_bytes());
-        let config = config("decode", SPLITS * batch as u32, threads, bytes);
-        // SAFETY: the parameters describe the launch's buffers.
-        launch(&config, &|| unsafe { decode::<Of>(&params) }).unwrap();
+            let config = config("decode_sm90", 5, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes());
+            // SAFETY: as above.
+            launch(&config, &|| unsafe { decode_sm90::<OfSm90>(&params, maps) }).unwrap();
+        }
     }
     let merging = config("combine", (batch as u32).div_ceil(combine::ROWS), combine::THREADS, 0);
     // SAFETY: as above.
@@ -119,9 +133,9 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
     // Even splits, and splits of one length.
     for (seed, split_keys) in [0, 64].into_iter().enumerate() {
-        for on_hopper in [false, true] {
-            let of = |used: &[i32], seed| decoded(on_hopper, used, split_keys, seed);
-            assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {on_hopper}");
+        for by in [By::Decode, By::DecodeSm90, By::MlaSm90] {
+            let of = |used: &[i32], seed| decoded(by, used, split_keys, seed);
+            assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {by:?}");
         }
     }
 }

@@ -37,6 +37,9 @@ const GPU_GRID: [[usize; 6]; 7] = [
 const CPU_GRID: [[usize; 6]; 3] = [[1, 8, 2, 1, 1024, 128], [2, 8, 2, 4, 256, 128], [2, 4, 4, 1, 256, 64]];
 const SIM_GRID: [[usize; 6]; 1] = [[1, 4, 1, 1, 64, 64]];
 
+/// Columns of V where K is of latents, as DeepSeek has them.
+const LATENT_DIM_V: usize = 512;
+
 const GPU_SEQ_K: usize = 8192;
 const CPU_SEQ_K: usize = 2048;
 const SIM_SEQ_K: usize = 256;
@@ -46,7 +49,7 @@ const SIM_SEQ_K: usize = 256;
 pub(crate) struct Args {
     /// The problems whose figures are published, in place of one [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "seq_q", "seq_k", "seqused_k", "num_splits", "kernel", "entry"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "dim_v", "latent", "seq_q", "seq_k", "seqused_k", "num_splits", "kernel", "entry"])]
     grid: Option<Grid>,
     /// Number of sequences
     #[arg(long, default_value_t = 1)]
@@ -60,6 +63,12 @@ pub(crate) struct Args {
     /// Elements of a row of Q, K, V and O: head_dim, 1 to 256
     #[arg(long, alias = "head-dim", default_value_t = 128)]
     dim: usize,
+    /// Columns of V and O [default: those of Q and K, and 512 of latents]
+    #[arg(long, value_name = "COLUMNS")]
+    dim_v: Option<usize>,
+    /// K is a cache of latents (MLA), whose first columns are V, as of DeepSeek: --heads 128 --kv-heads 1 --dim 576
+    #[arg(long)]
+    latent: bool,
     /// Query rows of each sequence, its newest
     #[arg(long, default_value_t = 1, alias = "seq")]
     seq_q: usize,
@@ -162,8 +171,10 @@ pub(super) fn measure<T: Element>(
 ) -> Result<usize> {
     let (session, dense) = (Rc::clone(&lab.session), problem.dense());
     // PyTorch's attention has no pages, no lengths of their own, and no cache in another type.
-    let comparable =
-        problem.max_pages().is_none() && used.is_none() && problem.cache_dtype() == dense.dtype();
+    let comparable = problem.max_pages().is_none()
+        && used.is_none()
+        && problem.cache_dtype() == dense.dtype()
+        && !problem.is_latent();
     let cache = Cache::<T>::random(problem, used, lab.seed);
     let prepared = session.backend.prepare(plan, cache.inputs())?;
     let expected = Expected::of_decode(problem, &cache.inputs(), CHECKED_ROWS, lab.seed);
@@ -171,7 +182,11 @@ pub(super) fn measure<T: Element>(
     let row = Row {
         case: format!(
             "decode{} B={} H={} Hkv={} Sq={} Sk={} D={}",
-            if problem.cache_dtype() == dense.dtype() { "" } else { " e4m3 cache" },
+            match () {
+                () if problem.is_latent() => " latents",
+                () if problem.cache_dtype() == dense.dtype() => "",
+                () => " e4m3 cache",
+            },
             dense.batch(),
             dense.heads(),
             dense.kv_heads(),
@@ -213,10 +228,11 @@ impl Args {
     /// Of batch, heads, kv_heads, seq_q, seq_k and head_dim.
     fn problem(&self, sizes: [usize; 6]) -> flash_attention::Result<DecodeProblem> {
         let [batch, heads, kv_heads, seq_q, seq_k, head_dim] = sizes;
-        let Self { page_size, dtype, causal, softmax_scale, .. } = *self;
+        let Self { page_size, dtype, causal, softmax_scale, latent, .. } = *self;
         let row_multiple = 1;
         let shape = Shape {
             tree_mask: false,
+            latent,
             batch,
             heads,
             kv_heads,
@@ -230,7 +246,8 @@ impl Args {
             softmax_scale,
         };
         let e4m3_cache = self.cache_type.map(|_| E4m3Cache::default());
-        let problem = shape.problem_with(head_dim, Options::default(), e4m3_cache)?;
+        let head_dim_v = self.dim_v.unwrap_or(if latent { head_dim.min(LATENT_DIM_V) } else { head_dim });
+        let problem = shape.problem_with(head_dim_v, Options::default(), e4m3_cache)?;
         // Refused before the inputs are made, which can take long.
         let (limit, len) = (problem.dense().seqlen_k(), self.seqused_k.len());
         if len > 1 && len != batch {

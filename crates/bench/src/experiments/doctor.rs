@@ -87,6 +87,7 @@ fn attention(lab: &mut Lab, dtype: DType) -> Result<()> {
         page_size: None,
         row_multiple: 1,
         tree_mask: false,
+        latent: false,
         dtype,
         causal: false,
         softmax_scale: None,

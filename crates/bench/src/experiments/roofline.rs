@@ -99,6 +99,7 @@ fn decode<T: Element>(lab: &mut Lab) -> Result<Option<(usize, f64)>> {
         page_size,
         row_multiple: 1,
         tree_mask: false,
+        latent: false,
         dtype,
         causal,
         softmax_scale,

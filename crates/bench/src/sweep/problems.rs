@@ -130,6 +130,7 @@ fn decode_problem(args: &ProblemArgs, head_dim: usize) -> flash_attention::Resul
         page_size: None,
         row_multiple: 1,
         tree_mask: false,
+        latent: false,
         dtype: args.dtype,
         causal: false,
         softmax_scale: args.softmax_scale,

@@ -150,6 +150,7 @@ fn every_operation_has_its_inputs_and_its_verdict() {
         page_size: None,
         row_multiple: 1,
         tree_mask: false,
+        latent: false,
         dtype: DType::F16,
         causal: false,
         softmax_scale: None,

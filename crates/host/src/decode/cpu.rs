@@ -105,7 +105,7 @@ impl<T: Element> Part<'_, T> {
         let mut gathered = None;
         let contiguous = |head_dim| TensorLayout::bshd(1, keys.len(), kv_heads.len(), head_dim);
         let in_place = problem.max_pages().is_none() && !problem.has_tree_mask();
-        let (k, v, k_layout, v_layout) = match (inputs.k, inputs.v) {
+        let (k, v, k_layout, v_layout) = match (inputs.k, problem.values(inputs)) {
             (CacheData::Same(k), CacheData::Same(v)) if in_place => {
                 let layouts = [problem.k(), problem.v()];
                 let [k, v] = [(k, layouts[0]), (v, layouts[1])]

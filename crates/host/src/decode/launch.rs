@@ -22,7 +22,7 @@ pub struct DecodeAddresses {
     pub q: u64,
     /// Keys: the first element of sequence 0 or of page 0.
     pub k: u64,
-    /// Values, as keys.
+    /// Values, as keys; of latents these are the same.
     pub v: u64,
     /// Output.
     pub o: u64,
@@ -75,6 +75,9 @@ pub(crate) fn params(
     } = addresses;
     if problem.dense().is_packed() {
         [("q", q), ("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
+    }
+    if launch.entry.algorithm == Algorithm::MlaSm90 {
+        check_aligned(("k", k))?;
     }
     // Keys are none of the packed ones.
     let cu_seqlens = cu_seqlens_q.map(|offsets| (offsets, 0));
@@ -143,7 +146,7 @@ fn of_entry(
 ) -> Result<Params> {
     let element_bytes = match entry.algorithm {
         Algorithm::DecodeSm90E4m3 => 1,
-        Algorithm::DecodeSm90 => 2,
+        Algorithm::DecodeSm90 | Algorithm::MlaSm90 => 2,
         algorithm if algorithm.is_cached_forward() => 2,
         _ => return Ok(Params::Decode(params)),
     };

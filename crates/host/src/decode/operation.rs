@@ -51,12 +51,15 @@ impl Operation for DecodeProblem {
             Some(descales) => [descales.k.place(place)?, descales.v.place(place)?],
             None => [None, None],
         };
+        let q = place(Tensor::input("q", inputs.q, dense.tensors().q))?;
+        let k = place(inputs.k.tensor("k", *problem.k(), cache)?)?;
+        let v = if problem.is_latent() { k } else { place(inputs.v.tensor("v", *problem.v(), cache)?)? };
         Ok(DecodeAddresses {
             k_descale,
             v_descale,
-            q: place(Tensor::input("q", inputs.q, dense.tensors().q))?,
-            k: place(inputs.k.tensor("k", *problem.k(), cache)?)?,
-            v: place(inputs.v.tensor("v", *problem.v(), cache)?)?,
+            q,
+            k,
+            v,
             o: place(Tensor::output("o", &mut *outputs.o, dense.tensors().o))?,
             lse: lse.map(|lse| place(Tensor::output("lse", lse, contiguous))).transpose()?,
             cu_seqlens_q: dense

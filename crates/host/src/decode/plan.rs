@@ -10,6 +10,7 @@ use super::DecodeProblem;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
+use few_queries::Stored;
 pub(crate) use few_queries::{Cache, FewQueries, box_rows, splits_forward};
 pub(crate) use splits::{pack_rows, pack_tiles};
 
@@ -22,11 +23,13 @@ pub enum DecodeKernel {
     DecodeSm90,
     /// That of the forward pass, for more rows than a tile of [`Self::DecodeSm90`] has.
     ForwardSm90,
+    /// Of latents, on Hopper alone.
+    MlaSm90,
 }
 
 impl DecodeKernel {
     /// Every one, the fastest first.
-    pub const ALL: [Self; 3] = [Self::DecodeSm90, Self::ForwardSm90, Self::Decode];
+    pub const ALL: [Self; 4] = [Self::DecodeSm90, Self::ForwardSm90, Self::MlaSm90, Self::Decode];
 
     /// The name that messages and documents use.
     pub const fn name(self) -> &'static str {
@@ -34,17 +37,19 @@ impl DecodeKernel {
             Self::Decode => "decode",
             Self::DecodeSm90 => "decode_sm90",
             Self::ForwardSm90 => "forward_sm90",
+            Self::MlaSm90 => "mla_sm90",
         }
     }
 
-    /// Its entries that take the problem's scores and such a cache, in e4m3 or not, if it takes it.
-    fn algorithm(self, problem: &Problem, e4m3: bool) -> Option<Algorithm> {
-        match (self, e4m3) {
-            (Self::Decode, false) => Some(Algorithm::Decode),
-            (Self::DecodeSm90, false) => Some(Algorithm::DecodeSm90),
-            (Self::DecodeSm90, true) => Some(Algorithm::DecodeSm90E4m3),
-            (Self::ForwardSm90, false) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
-            (Self::Decode | Self::ForwardSm90, true) => None,
+    /// Its entries that take the problem's scores and such a cache, if it takes it.
+    fn algorithm(self, problem: &Problem, stored: Stored) -> Option<Algorithm> {
+        match (self, stored) {
+            (Self::Decode, Stored::Same) => Some(Algorithm::Decode),
+            (Self::DecodeSm90, Stored::Same) => Some(Algorithm::DecodeSm90),
+            (Self::DecodeSm90, Stored::E4m3) => Some(Algorithm::DecodeSm90E4m3),
+            (Self::ForwardSm90, Stored::Same) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
+            (Self::MlaSm90, Stored::Latents) => Some(Algorithm::MlaSm90),
+            _ => None,
         }
     }
 }
@@ -125,13 +130,16 @@ pub(super) fn plan_entry(
     entry: &'static Entry,
 ) -> Result<Choice<DecodeProblem>> {
     let cache = Cache::of(problem);
-    let of = |e4m3| {
-        let is_its = |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), e4m3) == Some(entry.algorithm);
+    let of = |stored| {
+        let is_its =
+            |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), stored) == Some(entry.algorithm);
         DecodeKernel::ALL.into_iter().find(is_its)
     };
-    let Some(kernel) = of(cache.e4m3) else {
-        let reason = match of(!cache.e4m3) {
-            Some(_) => format!("it is for another type of cache than {}", problem.cache_dtype()),
+    let Some(kernel) = of(cache.stored) else {
+        let reason = match Stored::ALL.into_iter().find_map(of) {
+            Some(_) => {
+                format!("it is for another cache than one of {}", cache.stored.name(problem.dense().dtype()))
+            }
             None if entry.algorithm.is_cached_forward() => {
                 "it is for other scores than the problem's".to_owned()
             }

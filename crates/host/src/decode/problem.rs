@@ -24,6 +24,11 @@ pub struct DecodeOptions {
     /// sees, [`DecodeInputs::tree_mask`] says, and keys before those are seen by all. There is no causal mask
     /// then, no window and no ALiBi, and Sq is up to [`MAX_TREE_SEQLEN_Q`].
     pub tree_mask: bool,
+    /// Whether K and V are one tensor, the latents of multi-head latent attention (MLA; arXiv:2405.04434): V is
+    /// the first Dv columns of K, and [`DecodeInputs::v`] is not read. Query heads come with W_UK absorbed, and
+    /// O before W_UV, so that D is up to 576 and Dv up to 512. It goes without `e4m3_cache`, `tree_mask` and
+    /// packed queries.
+    pub latent: bool,
 }
 
 /// A validated decode problem: attention of Sq query rows of each sequence, its newest, against its part of a
@@ -71,6 +76,7 @@ pub struct DecodeProblem {
     max_pages: Option<usize>,
     descales: Option<Descales>,
     tree_mask: bool,
+    latent: bool,
 }
 
 /// Host tensors of a decode problem.
@@ -108,10 +114,13 @@ impl DecodeProblem {
     /// As [`Problem::new`], and when pages of V are others than those of K, weights are to be dropped, or
     /// factors of a cache in e4m3 are not positive and up to 2⁶⁴, or not one for each key/value head, or each
     /// sequence and key/value head, and when a tree has more than [`MAX_TREE_SEQLEN_Q`] query rows, another
-    /// mask, or ALiBi.
+    /// mask, or ALiBi, and when V of latents is not a part of K.
     pub fn new(tensors: Tensors, dtype: DType, options: DecodeOptions) -> Result<Self> {
-        let batch = tensors.q.batch;
+        let (batch, latent) = (tensors.q.batch, options.latent);
         Self::validated(tensors, dtype, options, batch, |tensors, dtype, attention| {
+            if latent {
+                return Problem::of_latents(tensors, dtype, attention);
+            }
             Problem::new(tensors, dtype, attention)
         })
     }
@@ -167,6 +176,9 @@ impl DecodeProblem {
         let mut dense = tensors;
         k.check("k")?;
         v.check("v")?;
+        if options.latent {
+            check_latents(&tensors, &options)?;
+        }
         if let Some(max_pages) = options.max_pages {
             if max_pages == 0 {
                 return Err(Error::EmptyAxis { tensor: "page_table", axis: "max_pages" });
@@ -184,7 +196,7 @@ impl DecodeProblem {
             };
             (dense.k, dense.v) = (contiguous(k), contiguous(v));
         }
-        let DecodeOptions { attention, max_pages, e4m3_cache, tree_mask } = options;
+        let DecodeOptions { attention, max_pages, e4m3_cache, tree_mask, latent } = options;
         if let Some(Dropout { probability: value, .. }) = attention.dropout {
             return Err(Error::DecodeDropout { value });
         }
@@ -200,7 +212,10 @@ impl DecodeProblem {
         if tree_mask {
             check_tree(&dense)?;
         }
-        Ok(Self { dense, cache: [k, v], max_pages, descales, tree_mask })
+        if latent && dense.is_packed() {
+            return Err(Error::LatentBeside { name: "cu_seqlens_q" });
+        }
+        Ok(Self { dense, cache: [k, v], max_pages, descales, tree_mask, latent })
     }
 
     /// The same problem with offsets that a run has.
@@ -253,6 +268,19 @@ impl DecodeProblem {
         self.tree_mask
     }
 
+    /// Whether V is a part of K.
+    pub const fn is_latent(&self) -> bool {
+        self.latent
+    }
+
+    /// V: a tensor of its own, or K.
+    pub(super) const fn values<'a, T>(&self, inputs: &DecodeInputs<'a, T>) -> CacheData<'a, T>
+    where
+        T: Copy,
+    {
+        if self.latent { inputs.k } else { inputs.v }
+    }
+
     /// The keys that a query sees, in order.
     pub(super) fn visible_keys<T>(
         &self,
@@ -281,7 +309,8 @@ impl DecodeProblem {
     /// Bytes of K and V that the sequences use: what any kernel must read at least.
     pub fn cache_bytes<T>(&self, inputs: &DecodeInputs<'_, T>) -> u64 {
         let keys: usize = (0..self.dense.batch()).map(|batch| self.used(inputs, batch)).sum();
-        let columns = self.dense.head_dim() + self.dense.head_dim_v();
+        let of_values = if self.latent { 0 } else { self.dense.head_dim_v() };
+        let columns = self.dense.head_dim() + of_values;
         (keys * self.dense.kv_heads() * columns * self.cache_dtype().bytes()) as u64
     }
 
@@ -355,6 +384,19 @@ fn check_tree(dense: &Problem) -> Result<()> {
     ];
     match others.into_iter().find(|&(_, is_there)| is_there) {
         Some((name, _)) => Err(Error::TreeMaskBeside { name }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses latents whose values are no part of them, or beside what they do not go with.
+fn check_latents(tensors: &Tensors, options: &DecodeOptions) -> Result<()> {
+    let Tensors { k, v, .. } = *tensors;
+    if v.head_dim > k.head_dim || v != (TensorLayout { head_dim: v.head_dim, ..k }) {
+        return Err(Error::LatentValues { head_dim_v: v.head_dim });
+    }
+    let others = [("e4m3_cache", options.e4m3_cache.is_some()), ("tree_mask", options.tree_mask)];
+    match others.into_iter().find(|&(_, is_there)| is_there) {
+        Some((name, _)) => Err(Error::LatentBeside { name }),
         None => Ok(()),
     }
 }

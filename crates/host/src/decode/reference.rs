@@ -64,7 +64,7 @@ impl DecodeProblem {
         let first = |row| dense.query_index(&dense.tensors().q, at.batch, row, at.head);
         let row_of_q = |row| &inputs.q[first(row)..][..head_dim];
         let q: Vec<T> = rows.clone().flat_map(|row| row_of_q(row).iter().copied()).collect();
-        let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), inputs.v));
+        let (k, v) = (gather(self.k(), inputs.k), gather(self.v(), self.values(inputs)));
         let at = [Row { batch: 0, head: 0, row: at.row - rows.start }];
         (reference::rows(&problem, &q, &k, &v, &at), reference::standard_rows(&problem, &q, &k, &v, &at))
     }

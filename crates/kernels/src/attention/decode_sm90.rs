@@ -12,7 +12,6 @@
 mod consumer;
 mod epilogue;
 mod fragments;
-mod items;
 mod producer;
 mod queries;
 mod tile;

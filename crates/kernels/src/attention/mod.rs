@@ -24,6 +24,8 @@ pub mod forward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 pub mod merge;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod mla_sm90;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod pack;
 pub mod standard;
 pub mod stored_ds;
@@ -42,3 +44,5 @@ mod split_work;
 mod splits;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_80"))]
 mod tree_mask;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+mod work_items;

@@ -34,6 +34,9 @@ mod forward_sm90_cached;
 mod decode_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
+mod mla_sm90;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+#[rustfmt::skip]
 mod backward_sm90;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[rustfmt::skip]
@@ -56,7 +59,7 @@ mod gemm_sm90;
 
 /// Native code by the names of entries.
 #[cfg(all(feature = "sim", not(any(target_arch = "nvptx64", test))))]
-pub(super) const NATIVE: [&[(&str, super::Run)]; 17] = [
+pub(super) const NATIVE: [&[(&str, super::Run)]; 18] = [
     standard::native::RUN,
     append::native::RUN,
     forward_simt::native::RUN,
@@ -67,6 +70,7 @@ pub(super) const NATIVE: [&[(&str, super::Run)]; 17] = [
     forward_sm90::native::RUN,
     forward_sm90_cached::native::RUN,
     decode_sm90::native::RUN,
+    mla_sm90::native::RUN,
     backward_sm90::native::RUN,
     pack::native::RUN,
     gemm_simt::native::RUN,

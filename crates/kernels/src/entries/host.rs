@@ -90,6 +90,8 @@ pub enum Algorithm {
     DecodeSm90,
     /// `attention::decode_sm90` over K and V in e4m3, with Q and O in the entry's type.
     DecodeSm90E4m3,
+    /// `attention::mla_sm90`.
+    MlaSm90,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
     DecodeCombine,
     /// `attention::combine` of Hopper's kernels, in a launch that begins before they have ended.
@@ -167,7 +169,7 @@ impl Algorithm {
 
     /// Whether it is one of those that attend to a cache.
     pub const fn decodes(self) -> bool {
-        matches!(self, Self::Decode | Self::DecodeSm90 | Self::DecodeSm90E4m3)
+        matches!(self, Self::Decode | Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::MlaSm90)
             || self.is_cached_forward()
             || self.merges_splits()
     }
@@ -195,6 +197,7 @@ impl Algorithm {
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine | Self::Merge => "decode",
             Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
+            Self::MlaSm90 => "mla_sm90",
             Self::Append => "append",
             Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
             Self::BackwardDelta

@@ -193,6 +193,11 @@ pub(super) const fn decode_combine_sm90() -> Line {
     of(Algorithm::DecodeCombineSm90, Config::Fixed(Fixed::COMBINE), HALF, 4)
 }
 
+/// All query heads over one latent key.
+pub(super) const fn mla_sm90() -> Line {
+    of(Algorithm::MlaSm90, Config::Fixed(Fixed::MLA), HALF, 1)
+}
+
 pub(super) const fn append() -> Line {
     of(Algorithm::Append, Config::Fixed(Fixed::APPEND), REAL, appending::MIN_BLOCKS)
 }

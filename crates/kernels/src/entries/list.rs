@@ -11,7 +11,7 @@ use super::line::{
     decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
     forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
     forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
-    gemm_sm80, gemm_sm90, merge, mma_peak, pack, read_peak, standard_scores, standard_softmax,
+    gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax,
     standard_values, tile_schedule, transpose,
 };
 use crate::variant::Storage;
@@ -244,6 +244,8 @@ pub(super) const LIST: &[Line] = &[
     decode_sm90_e4m3(64, 64, 128, 20, 1),
     decode_sm90_e4m3(16, 64, 256, 5, 2),
     decode_combine_sm90(),
+    // Of latent caches: 64 rows, of 576 columns, of which 512 are values.
+    mla_sm90(),
     // (rows of a step, HEAD_DIM): a block owns 128, or 64 above HEAD_DIM 160.
     backward_keys_sm90(64, 64),
     backward_keys_sm90(64, 96),

@@ -105,7 +105,7 @@ pub unsafe fn give_registers(left: u32) {
     }
 }
 
-/// Takes registers, up to so many for this thread (152, 160, 208, 232 or 240), that warpgroups which need
+/// Takes registers, up to so many for this thread (152, 160, 208, 224, 232 or 240), that warpgroups which need
 /// fewer have given.
 ///
 /// # Safety
@@ -120,6 +120,7 @@ pub unsafe fn take_registers(wanted: u32) {
             152 => setmaxnreg::increase::<152>(),
             160 => setmaxnreg::increase::<160>(),
             208 => setmaxnreg::increase::<208>(),
+            224 => setmaxnreg::increase::<224>(),
             232 => setmaxnreg::increase::<232>(),
             240 => setmaxnreg::increase::<240>(),
             _ => unreachable!("no tile asks for so many registers"),

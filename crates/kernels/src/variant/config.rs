@@ -5,7 +5,8 @@ extern crate alloc;
 use alloc::vec::Vec;
 
 use crate::attention::{
-    append, backward_delta, backward_sinks, combine, merge, pack, standard, tile_schedule, transpose,
+    append, backward_delta, backward_sinks, combine, merge, mla_sm90, pack, standard, tile_schedule,
+    transpose,
 };
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
@@ -90,6 +91,12 @@ impl Fixed {
     /// Of `attention::merge`.
     pub const MERGE: Self =
         Self { tile: any_head_dim(merge::ROWS, 0), threads: merge::THREADS, shared_bytes: 0 };
+    /// Of `attention::mla_sm90`.
+    pub const MLA: Self = Self {
+        tile: Tile { block_m: mla_sm90::BLOCK_M, block_n: mla_sm90::BLOCK_N, head_dim: mla_sm90::HEAD_DIM },
+        threads: mla_sm90::THREADS,
+        shared_bytes: mla_sm90::SHARED_BYTES,
+    };
     /// Of `attention::pack`.
     pub const PACK: Self = Self { tile: any_head_dim(0, 0), threads: pack::THREADS, shared_bytes: 0 };
     /// Of `attention::append`.

@@ -152,6 +152,7 @@ impl Kernel {
                 | Algorithm::DecodeSm90
                 | Algorithm::DecodeCombineSm90
                 | Algorithm::DecodeSm90E4m3
+                | Algorithm::MlaSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose
                 | Algorithm::TileSchedule,

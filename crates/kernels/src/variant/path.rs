@@ -60,6 +60,7 @@ impl Variant {
                 Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => {
                     ("attention::decode_sm90", "decode_sm90")
                 }
+                Algorithm::MlaSm90 => ("attention::mla_sm90", "mla_sm90"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::DecodeCombineSm90 => ("attention::combine", "combine_dependent"),
                 Algorithm::Append => ("attention::append", "append"),

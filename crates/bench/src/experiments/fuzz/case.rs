@@ -246,6 +246,8 @@ pub(super) struct Decode {
     pub(super) sinks: HeadList,
     /// Whether K and V are in e4m3.
     pub(super) e4m3_cache: bool,
+    /// Whether V is the first columns of K.
+    pub(super) latent: bool,
     /// Factors of K and V of each key/value head; off for one of all.
     pub(super) k_descale: HeadList,
     pub(super) v_descale: HeadList,
@@ -294,6 +296,7 @@ impl Default for Decode {
             alibi: HeadList::Off,
             sinks: HeadList::Off,
             e4m3_cache: false,
+            latent: false,
             k_descale: HeadList::Off,
             v_descale: HeadList::Off,
             no_lse: false,

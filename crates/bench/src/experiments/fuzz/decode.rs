@@ -82,12 +82,13 @@ impl Decode {
             [batch, self.room(), self.kv_heads, self.head_dim]
         };
         let of_v = |[a, b, c, d]: [usize; 4]| [a, b, c, self.head_dim_v.unwrap_or(d)];
-        let tensors = Tensors {
-            q: layout("q", &self.q, queries),
-            k: layout("k", &self.k, keys),
-            v: layout("v", &self.v, of_v(keys)),
-            o: layout("o", &self.o, of_v(queries)),
+        let k = layout("k", &self.k, keys);
+        let v = match self.latent {
+            true => TensorLayout { head_dim: of_v(keys)[3], ..k },
+            false => layout("v", &self.v, of_v(keys)),
         };
+        let tensors =
+            Tensors { q: layout("q", &self.q, queries), k, v, o: layout("o", &self.o, of_v(queries)) };
         let values = |list: HeadList| list.len(heads, batch);
         let attention = Options {
             causal: self.causal,
@@ -103,7 +104,8 @@ impl Decode {
             k_descale: self.descale(self.k_descale),
             v_descale: self.descale(self.v_descale),
         });
-        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask: self.tree };
+        let (tree_mask, latent) = (self.tree, self.latent);
+        let options = DecodeOptions { attention, max_pages, e4m3_cache, tree_mask, latent };
         if self.queries.is_empty() {
             return DecodeProblem::new(tensors, self.dtype, options);
         }
@@ -193,10 +195,10 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     };
     let memory = &mut bench.memory;
     let cache_bytes = problem.cache_dtype().bytes();
-    let start = |offset: usize| match (case.e4m3_cache, dense.is_packed()) {
+    let start = |offset: usize| match (case.e4m3_cache, dense.is_packed() || case.latent) {
         // A cache in e4m3 starts at multiples of 16 bytes.
         (true, _) => offset.next_multiple_of(16),
-        // No other kernel takes packed queries where tensor maps cannot start.
+        // No other kernel takes packed queries, or latents, where tensor maps cannot start.
         (false, true) => offset - offset % 8,
         (false, false) => offset,
     };
@@ -206,7 +208,11 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
         (*problem.k(), cache_bytes, start(case.k.offset)),
         (*problem.v(), cache_bytes, start(case.v.offset)),
     ];
-    let inputs = inputs.map(|(layout, bytes, offset)| memory.inputs.reserve((layout.span(), bytes), offset));
+    let mut inputs =
+        inputs.map(|(layout, bytes, offset)| memory.inputs.reserve((layout.span(), bytes), offset));
+    if case.latent {
+        inputs[2] = inputs[1];
+    }
     let mut words = |list: &Option<Vec<i32>>| {
         let slot = list.as_ref().map(|list| memory.inputs.reserve((list.len(), 4), case.q.offset));
         slot.unwrap_or(inputs[0])
@@ -293,7 +299,9 @@ fn fill_inputs<T: Element>(
         values.fill::<F8E4M3>(image, slots[2], v, problem.v().head_dim, draw);
     } else {
         scores.fill::<T>(image, slots[1], k, q.head_dim, draw);
-        values.fill::<T>(image, slots[2], v, problem.v().head_dim, draw);
+        if !problem.is_latent() {
+            values.fill::<T>(image, slots[2], v, problem.v().head_dim, draw);
+        }
     }
     for (list, slot) in [&lists.seqused_k, &lists.page_table].into_iter().zip(words) {
         if let Some(list) = list {

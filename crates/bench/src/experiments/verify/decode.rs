@@ -220,7 +220,8 @@ impl Case {
             Algorithm::DecodeSm90E4m3 => (8, 16),
             _ => (8, 8),
         };
-        let tree_mask = self.tree_mask && !algorithm.is_cached_forward();
+        let latent = algorithm == Algorithm::MlaSm90;
+        let tree_mask = self.tree_mask && !algorithm.is_cached_forward() && !latent;
         // More rows than the other kernels are for.
         let rows = if algorithm.is_cached_forward() { MANY_ROWS } else { 1 };
         let shape = Shape {
@@ -233,13 +234,14 @@ impl Case {
             page_size: self.page_size.map(|size| size.next_multiple_of(multiple)),
             row_multiple: columns,
             tree_mask,
+            latent,
             dtype: T::DTYPE,
             causal: self.causal,
             softmax_scale: None,
         };
         // Entries of the forward pass take scores that are changed, or those that are not.
         let (has_alibi, bends) = match algorithm {
-            Algorithm::ForwardSm90Cached => (false, false),
+            Algorithm::ForwardSm90Cached | Algorithm::MlaSm90 => (false, false),
             Algorithm::ForwardSm90CachedScoreMod => (!index.is_multiple_of(3), index % 3 < 2),
             _ => (index % 4 == 1, index % 5 == 3),
         };
@@ -250,7 +252,12 @@ impl Case {
             sinks: (index % 3 == 1).then(|| sinks(shape.heads)),
             ..Options::default()
         };
-        let head_dim_v = if index % 4 == 3 { odd } else { shape.head_dim };
+        let head_dim_v = match shape.head_dim {
+            // 512 of 576.
+            columns if latent => (8 * columns / 9).max(1),
+            _ if index % 4 == 3 => odd,
+            columns => columns,
+        };
         let e4m3_cache = (algorithm == Algorithm::DecodeSm90E4m3).then(|| factors(&shape, index));
         let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());

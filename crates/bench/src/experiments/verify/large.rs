@@ -274,6 +274,7 @@ const fn cache() -> Shape {
         page_size: Some(1),
         row_multiple: 1,
         tree_mask: false,
+        latent: false,
         dtype: DType::F16,
         causal: false,
         softmax_scale: None,

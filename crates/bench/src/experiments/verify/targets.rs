@@ -158,6 +158,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::Decode
         | Algorithm::DecodeSm90
         | Algorithm::DecodeSm90E4m3
+        | Algorithm::MlaSm90
         | Algorithm::ForwardSm90Cached
         | Algorithm::ForwardSm90CachedScoreMod
         | Algorithm::DecodeCombine

@@ -20,6 +20,36 @@ const WIDENED: &str =
 /// The most packed rows that `decode_sm90` takes in one tile.
 const MOST_PACKED_ROWS: usize = 64;
 
+/// How K and V are stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// In the type of Q.
+    Same,
+    /// In e4m3, and Q is not.
+    E4m3,
+    /// As one tensor, in the type of Q.
+    Latents,
+}
+
+impl Stored {
+    /// Every one.
+    pub(super) const ALL: [Self; 3] = [Self::Same, Self::E4m3, Self::Latents];
+
+    /// In words, where Q is of type `dtype`.
+    pub(super) fn name(self, dtype: DType) -> String {
+        match self {
+            Self::Same => dtype.to_string(),
+            Self::E4m3 => DType::E4m3.to_string(),
+            Self::Latents => "latents".to_owned(),
+        }
+    }
+
+    /// Whether `decode`, which takes rows that start anywhere, takes them too.
+    const fn is_taken_by_decode(self) -> bool {
+        matches!(self, Self::Same)
+    }
+}
+
 /// A problem with its keys as they lie in memory.
 pub(crate) struct Cache<'a> {
     pub(super) problem: &'a Problem,
@@ -27,8 +57,7 @@ pub(crate) struct Cache<'a> {
     v: &'a TensorLayout,
     /// Rows of a page; `None` where keys are contiguous.
     page_size: Option<usize>,
-    /// Whether K and V are in e4m3, and Q is not.
-    pub(super) e4m3: bool,
+    pub(super) stored: Stored,
     /// Whether queries are a tree.
     tree: bool,
 }
@@ -36,21 +65,45 @@ pub(crate) struct Cache<'a> {
 impl<'a> Cache<'a> {
     pub(super) fn of(problem: &'a DecodeProblem) -> Self {
         let page_size = problem.page_size();
-        let e4m3 = problem.descales().is_some();
+        let stored = match (problem.is_latent(), problem.descales()) {
+            (true, _) => Stored::Latents,
+            (false, Some(_)) => Stored::E4m3,
+            (false, None) => Stored::Same,
+        };
         let (k, v, tree) = (problem.k(), problem.v(), problem.has_tree_mask());
-        Self { problem: problem.dense(), k, v, page_size, e4m3, tree }
+        Self { problem: problem.dense(), k, v, page_size, stored, tree }
     }
 
     /// Of the forward pass.
     pub(crate) fn contiguous(problem: &'a Problem) -> Self {
         let tensors = problem.tensors();
-        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, e4m3: false, tree: false }
+        Self { problem, k: &tensors.k, v: &tensors.v, page_size: None, stored: Stored::Same, tree: false }
+    }
+
+    /// The kernel of Hopper for it.
+    fn suited(&self) -> DecodeKernel {
+        match (self.stored, self.problem.packed_rows()) {
+            (Stored::Latents, _) => DecodeKernel::MlaSm90,
+            (Stored::E4m3, _) => DecodeKernel::DecodeSm90,
+            _ if self.tree => DecodeKernel::DecodeSm90,
+            (_, 0..=MOST_PACKED_ROWS) if !self.problem.is_packed() => DecodeKernel::DecodeSm90,
+            _ => DecodeKernel::ForwardSm90,
+        }
+    }
+
+    /// What of its scores the kernel does not compute, if anything.
+    fn unscored(&self, kernel: DecodeKernel) -> Option<String> {
+        let changes = self.problem.changes_scores() || self.problem.softmax_scale() <= 0.0;
+        (kernel == DecodeKernel::MlaSm90 && changes)
+            .then(|| "it takes no softcap, ALiBi, or softmax_scale that is not positive".to_owned())
     }
 
     /// Why no tensor maps describe what the kernel copies by them, if so.
     fn unmapped(&self, kernel: DecodeKernel) -> Option<String> {
-        let of_cache =
-            |(name, layout)| if self.e4m3 { unmapped_in_e4m3(name, layout) } else { unmapped(name, layout) };
+        let of_cache = |(name, layout)| match self.stored {
+            Stored::E4m3 => unmapped_in_e4m3(name, layout),
+            Stored::Same | Stored::Latents => unmapped(name, layout),
+        };
         let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
         let queries = || match kernel {
             DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
@@ -67,8 +120,9 @@ impl<'a> Cache<'a> {
     /// # Errors
     /// When the kernel takes no such cache.
     fn built(&self, kernel: DecodeKernel) -> Result<Built> {
-        let algorithm = kernel.algorithm(self.problem, self.e4m3).ok_or_else(|| {
-            let reason = "it takes no cache in e4m3; decode_sm90 does".to_owned();
+        let algorithm = kernel.algorithm(self.problem, self.stored).ok_or_else(|| {
+            let (stored, taker) = (self.stored.name(self.problem.dtype()), self.suited().name());
+            let reason = format!("it takes no cache of {stored}; {taker} does");
             Error::UnfitKernel { kernel: kernel.name(), reason }
         })?;
         Ok(Built { kernel, algorithm, dtype: self.problem.dtype() })
@@ -129,17 +183,14 @@ impl FewQueries {
             built.is_ok_and(|built| built.entries().any(|entry| Some(entry.name) == asked))
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
-        let suited = match cache.problem.packed_rows() {
-            _ if cache.e4m3 || cache.tree => DecodeKernel::DecodeSm90,
-            0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
-            _ => DecodeKernel::ForwardSm90,
-        };
+        let suited = cache.suited();
         let dissuasion = dissuasion(cache, device, suited);
         let kernel = match (asked_kernel, &dissuasion) {
             (Some(kernel), _) => kernel,
             (None, None) => suited,
-            (None, Some(why)) if cache.e4m3 => {
-                let reason = format!("it takes no cache in e4m3; not decode_sm90: {why}");
+            (None, Some(why)) if !cache.stored.is_taken_by_decode() => {
+                let stored = cache.stored.name(cache.problem.dtype());
+                let reason = format!("it takes no cache of {stored}; not {}: {why}", suited.name());
                 return Err(Error::UnfitKernel { kernel: DecodeKernel::Decode.name(), reason });
             }
             (None, Some(why)) if cache.problem.is_packed() => {
@@ -179,14 +230,14 @@ impl FewQueries {
                 unaligned: None,
             });
         }
-        if let Some(reason) = cache.unmapped(kernel) {
+        if let Some(reason) = cache.unmapped(kernel).or_else(|| cache.unscored(kernel)) {
             return Err(unfit(chosen.0, reason));
         }
         let mut launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
-        if cache.e4m3 {
+        if cache.stored == Stored::E4m3 {
             launches_of_it.reasons.push(WIDENED.to_owned());
         }
-        if cache.e4m3 || cache.problem.is_packed() {
+        if !cache.stored.is_taken_by_decode() || cache.problem.is_packed() {
             return Ok(Self { launches: launches_of_it, unaligned: None });
         }
         let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
@@ -238,7 +289,8 @@ fn dissuasion(cache: &Cache<'_>, device: &Device, kernel: DecodeKernel) -> Optio
     };
     let runs = check_target(entry, device, kernel.name());
     let fits = runs.and_then(|()| check_fits(entry, cache.problem, device));
-    fits.err().map(|error| error.to_string()).or_else(|| cache.unmapped(kernel))
+    let unfit = fits.err().map(|error| error.to_string());
+    unfit.or_else(|| cache.unmapped(kernel)).or_else(|| cache.unscored(kernel))
 }
 
 /// In which order packs of heads take tiles: those that share keys together, and where a mask hides keys on
@@ -269,7 +321,7 @@ fn launches(
     let grid = match kernel {
         DecodeKernel::Decode => items,
         // A device has fewer slots than a grid has blocks.
-        DecodeKernel::DecodeSm90 => items.min(shape.slots as u32),
+        DecodeKernel::DecodeSm90 | DecodeKernel::MlaSm90 => items.min(shape.slots as u32),
         // All packed sequences may have no queries.
         DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
     };
@@ -279,7 +331,9 @@ fn launches(
         let rows = problem.lse_len() as u128;
         let algorithm = match kernel {
             DecodeKernel::Decode => Algorithm::DecodeCombine,
-            DecodeKernel::DecodeSm90 | DecodeKernel::ForwardSm90 => Algorithm::DecodeCombineSm90,
+            DecodeKernel::DecodeSm90 | DecodeKernel::ForwardSm90 | DecodeKernel::MlaSm90 => {
+                Algorithm::DecodeCombineSm90
+            }
         };
         let combine = built_for(algorithm, problem.dtype())
             .next()
@@ -295,6 +349,9 @@ fn launches(
     let steps = match kernel {
         DecodeKernel::Decode => format!("16 keys for each of {} warps", entry.threads / 32),
         DecodeKernel::DecodeSm90 => "a long run of memory".to_owned(),
+        DecodeKernel::MlaSm90 => {
+            "two blocks fill shared memory, each read for its keys and its values".to_owned()
+        }
         DecodeKernel::ForwardSm90 => "of which whole ones make up pages".to_owned(),
     };
     let reasons = vec![

@@ -5,7 +5,8 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
 use crate::plan::cost::h200::{
-    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, SM90_GOOD_ENOUGH, SPLIT_KEYS,
+    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, MLA_LEAST_SPLIT_BLOCKS, SM90_GOOD_ENOUGH,
+    SPLIT_KEYS,
 };
 use crate::{Device, Problem};
 
@@ -110,6 +111,12 @@ impl Rule {
                 let enough_blocks = busy_blocks;
                 Self { least_blocks: 1, good_enough: SM90_GOOD_ENOUGH, busy_blocks, enough_blocks }
             }
+            DecodeKernel::MlaSm90 => Self {
+                least_blocks: MLA_LEAST_SPLIT_BLOCKS,
+                good_enough: SM90_GOOD_ENOUGH,
+                busy_blocks: 1,
+                enough_blocks: 1,
+            },
             DecodeKernel::ForwardSm90 => Self {
                 least_blocks: LEAST_SPLIT_BLOCKS,
                 good_enough: SM90_GOOD_ENOUGH,

@@ -83,6 +83,9 @@ pub(crate) const FEWEST_IN_ANY_BATCH: usize = 32;
 /// saves.
 pub(crate) const LEAST_SPLIT_BLOCKS: usize = 4;
 
+/// As [`LEAST_SPLIT_BLOCKS`], of latents: O of a split is as large as three blocks of its keys.
+pub(crate) const MLA_LEAST_SPLIT_BLOCKS: usize = 4;
+
 /// Share of the best efficiency that a smaller number of splits may give up: 33 instead of 30, which fill all
 /// places, gain 2 %.
 pub(crate) const GOOD_ENOUGH: f64 = 0.99;

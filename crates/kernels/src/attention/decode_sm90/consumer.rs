@@ -17,8 +17,8 @@ use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
 use super::epilogue;
-use super::items::{Item, ItemSlots};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
+use crate::attention::work_items::{Item, ItemSlots};
 
 /// The barrier that the warps meet at.
 const BARRIER: u32 = 1;

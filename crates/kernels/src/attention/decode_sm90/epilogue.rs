@@ -8,8 +8,8 @@ use crate::tile::mma::Lane;
 
 use super::consumer::register;
 use super::fragments::column_of;
-use super::items::Item;
 use super::tile::Tile;
+use crate::attention::work_items::Item;
 
 /// Stores the rows of an item that exist: as O and lse, or as those of a split, of which nothing reads O
 /// unless it has keys. `finish` gives a row's factor and its log-sum-exp.

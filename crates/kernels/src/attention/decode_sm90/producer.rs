@@ -9,8 +9,8 @@ use crate::ptx::tma::{self, TensorMap};
 use crate::ptx::{index, warp};
 use crate::tile::panels::Panels;
 
-use super::items::{Item, ItemSlots, Items};
 use super::tile::{CacheRows, Memory, Tile};
+use crate::attention::work_items::{Item, ItemSlots, Items};
 
 /// The warp that copies: its place in the ring, and how far it is in the first item.
 pub(super) struct Producer<T: Tile> {

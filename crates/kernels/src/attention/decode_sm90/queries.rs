@@ -11,8 +11,8 @@ use crate::tile::mma::{CHUNK, MmaElement as _};
 use crate::tile::panels::Panels;
 
 use super::fragments::Depth;
-use super::items::{Item, ItemSlots, Items};
 use super::tile::{Memory, QueryRows, QueryStages, Tile};
+use crate::attention::work_items::{Item, ItemSlots, Items};
 
 /// Chunks that a lane loads before it stores the first.
 const IN_FLIGHT: usize = 4;

@@ -12,7 +12,7 @@ use crate::registers::{Columns, Matrix};
 use crate::tile::mma::MmaElement;
 use crate::tile::panels::{Extent, Panels};
 
-use super::items::ItemSlots;
+use crate::attention::work_items::{ItemSlots, ItemTile};
 
 /// A storage type of K and V, where that of Q and O is `E`.
 pub trait Cache<E>: Copy {
@@ -65,6 +65,12 @@ pub trait Tile: Copy {
     /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
     /// types of Q do. The running softmax lets weights grow to 2⁸, and fp16 ends below 2¹⁶.
     const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
+}
+
+impl<T: Tile> ItemTile for T {
+    const ROWS: u32 = T::BLOCK_M;
+    const KEYS: u32 = T::BLOCK_N;
+    const DESCALES: bool = T::WIDENS;
 }
 
 /// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows

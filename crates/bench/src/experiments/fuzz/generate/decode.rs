@@ -3,6 +3,7 @@
 use fa_kernels::entries::{Algorithm, entries};
 use flash_attention::BackendKind;
 use flash_attention::decode::{MAX_DECODE_SEQLEN_Q, MAX_TREE_SEQLEN_Q};
+use flash_attention::forward::MAX_LATENT_HEAD_DIMS;
 
 use super::super::case::{Decode, HeadList};
 use super::super::draw::Draw;
@@ -19,8 +20,11 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
         (_, dtype) => dtype,
     };
-    let head_dim_v = draw.once_in(6).then(|| parts::head_dim(draw));
-    let head_dim = parts::head_dim(draw);
+    let latent = draw.once_in(8);
+    let (head_dim, head_dim_v) = match latent {
+        true => latent_dims(draw),
+        false => (parts::head_dim(draw), draw.once_in(6).then(|| parts::head_dim(draw))),
+    };
     let widest = head_dim.max(head_dim_v.unwrap_or(0));
     let mut batch = draw.between(1, 6);
     let (mut kv_heads, mut group) = (draw.pick(&[1, 1, 2, 3]), draw.pick(&[1, 1, 2, 4, 8, 13]));
@@ -36,7 +40,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     shrink_to(lengths, size.products, products);
     shrink_to(lengths, size.elements, |of| of[0] * of[1] * of[4] * widest);
     // Each sequence has its own number of queries, of which some have none.
-    let queries: Vec<_> = match draw.once_in(4) {
+    let queries: Vec<_> = match !latent && draw.once_in(4) {
         true => (0..batch).map(|_| draw.logarithmic(1, seq + 1) - 1).collect(),
         false => Vec::new(),
     };
@@ -52,9 +56,9 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let page_size: usize =
         if draw.once_in(2) { 0 } else { draw.pick(&[1, 3, 8, 16, 16, 64, 64, 100, 128, 256]) };
     let q = place(draw, dtype, head_dim, false);
-    let e4m3_cache = draw.once_in(3);
-    // Other caches in e4m3 are refused on a GPU, which is worth a look now and then.
-    let mapped = e4m3_cache && backend != BackendKind::Cpu && !draw.once_in(8);
+    let e4m3_cache = draw.once_in(3) && !latent;
+    // Other caches in e4m3, and of latents, are refused on a GPU, which is worth a look now and then.
+    let mapped = (e4m3_cache || latent) && backend != BackendKind::Cpu && !draw.once_in(8);
     let page_size = if mapped { page_size.next_multiple_of(8) } else { page_size };
     let of_cache = if e4m3_cache { flash_attention::DType::E4m3 } else { dtype };
     let mut cache = |columns| {
@@ -95,6 +99,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         alibi: head_list(draw, 6),
         sinks: head_list(draw, 3),
         e4m3_cache,
+        latent,
         k_descale: head_list(draw, 2),
         v_descale: head_list(draw, 2),
         no_lse: draw.once_in(5),
@@ -108,7 +113,11 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         schedule: draw.below(64) as u64,
         spoil: Vec::new(),
     };
-    if draw.once_in(5) {
+    if latent {
+        if !draw.once_in(8) {
+            (case.softcap, case.alibi) = (0.0, HeadList::Off);
+        }
+    } else if draw.once_in(5) {
         let beside = (false, [None; 2], HeadList::Off);
         (case.tree, (case.causal, case.window, case.alibi)) = (true, beside);
         if draw.once_in(2) {
@@ -124,9 +133,10 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         let named = entries()
             .filter(|entry| {
                 use Algorithm::{
-                    Decode, DecodeSm90, DecodeSm90E4m3, ForwardSm90Cached, ForwardSm90CachedScoreMod,
+                    Decode, DecodeSm90, DecodeSm90E4m3, ForwardSm90Cached, ForwardSm90CachedScoreMod, MlaSm90,
                 };
                 match entry.algorithm {
+                    _ if latent => entry.algorithm == MlaSm90,
                     Decode | DecodeSm90 => !is_packed && !e4m3_cache,
                     DecodeSm90E4m3 => e4m3_cache,
                     ForwardSm90Cached | ForwardSm90CachedScoreMod => !e4m3_cache,
@@ -143,4 +153,12 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         }
     }
     case
+}
+
+/// head_dim of latents, and of their values: often those of DeepSeek.
+fn latent_dims(draw: &mut Draw) -> (usize, Option<usize>) {
+    let [most, most_v] = MAX_LATENT_HEAD_DIMS;
+    let head_dim = if draw.once_in(2) { most } else { draw.between(1, most) };
+    let widest = head_dim.min(most_v);
+    (head_dim, Some(if draw.once_in(2) { widest } else { draw.between(1, widest) }))
 }

@@ -8,7 +8,15 @@ use crate::params::DecodeParams;
 use crate::ptx::{index, shared, warp};
 use crate::softmax::reduce;
 
-use super::tile::Tile;
+/// Sizes of an item, whose rows and keys one block multiplies.
+pub(super) trait ItemTile: Copy {
+    /// Packed query rows.
+    const ROWS: u32;
+    /// Keys of a step.
+    const KEYS: u32;
+    /// Whether V has factors of its own.
+    const DESCALES: bool;
+}
 
 /// Sequences that a warp looks at once.
 const LANES: u32 = 32;
@@ -35,7 +43,7 @@ impl Items {
     /// `params` describes valid device memory; all lanes of one warp make one, and call [`Self::next`]
     /// together.
     #[inline(always)]
-    pub(super) unsafe fn new<T: Tile>(params: &DecodeParams) -> Self {
+    pub(super) unsafe fn new<T: ItemTile>(params: &DecodeParams) -> Self {
         let mut items =
             Self { next: index::block(), first_sequence: 0, total: 0, before: 0, own: 0, used: 0 };
         items.look::<T>(params);
@@ -44,14 +52,14 @@ impl Items {
 
     /// Counts the items of the sequences from `first_sequence` on.
     #[inline(always)]
-    fn look<T: Tile>(&mut self, params: &DecodeParams) {
+    fn look<T: ItemTile>(&mut self, params: &DecodeParams) {
         let lane = index::thread() % LANES;
         let batch = self.first_sequence + lane;
         (self.own, self.used) = (0, 0);
         // SAFETY: the sequence exists; valid parameters have no empty axis; all lanes are here.
         unsafe {
             if batch < sequences(params) {
-                let [tiles, heads] = tiles_and_heads(params, T::BLOCK_M);
+                let [tiles, heads] = tiles_and_heads(params, T::ROWS);
                 self.used = used_keys(params, batch);
                 self.own = splits::count(&params.cache, self.used) * tiles * heads;
             }
@@ -70,7 +78,7 @@ impl Items {
 
     /// The next item of this block, and the keys of its sequence.
     #[inline(always)]
-    pub(super) fn next<T: Tile>(&mut self, params: &DecodeParams) -> Option<(Work, u32)> {
+    pub(super) fn next<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<(Work, u32)> {
         while self.next >= self.total {
             self.next -= self.total;
             self.first_sequence += LANES;
@@ -87,7 +95,7 @@ impl Items {
             let index = self.next - warp::broadcast(self.before, of);
             let used = warp::broadcast(self.used, of);
             self.next += index::blocks();
-            Some((Work::of_sequence(params, T::BLOCK_M, self.first_sequence + of, index), used))
+            Some((Work::of_sequence(params, T::ROWS, self.first_sequence + of, index), used))
         }
     }
 }
@@ -109,7 +117,7 @@ pub(super) struct Item {
     pub(super) of_split: bool,
     /// Packed rows of the tile that exist.
     pub(super) rows: u32,
-    /// The keys of its steps, from a multiple of BLOCK_N on; none where the end is not behind the first.
+    /// The keys of its steps, from a multiple of KEYS on; none where the end is not behind the first.
     pub(super) keys: KeyRange,
     /// The keys that all rows of the tile see.
     pub(super) whole: KeyRange,
@@ -121,21 +129,21 @@ pub(super) struct Item {
 
 impl Item {
     #[inline(always)]
-    pub(super) fn new<T: Tile>(params: &DecodeParams, work: Work, used: u32) -> Self {
-        let end_row = (work.first_row + T::BLOCK_M).min(packed_rows(params));
+    pub(super) fn new<T: ItemTile>(params: &DecodeParams, work: Work, used: u32) -> Self {
+        let end_row = (work.first_row + T::ROWS).min(packed_rows(params));
         let first = seen_keys(params, used, work.first_row);
         let last = seen_keys(params, used, end_row - 1);
         // Pages are copied in boxes that begin with multiples of their rows.
-        let seen = KeyRange { first: first.first - first.first % T::BLOCK_N, end: last.end };
+        let seen = KeyRange { first: first.first - first.first % T::KEYS, end: last.end };
         let mut v_descale = 1.0;
-        if T::WIDENS {
+        if T::DESCALES {
             // SAFETY: the factors are readable, and the head is one of the launch's.
             v_descale = unsafe { params.v_descale.of(work.batch, work.kv_head) };
         }
         Self {
             of_split: splits::count(&params.cache, used) > 1,
             rows: end_row - work.first_row,
-            keys: work.keys(params, used, seen, T::BLOCK_N),
+            keys: work.keys(params, used, seen, T::KEYS),
             whole: KeyRange { first: last.first, end: first.end },
             used,
             v_descale,
