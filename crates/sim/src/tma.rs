@@ -33,16 +33,6 @@ pub fn prefetch(map: u64) {
     let _ = map;
 }
 
-/// Has the L2 read the box at `coordinates` (`cp.async.bulk.prefetch.tensor.L2.global.tile`): nothing that the
-/// simulator shows.
-///
-/// # Panics
-/// Outside a kernel.
-pub fn prefetch_box<const N: usize>(map: u64, coordinates: [i32; N]) {
-    context::with(|_| ());
-    let _ = (map, coordinates);
-}
-
 /// Copies the box at `coordinates`, dimension 0 first, to `shared` and counts its bytes on `barrier`
 /// (`cp.async.bulk.tensor.shared::cluster.global.tile.mbarrier::complete_tx::bytes`).
 ///

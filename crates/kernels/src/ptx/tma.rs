@@ -121,28 +121,6 @@ macro_rules! box_at {
     ($first:literal $($index:literal)*) => { concat!("{", $first, "}" $(, ", {", $index, "}")*) };
 }
 
-/// Has the L2 read the box at `coordinates` of a tensor of 4 dimensions
-/// (`cp.async.bulk.prefetch.tensor.4d.L2.global`).
-///
-/// # Safety
-/// `map` is the generic address of a tensor map of this rank, whose tensor is device memory; its box begins at
-/// a multiple of 16 bytes of the tensor.
-#[inline(always)]
-#[track_caller]
-pub unsafe fn prefetch_4d(map: u64, coordinates: [i32; 4]) {
-    cfg_select! {
-        target_arch = "nvptx64" => {
-            // SAFETY: the caller's contract is the instruction's.
-            unsafe {
-                asm!("cp.async.bulk.prefetch.tensor.4d.L2.global [{map}, {{{0}, {1}, {2}, {3}}}];",
-                    in(reg32) coordinates[0], in(reg32) coordinates[1], in(reg32) coordinates[2],
-                    in(reg32) coordinates[3], map = in(reg64) map, options(nostack))
-            }
-        }
-        _ => { twin!(fa_sim::tma::prefetch_box(map, coordinates)) }
-    }
-}
-
 copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);

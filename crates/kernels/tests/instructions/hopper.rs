@@ -177,7 +177,6 @@ macro_rules! copies_a_box {
                     mbarrier::init(full, 1);
                     mbarrier::fence_init();
                     tma::prefetch(first);
-                    tma::prefetch_4d(first, [0; 4]);
                     mbarrier::arrive_expect_tx(full, bytes);
                     tma::$load(shared::base(), first, full, at);
                     mbarrier::wait(full, 0);

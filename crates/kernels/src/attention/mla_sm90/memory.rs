@@ -40,9 +40,6 @@ pub(super) type Blocks = Count<2>;
 /// values, and the last panel. Each has a ring of barriers; all go around them alike.
 pub(super) const PARTS: u32 = 3;
 
-/// Panels of a part, but for the last one, which is one.
-pub(super) const PART_PANELS: u32 = Panels::<ValueHalf>::COUNT;
-
 /// Where tiles and barriers lie.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
@@ -102,7 +99,7 @@ impl Memory {
     /// The last panel of a block.
     #[inline(always)]
     pub(super) fn last(self, stage: u32) -> Panels<LastPanel> {
-        Panels::new(self.block(stage).panel(2 * PART_PANELS))
+        Panels::new(self.block(stage).panel(2 * Panels::<ValueHalf>::COUNT))
     }
 
     /// Where m of a row lies as a warpgroup has raised it last.

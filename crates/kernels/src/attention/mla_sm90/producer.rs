@@ -3,17 +3,14 @@
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::cache_box::{CacheBox, locate, rows};
 use crate::attention::work_items::{Item, ItemSlots, Items};
-use crate::hopper::ring::{Ring, Stages as _};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
-use crate::ptx::{grid, index, tma, warp};
+use crate::ptx::{grid, index, warp};
 use crate::tile::panels::{Extent, Panels};
 
 use super::BLOCK_N;
-use super::memory::{Blocks, HALF, KeyBlock, Memory, MlaTile};
-
-/// How many blocks ahead of that which is copied the L2 reads: those for which shared memory has no room yet.
-const AHEAD: u32 = Blocks::COUNT;
+use super::memory::{Blocks, HALF, Memory, MlaTile};
 
 /// The warp that finds items, announces them, and copies their keys: its place in the rings.
 pub(super) struct Producer {
@@ -66,39 +63,19 @@ impl Producer {
         // SAFETY: the page table has an entry for each key; all lanes are here.
         let place_of = |key| unsafe { locate(pages, item.work.batch, key, rows, used) };
         let mut key = item.keys.first;
-        let mut next = [place_of(key), place_of(key + BLOCK_N)];
+        let mut next = place_of(key);
         while key < item.keys.end {
-            let place = next[0];
-            let ahead = place_of(key + AHEAD * BLOCK_N);
-            next = [next[1], ahead];
+            let place = next;
+            next = place_of(key + BLOCK_N);
             let stage = self.ring.stage();
             // SAFETY: the map is K's; all lanes of the warp are here, and go through all parts alike.
             unsafe {
-                self.prefetch(item, ahead, rows);
                 self.copy_part(0, self.memory.half(stage, 0), item, place, rows);
                 self.copy_part(1, self.memory.half(stage, 1), item, place, rows);
                 self.copy_part(2, self.memory.last(stage), item, place, rows);
             }
             self.ring.advance();
             key += BLOCK_N;
-        }
-    }
-
-    /// Has the L2 read a block that shared memory has no room for yet.
-    ///
-    /// # Safety
-    /// All lanes of the warp call this together.
-    #[inline(always)]
-    unsafe fn prefetch(&self, item: &Item, place: CacheBox, rows: u32) {
-        if index::reread_thread() % 32 * rows < BLOCK_N {
-            let mut panel = 0;
-            while panel < Panels::<KeyBlock>::COUNT {
-                let column = panel * Panels::<KeyBlock>::LINE_ELEMENTS;
-                let at = [column, place.row, item.work.kv_head, place.batch].map(|at| at as i32);
-                // SAFETY: the map is K's.
-                unsafe { tma::prefetch_4d(self.map, at) };
-                panel += 1;
-            }
         }
     }
 
