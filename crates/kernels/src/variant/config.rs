@@ -109,7 +109,7 @@ impl Fixed {
 }
 
 const fn any_head_dim(block_m: u32, block_n: u32) -> Tile {
-    Tile { block_m, block_n, head_dim: u32::MAX }
+    Tile { block_m, block_n, head_dim: u32::MAX, head_dim_v: u32::MAX }
 }
 
 /// The tile of a kernel.
@@ -169,13 +169,16 @@ impl Config {
         }
     }
 
-    /// BLOCK_M, BLOCK_N and HEAD_DIM; of a backward kernel the rows that a block owns and those of a step.
+    /// BLOCK_M, BLOCK_N and both HEAD_DIMs; of a backward kernel the rows that a block owns and those of a
+    /// step.
     pub const fn tile(&self) -> Tile {
         let (block_m, block_n, head_dim) = match *self {
             Self::Fixed(Fixed { tile, .. }) => return tile,
+            Self::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v, .. }) => {
+                return Tile { block_m, block_n, head_dim, head_dim_v };
+            }
             Self::Simt(SimtConfig { block_m, block_n, head_dim })
             | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. })
-            | Self::Sm90(Sm90Config { block_m, block_n, head_dim, .. })
             | Self::Backward(BackwardConfig { owned: block_m, step: block_n, head_dim })
             | Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, .. }) => {
                 (block_m, block_n, head_dim)
@@ -190,7 +193,7 @@ impl Config {
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }
             | Self::GemmSm90 { config: GemmSm90Config { block_m, block_n, .. }, .. } => (block_m, block_n, 0),
         };
-        Tile { block_m, block_n, head_dim }
+        Tile { block_m, block_n, head_dim, head_dim_v: head_dim }
     }
 
     /// Sizes of C's tile and what it asks of its operands; 0 where there is no tile.
