@@ -121,8 +121,8 @@ fn persistent_params(
         packed.copies[index].map_or(address, |copy| addresses.workspace + copy.offset)
     };
     let [q, k, v] = [at(0, addresses.q), at(1, addresses.k), at(2, addresses.v)];
-    let Tile { block_m, block_n, head_dim } = entry.tile;
-    let v_margin = margin(v, &v_read, head_dim);
+    let Tile { block_m, block_n, head_dim, head_dim_v } = entry.tile;
+    let v_margin = margin(v, &v_read, head_dim_v);
     let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     // V's shift moves the columns of O. A store through a map writes whole chunks of 16 bytes, past the ends
     // of rows too.
@@ -144,7 +144,7 @@ fn persistent_params(
     };
     let q_rows = Sm90Config::WARPGROUP_ROWS;
     // Of V transposed, columns are rows.
-    let v_rows = if element_bytes == 1 { head_dim } else { block_n };
+    let v_rows = if element_bytes == 1 { head_dim_v } else { block_n };
     let maps = AttentionMaps {
         q: inputs(q, &q_read, if by_residues { classes.rows(q_rows) } else { q_rows })?,
         k: inputs(k, &k_read, block_n)?,
@@ -154,7 +154,8 @@ fn persistent_params(
     let TileOrder { heads_per_swizzle, snake_order, short_tiles, tail_tiles, sequence_step, .. } = *order;
     let is_varlen = problem.is_packed();
     let whole_tiles = whole_tiles(problem, &entry.tile, short_tiles);
-    let landed = Sm90Config { block_m, block_n, head_dim, element_bytes }.fix_up_distance();
+    let config = Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes };
+    let landed = config.fix_up_distance();
     let [q_strides, k_strides, v_strides] = reads.map(|layout| strides(&layout));
     let seqlen_k = if by_residues { classes.rows(attention.seqlen_k) } else { attention.seqlen_k };
     let are_shifted = by_residues || is_shifted(&q_read) || is_shifted(&k_read);

@@ -162,6 +162,52 @@ fn blocks_go_through_several_tiles() {
     assert!(grids.contains(&2) && grids.iter().any(|&grid| grid > 2), "{grids:?}");
 }
 
+/// Entries whose V and O have a width of their own, each with grouped heads, and under every kind of mask:
+/// filled to the last column and not, with copies of V, with shifted heads, and O anywhere.
+#[test]
+fn values_may_be_narrower_than_keys() {
+    let window = Options { window: (Some(100), Some(0)), ..PLAIN };
+    for (index, (tile, [b, sq, sk, h, group], [head_dim, head_dim_v], orders, options)) in [
+        ((192, 80), [1, 450, 450, 2, 2], [192, 128], [Order::Bshd; 3], CAUSAL),
+        ((192, 80), [2, 200, 300, 1, 1], [160, 96], [Order::Bshd, Order::Bhsd, Order::Bhsd], PLAIN),
+        (
+            (192, 80),
+            [1, 250, 500, 3, 1],
+            [152, 8],
+            [Order::Bshd, Order::Bhsd, Order::Padded(3)],
+            window.clone(),
+        ),
+        ((128, 128), [1, 450, 450, 1, 2], [192, 128], [Order::Bhsd, Order::Bshd, Order::Bshd], CAUSAL),
+        ((128, 128), [1, 200, 300, 8, 1], [184, 121], [Order::Bshd; 3], PLAIN),
+        ((128, 112), [1, 500, 250, 2, 1], [192, 128], [Order::Bshd, Order::Bshd, Order::Padded(5)], CAUSAL),
+        ((128, 112), [1, 300, 300, 1, 3], [176, 77], [Order::Bshd, Order::Bhsd, Order::Bshd], window),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let case = Case {
+            dtype: [DType::Bf16, DType::F16][index % 2],
+            shape: [b, sq, sk, h, group, head_dim],
+            head_dim_v: Some(head_dim_v),
+            orders,
+            options,
+            seed: index as u64,
+        };
+        let request = Request {
+            kernel: Some(Kernel::ForwardSm90),
+            block_m: Some(tile.0),
+            block_n: Some(tile.1),
+            ..Request::default()
+        };
+        let planned = plan_for(&case, 2, &request);
+        assert_eq!(planned.launches().last().unwrap().entry.tile.head_dim_v, 128, "{case:?}");
+        let o_offset = if index % 2 == 0 { 0 } else { index };
+        if let Err(error) = run_in_its_type(&case, o_offset, 2, &request, index as u64) {
+            panic!("{case:?}: {error}");
+        }
+    }
+}
+
 /// O at every distance from a multiple of 16 bytes, with rows that are at the same and at others, in 8
 /// schedules.
 #[test]

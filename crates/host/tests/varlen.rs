@@ -23,6 +23,8 @@ struct Packed {
     unused: usize,
     /// Hkv, query heads per key/value head, D.
     shape: [usize; 3],
+    /// Dv, if not D.
+    head_dim_v: Option<usize>,
     orders: [Order; 3],
     options: Options,
 }
@@ -33,10 +35,14 @@ impl Packed {
         let (q, k) = (side(|pair| pair.0), side(|pair| pair.1));
         let [kv_heads, group, d] = self.shape;
         let rows = |offsets: &[u32]| offsets[self.lengths.len()] as usize + self.unused;
-        let layout = |order: usize, offsets, heads| self.orders[order].layout(1, rows(offsets), heads, d);
-        let kv = layout(1, &k, kv_heads);
-        let tensors =
-            Tensors { q: layout(0, &q, kv_heads * group), k: kv, v: kv, o: layout(2, &q, kv_heads * group) };
+        let layout = |order: usize, offsets, heads, d| self.orders[order].layout(1, rows(offsets), heads, d);
+        let (heads, dv) = (kv_heads * group, self.head_dim_v.unwrap_or(d));
+        let tensors = Tensors {
+            q: layout(0, &q, heads, d),
+            k: layout(1, &k, kv_heads, d),
+            v: layout(1, &k, kv_heads, dv),
+            o: layout(2, &q, heads, dv),
+        };
         Problem::varlen(tensors, dtype, self.options.clone(), &q, &k).unwrap()
     }
 }
@@ -130,7 +136,7 @@ proptest! {
         let orders = if padded { [Order::Padded(if mapped { 8 } else { 3 }), Order::Bshd, Order::Bhsd] } else { [Order::Bshd; 3] };
         // Tensor maps want rows at multiples of 16 bytes.
         let shape = if mapped { [shape[0], shape[1], shape[2].next_multiple_of(8)] } else { shape };
-        let packed = Packed { lengths, unused, shape, orders, options };
+        let packed = Packed { lengths, unused, shape, head_dim_v: None, orders, options };
         if half { matches_the_reference::<f16>(&packed, more)? } else { matches_the_reference::<f32>(&packed, more)? }
     }
 }
@@ -144,7 +150,8 @@ fn blocks_go_through_tiles_of_many_sequences() {
         let packed = Packed {
             lengths: vec![(192, 400), (0, 50), (250, 128), (70, 0), (130, 128)],
             unused: 1,
-            shape: [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129]][schedule % 4],
+            shape: [[3, 1, 64], [1, 3, 128], [8, 1, 33], [8, 1, 129], [1, 2, 192]][schedule % 5],
+            head_dim_v: [None, None, None, None, Some(128)][schedule % 5],
             orders: [Order::Bshd; 3],
             options: Options { causal: schedule < 4, ..Options::default() },
         };
@@ -175,6 +182,7 @@ fn neighbours_do_not_leak_even_if_they_are_nan() {
             lengths: vec![(33, 127), (0, 5), (40, 191), (5, 0), (70, 37)],
             unused: 1,
             shape: [1, 2, 40],
+            head_dim_v: None,
             orders: [Order::Bshd; 3],
             options: Options { causal, window, ..Options::default() },
         };
@@ -216,6 +224,7 @@ fn a_packed_batch_of_equal_lengths_is_a_plain_one() {
         lengths: vec![(s, s); b],
         unused: 0,
         shape: [h, 1, d],
+        head_dim_v: None,
         orders: [Order::Bshd; 3],
         options: Options { causal: true, ..Options::default() },
     };
@@ -244,7 +253,7 @@ fn lengths_on_the_device_may_change_under_a_plan() {
         let (rows, keys) = lengths.iter().fold((0, 0), |(rows, keys), pair| (rows + pair.0, keys + pair.1));
         assert_eq!((rows, keys), (400, 500));
         let (lengths, options) = (lengths.to_vec(), Options { causal: true, ..Options::default() });
-        Packed { lengths, unused: 10, shape, orders: [Order::Bshd; 3], options }
+        Packed { lengths, unused: 10, shape, head_dim_v: None, orders: [Order::Bshd; 3], options }
     };
     let batches = [
         packed(&[(100, 200), (300, 100), (0, 200)]),

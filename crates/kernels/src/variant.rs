@@ -64,9 +64,12 @@ impl Variant {
 
     /// The part of the name that tells tiles apart.
     fn tile_name(&self) -> String {
-        let Tile { block_m, block_n, head_dim } = self.tile();
+        let Tile { block_m, block_n, head_dim, head_dim_v } = self.tile();
         match self.config {
             Config::Fixed(_) => String::new(),
+            Config::Sm90(_) if head_dim_v != head_dim => {
+                format!("_m{block_m}_n{block_n}_d{head_dim}_v{head_dim_v}")
+            }
             Config::Simt(_) | Config::Sm90(_) | Config::Backward(_) | Config::BackwardSm90(_) => {
                 format!("_m{block_m}_n{block_n}_d{head_dim}")
             }
@@ -103,6 +106,9 @@ impl Variant {
             Config::Mma(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.block_m, c.block_n, c.head_dim, c.warps)
             }
+            Config::Sm90(c) if c.head_dim_v != c.head_dim => {
+                format!("{}, {}, {}, {}", c.block_m, c.block_n, c.head_dim, c.head_dim_v)
+            }
             Config::Sm90(c) => format!("{}, {}, {}", c.block_m, c.block_n, c.head_dim),
             Config::Decode(c) => {
                 format!("{}, {}, {}, {}, {blocks}", c.block_m, c.head_dim, c.warps, c.stages)
@@ -126,7 +132,11 @@ impl Variant {
             }
             Config::GemmSm90 { config: c, .. } => format!("{}, {}, {}", c.block_m, c.block_n, c.stages),
         };
-        format!("{stem}{eight_bits}{suffix}({arguments}),")
+        let of_v = match self.config {
+            Config::Sm90(c) if c.head_dim_v != c.head_dim => "_dv",
+            _ => "",
+        };
+        format!("{stem}{eight_bits}{of_v}{suffix}({arguments}),")
     }
 
     /// A name that no two variants share, though an entry's says nothing of its register budget, and that of
@@ -139,7 +149,7 @@ impl Variant {
         }
     }
 
-    /// BLOCK_M, BLOCK_N and HEAD_DIM; 0 where a kernel has no such dimension.
+    /// BLOCK_M, BLOCK_N and both HEAD_DIMs; 0 where a kernel has no such dimension.
     pub const fn tile(&self) -> Tile {
         let tile = self.config.tile();
         // A kernel of the backward pass that owns keys has its rows in its steps.
@@ -241,7 +251,8 @@ mod tests {
 
     /// Sizes of a tile without stages, in the first order of operands.
     fn sizes((block_m, block_n, head_dim): (u32, u32, u32), warps: u32) -> Sizes {
-        Sizes { block_m, block_n, head_dim, warps, stages: 0, layout: Layout::ALL[0] }
+        let (head_dim_v, layout) = (head_dim, Layout::ALL[0]);
+        Sizes { block_m, block_n, head_dim, head_dim_v, warps, stages: 0, layout }
     }
 
     fn tile(algorithm: Algorithm, dtype: Storage, of: (u32, u32, u32), warps: u32) -> Variant {
@@ -262,8 +273,9 @@ mod tests {
     fn a_tile_that_can_be_chosen_is_the_one_that_is_listed() {
         let mut compared = BTreeSet::new();
         for listed in variants() {
-            let Tile { block_m, block_n, head_dim } = listed.tile();
+            let Tile { block_m, block_n, head_dim, head_dim_v } = listed.tile();
             let sizes = Sizes {
+                head_dim_v,
                 stages: listed.config.stages().unwrap_or(0),
                 layout: listed.config.layout().unwrap_or(Layout::ALL[0]),
                 ..sizes((block_m, block_n, head_dim), listed.config.warps())

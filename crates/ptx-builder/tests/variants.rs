@@ -10,7 +10,8 @@ use fa_ptx_builder::{Workspace, archive, source, toolchain, variant};
 
 fn tile(algorithm: Algorithm, block_m: u32, block_n: u32, head_dim: u32, warps: u32) -> Variant {
     let kernel = Kernel::Attention(algorithm);
-    let sizes = Sizes { block_m, block_n, head_dim, warps, stages: 0, layout: Layout::ALL[0] };
+    let sizes =
+        Sizes { block_m, block_n, head_dim, head_dim_v: head_dim, warps, stages: 0, layout: Layout::ALL[0] };
     let config = Config::new(kernel, Storage::F16, sizes).expect("its tile can be chosen");
     Variant { kernel, config, dtype: Storage::F16, min_blocks: 2 }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use anyhow::Result;
-use fa_kernels::entries::{Entry, entries};
+use fa_kernels::entries::{Entry, Tile, entries};
 use flash_attention::{BackendKind, Kernel, Plan, Problem, Request, shipped};
 
 use crate::args::{LabArgs, at_least_one};
@@ -74,17 +74,25 @@ pub(crate) fn run(args: &Args, shared: &mut Shared) -> Result<bool> {
     })
 }
 
-/// The entries of the problem's storage type with the least HEAD_DIM of their kernel that holds its rows.
+/// The entries of the problem's storage type with the least HEAD_DIM of their kernel that holds its rows, and
+/// those that have a HEAD_DIM_V and multiply no more columns.
 fn tiles(problem: &Problem) -> impl Iterator<Item = &'static Entry> {
     let dtype = problem.dtype().name();
-    let columns = problem.widest_head_dim() as u32;
+    let (qk, v) = (problem.head_dim() as u32, problem.head_dim_v() as u32);
     let of = move |kernel: Kernel| {
         let algorithm = kernel.tiled();
         let held = move |entry: &&Entry| {
-            Some(entry.algorithm) == algorithm && entry.dtype == dtype && entry.tile.head_dim >= columns
+            let Tile { head_dim, head_dim_v, .. } = entry.tile;
+            Some(entry.algorithm) == algorithm && entry.dtype == dtype && head_dim >= qk && head_dim_v >= v
         };
-        let least = entries().filter(held).map(|entry| entry.tile.head_dim).min();
-        entries().filter(move |entry| held(entry) && Some(entry.tile.head_dim) == least)
+        let of_one_width = |tile: &Tile| tile.head_dim_v == tile.head_dim;
+        let widths = entries().filter(held).map(|entry| &entry.tile).filter(|tile| of_one_width(tile));
+        let least = widths.map(|tile| tile.head_dim).min();
+        entries().filter(held).filter(move |Entry { tile, .. }| match least {
+            Some(least) if of_one_width(tile) => tile.head_dim == least,
+            Some(least) => tile.head_dim + tile.head_dim_v <= 2 * least,
+            None => false,
+        })
     };
     Kernel::ALL.into_iter().flat_map(of)
 }

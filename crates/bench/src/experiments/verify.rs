@@ -231,7 +231,7 @@ fn chosen(session: &Session, args: &Args, sizes: Sizes) -> Result<Chosen> {
 fn groups(targets: Vec<WithCases<Target>>) -> Vec<Vec<WithCases<Target>>> {
     let mut groups: Vec<Vec<WithCases<Target>>> = Vec::new();
     for of in targets {
-        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims.clone(), of.target.step);
+        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims.clone());
         match groups.iter_mut().find(|group| shares(&group[0]) == shares(&of)) {
             Some(group) => group.push(of),
             None => groups.push(vec![of]),
@@ -260,8 +260,9 @@ fn verify<T: Element>(
             .collect();
         let outcomes = outcomes(session, args, &subjects)?;
         let effort = Effort::new(session, args);
-        let of_name =
-            |name: &String| record(name, target.dtype, Some(&target.head_dims), effort, outcomes.iter());
+        let of_name = |name: &String| {
+            record(name, target.dtype, Some(&target.head_dims.range), effort, outcomes.iter())
+        };
         let of_target: Vec<_> = target.names.iter().map(of_name).collect();
         of_target.iter().try_for_each(|record| print(screen, record))?;
         records.push(of_target);
@@ -271,7 +272,7 @@ fn verify<T: Element>(
 
 impl<T: Element> Trial<T> {
     fn new(case: Case, target: &Target, seed: u64) -> Result<Self> {
-        let problem = case.problem(T::DTYPE, &target.head_dims, target.step)?;
+        let problem = case.problem(T::DTYPE, &target.head_dims)?;
         let inputs = Inputs::random(&problem, seed);
         let expected = Expected::new(&problem, &inputs, CHECKED_ROWS, seed);
         let name = describe(&problem, case.layout());

@@ -105,7 +105,7 @@ impl Space {
     /// All combinations of sizes with a HEAD_DIM.
     fn sizes(&self, head_dim: u32) -> Vec<Sizes> {
         let (block_m, block_n, warps, stages, layout) = (0, 0, 0, 0, Layout::ALL[0]);
-        let mut all = vec![Sizes { block_m, block_n, head_dim, warps, stages, layout }];
+        let mut all = vec![Sizes { block_m, block_n, head_dim, head_dim_v: head_dim, warps, stages, layout }];
         vary(&mut all, &self.block_m, |sizes, block_m| Sizes { block_m, ..sizes });
         vary(&mut all, &self.block_n, |sizes, block_n| Sizes { block_n, ..sizes });
         vary(&mut all, &self.warps, |sizes, warps| Sizes { warps, ..sizes });

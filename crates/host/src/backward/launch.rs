@@ -116,7 +116,7 @@ pub(crate) fn params(
 
 /// The tile of an entry of `backward_sm90`.
 fn config(entry: &Entry) -> BackwardSm90Config {
-    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let Tile { block_m, block_n, head_dim, .. } = entry.tile;
     let owns_keys = owns_keys(entry.algorithm);
     let (stores_ds, sums_dq) = (entry.algorithm.stores_ds(), entry.algorithm.sums_dq());
     let step = if owns_keys { block_m } else { block_n };

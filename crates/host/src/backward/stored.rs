@@ -52,7 +52,7 @@ pub(super) struct Tiles {
 impl Tiles {
     /// Of an entry that stores dS.
     pub(super) fn of(entry: &Entry) -> Self {
-        let Tile { block_m, block_n, head_dim } = entry.tile;
+        let Tile { block_m, block_n, head_dim, .. } = entry.tile;
         let config =
             BackwardSm90Config { owns_keys: true, stores_ds: true, sums_dq: false, step: block_m, head_dim };
         let (queries, carried_bytes) = (config.queries() as usize, config.carried_bytes().into());

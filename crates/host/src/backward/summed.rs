@@ -28,7 +28,7 @@ pub(super) struct Summed {
 impl Summed {
     /// By the tiles of an entry.
     pub(super) fn new(forward: &Problem, device: &Device, entry: &Entry) -> Self {
-        let Tile { block_m, block_n, head_dim } = entry.tile;
+        let Tile { block_m, block_n, head_dim, .. } = entry.tile;
         let config =
             BackwardSm90Config { owns_keys: true, stores_ds: false, sums_dq: true, step: block_m, head_dim };
         // As measured: few heads stay in L2 with their sums, and tiles of many wait less for each other.

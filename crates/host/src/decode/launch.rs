@@ -175,9 +175,10 @@ fn cached_params(
     attention: AttentionParams,
 ) -> PersistentParams {
     let DecodeLaunchDetails { num_splits, head_bits, order, .. } = details;
-    let Tile { block_m, block_n, head_dim } = entry.tile;
+    let Tile { block_m, block_n, head_dim, head_dim_v } = entry.tile;
     let whole_tiles = pack_rows(problem.seqlen_q(), problem).div_ceil(block_m as usize);
-    let landed = Sm90Config { block_m, block_n, head_dim, element_bytes: 2 }.fix_up_distance();
+    let config = Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes: 2 };
+    let landed = config.fix_up_distance();
     // The planner bounds the grid, so these casts keep their values.
     PersistentParams {
         attention: AttentionParams {

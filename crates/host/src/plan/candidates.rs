@@ -1,8 +1,9 @@
 //! What could run a problem: the kernel to try first, the entries that are built of it, and their grids.
 
-use fa_kernels::entries::{Algorithm, Entry, Target, entries};
+use fa_kernels::entries::{Algorithm, Entry, Target, Tile, entries};
 
 use super::few::is_sooner;
+use super::geometry::Columns;
 use super::{Kernel, Request};
 use crate::{BackendKind, DType, Device, Error, Problem, Result};
 
@@ -144,12 +145,28 @@ pub(super) fn widest(algorithm: Algorithm, dtype: DType) -> usize {
     built_for(algorithm, dtype).map(|entry| entry.tile.head_dim as usize).max().unwrap_or(0)
 }
 
-/// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds so many columns.
+/// The entries of `algorithm` for the problem's type with the smallest HEAD_DIM that holds so many columns,
+/// of all tensors alike.
 pub(crate) fn that_hold(algorithm: Algorithm, dtype: DType, needed: usize) -> Vec<&'static Entry> {
-    let wide_enough = |entry: &&Entry| entry.tile.head_dim as usize >= needed;
+    let wide_enough = |entry: &&Entry| !has_two_widths(&entry.tile) && entry.tile.head_dim as usize >= needed;
     let built = || built_for(algorithm, dtype).filter(wide_enough);
     let columns = built().map(|entry| entry.tile.head_dim).min();
     built().filter(|entry| Some(entry.tile.head_dim) == columns).collect()
+}
+
+/// Those, and entries that have a HEAD_DIM_V and multiply no more columns.
+pub(super) fn that_fit(algorithm: Algorithm, dtype: DType, needed: Columns) -> Vec<&'static Entry> {
+    let mut built = that_hold(algorithm, dtype, needed.widest());
+    let most = built.first().map_or(u32::MAX, |entry| 2 * entry.tile.head_dim);
+    let is_narrower = |tile: &Tile| has_two_widths(tile) && tile.head_dim + tile.head_dim_v <= most;
+    let fits = |entry: &&Entry| is_narrower(&entry.tile) && needed.fit(&entry.tile);
+    built.extend(built_for(algorithm, dtype).filter(fits));
+    built
+}
+
+/// Whether V and O have another width than Q and K.
+pub(super) const fn has_two_widths(tile: &Tile) -> bool {
+    tile.head_dim_v != tile.head_dim
 }
 
 /// Entries of `algorithm` for `dtype`.

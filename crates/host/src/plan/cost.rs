@@ -94,8 +94,8 @@ pub(super) fn costs(
 /// About how many cycles `rows` rows of queries take: their blocks of keys, and their first scores, last
 /// product and way out.
 ///
-/// A step costs the same whatever its rows, and each of its scores two multiply-adds for each column, or,
-/// where columns are few, its exponential; a block of keys at each end that a mask cuts costs more.
+/// A step costs the same whatever its rows, and each of its scores a multiply-add for each column of K and of
+/// V, or, where columns are few, its exponential; a block of keys at each end that a mask cuts costs more.
 fn cost(
     problem: &Problem,
     tile: &Tile,
@@ -129,7 +129,8 @@ fn cost(
 /// Cycles that the scores of so many rows and a block of keys take. 8-bit columns take half as long.
 fn scores_cycles(tile: &Tile, rows: u32, element_bytes: u32) -> f64 {
     let (columns, share) = COLUMNS_PER_CYCLE;
-    let score = (f64::from(tile.head_dim * element_bytes) / columns * share).max(LEAST_SCORE_CYCLES);
+    let products = f64::from((tile.head_dim + tile.head_dim_v) * element_bytes) / 2.0;
+    let score = (products / columns * share).max(LEAST_SCORE_CYCLES);
     f64::from(rows * tile.block_n) * score
 }
 

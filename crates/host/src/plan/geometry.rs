@@ -2,6 +2,7 @@
 
 use fa_kernels::attention::alignment::head_offset::HeadOffset;
 use fa_kernels::attention::alignment::residues::Residues;
+use fa_kernels::entries::Tile;
 
 use crate::forward::MAX_HEAD_DIM;
 use crate::{DType, Problem, TensorLayout, Tensors};
@@ -11,6 +12,35 @@ pub(super) const CHUNK: usize = 8;
 
 /// Elements of 32 bytes, a sector, which L2 moves whole.
 pub(super) const SECTOR: usize = 16;
+
+/// Columns that a tile must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    /// Of Q and K.
+    pub(super) qk: usize,
+    /// Of V and O.
+    pub(super) v: usize,
+}
+
+impl Columns {
+    /// The head_dims of a problem.
+    pub(super) fn of(problem: &Problem) -> Self {
+        Self { qk: problem.head_dim(), v: problem.head_dim_v() }
+    }
+
+    /// So many more of each.
+    const fn plus(self, shift: usize) -> Self {
+        Self { qk: self.qk + shift, v: self.v + shift }
+    }
+
+    pub(super) fn widest(self) -> usize {
+        self.qk.max(self.v)
+    }
+
+    pub(super) const fn fit(self, tile: &Tile) -> bool {
+        self.qk <= tile.head_dim as usize && self.v <= tile.head_dim_v as usize
+    }
+}
 
 /// Whether heads start at other places than multiples of 16 bytes.
 pub(crate) const fn is_shifted(layout: &TensorLayout) -> bool {
@@ -109,7 +139,7 @@ pub(super) fn class_refusal(problem: &Problem, widest: usize) -> Option<String> 
     let count = classes.count() as usize;
     let tensors = [("q", q), ("k", k), ("v", v)];
     let alike = |stride: usize| stride % CHUNK == k.stride_seq % CHUNK;
-    let needed = class_columns(problem);
+    let needed = class_columns(problem).widest();
     if problem.window() != (None, None) || problem.has_rows_behind_keys() || problem.softmax_scale() <= 0.0 {
         return Some("its mask, sequences or scale take keys in order".to_owned());
     }
@@ -137,8 +167,8 @@ pub(crate) fn class_layout(tensor: &TensorLayout, classes: Residues) -> TensorLa
 }
 
 /// Columns that a tile must hold where rows are read class by class.
-pub(super) fn class_columns(problem: &Problem) -> usize {
-    problem.widest_head_dim() + residues(problem).last_shift() as usize
+pub(super) fn class_columns(problem: &Problem) -> Columns {
+    Columns::of(problem).plus(residues(problem).last_shift() as usize)
 }
 
 /// Elements of 16 bytes in e4m3, which rows and heads start at multiples of.
@@ -233,7 +263,7 @@ mod tests {
         let apart = Problem::new(apart, DType::F16, Options::default()).unwrap();
         assert_eq!(class_refusal(&apart, 144).unwrap(), "v's rows lie 11 elements apart, those of k 9");
         let alike = Problem::new(Tensors { q, k: q, v: k, o: k }, DType::F16, Options::default()).unwrap();
-        assert_eq!((class_refusal(&alike, 144), class_columns(&alike)), (None, 24));
+        assert_eq!((class_refusal(&alike, 144), class_columns(&alike).widest()), (None, 24));
         let causal = Options { causal: true, ..Options::default() };
         let masked = problem(TensorLayout::bhsd(2, 64, 3, 129), causal);
         assert_eq!(class_refusal(&masked, 144).unwrap(), "its mask, sequences or scale take keys in order");

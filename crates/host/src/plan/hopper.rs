@@ -4,10 +4,10 @@
 use fa_kernels::attention::alignment::residues::Residues;
 use fa_kernels::entries::{Algorithm, Entry};
 
-use super::candidates::{for_scores, that_hold, widest};
+use super::candidates::{for_scores, that_fit, widest};
 use super::cost::h200::{MOVE_CYCLES, SLOWER_BY_CLASSES, SM80_OVER_ALIGNED};
 use super::cost::step_cycles;
-use super::geometry::{class_columns, class_refusal, residues, unfit_in_e4m3, unmapped};
+use super::geometry::{Columns, class_columns, class_refusal, residues, unfit_in_e4m3, unmapped};
 use super::pack::{Cause, Packed};
 use super::schedule::{Schedule, schedule};
 use super::{Launch, Request};
@@ -17,8 +17,8 @@ use crate::{Device, Problem, Result, Tensors};
 pub(super) struct Way {
     pub(super) algorithm: Algorithm,
     /// Columns that a tile must hold.
-    pub(super) needed: usize,
-    /// The tiles of the smallest HEAD_DIM that holds them.
+    pub(super) needed: Columns,
+    /// The tiles of the smallest HEAD_DIM that holds them, and those with a HEAD_DIM_V.
     pub(super) tiles: Vec<(&'static Entry, Schedule)>,
     pub(super) packed: Packed,
     /// The launch that makes the copies, where there are some, and why.
@@ -61,7 +61,7 @@ impl Ways {
         let too_large = too_large(problem, device, &packed);
         let algorithm = for_scores(problem, Algorithm::ForwardSm90);
         let timed = |algorithm, needed| -> Vec<(&'static Entry, Schedule)> {
-            let tiles = that_hold(algorithm, problem.dtype(), needed).into_iter();
+            let tiles = that_fit(algorithm, problem.dtype(), needed).into_iter();
             tiles.map(|entry| (entry, schedule(problem, &entry.tile, device.multiprocessors))).collect()
         };
         let mapped =

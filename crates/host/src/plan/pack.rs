@@ -5,7 +5,7 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 
 use super::candidates::{checked_grid, join, unsupported_dtype};
 use super::cost::h200::{BYTES_PER_CYCLE, LAUNCH_CYCLES};
-use super::geometry::{CHUNK, SECTOR, columns, is_shifted, unreadable};
+use super::geometry::{CHUNK, Columns, SECTOR, columns, is_shifted, unreadable};
 use super::{Kernel, Launch, LaunchDetails, geometry};
 use crate::{DType, Device, Problem, Result, TensorLayout, Tensors};
 
@@ -112,11 +112,12 @@ impl Packed {
     }
 
     /// Columns that a tile must hold.
-    pub(super) fn columns(&self, problem: &Problem) -> usize {
+    pub(super) fn columns(&self, problem: &Problem) -> Columns {
         if problem.dtype() == DType::E4m3 {
-            return problem.widest_head_dim();
+            return Columns::of(problem);
         }
-        self.reads(problem).iter().map(columns).max().unwrap_or(0)
+        let [q, k, v] = self.reads(problem).map(|layout| columns(&layout));
+        Columns { qk: q.max(k), v }
     }
 
     /// The launch that makes the copies.

@@ -298,6 +298,58 @@ fn hopper_reads_rows_by_classes_where_that_is_quicker_than_copies() {
 }
 
 #[test]
+fn narrower_values_are_multiplied_at_their_own_width() {
+    let h200 = Device { multiprocessors: 132, ..device(227 << 10) };
+    let of = |[head_dim, head_dim_v]: [usize; 2], options: Options| {
+        let layout = |head_dim| TensorLayout::bshd(1, 8192, 16, head_dim);
+        let (q, v) = (layout(head_dim), layout(head_dim_v));
+        Problem::new(Tensors { q, k: q, v, o: v }, DType::Bf16, options).unwrap()
+    };
+    let causal = Options { causal: true, ..Options::default() };
+    let any = Request::default();
+    for options in [Options::default(), causal.clone()] {
+        let columns = |head_dims, request| {
+            let tile = plan(&of(head_dims, options.clone()), &h200, &request).unwrap().launches[0].entry.tile;
+            (tile.head_dim, tile.head_dim_v)
+        };
+        assert_eq!([[192, 128], [192, 64], [176, 96]].map(|of| columns(of, any)), [(192, 128); 3]);
+        assert_eq!([[192, 192], [192, 136], [128, 192]].map(|of| columns(of, any)), [(192, 192); 3]);
+        // As many products in tiles of one width, or fewer.
+        assert_eq!([[136, 128], [144, 64]].map(|of| columns(of, any)), [(144, 144); 2]);
+        assert_eq!([[128, 128], [200, 128]].map(|of| columns(of, any)), [(128, 128), (208, 208)]);
+        let tile = Request { block_m: Some(128), block_n: Some(64), ..any };
+        assert_eq!(columns([192, 128], tile), (192, 192));
+    }
+    let reasons = plan(&of([184, 120], causal.clone()), &h200, &any).unwrap().reasons;
+    let why = "HEAD_DIM 192, and HEAD_DIM_V 128 in place of it for V and O: they hold head_dim 184 and head_dim_v 120";
+    assert_eq!(reasons[1], why);
+    // Scores that are changed have tiles of one width.
+    let softcap = Options { softcap: 20.0, ..causal };
+    let changed = plan(&of([192, 128], softcap.clone()), &h200, &any).unwrap();
+    assert_eq!(changed.launches[0].entry.tile.head_dim_v, 256);
+
+    let entry = entries().find(|entry| entry.name == "forward_sm90_bf16_m192_n80_d192_v128").unwrap();
+    let refused = |problem: &Problem| plan_entry(problem, &h200, entry).unwrap_err().to_string();
+    let unfit = |reason: &str| format!("entry {} cannot be run: {reason}", entry.name);
+    assert_eq!(
+        refused(&of([192, 160], Options::default())),
+        unfit("its HEAD_DIM is 192 and HEAD_DIM_V 128, the problem's head_dim 192 and head_dim_v 160")
+    );
+    assert_eq!(
+        refused(&of([192, 128], softcap)),
+        unfit("it leaves scores and weights as they are, the problem does not")
+    );
+    // Its last head starts 7 elements behind a multiple of 16 bytes.
+    assert_eq!(
+        refused(&of([184, 127], Options::default())),
+        unfit(
+            "its HEAD_DIM is 192 and HEAD_DIM_V 128, the problem's rows reach to column 184 and those of v to 134"
+        )
+    );
+    assert!(plan_entry(&of([64, 128], Options::default()), &h200, entry).is_ok());
+}
+
+#[test]
 fn addresses_matter_where_a_tensor_is_not_copied() {
     let layout = |head_dim| TensorLayout::bhsd(1, 600, 2, head_dim);
     let tensors = Tensors { q: layout(128), k: layout(128), v: layout(129), o: layout(129) };

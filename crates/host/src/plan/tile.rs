@@ -7,9 +7,9 @@ use fa_kernels::params::ScheduleParams;
 use fa_kernels::variant::{self, Config, Layout, Sizes, Storage};
 
 use super::candidates::{
-    Candidate, Candidates, for_scores, grid, join, that_hold, unsupported_dtype, widest,
+    Candidate, Candidates, for_scores, grid, has_two_widths, join, that_hold, unsupported_dtype, widest,
 };
-use super::geometry::class_refusal;
+use super::geometry::{Columns, class_refusal};
 use super::hopper::{Way, ways};
 use super::order::{Key, fastest_first};
 use super::schedule::Schedule;
@@ -48,19 +48,18 @@ fn of_kernel(
     (Candidate { kernel, why, .. }, algorithm): (Candidate, Algorithm),
     way: Option<Way>,
 ) -> Result<Choice> {
-    let needed = way.as_ref().map_or(problem.widest_head_dim(), |way| way.needed);
+    let needed = way.as_ref().map_or_else(|| Columns::of(problem), |way| way.needed);
     let algorithm = way.as_ref().map_or(algorithm, |way| way.algorithm);
     let built: Vec<(&'static Entry, Option<Schedule>)> = match &way {
         Some(way) => way.tiles.iter().map(|&(entry, schedule)| (entry, Some(schedule))).collect(),
         None => {
-            let built = that_hold(algorithm, problem.dtype(), needed).into_iter();
+            let built = that_hold(algorithm, problem.dtype(), needed.widest()).into_iter();
             built.map(|entry| (entry, None)).collect()
         }
     };
-    let columns = built
-        .first()
-        .map(|(entry, _)| entry.tile.head_dim)
-        .ok_or_else(|| unsupported_dtype(kernel.name(), algorithm, problem.dtype()))?;
+    if built.is_empty() {
+        return Err(unsupported_dtype(kernel.name(), algorithm, problem.dtype()));
+    }
     built.iter().try_for_each(|(entry, _)| check_target(entry, device, kernel.name()))?;
     let asked_for: Vec<_> = built.iter().copied().filter(|(entry, _)| request.takes(&entry.tile)).collect();
     // Where nothing was built as asked, there is no smallest tile either.
@@ -76,7 +75,7 @@ fn of_kernel(
     let asked = request.block_m.is_some() || request.block_n.is_some();
     let reasons = vec![
         why,
-        holds(problem, algorithm, columns, needed),
+        holds(problem, entry, needed),
         format!(
             "BLOCK_M {} x BLOCK_N {}: {} whose {} bytes of shared memory fit the {} of a block",
             entry.tile.block_m,
@@ -111,15 +110,30 @@ fn in_order(
 }
 
 /// Why a tile has so many columns.
-fn holds(problem: &Problem, algorithm: Algorithm, columns: u32, needed: usize) -> String {
-    let widest = problem.widest_head_dim();
-    let what = if algorithm == Algorithm::ForwardSm90Residues { "rows" } else { "heads" };
+fn holds(problem: &Problem, entry: &Entry, needed: Columns) -> String {
+    let Tile { head_dim, head_dim_v, .. } = entry.tile;
+    let (widest, needed) = (problem.widest_head_dim(), needed.widest());
+    let what = if entry.algorithm == Algorithm::ForwardSm90Residues { "rows" } else { "heads" };
     let shifted = if needed > widest {
         format!(" where {what} start up to {} elements behind a multiple of 16 bytes", needed - widest)
     } else {
         String::new()
     };
-    format!("HEAD_DIM {columns}: the smallest built that holds head_dim {widest}{shifted}")
+    if has_two_widths(&entry.tile) {
+        let (of_q, of_v) = (problem.head_dim(), problem.head_dim_v());
+        return format!(
+            "HEAD_DIM {head_dim}, and HEAD_DIM_V {head_dim_v} in place of it for V and O: they hold head_dim {of_q} and \
+             head_dim_v {of_v}{shifted}"
+        );
+    }
+    format!("HEAD_DIM {head_dim}: the smallest built that holds head_dim {widest}{shifted}")
+}
+
+/// What a tile has for columns.
+fn has(tile: &Tile) -> String {
+    let Tile { head_dim, head_dim_v, .. } = tile;
+    let of_v = if has_two_widths(tile) { format!(" and HEAD_DIM_V {head_dim_v}") } else { String::new() };
+    format!("its HEAD_DIM is {head_dim}{of_v}")
 }
 
 /// Refuses an entry of another storage type or of smaller head_dims.
@@ -128,9 +142,13 @@ pub(crate) fn check_entry(entry: &Entry, problem: &Problem) -> Result<()> {
     if entry.dtype != problem.dtype().name() {
         return unfit(format!("it is for {}, the problem is {}", entry.dtype, problem.dtype()));
     }
-    let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
-    if (holds as usize) < wanted {
-        return unfit(format!("its HEAD_DIM is {holds}, the problem's head_dim {wanted}"));
+    if !Columns::of(problem).fit(&entry.tile) {
+        let wanted = if has_two_widths(&entry.tile) {
+            format!("{} and head_dim_v {}", problem.head_dim(), problem.head_dim_v())
+        } else {
+            problem.widest_head_dim().to_string()
+        };
+        return unfit(format!("{}, the problem's head_dim {wanted}", has(&entry.tile)));
     }
     Ok(())
 }
@@ -163,7 +181,6 @@ fn of_given(
     let kernel = Kernel::ALL.into_iter().find(|kernel| family(kernel) == Some(entry.algorithm.family()));
     let kernel = kernel.ok_or_else(|| unfit("it is one of several launches".to_owned()))?;
     check_entry(entry, problem)?;
-    let (holds, wanted) = (entry.tile.head_dim, problem.widest_head_dim());
     let by_residues = entry.algorithm == Algorithm::ForwardSm90Residues;
     let takes_scores = !by_residues || !problem.changes_scores();
     if !takes_scores || entry.algorithm != for_scores(problem, entry.algorithm) {
@@ -174,9 +191,13 @@ fn of_given(
     }
     let ways = entry.algorithm.is_persistent().then(|| ways(problem, device)).transpose().map_err(unfit)?;
     let way = ways.map(|ways| ways.of_algorithm(entry.algorithm));
-    let needed = way.as_ref().map_or(wanted, |way| way.needed);
-    if (holds as usize) < needed {
-        return Err(unfit(format!("its HEAD_DIM is {holds}, the problem's rows reach to column {needed}")));
+    if let Some(needed) = way.as_ref().map(|way| way.needed).filter(|needed| !needed.fit(&entry.tile)) {
+        let reach = if has_two_widths(&entry.tile) {
+            format!("{} and those of v to {}", needed.qk, needed.v)
+        } else {
+            needed.widest().to_string()
+        };
+        return Err(unfit(format!("{}, the problem's rows reach to column {reach}", has(&entry.tile))));
     }
     check_target(entry, device, kernel.name())?;
     check_fits(entry, problem, device)?;
@@ -285,10 +306,11 @@ fn no_such_tile(
     if let (Some(Ok(block_m)), Some(Ok(block_n))) =
         (request.block_m.map(u32::try_from), request.block_n.map(u32::try_from))
         && let Some(entry) = built.first()
-        && let tile = (Tile { block_m, block_n, head_dim: entry.tile.head_dim })
+        && let tile = (Tile { block_m, block_n, ..entry.tile })
         && let Some(dtype) = Storage::named(entry.dtype)
         && let (warps, layout) = (entry.threads / 32, Layout::ALL[0])
-        && let sizes = (Sizes { block_m, block_n, head_dim: tile.head_dim, warps, stages: 0, layout })
+        && let Tile { head_dim, head_dim_v, .. } = tile
+        && let sizes = (Sizes { block_m, block_n, head_dim, head_dim_v, warps, stages: 0, layout })
         && let Some(config) = Config::new(variant::Kernel::Attention(entry.algorithm), dtype, sizes)
         && check_shared(config.shared_needed(), &device.limits()).is_err()
     {

@@ -57,7 +57,7 @@ pub const fn cached_barriers(config: Sm90Config) -> u32 {
 /// BLOCK_N of K and V, and 16 of O. Launch: 1 to `params.tiles` blocks of [`Sm90Config::threads`] threads
 /// with [`Sm90Config::shared_bytes`] bytes of shared memory.
 ///
-/// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM
+/// Of 8-bit types, V's maps are of what [`transpose`](super::transpose) made of it, in boxes of HEAD_DIM_V
 /// rows, and `params.v_descale` is their factor.
 ///
 /// By [`ByRows`](super::alignment::ByRows), rows of Q, K and V lie no multiple of 16 bytes apart, equally far

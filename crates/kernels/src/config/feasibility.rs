@@ -223,9 +223,9 @@ pub(super) const fn check_multiple(what: &'static str, value: u32, of: u32) -> R
     Err(Infeasible::Multiple { what, value, of })
 }
 
-/// The first error of three results.
+/// The first error of some results.
 #[inline]
-pub(super) const fn all(results: [Result<(), Infeasible>; 3]) -> Result<(), Infeasible> {
+pub(super) const fn all<const N: usize>(results: [Result<(), Infeasible>; N]) -> Result<(), Infeasible> {
     let mut index = 0;
     while index < results.len() {
         if results[index].is_err() {

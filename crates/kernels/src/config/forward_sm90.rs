@@ -4,18 +4,20 @@ use super::feasibility::{Infeasible, Limits, OTHER_REGISTERS, all, check_multipl
 use super::{LINE, SHARED};
 
 /// Tile of `forward_sm90`: `block_m` query rows, 64 for each warpgroup that multiplies, against `block_n` key
-/// rows of `head_dim` columns.
+/// rows of `head_dim` columns, whose values have `head_dim_v`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sm90Config {
     /// Query rows of a block (BLOCK_M), 128 or 192.
     pub block_m: u32,
     /// Key rows of a step (BLOCK_N), a multiple of 16; of 8-bit types at most [`Self::MAX_SUMMED`].
     pub block_n: u32,
-    /// Columns that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in shared
-    /// memory.
+    /// Columns of Q and K that the tile holds (HEAD_DIM), a multiple of 16; smaller head_dims are padded in
+    /// shared memory.
     pub head_dim: u32,
-    /// Bytes of an element of Q, K and V, 2, or 1: then V lies transposed in shared memory, and HEAD_DIM and
-    /// BLOCK_N are multiples of 32. O's elements have 2.
+    /// Columns of V and O (HEAD_DIM_V), a multiple of 16, at most HEAD_DIM.
+    pub head_dim_v: u32,
+    /// Bytes of an element of Q, K and V, 2, or 1: then V lies transposed in shared memory, and HEAD_DIM_V
+    /// and BLOCK_N are multiples of 32. O's elements have 2.
     pub element_bytes: u32,
 }
 
@@ -87,30 +89,30 @@ impl Sm90Config {
 
     /// Panels that a row of O lies in, a line each.
     const fn panels(&self) -> u32 {
-        (2 * self.head_dim).div_ceil(LINE)
+        (2 * self.head_dim_v).div_ceil(LINE)
     }
 
-    /// Bytes of a row of Q or K in shared memory, in whole lines.
-    const fn row_bytes(&self) -> u32 {
-        (self.head_dim * self.element_bytes).div_ceil(LINE) * LINE
+    /// Bytes of a row of so many columns in shared memory, in whole lines.
+    const fn row_bytes(&self, columns: u32) -> u64 {
+        (columns as u64 * self.element_bytes as u64).div_ceil(LINE as u64) * LINE as u64
     }
 
     /// Bytes of a stage of K.
     const fn k_bytes(&self) -> u32 {
-        self.block_n * self.row_bytes()
+        self.block_n * self.row_bytes(self.head_dim) as u32
     }
 
     /// Bytes of a stage of V, whose columns are rows where it is transposed.
     const fn v_bytes(&self) -> u32 {
         match self.element_bytes {
-            1 => self.head_dim * (self.block_n.div_ceil(LINE) * LINE),
-            _ => self.k_bytes(),
+            1 => self.head_dim_v * (self.block_n.div_ceil(LINE) * LINE),
+            _ => self.block_n * self.row_bytes(self.head_dim_v) as u32,
         }
     }
 
     /// Bytes of Q.
     const fn q_bytes(&self) -> u32 {
-        self.block_m * self.row_bytes()
+        self.block_m * self.row_bytes(self.head_dim) as u32
     }
 
     /// Where the rings of K and V begin: behind Q.
@@ -186,9 +188,9 @@ impl Sm90Config {
     /// [`Self::shared_bytes`], or what Q and two stages alone take, for sizes that nobody has checked yet.
     #[inline]
     pub const fn shared_needed(&self) -> u64 {
-        let rows = self.block_m as u64 + 4 * self.block_n as u64;
-        let lines = (self.head_dim as u64 * self.element_bytes as u64).div_ceil(LINE as u64);
-        let tiles = rows.saturating_mul(lines * LINE as u64);
+        let (k_rows, v_rows) = (self.block_m as u64 + 2 * self.block_n as u64, 2 * self.block_n as u64);
+        let of_k = k_rows.saturating_mul(self.row_bytes(self.head_dim));
+        let tiles = of_k.saturating_add(v_rows.saturating_mul(self.row_bytes(self.head_dim_v)));
         if tiles > SHARED as u64 { tiles } else { self.shared_bytes() as u64 }
     }
 
@@ -202,7 +204,7 @@ impl Sm90Config {
         } else {
             self.block_n
         };
-        (part / 2 + p + self.head_dim / 2) as u64
+        (part / 2 + p + self.head_dim_v / 2) as u64
     }
 
     /// Whether the shape is one that the kernel can be instantiated with.
@@ -221,6 +223,7 @@ impl Sm90Config {
             check_multiple("BLOCK_M", self.block_m, Self::WARPGROUP_ROWS),
             check_multiple("BLOCK_N", self.block_n, self.depth()),
             check_multiple("HEAD_DIM", self.head_dim, self.depth()),
+            check_multiple("HEAD_DIM_V", self.head_dim_v, self.depth()),
         ]);
         if multiples.is_ok() && (self.block_m < 128 || self.block_m > 192) {
             return Err(Infeasible::Rows { block_m: self.block_m, available: "128, 192" });
@@ -267,10 +270,12 @@ mod tests {
 
     #[test]
     fn o_has_memory_of_its_own_where_there_is_some() {
-        let config = Sm90Config { block_m: 192, block_n: 80, head_dim: 128, element_bytes: 2 };
+        let config =
+            Sm90Config { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128, element_bytes: 2 };
         assert_eq!(config.shared_bytes(), 256 * (192 + 6 * 80 + 192) + 32 * (3 + 6) + 192);
         assert!(config.own_output() && !config.takes_turns());
-        let config = Sm90Config { block_m: 128, block_n: 80, head_dim: 256, element_bytes: 2 };
+        let config =
+            Sm90Config { block_m: 128, block_n: 80, head_dim: 256, head_dim_v: 256, element_bytes: 2 };
         assert_eq!(config.shared_bytes(), 512 * (128 + 4 * 80) + 32 * (2 + 4) + 192);
         assert_eq!(config.output_panels(), 0);
         let config = Sm90Config { block_n: 64, ..config };
@@ -279,8 +284,30 @@ mod tests {
     }
 
     #[test]
+    fn narrower_values_leave_room_for_more_keys() {
+        let config =
+            Sm90Config { block_m: 192, block_n: 80, head_dim: 192, head_dim_v: 128, element_bytes: 2 };
+        assert_eq!(config.shared_bytes(), 384 * (192 + 2 * 80) + 256 * (2 * 80 + 192) + 32 * (3 + 4) + 192);
+        assert_eq!((config.v_offset(), config.o_offset()), (384 * (192 + 160), 384 * 352 + 256 * 160));
+        assert_eq!(
+            (config.stages(), config.accumulators(), config.registers()),
+            (2, 40 + 20 + 64, (160, 32))
+        );
+        assert!(config.own_output() && !config.takes_turns());
+        let config = Sm90Config { block_m: 128, block_n: 112, ..config };
+        assert_eq!(config.shared_bytes(), 384 * (128 + 224) + 256 * (224 + 128) + 32 * (2 + 4) + 192);
+        assert!(config.own_output() && !config.takes_turns());
+        let config = Sm90Config { block_n: 128, ..config };
+        assert_eq!(config.shared_bytes(), 384 * (128 + 256) + 256 * 256 + 32 * (2 + 4) + 192);
+        assert_eq!((config.output_panels(), config.accumulators()), (0, 64 + 32 + 64));
+        let wide = Sm90Config { head_dim_v: 192, ..config };
+        assert!(matches!(wide.check(1, &Limits::of(90)), Err(Infeasible::SharedMemory { .. })));
+    }
+
+    #[test]
     fn of_8_bits_v_is_transposed_and_o_is_twice_as_large() {
-        let config = Sm90Config { block_m: 192, block_n: 96, head_dim: 128, element_bytes: 1 };
+        let config =
+            Sm90Config { block_m: 192, block_n: 96, head_dim: 128, head_dim_v: 128, element_bytes: 1 };
         let (q, k, v, o) = (192 * 128, 96 * 128, 128 * 128, 192 * 256);
         assert_eq!(config.shared_bytes(), q + 3 * (k + v) + o + 32 * (3 + 6) + 192);
         assert_eq!((config.v_offset(), config.o_offset()), (q + 3 * k, q + 3 * (k + v)));
@@ -290,9 +317,10 @@ mod tests {
 
     #[test]
     fn of_8_bits_scores_and_parts_of_o_share_registers() {
-        let config = Sm90Config { block_m: 192, block_n: 96, head_dim: 128, element_bytes: 1 };
+        let config =
+            Sm90Config { block_m: 192, block_n: 96, head_dim: 128, head_dim_v: 128, element_bytes: 1 };
         assert_eq!((config.part_columns(), config.accumulators()), (64, 48 + 12 + 64));
-        let wide = Sm90Config { block_m: 128, head_dim: 256, ..config };
+        let wide = Sm90Config { block_m: 128, head_dim: 256, head_dim_v: 256, ..config };
         assert_eq!((wide.part_columns(), wide.accumulators()), (128, 64 + 12 + 128));
         assert_eq!(wide.check(1, &Limits::of(90)), Ok(()));
         let reason = |config: Sm90Config| config.check(1, &Limits::of(90)).expect_err("it is infeasible");
@@ -308,7 +336,7 @@ mod tests {
     #[test]
     fn each_reason_names_value_and_limit() {
         let reason = |block_m, block_n, head_dim| {
-            Sm90Config { block_m, block_n, head_dim, element_bytes: 2 }
+            Sm90Config { block_m, block_n, head_dim, head_dim_v: head_dim, element_bytes: 2 }
                 .check(1, &Limits::of(90))
                 .expect_err("it is infeasible")
                 .to_string()

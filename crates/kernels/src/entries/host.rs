@@ -231,6 +231,8 @@ pub struct Tile {
     pub block_n: u32,
     /// The largest head_dim that the entry takes; `u32::MAX` where any will do.
     pub head_dim: u32,
+    /// The largest head_dim of V and O, which is another where the entry has a width for them.
+    pub head_dim_v: u32,
 }
 
 /// One PTX entry; of attention, unless it says otherwise.

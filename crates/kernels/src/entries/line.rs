@@ -114,7 +114,12 @@ pub(super) const fn forward_sm80_dropout(
 
 /// BLOCK_M, BLOCK_N, HEAD_DIM.
 pub(super) const fn forward_sm90(block_m: u32, block_n: u32, head_dim: u32) -> Line {
-    let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes: 2 });
+    forward_sm90_dv(block_m, block_n, head_dim, head_dim)
+}
+
+/// BLOCK_M, BLOCK_N, HEAD_DIM, HEAD_DIM_V.
+pub(super) const fn forward_sm90_dv(block_m: u32, block_n: u32, head_dim: u32, head_dim_v: u32) -> Line {
+    let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes: 2 });
     of(Algorithm::ForwardSm90, config, HALF, 1)
 }
 
@@ -150,7 +155,8 @@ pub(super) const fn forward_sm90_cached_score_mod(block_m: u32, block_n: u32, he
 
 /// As [`forward_sm90`].
 pub(super) const fn forward_sm90_e4m3(block_m: u32, block_n: u32, head_dim: u32) -> Line {
-    let config = Config::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes: 1 });
+    let config =
+        Config::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v: head_dim, element_bytes: 1 });
     of(Algorithm::ForwardSm90, config, &[Storage::E4m3], 1)
 }
 

@@ -10,8 +10,8 @@ use super::line::{
     backward_queries_sm90, backward_sinks, decode, decode_combine, decode_combine_sm90, decode_sm90,
     decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
     forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
-    forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
-    gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax,
+    forward_sm90_dropout, forward_sm90_dv, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod,
+    gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax,
     standard_values, tile_schedule, transpose,
 };
 use crate::variant::Storage;
@@ -190,6 +190,8 @@ pub(super) const LIST: &[Line] = &[
     forward_sm90(128, 64, 224),
     forward_sm90(128, 64, 240),
     forward_sm90(128, 64, 256),
+    // With HEAD_DIM_V: head_dim 192 of Q and K beside 128 of V and O, as in multi-head latent attention.
+    forward_sm90_dv(192, 80, 192, 128),
     // One tile of each HEAD_DIM, which leaves registers for what is done to scores.
     forward_sm90_score_mod(128, 128, 64),
     forward_sm90_score_mod(128, 96, 128),

@@ -33,6 +33,8 @@ pub struct Sizes {
     pub block_n: u32,
     /// HEAD_DIM.
     pub head_dim: u32,
+    /// HEAD_DIM of V and O, of `forward_sm90`.
+    pub head_dim_v: u32,
     /// Warps of a block.
     pub warps: u32,
     /// Stages of a ring in shared memory.
@@ -74,14 +76,14 @@ impl Config {
     /// A tile of `kernel` in a storage type; `None` where it cannot be chosen, or the kernel's type has no
     /// such number of rows.
     pub const fn new(kernel: Kernel, dtype: Storage, sizes: Sizes) -> Option<Self> {
-        let Sizes { block_m, block_n, head_dim, warps, stages, layout } = sizes;
+        let Sizes { block_m, block_n, head_dim, head_dim_v, warps, stages, layout } = sizes;
         let element_bytes = if matches!(dtype, Storage::E4m3) { 1 } else { 2 };
         Some(match kernel {
             Kernel::Attention(algorithm) => match algorithm {
                 Algorithm::ForwardSimt => Self::Simt(SimtConfig { block_m, block_n, head_dim }),
                 Algorithm::ForwardSm80 => Self::Mma(MmaConfig { block_m, block_n, head_dim, warps }),
                 Algorithm::ForwardSm90 => {
-                    Self::Sm90(Sm90Config { block_m, block_n, head_dim, element_bytes })
+                    Self::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v, element_bytes })
                 }
                 Algorithm::Decode => Self::Decode(DecodeConfig { block_m, head_dim, warps, stages }),
                 Algorithm::DecodeSm90 => {

@@ -93,7 +93,8 @@ impl Fixed {
         Self { tile: any_head_dim(merge::ROWS, 0), threads: merge::THREADS, shared_bytes: 0 };
     /// Of `attention::mla_sm90`.
     pub const MLA: Self = Self {
-        tile: Tile { block_m: mla_sm90::BLOCK_M, block_n: mla_sm90::BLOCK_N, head_dim: mla_sm90::HEAD_DIM },
+        tile: Tile { block_m: mla_sm90::BLOCK_M, block_n: mla_sm90::BLOCK_N, head_dim: mla_sm90::HEAD_DIM,
+            head_dim_v: mla_sm90::HEAD_DIM_V },
         threads: mla_sm90::THREADS,
         shared_bytes: mla_sm90::SHARED_BYTES,
     };
@@ -116,7 +117,7 @@ impl Fixed {
 }
 
 const fn any_head_dim(block_m: u32, block_n: u32) -> Tile {
-    Tile { block_m, block_n, head_dim: u32::MAX }
+    Tile { block_m, block_n, head_dim: u32::MAX, head_dim_v: u32::MAX }
 }
 
 /// The tile of a kernel.
@@ -176,13 +177,16 @@ impl Config {
         }
     }
 
-    /// BLOCK_M, BLOCK_N and HEAD_DIM; of a backward kernel the rows that a block owns and those of a step.
+    /// BLOCK_M, BLOCK_N and both HEAD_DIMs; of a backward kernel the rows that a block owns and those of a
+    /// step.
     pub const fn tile(&self) -> Tile {
         let (block_m, block_n, head_dim) = match *self {
             Self::Fixed(Fixed { tile, .. }) => return tile,
+            Self::Sm90(Sm90Config { block_m, block_n, head_dim, head_dim_v, .. }) => {
+                return Tile { block_m, block_n, head_dim, head_dim_v };
+            }
             Self::Simt(SimtConfig { block_m, block_n, head_dim })
             | Self::Mma(MmaConfig { block_m, block_n, head_dim, .. })
-            | Self::Sm90(Sm90Config { block_m, block_n, head_dim, .. })
             | Self::Backward(BackwardConfig { owned: block_m, step: block_n, head_dim })
             | Self::BackwardMma(BackwardMmaConfig { owned: block_m, step: block_n, head_dim, .. }) => {
                 (block_m, block_n, head_dim)
@@ -197,7 +201,7 @@ impl Config {
             | Self::GemmSm80 { config: GemmConfig { block_m, block_n, .. }, .. }
             | Self::GemmSm90 { config: GemmSm90Config { block_m, block_n, .. }, .. } => (block_m, block_n, 0),
         };
-        Tile { block_m, block_n, head_dim }
+        Tile { block_m, block_n, head_dim, head_dim_v: head_dim }
     }
 
     /// Sizes of C's tile and what it asks of its operands; 0 where there is no tile.

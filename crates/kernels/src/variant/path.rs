@@ -131,12 +131,14 @@ impl Variant {
                     Kernel::Attention(Algorithm::ForwardSm90Residues) => "ByRows",
                     _ => "ByHeads",
                 };
-                let (m, n, d) = (c.block_m, c.block_n, c.head_dim);
+                let (m, n, d, dv) = (c.block_m, c.block_n, c.head_dim, c.head_dim_v);
                 let dropout = has(Algorithm::ForwardSm90Dropout);
                 let changes =
                     has(Algorithm::ForwardSm90ScoreMod) || has(Algorithm::ForwardSm90CachedScoreMod);
                 let score_mod = dropout || changes;
-                format!("{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {score_mod}, {dropout}>")
+                format!(
+                    "{module}::Sm90Tile<{element}, {alignment}, {m}, {n}, {d}, {dv}, {score_mod}, {dropout}>"
+                )
             }
             Config::Decode(c) => {
                 let (rows, ahead) = (c.block_m / 8, c.stages - 1);

@@ -1,8 +1,6 @@
 //! The backward kernels, on the cases of attention: gradients of the first and the last key/value head
 //! against the reference.
 
-use std::ops::RangeInclusive;
-
 use anyhow::{Result, ensure};
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::backward::{BackwardProblem, BackwardRequest, ExpectedGradients};
@@ -10,7 +8,7 @@ use flash_attention::forward::MAX_HEAD_DIM;
 use flash_attention::{Backend, BackendKind, DType, Element, Problem, cpu};
 
 use super::args::Args;
-use super::cases::{Case, Takes, WithCases, distinct};
+use super::cases::{Case, HeadDims, Takes, WithCases, distinct};
 use super::entry::{Effort, EntryRecord, Subject, outcomes, print, record};
 use super::repeat::{Repeatable, repeated};
 use super::targets::{block, bucket};
@@ -63,13 +61,10 @@ impl Takes for Target {
         self.dtype
     }
 
-    fn head_dims(&self) -> RangeInclusive<usize> {
+    fn head_dims(&self) -> HeadDims {
         let any = 1..=MAX_HEAD_DIM;
-        self.entry.filter(|entry| entry.tile.head_dim <= MAX_HEAD_DIM as u32).map_or(any, bucket)
-    }
-
-    fn step(&self) -> usize {
-        1
+        let tiled = self.entry.filter(|entry| entry.tile.head_dim <= MAX_HEAD_DIM as u32);
+        HeadDims::all(tiled.map_or(any, bucket), 1)
     }
 
     fn takes(&self, problem: &Problem) -> bool {
@@ -121,7 +116,7 @@ pub(super) fn verify(
     let mut groups: Vec<Vec<&WithCases<Target>>> = Vec::new();
     for of in targets {
         // What a case's problem is made from.
-        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims(), of.target.step());
+        let shares = |of: &WithCases<Target>| (of.target.dtype, of.target.head_dims());
         match groups.iter_mut().find(|group| shares(group[0]) == shares(of)) {
             Some(group) => group.push(of),
             None => groups.push(vec![of]),
@@ -143,11 +138,11 @@ fn verify_group<T: Element<Output = T>>(
     screen: &Screen,
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
-    let (head_dims, step) = (group[0].target.head_dims(), group[0].target.step());
+    let head_dims = group[0].target.head_dims();
     let trials: Vec<Trial<T>> = distinct(group.iter().copied())
         .into_iter()
         .filter(|case| !case.is_long())
-        .map(|case| Trial::new(case, (&head_dims, step), args.report.seed.wrapping_add(case.index as u64)))
+        .map(|case| Trial::new(case, &head_dims, args.report.seed.wrapping_add(case.index as u64)))
         .collect::<Result<_>>()?;
     let (mut runs, effort) = (0, Effort::new(session, args));
     for WithCases { target, cases } in group {
@@ -158,7 +153,7 @@ fn verify_group<T: Element<Output = T>>(
         ensure!(cases.is_empty() || !subjects.is_empty(), "{} takes none of its cases", target.name);
         let outcomes = outcomes(session, args, &subjects)?;
         runs += outcomes.len();
-        let record = record(&target.name, T::DTYPE, Some(&head_dims), effort, outcomes.iter());
+        let record = record(&target.name, T::DTYPE, Some(&head_dims.range), effort, outcomes.iter());
         print(screen, &record)?;
         records.push(record);
     }
@@ -175,8 +170,8 @@ struct Trial<T> {
 }
 
 impl<T: Element<Output = T>> Trial<T> {
-    fn new(case: Case, (head_dims, step): (&RangeInclusive<usize>, usize), seed: u64) -> Result<Self> {
-        let forward = case.problem(T::DTYPE, head_dims, step)?;
+    fn new(case: Case, head_dims: &HeadDims, seed: u64) -> Result<Self> {
+        let forward = case.problem(T::DTYPE, head_dims)?;
         let inputs = Inputs::random(&forward, seed);
         let (q, k, v) = inputs.tensors();
         let mut o = vec![T::default(); forward.tensors().o.span()];

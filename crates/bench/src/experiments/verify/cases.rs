@@ -91,6 +91,24 @@ impl Width {
     }
 }
 
+/// The head_dims that a kernel is verified with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeadDims {
+    /// Those for which the planner comes to it.
+    pub(super) range: RangeInclusive<usize>,
+    /// The largest of V and O.
+    pub(super) most_v: usize,
+    /// What they are multiples of.
+    pub(super) step: usize,
+}
+
+impl HeadDims {
+    /// Those of a range, of V and O too.
+    pub(super) const fn all(range: RangeInclusive<usize>, step: usize) -> Self {
+        Self { most_v: *range.end(), range, step }
+    }
+}
+
 /// (Sq, Sk): those of FlashAttention's own tests that fill no tile, one that fills many, and multiples of
 /// eight rows, which can be read class by class.
 const PAIRS: [(usize, usize); 8] =
@@ -138,10 +156,7 @@ pub(super) trait Takes: Sync {
 
     fn dtype(&self) -> DType;
 
-    fn head_dims(&self) -> RangeInclusive<usize>;
-
-    /// What head_dims are multiples of.
-    fn step(&self) -> usize;
+    fn head_dims(&self) -> HeadDims;
 
     /// Whether the planner comes to it for `problem`, whose head_dim is one of its own.
     fn takes(&self, problem: &Problem) -> bool;
@@ -159,7 +174,7 @@ pub(super) fn cases<T: Takes>(sizes: Sizes, targets: &[T]) -> Vec<Vec<Case>> {
 /// one.
 pub(super) fn of_each_family<T: Takes>(targets: Vec<T>) -> Vec<T> {
     let work = |target: &T| {
-        let ((block_m, block_n), columns) = (target.block(), *target.head_dims().end());
+        let ((block_m, block_n), columns) = (target.block(), *target.head_dims().range.end());
         (columns <= 128 / target.dtype().bytes(), block_m * block_n * columns)
     };
     let mut chosen: Vec<T> = Vec::new();
@@ -196,20 +211,15 @@ fn full() -> Vec<Case> {
 }
 
 impl Case {
-    /// The problem for a kernel of this storage type that takes the multiples of `step` among these
-    /// head_dims.
-    pub(super) fn problem(
-        &self,
-        dtype: DType,
-        head_dims: &RangeInclusive<usize>,
-        step: usize,
-    ) -> Result<Problem> {
+    /// The problem for a kernel of this storage type that takes these head_dims.
+    pub(super) fn problem(&self, dtype: DType, head_dims: &HeadDims) -> Result<Problem> {
+        let &HeadDims { ref range, most_v, step } = head_dims;
         let Features { causal, window, softcap, alibi, sinks: has_sinks, dropout, packed, used, narrow } =
             self.features;
-        let widest = self.width.of(head_dims).next_multiple_of(step);
+        let widest = self.width.of(range).next_multiple_of(step);
         let half = (widest / 2 + 1).next_multiple_of(step);
         let head_dim = if narrow == Narrow::Q { half } else { widest };
-        let head_dim_v = if narrow == Narrow::V { half } else { widest };
+        let head_dim_v = if narrow == Narrow::V { half } else { widest.min(most_v) };
         let (cu_seqlens_q, cu_seqlens_k) = (self.offsets(self.seq, 0), self.offsets(self.kv_seq, 1));
         let rows = |offsets: &[u32], seq| if packed { offsets[self.batch] as usize } else { seq };
         let batch = if packed { 1 } else { self.batch };

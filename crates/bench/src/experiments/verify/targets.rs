@@ -6,7 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::forward::MAX_HEAD_DIM;
 use flash_attention::{Backend, BackendKind, DType, Device, Kernel, Plan, Problem, Request};
 
-use super::cases::Takes;
+use super::cases::{HeadDims, Takes};
 
 /// Entries that run together, or a kernel of the CPU with one tile.
 #[derive(Clone, Debug)]
@@ -16,9 +16,7 @@ pub(crate) struct Target {
     pub(crate) dtype: DType,
     pub(crate) request: Request,
     /// The head_dims for which the planner comes to these entries.
-    pub(crate) head_dims: RangeInclusive<usize>,
-    /// What those that they are verified with are multiples of.
-    pub(crate) step: usize,
+    pub(super) head_dims: HeadDims,
     entries: Vec<&'static Entry>,
 }
 
@@ -68,12 +66,8 @@ impl Takes for Target {
         self.dtype
     }
 
-    fn head_dims(&self) -> RangeInclusive<usize> {
+    fn head_dims(&self) -> HeadDims {
         self.head_dims.clone()
-    }
-
-    fn step(&self) -> usize {
-        self.step
     }
 
     fn takes(&self, problem: &Problem) -> bool {
@@ -85,6 +79,11 @@ impl Takes for Target {
         // `forward_sm90` in e4m3; the CPU, which has no entries, takes all.
         let is_refused = drops || problem.cu_seqlens().is_some() || problem.has_seqused_k();
         if self.dtype == DType::E4m3 && !self.entries.is_empty() && is_refused {
+            return false;
+        }
+        // Narrower Q and K have tiles of one width.
+        let is_in_bucket = self.head_dims.range.contains(&problem.head_dim());
+        if self.entries.iter().any(|entry| has_two_widths(entry)) && !is_in_bucket {
             return false;
         }
         self.entries.iter().all(|entry| match entry.algorithm {
@@ -149,8 +148,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::StandardScores => {
             let entries: Vec<_> = of_dtype().filter(|other| other.algorithm.family() == "standard").collect();
             let request = Request { kernel: Some(Kernel::Standard), ..Request::default() };
-            let head_dims = 1..=MAX_HEAD_DIM;
-            Some(Target { names: names(&entries), dtype, request, head_dims, step: 1, entries })
+            let head_dims = HeadDims::all(1..=MAX_HEAD_DIM, 1);
+            Some(Target { names: names(&entries), dtype, request, head_dims, entries })
         }
         // They run with the scores.
         Algorithm::StandardSoftmax | Algorithm::StandardValues => None,
@@ -189,8 +188,10 @@ fn of_entries(dtype: DType) -> Vec<Target> {
             names: names(&[entry]),
             dtype,
             request: Request { kernel: Some(Kernel::ForwardSm90), ..Request::default() },
-            head_dims: 1..=MAX_HEAD_DIM,
-            step: if entry.algorithm == Algorithm::Transpose { 16 } else { 1 },
+            head_dims: HeadDims::all(
+                1..=MAX_HEAD_DIM,
+                if entry.algorithm == Algorithm::Transpose { 16 } else { 1 },
+            ),
             entries: vec![entry],
         }),
         Algorithm::ForwardSm90 | Algorithm::ForwardSm90ScoreMod | Algorithm::ForwardSm90Dropout => {
@@ -210,6 +211,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
 /// An entry that is a kernel of its own.
 fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
     let (block_m, block_n) = (entry.tile.block_m as usize, entry.tile.block_n as usize);
+    // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
+    let step = if kernel == Kernel::ForwardSm90 { 16 / dtype.bytes() } else { 1 };
     Target {
         names: names(&[entry]),
         dtype,
@@ -219,9 +222,7 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
             block_n: Some(block_n),
             ..Request::default()
         },
-        head_dims: bucket(entry),
-        // Rows of others do not start where tensor maps want them, and are copied: see the target of `pack`.
-        step: if kernel == Kernel::ForwardSm90 { 16 / dtype.bytes() } else { 1 },
+        head_dims: HeadDims { range: bucket(entry), most_v: entry.tile.head_dim_v as usize, step },
         entries: vec![entry],
     }
 }
@@ -231,14 +232,22 @@ fn fused(kernel: Kernel, dtype: DType, entry: &'static Entry) -> Target {
 fn of_residues(dtype: DType, entry: &'static Entry) -> Target {
     let columns = bucket(entry);
     let head_dims = columns.start().saturating_sub(7).max(1)..=columns.end() - 7;
-    Target { head_dims, step: 1, ..fused(Kernel::ForwardSm90, dtype, entry) }
+    Target { head_dims: HeadDims::all(head_dims, 1), ..fused(Kernel::ForwardSm90, dtype, entry) }
 }
 
-/// The head_dims for which `entry` has the least sufficient number of columns.
+/// Whether V and O have another width than Q and K.
+const fn has_two_widths(entry: &Entry) -> bool {
+    entry.tile.head_dim_v != entry.tile.head_dim
+}
+
+/// The head_dims of Q and K for which `entry` has the least sufficient number of columns.
 pub(crate) fn bucket(entry: &Entry) -> RangeInclusive<usize> {
     let columns = entry.tile.head_dim;
     let like = entries().filter(|other| other.algorithm == entry.algorithm && other.dtype == entry.dtype);
-    let below = like.map(|other| other.tile.head_dim).filter(|&other| other < columns).max().unwrap_or(0);
+    let widths = like.filter(|other| !has_two_widths(other)).map(|other| other.tile.head_dim);
+    // Of two widths, those where one for all tensors would be no less to multiply.
+    let products = columns + entry.tile.head_dim_v;
+    let below = widths.filter(|&other| 2 * other < products).max().unwrap_or(0);
     below as usize + 1..=columns as usize
 }
 
@@ -255,8 +264,7 @@ fn of_cpu(dtype: DType) -> Vec<Target> {
                 block_n: tile.map(|tile| tile.1),
                 ..Request::default()
             },
-            head_dims: 1..=MAX_HEAD_DIM,
-            step: 1,
+            head_dims: HeadDims::all(1..=MAX_HEAD_DIM, 1),
             entries: Vec::new(),
         }
     };
@@ -295,7 +303,7 @@ mod tests {
     fn buckets_of_a_storage_type_cover_all_head_dims() {
         let simt = targets(BackendKind::Sim, Some(Kernel::ForwardSimt));
         for head_dim in 1..=MAX_HEAD_DIM {
-            assert!(simt.iter().any(|target| target.head_dims.contains(&head_dim)), "{head_dim}");
+            assert!(simt.iter().any(|target| target.head_dims.range.contains(&head_dim)), "{head_dim}");
         }
     }
 }

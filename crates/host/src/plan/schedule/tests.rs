@@ -11,7 +11,7 @@ fn causal(batch: usize, seqlen: usize, heads: usize) -> Problem {
 
 #[test]
 fn shares_of_a_causal_problem_are_nearly_even() {
-    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
     for (batch, seqlen) in [(4, 4096), (16, 1024), (2, 8192), (1, 16_384)] {
         let problem = causal(batch, seqlen, 16);
         let (heads, blocks) = (16 * batch, 132);
@@ -29,7 +29,7 @@ fn shares_of_a_causal_problem_are_nearly_even() {
 
 #[test]
 fn short_tiles_fill_the_last_round() {
-    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+    let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
     for (batch, seqlen) in [(8, 2048), (4, 4096), (2, 8192), (1, 16_384)] {
         let layout = TensorLayout::bshd(batch, seqlen, 16, 128);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
@@ -50,8 +50,9 @@ fn short_sequences_take_the_tile_that_they_fill() {
         let layout = TensorLayout::bshd(16_384 / seqlen, seqlen, 16, 128);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
         let problem = Problem::new(tensors, DType::F16, Options::default()).unwrap();
-        let cycles =
-            |block_m, block_n| schedule(&problem, &Tile { block_m, block_n, head_dim: 128 }, 132).cycles;
+        let cycles = |block_m, block_n| {
+            schedule(&problem, &Tile { block_m, block_n, head_dim: 128, head_dim_v: 128 }, 132).cycles
+        };
         if cycles(192, 80) < cycles(128, 128) { 192 } else { 128 }
     };
     assert_eq!([512, 16_384].map(quickest), [128, 192]);
@@ -63,7 +64,9 @@ fn short_causal_sequences_take_short_steps() {
         let layout = TensorLayout::bshd(16_384 / seqlen, seqlen, 32, 64);
         let tensors = Tensors { q: layout, k: layout, v: layout, o: layout };
         let problem = Problem::new(tensors, DType::F16, Options { causal, ..Options::default() }).unwrap();
-        let cycles = |block_n| schedule(&problem, &Tile { block_m: 192, block_n, head_dim: 64 }, 132).cycles;
+        let cycles = |block_n| {
+            schedule(&problem, &Tile { block_m: 192, block_n, head_dim: 64, head_dim_v: 64 }, 132).cycles
+        };
         if cycles(64) < cycles(128) { 64 } else { 128 }
     };
     let lengths = [512, 1024, 2048, 4096, 16_384];

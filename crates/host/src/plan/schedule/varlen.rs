@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn shares_of_sequences_of_many_lengths_are_nearly_even() {
-        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
         for (seed, causal) in [(1, false), (2, false), (3, true), (4, true)] {
             // 200 to 4,000 rows.
             let lengths: Vec<u32> = (0..64).map(|i| 200 + (i * 2_654_435 + seed * 97_531) % 3_801).collect();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_order_for_any_lengths_ends_soon_after_the_best_for_these() {
-        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
         for (longest, bound, causal) in [(3_801, 1.03, false), (3_801, 1.03, true), (281, 1.1, false)] {
             let mut lengths: Vec<u32> = (0..64).map(|i| 20 + (i * 2_654_435) % longest).collect();
             let problem = packed(&lengths, 16, causal);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_batch_without_rows_still_is_one_block() {
-        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128 };
+        let tile = Tile { block_m: 192, block_n: 80, head_dim: 128, head_dim_v: 128 };
         assert_eq!(schedule(&packed(&[0, 0, 0], 2, false), &tile, 132).blocks, 1);
     }
 }

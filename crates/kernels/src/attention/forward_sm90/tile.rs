@@ -32,8 +32,10 @@ pub trait Tile: Copy {
     const BLOCK_M: u32;
     /// Keys of a step.
     const BLOCK_N: u32;
-    /// Columns that Q, K, V and O are padded to in shared memory.
+    /// Columns that Q and K are padded to in shared memory.
     const HEAD_DIM: u32;
+    /// Columns that V and O are.
+    const HEAD_DIM_V: u32;
     /// Whether there is something between scores and mask ([`ScoreMod`](crate::score::ScoreMod)).
     const SCORE_MOD: bool;
     /// Whether weights are dropped.
@@ -47,10 +49,12 @@ pub trait Tile: Copy {
             block_m: Self::BLOCK_M,
             block_n: Self::BLOCK_N,
             head_dim: Self::HEAD_DIM,
+            head_dim_v: Self::HEAD_DIM_V,
             element_bytes: Self::Element::BYTES,
         };
         assert!(config.is_well_formed() && Self::S::LEN as u32 * 2 == Self::BLOCK_N);
-        assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM);
+        // Rows of O leave through those of Q.
+        assert!(Self::O::LEN as u32 * 2 == Self::HEAD_DIM_V && Self::HEAD_DIM_V <= Self::HEAD_DIM);
         assert!(Self::P::LEN as u32 * 8 == Self::BLOCK_N * Self::Element::BYTES);
         // Parts of 8-bit sums leave no registers for what is done to scores, and boxes have 16-bit elements.
         assert!(Self::Element::BYTES == 2 || !(Self::SCORE_MOD || Self::Alignment::BY_RESIDUES));
@@ -79,29 +83,39 @@ pub struct Sm90Tile<
     const BLOCK_M: u32,
     const BLOCK_N: u32,
     const HEAD_DIM: u32,
+    const HEAD_DIM_V: u32,
     const SCORE_MOD: bool,
     const DROPOUT: bool,
 >(PhantomData<(E, A)>);
 
-impl<E, A, const M: u32, const N: u32, const D: u32, const SCORE_MOD: bool, const DROPOUT: bool> Tile
-    for Sm90Tile<E, A, M, N, D, SCORE_MOD, DROPOUT>
+impl<
+    E,
+    A,
+    const M: u32,
+    const N: u32,
+    const D: u32,
+    const DV: u32,
+    const SCORE_MOD: bool,
+    const DROPOUT: bool,
+> Tile for Sm90Tile<E, A, M, N, D, DV, SCORE_MOD, DROPOUT>
 where
     E: Operand,
     A: Alignment,
     Columns<N>: Span,
-    Columns<D>: Span,
+    Columns<DV>: Span,
 {
     type Element = E;
     type S = <Columns<N> as Span>::Accumulator;
     type Row = <Columns<N> as Width>::Quarter;
     type P = E::Packed<Columns<N>>;
     type Drawn = <Columns<N> as Width>::Eighth;
-    type O = <Columns<D> as Span>::Accumulator;
+    type O = <Columns<DV> as Span>::Accumulator;
     type Alignment = A;
 
     const BLOCK_M: u32 = M;
     const BLOCK_N: u32 = N;
     const HEAD_DIM: u32 = D;
+    const HEAD_DIM_V: u32 = DV;
     const SCORE_MOD: bool = SCORE_MOD;
     const DROPOUT: bool = DROPOUT;
 }
@@ -139,8 +153,8 @@ impl<T: Tile> Extent for KeyBlock<T> {
 pub(super) struct ValueBlock<T>(PhantomData<T>);
 
 impl<T: Tile> Extent for ValueBlock<T> {
-    const ROWS: u32 = if T::Element::TRANSPOSES_VALUES { T::HEAD_DIM } else { T::BLOCK_N };
-    const COLUMNS: u32 = if T::Element::TRANSPOSES_VALUES { T::BLOCK_N } else { T::HEAD_DIM };
+    const ROWS: u32 = if T::Element::TRANSPOSES_VALUES { T::HEAD_DIM_V } else { T::BLOCK_N };
+    const COLUMNS: u32 = if T::Element::TRANSPOSES_VALUES { T::BLOCK_N } else { T::HEAD_DIM_V };
     const ELEMENT_BYTES: u32 = T::Element::BYTES;
 }
 
@@ -150,6 +164,6 @@ pub(super) struct OutputRows<T>(PhantomData<T>);
 
 impl<T: Tile> Extent for OutputRows<T> {
     const ROWS: u32 = Sm90Config::WARPGROUP_ROWS;
-    const COLUMNS: u32 = T::HEAD_DIM;
+    const COLUMNS: u32 = T::HEAD_DIM_V;
     const ELEMENT_BYTES: u32 = 2;
 }

@@ -84,7 +84,6 @@ fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
         BackwardKeysDsSm80, BackwardKeysSm80, BackwardKeysSm80ScoreMod, BackwardQueries,
         BackwardQueriesDropout, BackwardQueriesSm80, BackwardQueriesSm80ScoreMod,
     };
-    let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let needs_score_mod = needs_score_mod(case);
     let on_fma = case.dtype == DType::F32 || needs_score_mod && draw.once_in(2);
     let algorithms = match (on_fma, case.dropout > 0.0) {
@@ -97,16 +96,19 @@ fn backward_entry(draw: &mut Draw, case: &Attention) -> Option<String> {
     };
     let fits = |entry: &&Entry| {
         let takes = case.sequences.is_empty() && case.used.is_empty() || !entry.algorithm.sums_dq();
-        takes && algorithms.contains(&entry.algorithm) && holds(entry, case.dtype, widest)
+        takes && algorithms.contains(&entry.algorithm) && holds(entry, case)
     };
     let all: Vec<_> = entries().filter(fits).collect();
     (!all.is_empty()).then(|| draw.pick(&all).name.to_owned())
 }
 
-fn holds(entry: &Entry, dtype: DType, widest: usize) -> bool {
-    let columns = entry.tile.head_dim as usize;
+fn holds(entry: &Entry, case: &Attention) -> bool {
+    let (columns, columns_v) = (entry.tile.head_dim as usize, entry.tile.head_dim_v as usize);
+    let (head_dim, head_dim_v) = (case.head_dim, case.head_dim_v.unwrap_or(case.head_dim));
+    let widest = head_dim.max(head_dim_v);
     // Tiles of twice the columns needed and more show nothing that others do not.
-    entry.dtype == dtype.name() && columns >= widest && columns <= (2 * widest).max(64)
+    let is_near = columns <= (2 * widest).max(64);
+    entry.dtype == case.dtype.name() && columns >= head_dim && columns_v >= head_dim_v && is_near
 }
 
 /// What forward and backward problems have alike.
@@ -259,7 +261,6 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
     if backend == BackendKind::Cpu || draw.once_in(2) {
         return draw.pick(&kernels).name().to_owned();
     }
-    let widest = case.head_dim.max(case.head_dim_v.unwrap_or(0));
     let modified = case.softcap > 0.0 || case.alibi != HeadList::Off;
     let (negative, drops) = (case.scale.is_some_and(|scale| scale <= 0.0), case.dropout > 0.0);
     let fits = |entry: &&Entry| {
@@ -278,7 +279,7 @@ fn run(draw: &mut Draw, backend: BackendKind, case: &Attention) -> String {
             }
             _ => false,
         };
-        of_scores && holds(entry, case.dtype, widest)
+        of_scores && holds(entry, case)
     };
     let all: Vec<_> = entries().filter(fits).collect();
     if all.is_empty() { String::new() } else { draw.pick(&all).name.to_owned() }

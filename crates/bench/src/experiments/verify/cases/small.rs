@@ -148,7 +148,7 @@ impl Family {
 
 /// Whether `target` takes a case; no problem of a combination is one that the library refuses.
 fn takes(target: &impl Takes, case: &Case) -> bool {
-    let problem = case.problem(target.dtype(), &target.head_dims(), target.step());
+    let problem = case.problem(target.dtype(), &target.head_dims());
     problem.is_ok_and(|problem: Problem| target.takes(&problem))
 }
 
@@ -219,7 +219,7 @@ mod tests {
         for (name, members) in families(targets) {
             for (index, combination) in combinations().iter().enumerate() {
                 let (target, case) = (members[0], case(index, combination, members[0]));
-                if let Err(error) = case.problem(target.dtype(), &target.head_dims(), target.step()) {
+                if let Err(error) = case.problem(target.dtype(), &target.head_dims()) {
                     panic!("{name}: {case:?}: {error}");
                 }
             }
@@ -253,7 +253,7 @@ mod tests {
         let targets = targets::targets(BackendKind::Sim, None);
         for (target, cases) in targets.iter().zip(cases(&targets)) {
             for case in cases {
-                let problem = case.problem(target.dtype, &target.head_dims, target.step).unwrap();
+                let problem = case.problem(target.dtype, &target.head_dims).unwrap();
                 let plan = target.plan(&problem, &backend).unwrap();
                 assert_eq!(target.missing_from(&plan), None, "{case:?}");
             }

@@ -55,8 +55,8 @@ impl<T: Tile> Consumer<T> {
     fn add_values(&mut self, rescale: [f32; 2]) {
         let columns = const { T::CONFIG.part_columns() };
         let mut first = 0;
-        while first < T::HEAD_DIM {
-            match columns.min(T::HEAD_DIM - first) {
+        while first < T::HEAD_DIM_V {
+            match columns.min(T::HEAD_DIM_V - first) {
                 128 => self.add_part::<[f32; 64]>(first, rescale),
                 96 => self.add_part::<[f32; 48]>(first, rescale),
                 64 => self.add_part::<[f32; 32]>(first, rescale),
