@@ -7,6 +7,7 @@ use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
+use super::widened::Widened;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
@@ -43,8 +44,8 @@ impl DecodeKernel {
             (Self::Decode, false) => Some(Algorithm::Decode),
             (Self::DecodeSm90, false) => Some(Algorithm::DecodeSm90),
             (Self::DecodeSm90, true) => Some(Algorithm::DecodeSm90E4m3),
-            (Self::ForwardSm90, false) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
-            (Self::Decode | Self::ForwardSm90, true) => None,
+            (Self::ForwardSm90, _) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
+            (Self::Decode, true) => None,
         }
     }
 }
@@ -76,11 +77,13 @@ pub struct DecodeLaunchDetails {
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
     pub(crate) order: TileOrder,
+    /// Where a cache in e4m3 is widened to.
+    pub(crate) widened: Option<Widened>,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default() }
+        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default(), widened: None }
     }
 }
 

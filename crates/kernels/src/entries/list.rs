@@ -12,7 +12,7 @@ use super::line::{
     forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
     forward_sm90_dropout, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod, gemm_simt,
     gemm_sm80, gemm_sm90, merge, mma_peak, pack, read_peak, standard_scores, standard_softmax,
-    standard_values, tile_schedule, transpose,
+    standard_values, tile_schedule, transpose, widen,
 };
 use crate::variant::Storage;
 
@@ -273,6 +273,8 @@ pub(super) const LIST: &[Line] = &[
     pack(),
     // Copies V of 8 bits for the tensor cores.
     transpose(),
+    // Widens caches in e4m3.
+    widen(),
     // Puts the tiles of a packed batch into an order.
     tile_schedule(),
 ];

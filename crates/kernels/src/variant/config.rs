@@ -5,7 +5,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 
 use crate::attention::{
-    append, backward_delta, backward_sinks, combine, merge, pack, standard, tile_schedule, transpose,
+    append, backward_delta, backward_sinks, combine, merge, pack, standard, tile_schedule, transpose, widen,
 };
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
@@ -96,6 +96,8 @@ impl Fixed {
     pub const APPEND: Self = Self { threads: append::THREADS, ..Self::PACK };
     /// Of `attention::transpose`.
     pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::PACK };
+    /// Of `attention::widen`.
+    pub const WIDEN: Self = Self { threads: widen::THREADS, ..Self::PACK };
     /// Of `attention::tile_schedule`.
     pub const SCHEDULE: Self = Self {
         tile: any_head_dim(0, 0),

@@ -297,6 +297,57 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/widen.rs",
+        entries: "widen",
+        tests: &["widen", "widened"],
+        defects: &[
+            defect(
+                "widen_pages",
+                "numbers that name no page are followed",
+                "batch >= params.num_pages",
+                "batch as i32 >= params.num_pages as i32",
+            ),
+            defect(
+                "widen_end",
+                "the last row's piece is read past the tensor's end",
+                "source + CHUNK as u64 <= tensor.end",
+                "source < tensor.end",
+            ),
+            defect(
+                "widen_window",
+                "the window begins at the last query",
+                "queries.len.saturating_add(params.attention.window_left)",
+                "params.attention.window_left.saturating_add(1)",
+            ),
+            defect(
+                "widen_step",
+                "steps of the attention begin before the first widened key",
+                "seen - seen % params.block_n",
+                "seen",
+            ),
+            defect(
+                "widen_head",
+                "heads of all sequences share one copy",
+                "self.batch as u64 * params.heads as u64 + self.head as u64",
+                "self.head as u64",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/cached.rs",
+        entries: "forward_sm90_cached",
+        tests: &["widened"],
+        defects: &[
+            defect(
+                "cached_k_factor",
+                "scores have the factor of the first sequence's head",
+                "cache.k_descale.of(batch, kv_head)",
+                "cache.k_descale.of(0, kv_head)",
+            ),
+            defect("cached_v_factor", "O lacks V's factor", "cache.v_descale.of(batch, kv_head)", "1.0"),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/append.rs",
         entries: "append",
         tests: &["append"],

@@ -6,6 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, Tile};
 use super::splits::{Shape, head_bits, packs, splits};
 use super::{ASKED_FOR, DecodeKernel, DecodeLaunchDetails, DecodeProblem, DecodeRequest, unfit};
 use crate::decode::launch::partial_bytes;
+use crate::decode::widened::Widened;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
     Key, TUNED, TileOrder, Tuned, built_for, cached_heads, check_fits, check_target, checked_grid,
@@ -51,7 +52,8 @@ impl<'a> Cache<'a> {
     fn unmapped(&self, kernel: DecodeKernel) -> Option<String> {
         let of_cache =
             |(name, layout)| if self.e4m3 { unmapped_in_e4m3(name, layout) } else { unmapped(name, layout) };
-        let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
+        let copies_pages = !(self.e4m3 && kernel == DecodeKernel::ForwardSm90);
+        let page_size = self.page_size.filter(|size| copies_pages && !size.is_multiple_of(8));
         let queries = || match kernel {
             DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
             _ => None,
@@ -68,7 +70,7 @@ impl<'a> Cache<'a> {
     /// When the kernel takes no such cache.
     fn built(&self, kernel: DecodeKernel) -> Result<Built> {
         let algorithm = kernel.algorithm(self.problem, self.e4m3).ok_or_else(|| {
-            let reason = "it takes no cache in e4m3; decode_sm90 does".to_owned();
+            let reason = "it takes no cache in e4m3; decode_sm90 and forward_sm90 do".to_owned();
             Error::UnfitKernel { kernel: kernel.name(), reason }
         })?;
         Ok(Built { kernel, algorithm, dtype: self.problem.dtype() })
@@ -110,6 +112,60 @@ pub(crate) struct Launches {
     reasons: Vec<String>,
 }
 
+impl Launches {
+    /// Puts the launch in front that widens K and V.
+    ///
+    /// # Errors
+    /// When there is none for the problem's type, a grid would be too large, or tensor maps do not reach as
+    /// far as the copies.
+    fn widen(&mut self, problem: &Problem, device: &Device) -> Result<()> {
+        let (kernel, dtype) = (self.kernel.name(), problem.dtype());
+        let missing = || unsupported_dtype(kernel, Algorithm::Widen, dtype);
+        let entry = built_for(Algorithm::Widen, dtype).next().ok_or_else(missing)?;
+        let widened = Widened::new(problem, device, self.tile.1 as u32, self.workspace_bytes);
+        self.launches.insert(0, (entry, checked_grid(widened.blocks())?));
+        for (name, layout) in ["k", "v"].into_iter().zip(widened.layouts()) {
+            if let Some(reason) = unmapped(name, layout) {
+                return Err(Error::UnfitKernel { kernel, reason: format!("widened to {dtype}, {reason}") });
+            }
+        }
+        self.details.widened = Some(widened);
+        let bytes = widened.end() - self.workspace_bytes;
+        self.workspace_bytes = widened.end();
+        self.reasons.push(format!(
+            "K and V in e4m3: a launch before widens the keys in use to {dtype}, in {bytes} bytes of the workspace"
+        ));
+        Ok(())
+    }
+}
+
+/// Who takes a cache where nothing is asked for.
+struct Suited {
+    kernel: DecodeKernel,
+    /// Why it cannot, if so.
+    dissuasion: Option<String>,
+    /// Why another does not that would be quicker.
+    passed_over: Option<String>,
+}
+
+impl Suited {
+    fn to(cache: &Cache<'_>, device: &Device) -> Self {
+        let kernel = match cache.problem.packed_rows() {
+            _ if cache.tree => DecodeKernel::DecodeSm90,
+            0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
+            _ => DecodeKernel::ForwardSm90,
+        };
+        let why = match (kernel, dissuasion(cache, device, kernel)) {
+            // Of 8 bits no older kernel stands in, but that of fewer rows, in several tiles.
+            (DecodeKernel::ForwardSm90, Some(why)) if cache.e4m3 && !cache.problem.is_packed() => why,
+            (_, dissuasion) => return Self { kernel, dissuasion, passed_over: None },
+        };
+        let other = DecodeKernel::DecodeSm90;
+        let passed_over = Some(format!("not {}: {why}", kernel.name()));
+        Self { kernel: other, dissuasion: dissuasion(cache, device, other), passed_over }
+    }
+}
+
 /// How few queries are computed.
 pub(crate) struct FewQueries {
     pub(super) launches: Launches,
@@ -129,16 +185,11 @@ impl FewQueries {
             built.is_ok_and(|built| built.entries().any(|entry| Some(entry.name) == asked))
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
-        let suited = match cache.problem.packed_rows() {
-            _ if cache.e4m3 || cache.tree => DecodeKernel::DecodeSm90,
-            0..=MOST_PACKED_ROWS if !cache.problem.is_packed() => DecodeKernel::DecodeSm90,
-            _ => DecodeKernel::ForwardSm90,
-        };
-        let dissuasion = dissuasion(cache, device, suited);
+        let Suited { kernel: suited, dissuasion, passed_over } = Suited::to(cache, device);
         let kernel = match (asked_kernel, &dissuasion) {
             (Some(kernel), _) => kernel,
             (None, None) => suited,
-            (None, Some(why)) if cache.e4m3 => {
+            (None, Some(why)) if cache.e4m3 && !cache.problem.is_packed() => {
                 let reason = format!("it takes no cache in e4m3; not decode_sm90: {why}");
                 return Err(Error::UnfitKernel { kernel: DecodeKernel::Decode.name(), reason });
             }
@@ -150,6 +201,7 @@ impl FewQueries {
         };
         let chosen = choose_entry(cache, device, kernel, asked, TUNED)?;
         let mut few = Self::of_entry(cache, device, kernel, chosen, request)?;
+        few.launches.reasons.extend(passed_over.filter(|_| asked_kernel.is_none()));
         if let (None, DecodeKernel::Decode, Some(why)) = (asked_kernel, kernel, dissuasion) {
             few.launches.reasons.push(format!("not {}: {why}", suited.name()));
         }
@@ -183,18 +235,26 @@ impl FewQueries {
             return Err(unfit(chosen.0, reason));
         }
         let mut launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
-        if cache.e4m3 {
-            launches_of_it.reasons.push(WIDENED.to_owned());
+        match kernel {
+            DecodeKernel::ForwardSm90 if cache.e4m3 => launches_of_it.widen(cache.problem, device)?,
+            _ if cache.e4m3 => launches_of_it.reasons.push(WIDENED.to_owned()),
+            _ => {}
         }
-        if cache.e4m3 || cache.problem.is_packed() {
-            return Ok(Self { launches: launches_of_it, unaligned: None });
-        }
-        let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
-        let other = choose_entry(cache, device, DecodeKernel::Decode, None, TUNED)?;
-        Ok(Self {
-            launches: launches_of_it,
-            unaligned: Some(launches(cache.problem, device, DecodeKernel::Decode, other, &fallback)?),
-        })
+        let fallback = match kernel {
+            _ if cache.problem.is_packed() => None,
+            DecodeKernel::ForwardSm90 if cache.e4m3 => {
+                let other = DecodeKernel::DecodeSm90;
+                dissuasion(cache, device, other).is_none().then_some(other)
+            }
+            _ if cache.e4m3 => None,
+            _ => Some(DecodeKernel::Decode),
+        };
+        let request = DecodeRequest { entry: None, kernel: None, ..request.clone() };
+        let unaligned = |kernel| {
+            let chosen = choose_entry(cache, device, kernel, None, TUNED)?;
+            launches(cache.problem, device, kernel, chosen, &request)
+        };
+        Ok(Self { launches: launches_of_it, unaligned: fallback.map(unaligned).transpose()? })
     }
 
     /// As a planner's choice of an operation whose launches have these `details`.
