@@ -87,7 +87,9 @@ impl Case {
 
     /// Widens under one schedule, and compares.
     fn check(&self) {
+        // SAFETY: the parameters describe the launch's buffers.
         self.check_type(|params| unsafe { widen::<F16>(params) }, |x| f16::from_f32(x).to_bits());
+        // SAFETY: as above.
         self.check_type(|params| unsafe { widen::<Bf16>(params) }, |x| bf16::from_f32(x).to_bits());
     }
 
