@@ -214,6 +214,10 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
         request.kernel = Some(DecodeKernel::Decode);
         made.check(&backend, &backend.plan(&made.problem, &request).unwrap())?;
     }
+    if plan.kernel() == DecodeKernel::ForwardSm90 && case.e4m3 {
+        request.kernel = Some(DecodeKernel::DecodeSm90);
+        made.check(&backend, &backend.plan(&made.problem, &request).unwrap())?;
+    }
     request.kernel = Some(DecodeKernel::ForwardSm90).filter(|_| case.seed.is_multiple_of(4));
     if let (Some(_), Ok(plan)) = (request.kernel, backend.plan(&made.problem, &request)) {
         made.check(&backend, &plan)?;

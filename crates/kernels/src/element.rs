@@ -165,6 +165,29 @@ impl Element for Bf16 {
     }
 }
 
+/// A type of 16 bits in which each number of e4m3 is exact.
+pub trait Widened: Element {
+    /// Four numbers of e4m3, the first in the lowest byte.
+    fn from_e4m3x4(bits: u32) -> [u32; 2];
+}
+
+impl Widened for F16 {
+    #[inline(always)]
+    fn from_e4m3x4(bits: u32) -> [u32; 2] {
+        convert::e4m3x4_to_f16x4(bits)
+    }
+}
+
+impl Widened for Bf16 {
+    #[inline(always)]
+    fn from_e4m3x4(bits: u32) -> [u32; 2] {
+        convert::e4m3x4_to_f16x4(bits).map(|pair| {
+            let [low, high] = [pair as u16, (pair >> 16) as u16].map(convert::f16_to_f32);
+            convert::pack_bf16x2(low, high)
+        })
+    }
+}
+
 /// e4m3 (OCP 8-bit floating point: bias 7, up to 448, no infinities) by its bits: a type of Q, K and V alone,
 /// which nothing but tensor cores reads.
 #[derive(Clone, Copy, Debug)]

@@ -12,14 +12,16 @@ mod decode;
 mod merge;
 mod pack;
 mod schedule;
+mod widen;
 
 pub use append::{AppendParams, AppendTensor, RotaryParams};
 pub use backward::{BackwardParams, StoredDs, Tickets};
-pub use cache::{CacheParams, MAX_SPLITS, Pages};
-pub use decode::{CacheDescale, DecodeParams};
+pub use cache::{CacheDescale, CacheParams, MAX_SPLITS, Pages};
+pub use decode::DecodeParams;
 pub use merge::{MAX_PARTS, MergeParams, MergePart};
 pub use pack::{PackParams, PackTensor};
 pub use schedule::ScheduleParams;
+pub use widen::{WidenParams, WidenTensor};
 
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::element::Element as _;

@@ -201,6 +201,7 @@ impl Cuda {
             Params::Append(params) => (&raw const *params).cast(),
             Params::Merge(params) => (&raw const *params).cast(),
             Params::Pack(params) => (&raw const *params).cast(),
+            Params::Widen(params) => (&raw const *params).cast(),
             Params::Schedule(params) => (&raw const *params).cast(),
             Params::Gemm(params) => (&raw const *params).cast(),
             Params::MappedDecode(params) => (&raw const *params).cast(),

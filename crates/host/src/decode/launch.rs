@@ -3,14 +3,14 @@
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::params::{
-    AttentionMaps, AttentionParams, CacheDescale, CacheParams, DecodeParams, Mapped, PersistentParams,
+    AttentionMaps, AttentionParams, CacheParams, DecodeParams, Mapped, Pages, PersistentParams,
 };
 use fa_kernels::ptx::tma;
 
 use super::DecodeProblem;
 use super::plan::{DecodeLaunchDetails, box_rows, pack_rows, pack_tiles};
 use crate::forward::{Addresses, PerHead};
-use crate::launch::{attention_params, class_map, needed, pages, strides};
+use crate::launch::{attention_params, check_workspace, class_map, needed, pages, strides};
 use crate::operation::Launch;
 use crate::tensor_map::{Dimension, TensorMap, swizzled};
 use crate::{Error, Problem, Result, TensorLayout};
@@ -73,7 +73,7 @@ pub(crate) fn params(
         per_head,
         ..
     } = addresses;
-    if problem.dense().is_packed() {
+    if problem.dense().is_packed() || launch.details.widened.is_some() {
         [("q", q), ("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
     }
     if launch.entry.algorithm == Algorithm::MlaSm90 {
@@ -82,26 +82,46 @@ pub(crate) fn params(
     // Keys are none of the packed ones.
     let cu_seqlens = cu_seqlens_q.map(|offsets| (offsets, 0));
     let dense = Addresses { q, k, v, o, lse, workspace, per_head, cu_seqlens, seqused_k: None };
-    let mut descales = [CacheDescale::default(); 2];
+    let mut descales = Default::default();
     if let Some(of) = problem.descales() {
         [("k", k), ("v", v)].into_iter().try_for_each(check_aligned)?;
         descales = [of.k.params(addresses.k_descale)?, of.v.params(addresses.v_descale)?];
     }
+    let [k_descale, v_descale] = descales;
     let tree_mask = needed("tree_mask", tree_mask, problem.has_tree_mask())?;
     let page_table = needed("page_table", page_table, problem.max_pages().is_some())?;
-    let attention = attention_params(problem.dense(), &dense)?;
+    let seqused_k = seqused_k.unwrap_or(0);
+    let attention = AttentionParams { seqused_k, ..attention_params(problem.dense(), &dense)? };
+    if let Some(widened) = &launch.details.widened {
+        check_workspace(workspace, widened.end())?;
+        if launch.entry.algorithm == Algorithm::Widen {
+            let places = (page_table, workspace);
+            return Ok(Params::Widen(widened.params(problem, attention, [k, v], places)));
+        }
+    }
     let contiguous = dense_params(problem.dense(), launch.details, workspace, &attention);
     let params = DecodeParams {
-        seqused_k: seqused_k.unwrap_or(0),
         tree_mask,
         k_strides: strides(problem.k()),
         v_strides: strides(problem.v()),
-        cache: CacheParams { pages: pages(problem.k(), problem.max_pages(), page_table), ..contiguous.cache },
-        k_descale: descales[0],
-        v_descale: descales[1],
+        cache: CacheParams {
+            pages: pages(problem.k(), problem.max_pages(), page_table),
+            k_descale,
+            v_descale,
+            ..contiguous.cache
+        },
         ..contiguous
     };
     let place = Place { k: problem.k(), v: problem.v(), page_size: problem.page_size() };
+    let (params, place) = match &launch.details.widened {
+        Some(widened) => {
+            let ([k, v], cache) = (widened.addresses(workspace), params.cache);
+            let cache = CacheParams { pages: Pages::default(), ..cache };
+            let [k_layout, v_layout] = widened.layouts();
+            (DecodeParams { k, v, cache, ..params }, Place { k: k_layout, v: v_layout, page_size: None })
+        }
+        None => (params, place),
+    };
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
 }
 
@@ -263,8 +283,6 @@ fn dense_params(
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
         per_head: attention.per_head,
-        k_descale: CacheDescale::default(),
-        v_descale: CacheDescale::default(),
         tree_mask: 0,
     }
 }

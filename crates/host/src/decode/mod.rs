@@ -9,6 +9,7 @@ mod plan;
 mod problem;
 #[cfg(feature = "testing")]
 mod reference;
+mod widened;
 
 pub use cache::{CacheData, CacheDescale, E4m3Cache};
 pub use launch::DecodeAddresses;

@@ -7,6 +7,7 @@ use fa_kernels::entries::{Algorithm, Entry};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::DecodeProblem;
+use super::widened::Widened;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
@@ -47,7 +48,9 @@ impl DecodeKernel {
             (Self::Decode, Stored::Same) => Some(Algorithm::Decode),
             (Self::DecodeSm90, Stored::Same) => Some(Algorithm::DecodeSm90),
             (Self::DecodeSm90, Stored::E4m3) => Some(Algorithm::DecodeSm90E4m3),
-            (Self::ForwardSm90, Stored::Same) => Some(for_scores(problem, Algorithm::ForwardSm90Cached)),
+            (Self::ForwardSm90, Stored::Same | Stored::E4m3) => {
+                Some(for_scores(problem, Algorithm::ForwardSm90Cached))
+            }
             (Self::MlaSm90, Stored::Latents) => Some(Algorithm::MlaSm90),
             _ => None,
         }
@@ -81,11 +84,13 @@ pub struct DecodeLaunchDetails {
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
     pub(crate) order: TileOrder,
+    /// Where a cache in e4m3 is widened to.
+    pub(crate) widened: Option<Widened>,
 }
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default() }
+        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default(), widened: None }
     }
 }
 
@@ -138,7 +143,7 @@ pub(super) fn plan_entry(
     let Some(kernel) = of(cache.stored) else {
         let reason = match Stored::ALL.into_iter().find_map(of) {
             Some(_) => {
-                format!("it is for another cache than one of {}", cache.stored.name(problem.dense().dtype()))
+                format!("it is for another cache than one {}", cache.stored.name(problem.dense().dtype()))
             }
             None if entry.algorithm.is_cached_forward() => {
                 "it is for other scores than the problem's".to_owned()

@@ -32,6 +32,8 @@ pub mod stored_ds;
 pub mod tile_schedule;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod transpose;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod widen;
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 mod cache_box;

@@ -138,7 +138,7 @@ impl Item {
         let mut v_descale = 1.0;
         if T::DESCALES {
             // SAFETY: the factors are readable, and the head is one of the launch's.
-            v_descale = unsafe { params.v_descale.of(work.batch, work.kv_head) };
+            v_descale = unsafe { params.cache.v_descale.of(work.batch, work.kv_head) };
         }
         Self {
             of_split: splits::count(&params.cache, used) > 1,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::params::{
     AppendParams, AttentionMaps, AttentionParams, BackwardParams, DecodeParams, GemmParams, Mapped,
-    MergeParams, PackParams, PersistentParams, ScheduleParams,
+    MergeParams, PackParams, PersistentParams, ScheduleParams, WidenParams,
 };
 use crate::ptx::tma::TensorMap;
 
@@ -104,6 +104,8 @@ pub enum Algorithm {
     Pack,
     /// `attention::transpose`, which copies V of 8-bit elements for [`Self::ForwardSm90`].
     Transpose,
+    /// `attention::widen`, which copies K and V in e4m3 to the entry's type for [`Self::ForwardSm90Cached`].
+    Widen,
     /// `attention::tile_schedule`, which puts the tiles of a packed batch into an order for
     /// [`Self::ForwardSm90`].
     TileSchedule,
@@ -199,7 +201,7 @@ impl Algorithm {
             Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
             Self::MlaSm90 => "mla_sm90",
             Self::Append => "append",
-            Self::Pack | Self::Transpose | Self::TileSchedule => "pack",
+            Self::Pack | Self::Transpose | Self::Widen | Self::TileSchedule => "pack",
             Self::BackwardDelta
             | Self::BackwardSinks
             | Self::BackwardKeys
@@ -284,6 +286,8 @@ pub enum Run {
     Merge(unsafe fn(&MergeParams)),
     /// [`PackParams`].
     Pack(unsafe fn(&PackParams)),
+    /// [`WidenParams`].
+    Widen(unsafe fn(&WidenParams)),
     /// [`ScheduleParams`].
     Schedule(unsafe fn(&ScheduleParams)),
     /// [`GemmParams`].
@@ -314,6 +318,8 @@ pub enum Params {
     Merge(MergeParams),
     /// For [`Run::Pack`].
     Pack(PackParams),
+    /// For [`Run::Widen`].
+    Widen(WidenParams),
     /// For [`Run::Schedule`].
     Schedule(ScheduleParams),
     /// For [`Run::Gemm`].
@@ -345,6 +351,8 @@ impl Run {
             (Self::Merge(run), Params::Merge(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Pack(run), Params::Pack(params)) => unsafe { run(params) },
+            // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
+            (Self::Widen(run), Params::Widen(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.
             (Self::Schedule(run), Params::Schedule(params)) => unsafe { run(params) },
             // SAFETY: the launch is the entry's, and the parameters are what this kernel asks for.

@@ -4,7 +4,9 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 
-use crate::attention::{append as appending, backward_sinks as sinks, pack, transpose as transposition};
+use crate::attention::{
+    append as appending, backward_sinks as sinks, pack, transpose as transposition, widen as widening,
+};
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
     GemmConfig, GemmSimtConfig, GemmSm90Config, MmaConfig, SimtConfig, Sm90Config,
@@ -218,6 +220,10 @@ pub(super) const fn pack() -> Line {
 
 pub(super) const fn transpose() -> Line {
     of(Algorithm::Transpose, Config::Fixed(Fixed::TRANSPOSE), &[Storage::B8], transposition::MIN_BLOCKS)
+}
+
+pub(super) const fn widen() -> Line {
+    of(Algorithm::Widen, Config::Fixed(Fixed::WIDEN), HALF, widening::MIN_BLOCKS)
 }
 
 pub(super) const fn tile_schedule() -> Line {

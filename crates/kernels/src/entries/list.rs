@@ -11,8 +11,8 @@ use super::line::{
     decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
     forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
     forward_sm90_dropout, forward_sm90_dv, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod,
-    gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores, standard_softmax,
-    standard_values, tile_schedule, transpose,
+    gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores,
+    standard_softmax, standard_values, tile_schedule, transpose, widen,
 };
 use crate::variant::Storage;
 
@@ -277,6 +277,8 @@ pub(super) const LIST: &[Line] = &[
     pack(),
     // Copies V of 8 bits for the tensor cores.
     transpose(),
+    // Widens caches in e4m3.
+    widen(),
     // Puts the tiles of a packed batch into an order.
     tile_schedule(),
 ];

@@ -1,6 +1,6 @@
 //! Launch parameters of the decode kernels.
 
-use super::{AttentionParams, CacheParams, HeadValues, PerHead, Strides};
+use super::{AttentionParams, CacheParams, PerHead, Strides};
 
 /// Parameters of `attention::decode` and `attention::combine`.
 ///
@@ -52,36 +52,9 @@ pub struct DecodeParams {
     pub softcap: f32,
     /// What each head has.
     pub per_head: PerHead,
-    /// What K was divided by before it was rounded to 8 bits; read by the entries of such caches alone.
-    pub k_descale: CacheDescale,
-    /// What V was divided by.
-    pub v_descale: CacheDescale,
     /// Which of the newest Sq keys each query sees, beside all before those: u64 [B, Sq], of whose rows bit j
     /// is the j-th of these; 0 where the window alone decides. With it, Sq is at most 64.
     pub tree_mask: u64,
-}
-
-/// What the elements of K or V in 8 bits are multiplied by.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CacheDescale {
-    /// A value for each key/value head, fp32 `[Hkv]` or `[B, Hkv]`.
-    pub per_head: HeadValues,
-    /// Of all heads, where there are no such values.
-    pub tensor: f32,
-}
-
-impl CacheDescale {
-    /// That of a sequence's key/value head.
-    ///
-    /// # Safety
-    /// The values, where there are some, are readable, and the head is one of theirs.
-    #[inline(always)]
-    pub unsafe fn of(&self, batch: u32, kv_head: u32) -> f32 {
-        // SAFETY: as the caller says.
-        let of_head = unsafe { self.per_head.of(batch, kv_head) };
-        if self.per_head.are_there() { of_head } else { self.tensor }
-    }
 }
 
 impl DecodeParams {

@@ -49,6 +49,54 @@ pub unsafe fn load_b16_if(exists: bool, address: u64) -> u16 {
     }
 }
 
+/// Loads a byte if it `exists`, else gives 0: one predicated instruction (`@p ld.global.u8`).
+///
+/// # Safety
+/// As [`load_b32_if`], at any address.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_b8_if(exists: bool, address: u64) -> u8 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let value: u16;
+            // SAFETY: the caller's contract is the instruction's; a false predicate touches no memory.
+            unsafe {
+                asm!("{{", ".reg .pred p;", "setp.ne.b32 p, {2}, 0;", "mov.b16 {0}, 0;",
+                    "@p ld.global.u8 {0}, [{1}];", "}}",
+                    out(reg16) value, in(reg64) address, in(reg32) exists as u32, options(pure, readonly, nostack))
+            }
+            value as u8
+        }
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
+        _ => { twin!(if exists { unsafe { fa_sim::global::load::<u8>(address) } } else { 0 }) }
+    }
+}
+
+/// Loads two consecutive 32-bit words if they `exist`, else gives zeros: one predicated instruction
+/// (`@p ld.global.v2.b32`).
+///
+/// # Safety
+/// As [`load_b32_if`], 8-byte aligned.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load2_if(exist: bool, address: u64) -> [u32; 2] {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let (a, b): (u32, u32);
+            // SAFETY: the caller's contract is the instruction's; a false predicate touches no memory.
+            unsafe {
+                asm!("{{", ".reg .pred p;", "setp.ne.b32 p, {3}, 0;", "mov.b32 {0}, 0;", "mov.b32 {1}, 0;",
+                    "@p ld.global.v2.b32 {{{0}, {1}}}, [{2}];", "}}",
+                    out(reg32) a, out(reg32) b, in(reg64) address, in(reg32) exist as u32,
+                    options(pure, readonly, nostack))
+            }
+            [a, b]
+        }
+        // SAFETY: the address is device memory, which the simulator also checks against the launch's buffers.
+        _ => { twin!(if exist { unsafe { fa_sim::global::load::<[u32; 2]>(address) } } else { [0; 2] }) }
+    }
+}
+
 /// Loads four consecutive 32-bit words if they `exist`, else gives zeros: one predicated instruction
 /// (`@p ld.global.v4.b32`).
 ///

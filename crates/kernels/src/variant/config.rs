@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::attention::{
     append, backward_delta, backward_sinks, combine, merge, mla_sm90, pack, standard, tile_schedule,
-    transpose,
+    transpose, widen,
 };
 use crate::config::{
     BackwardConfig, BackwardDqConfig, BackwardMmaConfig, BackwardSm90Config, DecodeConfig, DecodeSm90Config,
@@ -93,8 +93,12 @@ impl Fixed {
         Self { tile: any_head_dim(merge::ROWS, 0), threads: merge::THREADS, shared_bytes: 0 };
     /// Of `attention::mla_sm90`.
     pub const MLA: Self = Self {
-        tile: Tile { block_m: mla_sm90::BLOCK_M, block_n: mla_sm90::BLOCK_N, head_dim: mla_sm90::HEAD_DIM,
-            head_dim_v: mla_sm90::HEAD_DIM_V },
+        tile: Tile {
+            block_m: mla_sm90::BLOCK_M,
+            block_n: mla_sm90::BLOCK_N,
+            head_dim: mla_sm90::HEAD_DIM,
+            head_dim_v: mla_sm90::HEAD_DIM_V,
+        },
         threads: mla_sm90::THREADS,
         shared_bytes: mla_sm90::SHARED_BYTES,
     };
@@ -104,6 +108,8 @@ impl Fixed {
     pub const APPEND: Self = Self { threads: append::THREADS, ..Self::PACK };
     /// Of `attention::transpose`.
     pub const TRANSPOSE: Self = Self { threads: transpose::THREADS, ..Self::PACK };
+    /// Of `attention::widen`.
+    pub const WIDEN: Self = Self { threads: widen::THREADS, ..Self::PACK };
     /// Of `attention::tile_schedule`.
     pub const SCHEDULE: Self = Self {
         tile: any_head_dim(0, 0),

@@ -69,6 +69,7 @@ impl Kernel {
             Self::Attention(Algorithm::DecodeCombineSm90) => "decode_combine_sm90",
             Self::Attention(Algorithm::Merge) => "merge",
             Self::Attention(Algorithm::TileSchedule) => "tile_schedule",
+            Self::Attention(Algorithm::Widen) => "widen",
             Self::Attention(Algorithm::BackwardDelta) => "backward_delta",
             Self::Attention(Algorithm::BackwardSinks) => "backward_sinks",
             Self::Attention(Algorithm::BackwardKeys | Algorithm::BackwardKeysDropout) => "backward_keys",
@@ -155,6 +156,7 @@ impl Kernel {
                 | Algorithm::MlaSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose
+                | Algorithm::Widen
                 | Algorithm::TileSchedule,
             )
             | Self::Gemm(GemmAlgorithm::GemmSm90) => Target::Sm90a,

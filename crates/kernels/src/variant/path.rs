@@ -67,6 +67,7 @@ impl Variant {
                 Algorithm::Merge => ("attention::merge", "merge"),
                 Algorithm::Pack => ("attention::pack", "pack"),
                 Algorithm::Transpose => ("attention::transpose", "transpose"),
+                Algorithm::Widen => ("attention::widen", "widen"),
                 Algorithm::TileSchedule => ("attention::tile_schedule", "tile_schedule"),
                 Algorithm::BackwardDelta => ("attention::backward_delta", "backward_delta"),
                 Algorithm::BackwardSinks => ("attention::backward_sinks", "backward_sinks"),

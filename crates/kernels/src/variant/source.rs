@@ -105,6 +105,7 @@ impl Variant {
                 },
                 Algorithm::Append => signature("AppendParams", "Append"),
                 Algorithm::Pack | Algorithm::Transpose => signature("PackParams", "Pack"),
+                Algorithm::Widen => signature("WidenParams", "Widen"),
                 Algorithm::TileSchedule => signature("ScheduleParams", "Schedule"),
                 Algorithm::BackwardDelta
                 | Algorithm::BackwardSinks
@@ -174,6 +175,7 @@ impl Variant {
             "AppendParams" => "params::AppendParams",
             "MergeParams" => "params::MergeParams",
             "PackParams" => "params::PackParams",
+            "WidenParams" => "params::WidenParams",
             "ScheduleParams" => "params::ScheduleParams",
             "BackwardParams" => "params::BackwardParams",
             "GemmParams" => "params::GemmParams",

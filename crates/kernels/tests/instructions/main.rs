@@ -5,6 +5,7 @@ mod cp_async;
 mod hopper;
 mod tensor_cores;
 
+use fa_kernels::element::{Bf16, F16, Widened as _};
 use fa_kernels::ptx::{barrier, convert, global, index, math, shared, warp};
 use fa_sim::{Buffer, Launch, Schedule, launch};
 use half::{bf16, f16};
@@ -171,6 +172,29 @@ fn narrow_global_accesses_leave_their_neighbours_alone() {
 }
 
 #[test]
+fn small_loads_read_what_exists_and_no_more() {
+    let mut out = [0; 128];
+    run(1, &mut out, |base| {
+        let thread = index::thread();
+        let address = base + 8 * u64::from(thread);
+        // SAFETY: eight aligned bytes per thread, read back by the thread that wrote them.
+        unsafe {
+            global::store_b32(address, 0x0403_0201);
+            global::store_b32(address + 4, thread);
+            let [low, high] = global::load2_if(true, address);
+            let third = global::load_b8_if(true, address + 2);
+            let absent =
+                global::load2_if(false, u64::MAX - 7)[1] + global::load_b8_if(false, u64::MAX) as u32;
+            global::store_b32(address, low + u32::from(third) + absent);
+            global::store_b32(address + 4, high + 1);
+        }
+    });
+    for (i, pair) in out.chunks_exact(2).enumerate() {
+        assert_eq!(pair, [0x0403_0204, i as u32 + 1]);
+    }
+}
+
+#[test]
 fn approximate_functions_are_as_accurate_as_the_hardware_documents() {
     for x in (-1200..1200).map(|i| i as f32 / 10.0) {
         let exact = f64::from(x).exp2();
@@ -202,6 +226,31 @@ fn e4m3_widens_to_the_same_number() {
         match bits & 0x7f {
             0x7f => assert!(halves[0].is_nan() && halves[3].is_nan()),
             _ => assert_eq!(back, u32::from_le_bytes([bits, bits, 0, 0]), "{bits:#04x}"),
+        }
+    }
+}
+
+#[test]
+fn e4m3_is_exact_in_both_types_of_16_bits() {
+    for bits in 0..=u8::MAX {
+        let four = u32::from_le_bytes([bits, 0x38, 0, bits]);
+        let widened = [F16::from_e4m3x4(four), Bf16::from_e4m3x4(four)];
+        let [halves, brains] = widened.map(|[low, high]| [low, low >> 16, high, high >> 16]);
+        let halves = halves.map(|half| f16::from_bits(half as u16).to_f32());
+        let brains = brains.map(|brain| bf16::from_bits(brain as u16).to_f32());
+        // Bias 7, three bits of mantissa, and 2^-9 the smallest.
+        let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+        let magnitude = match exponent {
+            0 => mantissa * 2.0_f32.powi(-9),
+            _ => (8.0 + mantissa) * 2.0_f32.powi(exponent - 10),
+        };
+        let exact = if bits & 0x80 == 0 { magnitude } else { -magnitude };
+        for found in [halves, brains] {
+            assert_eq!(found[1..3], [1.0, 0.0]);
+            match bits & 0x7f {
+                0x7f => assert!(found[0].is_nan() && found[3].is_nan()),
+                _ => assert_eq!([found[0], found[3]].map(f32::to_bits), [exact.to_bits(); 2], "{bits:#04x}"),
+            }
         }
     }
 }

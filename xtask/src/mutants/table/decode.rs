@@ -208,6 +208,46 @@ pub(super) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        file: "crates/kernels/src/attention/mla_sm90/consumer.rs",
+        entries: "mla_sm90",
+        tests: &["latents"],
+        defects: &[
+            nth(
+                "mla_weights",
+                "P lies over keys that other warps' scores still read",
+                1,
+                "unsafe { self.warpgroup.sync(ALONE[SIDE]) };",
+                "",
+            ),
+            nth("mla_fence", "products read P before it is there for them", 2, "fence::proxy_async();", ""),
+            nth("mla_follow", "O keeps the factor of an older maximum", 3, "self.rescale(rescale);", ""),
+            defect(
+                "mla_tail",
+                "what lies behind a sequence's keys is multiplied",
+                "self.clear_values(place, used - key);",
+                "",
+            ),
+            defect(
+                "mla_mask",
+                "keys behind the item's are seen",
+                "key >= of_row.end.min(item.keys.end)",
+                "key >= of_row.end",
+            ),
+            defect(
+                "mla_leave",
+                "keys and P are left before their products have read them",
+                "unsafe { self.o.wait_group::<0>() };",
+                "",
+            ),
+            defect(
+                "mla_sums",
+                "the right warpgroup's weights are not in the sum",
+                "shared::load(at(0)) + shared::load(at(1))",
+                "shared::load(at(0))",
+            ),
+        ],
+    },
+    Family {
         file: "crates/kernels/src/attention/decode_sm90/consumer/e4m3.rs",
         entries: "decode_sm90",
         tests: &["decode"],
@@ -245,7 +285,7 @@ pub(super) const FAMILIES: &[Family] = &[
         )],
     },
     Family {
-        file: "crates/kernels/src/attention/decode_sm90/items.rs",
+        file: "crates/kernels/src/attention/work_items.rs",
         entries: "decode_sm90",
         tests: &["decode"],
         defects: &[
@@ -294,6 +334,57 @@ pub(super) const FAMILIES: &[Family] = &[
                 "first + lane_row(i) <= end",
             ),
             defect("cache_columns", "columns past head_dim are read", "(2 * left).min(CHUNK)", "CHUNK"),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/widen.rs",
+        entries: "widen",
+        tests: &["widen", "widened"],
+        defects: &[
+            defect(
+                "widen_pages",
+                "numbers that name no page are followed",
+                "batch >= params.num_pages",
+                "batch as i32 >= params.num_pages as i32",
+            ),
+            defect(
+                "widen_end",
+                "the last row's piece is read past the tensor's end",
+                "source + CHUNK as u64 <= tensor.end",
+                "source < tensor.end",
+            ),
+            defect(
+                "widen_window",
+                "the window begins at the last query",
+                "queries.len.saturating_add(params.attention.window_left)",
+                "params.attention.window_left.saturating_add(1)",
+            ),
+            defect(
+                "widen_step",
+                "steps of the attention begin before the first widened key",
+                "seen - seen % params.block_n",
+                "seen",
+            ),
+            defect(
+                "widen_head",
+                "heads of all sequences share one copy",
+                "self.batch as u64 * params.heads as u64 + self.head as u64",
+                "self.head as u64",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/forward_sm90/cached.rs",
+        entries: "forward_sm90_cached",
+        tests: &["widened"],
+        defects: &[
+            defect(
+                "cached_k_factor",
+                "scores have the factor of the first sequence's head",
+                "cache.k_descale.of(batch, kv_head)",
+                "cache.k_descale.of(0, kv_head)",
+            ),
+            defect("cached_v_factor", "O lacks V's factor", "cache.v_descale.of(batch, kv_head)", "1.0"),
         ],
     },
     Family {

@@ -102,7 +102,8 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
 
 /// The decode entries of a backend, or the least one of each algorithm.
 pub(super) fn targets(backend: BackendKind, families: bool) -> Vec<&'static Entry> {
-    let all = entries().filter(|entry| backend != BackendKind::Cpu && entry.algorithm.decodes());
+    let is_one = |entry: &&Entry| entry.algorithm.decodes() || entry.algorithm == Algorithm::Widen;
+    let all = entries().filter(|entry| backend != BackendKind::Cpu && is_one(entry));
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for entry in all {
         if !families || chosen.iter().all(|other| other.algorithm != entry.algorithm) {
@@ -141,20 +142,23 @@ fn verify_type<T: Element>(
     records: &mut Vec<EntryRecord>,
 ) -> Result<usize> {
     let targets: Vec<_> = targets.iter().copied().filter(|entry| entry.dtype == T::DTYPE.name()).collect();
-    let (combines, mut kernels): (Vec<_>, Vec<_>) =
-        targets.iter().copied().partition(|entry| entry.algorithm.merges_splits());
+    let (helpers, mut kernels): (Vec<_>, Vec<_>) = targets
+        .iter()
+        .copied()
+        .partition(|entry| entry.algorithm.merges_splits() || entry.algorithm == Algorithm::Widen);
     if kernels.is_empty() {
-        // Asked for alone, they still need splits to merge.
-        let split_for = |combine: &&Entry| match combine.algorithm {
+        // Asked for alone, they still need splits to merge, or a kernel to widen for.
+        let kernel_for = |helper: &&Entry| match helper.algorithm {
             Algorithm::DecodeCombine => Algorithm::Decode,
+            Algorithm::Widen => Algorithm::ForwardSm90Cached,
             _ => Algorithm::DecodeSm90,
         };
         let of = |algorithm| {
             entries().find(move |entry| entry.algorithm == algorithm && entry.dtype == T::DTYPE.name())
         };
-        kernels.extend(combines.iter().filter_map(|combine| of(split_for(combine))));
+        kernels.extend(helpers.iter().filter_map(|helper| of(kernel_for(helper))));
     }
-    let (mut merged, mut runs, effort) = (Vec::new(), 0, Effort::new(session, args));
+    let (mut helped, mut runs, effort) = (Vec::new(), 0, Effort::new(session, args));
     while let Some(first) = kernels.first().copied() {
         // Entries of one range of head_dims share inputs and references.
         let (algorithm, head_dims) = (first.algorithm, bucket(first));
@@ -162,26 +166,26 @@ fn verify_type<T: Element>(
         let is_alike = |entry: &&&Entry| entry.algorithm == algorithm && bucket(entry) == head_dims;
         let of_range = kernels.iter().take_while(is_alike).count();
         for entry in kernels.drain(..of_range) {
-            let (split, whole): (Vec<_>, Vec<_>) =
-                trials.iter().map(|trial| OnEntry { trial, entry }).partition(|on| on.trial.num_splits > 1);
-            let whole = outcomes(session, args, &whole)?;
-            let split = outcomes(session, args, &split)?;
-            runs += whole.len() + split.len();
+            let subjects: Vec<_> = trials.iter().map(|trial| OnEntry { trial, entry }).collect();
+            let of_trials = outcomes(session, args, &subjects)?;
+            // Each trial has as many, one behind the other.
+            let each = of_trials.len() / trials.len().max(1);
+            let with_beside =
+                |(index, outcome): (usize, _)| (trials[index / each.max(1)].beside(algorithm), outcome);
+            let mut of_entry: Vec<_> = of_trials.into_iter().enumerate().map(with_beside).collect();
+            runs += of_entry.len();
             if targets.iter().any(|target| std::ptr::eq(*target, entry)) {
-                let outcomes = whole.iter().chain(&split);
+                let outcomes = of_entry.iter().map(|(_, outcome)| outcome);
                 records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, outcomes));
                 records.last().map_or(Ok(()), |record| print(screen, record))?;
             }
-            let by = match algorithm {
-                Algorithm::Decode => Algorithm::DecodeCombine,
-                _ => Algorithm::DecodeCombineSm90,
-            };
-            merged.extend(split.into_iter().map(|outcome| (by, outcome)));
+            helped.append(&mut of_entry);
         }
     }
-    for entry in combines {
+    for entry in helpers {
         let head_dims = 1..=flash_attention::forward::MAX_HEAD_DIM;
-        let outcomes = merged.iter().filter(|(by, _)| *by == entry.algorithm).map(|(_, outcome)| outcome);
+        let is_part = |beside: &[Option<Algorithm>; 2]| beside.contains(&Some(entry.algorithm));
+        let outcomes = helped.iter().filter(|(beside, _)| is_part(beside)).map(|(_, outcome)| outcome);
         records.push(record(entry.name, T::DTYPE, Some(&head_dims), effort, outcomes));
         records.last().map_or(Ok(()), |record| print(screen, record))?;
     }
@@ -196,16 +200,33 @@ fn trials<T: Element>(
     seed: u64,
 ) -> Result<Vec<Trial<T>>> {
     let cases = cases(sizes);
-    let trial = |(index, case): (usize, &Case)| {
-        case.trial(algorithm, head_dims, index, seed.wrapping_add(index as u64))
-    };
-    cases.iter().enumerate().map(trial).collect()
+    let trials = cases.iter().enumerate().flat_map(|(index, case)| {
+        let trial =
+            move |e4m3| case.trial((algorithm, e4m3), head_dims, index, seed.wrapping_add(index as u64));
+        let is_e4m3 = algorithm == Algorithm::DecodeSm90E4m3;
+        // The forward pass takes both types of cache.
+        let widens = algorithm.is_cached_forward() && index % 2 == 0;
+        [Some(trial(is_e4m3)), widens.then(|| trial(true))].into_iter().flatten()
+    });
+    trials.collect()
+}
+
+impl<T: Element> Trial<T> {
+    /// What else a kernel's run launches: what merges splits, and what widens the cache.
+    fn beside(&self, kernel: Algorithm) -> [Option<Algorithm>; 2] {
+        let merges = match kernel {
+            Algorithm::Decode => Algorithm::DecodeCombine,
+            _ => Algorithm::DecodeCombineSm90,
+        };
+        let widens = kernel.is_cached_forward() && self.problem.cache_dtype() == DType::E4m3;
+        [(self.num_splits > 1).then_some(merges), widens.then_some(Algorithm::Widen)]
+    }
 }
 
 impl Case {
     fn trial<T: Element>(
         &self,
-        algorithm: Algorithm,
+        (algorithm, e4m3): (Algorithm, bool),
         head_dims: &RangeInclusive<usize>,
         index: usize,
         seed: u64,
@@ -218,6 +239,7 @@ impl Case {
         let (multiple, columns) = match algorithm {
             Algorithm::Decode => (1, 1),
             Algorithm::DecodeSm90E4m3 => (8, 16),
+            _ if e4m3 => (1, 16),
             _ => (8, 8),
         };
         let latent = algorithm == Algorithm::MlaSm90;
@@ -258,7 +280,7 @@ impl Case {
             _ if index % 4 == 3 => odd,
             columns => columns,
         };
-        let e4m3_cache = (algorithm == Algorithm::DecodeSm90E4m3).then(|| factors(&shape, index));
+        let e4m3_cache = e4m3.then(|| factors(&shape, index));
         let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);

@@ -162,6 +162,7 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         | Algorithm::ForwardSm90CachedScoreMod
         | Algorithm::DecodeCombine
         | Algorithm::DecodeCombineSm90
+        | Algorithm::Widen
         | Algorithm::Append
         | Algorithm::Merge => None,
         // It runs with large batches whose lengths are on the device: `large.rs` has one.

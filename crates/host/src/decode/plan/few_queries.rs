@@ -6,6 +6,7 @@ use fa_kernels::entries::{Algorithm, Entry, Tile};
 use super::splits::{Shape, head_bits, packs, splits};
 use super::{ASKED_FOR, DecodeKernel, DecodeLaunchDetails, DecodeProblem, DecodeRequest, unfit};
 use crate::decode::launch::partial_bytes;
+use crate::decode::widened::Widened;
 use crate::operation::{Choice, Launch, Operation};
 use crate::plan::{
     Key, TUNED, TileOrder, Tuned, built_for, cached_heads, check_fits, check_target, checked_grid,
@@ -35,12 +36,21 @@ impl Stored {
     /// Every one.
     pub(super) const ALL: [Self; 3] = [Self::Same, Self::E4m3, Self::Latents];
 
-    /// In words, where Q is of type `dtype`.
+    /// How, in words, where Q is of type `dtype`.
     pub(super) fn name(self, dtype: DType) -> String {
         match self {
-            Self::Same => dtype.to_string(),
-            Self::E4m3 => DType::E4m3.to_string(),
-            Self::Latents => "latents".to_owned(),
+            Self::Same => format!("in {dtype}"),
+            Self::E4m3 => format!("in {}", DType::E4m3),
+            Self::Latents => "of latents".to_owned(),
+        }
+    }
+
+    /// Which kernels take it.
+    const fn takers(self) -> &'static str {
+        match self {
+            Self::Same => "decode, decode_sm90 and forward_sm90 do",
+            Self::E4m3 => "decode_sm90 and forward_sm90 do",
+            Self::Latents => "mla_sm90 does",
         }
     }
 
@@ -84,7 +94,6 @@ impl<'a> Cache<'a> {
     fn suited(&self) -> DecodeKernel {
         match (self.stored, self.problem.packed_rows()) {
             (Stored::Latents, _) => DecodeKernel::MlaSm90,
-            (Stored::E4m3, _) => DecodeKernel::DecodeSm90,
             _ if self.tree => DecodeKernel::DecodeSm90,
             (_, 0..=MOST_PACKED_ROWS) if !self.problem.is_packed() => DecodeKernel::DecodeSm90,
             _ => DecodeKernel::ForwardSm90,
@@ -104,7 +113,8 @@ impl<'a> Cache<'a> {
             Stored::E4m3 => unmapped_in_e4m3(name, layout),
             Stored::Same | Stored::Latents => unmapped(name, layout),
         };
-        let page_size = self.page_size.filter(|size| !size.is_multiple_of(8));
+        let copies_pages = !(self.stored == Stored::E4m3 && kernel == DecodeKernel::ForwardSm90);
+        let page_size = self.page_size.filter(|size| copies_pages && !size.is_multiple_of(8));
         let queries = || match kernel {
             DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
             _ => None,
@@ -121,8 +131,8 @@ impl<'a> Cache<'a> {
     /// When the kernel takes no such cache.
     fn built(&self, kernel: DecodeKernel) -> Result<Built> {
         let algorithm = kernel.algorithm(self.problem, self.stored).ok_or_else(|| {
-            let (stored, taker) = (self.stored.name(self.problem.dtype()), self.suited().name());
-            let reason = format!("it takes no cache of {stored}; {taker} does");
+            let (stored, takers) = (self.stored.name(self.problem.dtype()), self.stored.takers());
+            let reason = format!("it takes no cache {stored}; {takers}");
             Error::UnfitKernel { kernel: kernel.name(), reason }
         })?;
         Ok(Built { kernel, algorithm, dtype: self.problem.dtype() })
@@ -164,6 +174,60 @@ pub(crate) struct Launches {
     reasons: Vec<String>,
 }
 
+impl Launches {
+    /// Puts the launch in front that widens K and V.
+    ///
+    /// # Errors
+    /// When there is none for the problem's type, a grid would be too large, or tensor maps do not reach as
+    /// far as the copies.
+    fn widen(&mut self, problem: &Problem, device: &Device) -> Result<()> {
+        let (kernel, dtype) = (self.kernel.name(), problem.dtype());
+        let missing = || unsupported_dtype(kernel, Algorithm::Widen, dtype);
+        let entry = built_for(Algorithm::Widen, dtype).next().ok_or_else(missing)?;
+        let widened = Widened::new(problem, device, self.tile.1 as u32, self.workspace_bytes);
+        self.launches.insert(0, (entry, checked_grid(widened.blocks())?));
+        for (name, layout) in ["k", "v"].into_iter().zip(widened.layouts()) {
+            if let Some(reason) = unmapped(name, layout) {
+                return Err(Error::UnfitKernel { kernel, reason: format!("widened to {dtype}, {reason}") });
+            }
+        }
+        self.details.widened = Some(widened);
+        let bytes = widened.end() - self.workspace_bytes;
+        self.workspace_bytes = widened.end();
+        self.reasons.push(format!(
+            "K and V in e4m3: a launch before widens the keys in use to {dtype}, in {bytes} bytes of the workspace"
+        ));
+        Ok(())
+    }
+}
+
+/// Who takes a cache where nothing is asked for.
+struct Suited {
+    kernel: DecodeKernel,
+    /// Why it cannot, if so.
+    dissuasion: Option<String>,
+    /// Why another does not that would be quicker.
+    passed_over: Option<String>,
+}
+
+impl Suited {
+    fn to(cache: &Cache<'_>, device: &Device) -> Self {
+        let kernel = cache.suited();
+        let why = match (kernel, dissuasion(cache, device, kernel)) {
+            // Of 8 bits no older kernel stands in, but that of fewer rows, in several tiles.
+            (DecodeKernel::ForwardSm90, Some(why))
+                if cache.stored == Stored::E4m3 && !cache.problem.is_packed() =>
+            {
+                why
+            }
+            (_, dissuasion) => return Self { kernel, dissuasion, passed_over: None },
+        };
+        let other = DecodeKernel::DecodeSm90;
+        let passed_over = Some(format!("not {}: {why}", kernel.name()));
+        Self { kernel: other, dissuasion: dissuasion(cache, device, other), passed_over }
+    }
+}
+
 /// How few queries are computed.
 pub(crate) struct FewQueries {
     pub(super) launches: Launches,
@@ -183,14 +247,13 @@ impl FewQueries {
             built.is_ok_and(|built| built.entries().any(|entry| Some(entry.name) == asked))
         };
         let asked_kernel = request.kernel.or_else(|| DecodeKernel::ALL.into_iter().find(named));
-        let suited = cache.suited();
-        let dissuasion = dissuasion(cache, device, suited);
+        let Suited { kernel: suited, dissuasion, passed_over } = Suited::to(cache, device);
         let kernel = match (asked_kernel, &dissuasion) {
             (Some(kernel), _) => kernel,
             (None, None) => suited,
-            (None, Some(why)) if !cache.stored.is_taken_by_decode() => {
+            (None, Some(why)) if !cache.stored.is_taken_by_decode() && !cache.problem.is_packed() => {
                 let stored = cache.stored.name(cache.problem.dtype());
-                let reason = format!("it takes no cache of {stored}; not {}: {why}", suited.name());
+                let reason = format!("it takes no cache {stored}; not {}: {why}", suited.name());
                 return Err(Error::UnfitKernel { kernel: DecodeKernel::Decode.name(), reason });
             }
             (None, Some(why)) if cache.problem.is_packed() => {
@@ -201,6 +264,7 @@ impl FewQueries {
         };
         let chosen = choose_entry(cache, device, kernel, asked, TUNED)?;
         let mut few = Self::of_entry(cache, device, kernel, chosen, request)?;
+        few.launches.reasons.extend(passed_over.filter(|_| asked_kernel.is_none()));
         if let (None, DecodeKernel::Decode, Some(why)) = (asked_kernel, kernel, dissuasion) {
             few.launches.reasons.push(format!("not {}: {why}", suited.name()));
         }
@@ -234,18 +298,25 @@ impl FewQueries {
             return Err(unfit(chosen.0, reason));
         }
         let mut launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
-        if cache.stored == Stored::E4m3 {
-            launches_of_it.reasons.push(WIDENED.to_owned());
+        match (kernel, cache.stored) {
+            (DecodeKernel::ForwardSm90, Stored::E4m3) => launches_of_it.widen(cache.problem, device)?,
+            (_, Stored::E4m3) => launches_of_it.reasons.push(WIDENED.to_owned()),
+            _ => {}
         }
-        if !cache.stored.is_taken_by_decode() || cache.problem.is_packed() {
-            return Ok(Self { launches: launches_of_it, unaligned: None });
-        }
-        let fallback = DecodeRequest { entry: None, kernel: None, ..request.clone() };
-        let other = choose_entry(cache, device, DecodeKernel::Decode, None, TUNED)?;
-        Ok(Self {
-            launches: launches_of_it,
-            unaligned: Some(launches(cache.problem, device, DecodeKernel::Decode, other, &fallback)?),
-        })
+        let fallback = match (kernel, cache.stored) {
+            _ if cache.problem.is_packed() => None,
+            (DecodeKernel::ForwardSm90, Stored::E4m3) => {
+                let other = DecodeKernel::DecodeSm90;
+                dissuasion(cache, device, other).is_none().then_some(other)
+            }
+            (_, stored) => stored.is_taken_by_decode().then_some(DecodeKernel::Decode),
+        };
+        let request = DecodeRequest { entry: None, kernel: None, ..request.clone() };
+        let unaligned = |kernel| {
+            let chosen = choose_entry(cache, device, kernel, None, TUNED)?;
+            launches(cache.problem, device, kernel, chosen, &request)
+        };
+        Ok(Self { launches: launches_of_it, unaligned: fallback.map(unaligned).transpose()? })
     }
 
     /// As a planner's choice of an operation whose launches have these `details`.

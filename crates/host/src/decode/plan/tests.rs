@@ -265,7 +265,7 @@ fn a_cache_in_e4m3_has_kernels_on_hopper_alone() {
     assert!(plan.unaligned().is_empty());
     let same = problem(16, [32, 8], 1, 8192, 128, DType::Bf16);
     let refused = Plan::of_entry(&same, &sim, entry).unwrap_err().to_string();
-    assert!(refused.ends_with("cannot be run: it is for another type of cache than bf16"), "{refused}");
+    assert!(refused.ends_with("cannot be run: it is for another cache than one in bf16"), "{refused}");
 
     let refused = |problem: &DecodeProblem, device: &Device, request: &DecodeRequest| {
         Plan::new(problem, device, request).unwrap_err().to_string()
@@ -289,6 +289,131 @@ fn a_cache_in_e4m3_has_kernels_on_hopper_alone() {
     let older = DecodeRequest { kernel: Some(DecodeKernel::Decode), ..any };
     assert_eq!(
         refused(&of_e4m3(128, 128, DType::F16), &sim, &older),
-        "kernel decode cannot be run: it takes no cache in e4m3; decode_sm90 does"
+        "kernel decode cannot be run: it takes no cache in e4m3; decode_sm90 and forward_sm90 do"
+    );
+}
+
+/// A cache in e4m3 of eight heads and 64 pages for each of two sequences, of whose queries rows have so many
+/// elements.
+fn of_many(queries: usize, page_size: usize, row: usize) -> DecodeProblem {
+    let q = TensorLayout { head_dim: 100, ..TensorLayout::bshd(2, queries, 32, row) };
+    let pages = TensorLayout { head_dim: 100, ..TensorLayout::bshd(200, page_size, 8, 112) };
+    let e4m3_cache = Some(crate::decode::E4m3Cache::default());
+    let options = DecodeOptions { e4m3_cache, max_pages: Some(64), ..DecodeOptions::default() };
+    DecodeProblem::new(Tensors { q, k: pages, v: pages, o: q }, DType::Bf16, options).unwrap()
+}
+
+#[test]
+fn many_rows_over_e4m3_are_the_forward_passs_over_a_widened_copy() {
+    let sim = Sim::new(0).device().clone();
+    let planned =
+        |problem: &DecodeProblem, request: &DecodeRequest| Plan::new(problem, &sim, request).unwrap();
+    let names =
+        |plan: &DecodePlan| plan.launches().iter().map(|launch| launch.entry.name).collect::<Vec<_>>();
+    let any = DecodeRequest::default();
+    let plan = planned(&of_many(512, 64, 104), &any);
+    let attention = "forward_sm90_cached_bf16_m128_n128_d128";
+    assert_eq!((plan.kernel(), names(&plan)), (DecodeKernel::ForwardSm90, vec!["widen_bf16", attention]));
+    // Of either tensor 64 pages of 64 rows, of 104 columns that are 13 pieces: a block has 8·19 rows.
+    let copy = 2 * 2 * 8 * 64 * 64 * 104_u64;
+    assert_eq!(plan.workspace_bytes(), 2 * copy);
+    assert_eq!(plan.launches()[0].grid, 2 * 2 * 8 * (64 * 64_u32).div_ceil(8 * 19));
+    let why = format!("widens the keys in use to bf16, in {} bytes of the workspace", 2 * copy);
+    assert!(plan.reasons().iter().any(|reason| reason.ends_with(&why)), "{:?}", plan.reasons());
+    // Splits' results come first.
+    let plan = planned(&of_many(40, 60, 104), &any);
+    assert_eq!(names(&plan), ["widen_bf16", attention, "decode_combine_sm90_bf16"]);
+    let splits = plan.num_splits() as u64;
+    let partial = splits * 4 * 2 * 32 * 40 * (100 + 1);
+    let copy = (2 * 2 * 8 * 64 * 60 * 104_u64).next_multiple_of(256);
+    assert_eq!(plan.workspace_bytes(), partial.next_multiple_of(256) + 2 * copy);
+    // Whose tensor maps cannot have such pages, the other kernel does not stand in for.
+    assert!(plan.unaligned().is_empty());
+    let plan = planned(&of_many(40, 64, 104), &any);
+    assert_eq!(plan.unaligned()[0].entry.algorithm, Algorithm::DecodeSm90E4m3);
+    let at = |q| plan.launches_at(&crate::decode::DecodeAddresses { q, ..Default::default() }).len();
+    assert_eq!(at(8), plan.unaligned().len());
+    // Few rows, rows of Q that no tensor map describes, and what was asked for.
+    assert_eq!(planned(&of_many(16, 64, 104), &any).kernel(), DecodeKernel::DecodeSm90);
+    let plan = planned(&of_many(40, 64, 100), &any);
+    let why = "not forward_sm90: q's heads stride is 100 elements, and tensor maps take positive multiples of 8 below 2^39";
+    assert_eq!((plan.kernel(), plan.reasons().last().unwrap().as_str()), (DecodeKernel::DecodeSm90, why));
+    let asked = |kernel| DecodeRequest { kernel: Some(kernel), ..any.clone() };
+    assert_eq!(names(&planned(&of_many(1, 64, 104), &asked(DecodeKernel::ForwardSm90)))[0], "widen_bf16");
+    let decode = planned(&of_many(512, 64, 104), &asked(DecodeKernel::DecodeSm90));
+    assert_eq!(decode.launches()[0].entry.algorithm, Algorithm::DecodeSm90E4m3);
+    let named = DecodeRequest { entry: Some(attention.to_owned()), ..any.clone() };
+    assert_eq!(names(&planned(&of_many(1, 64, 104), &named))[..2], ["widen_bf16", attention]);
+    let entry = entries().find(|entry| entry.name == attention).unwrap();
+    let plan = Plan::of_entry(&of_many(512, 64, 104), &sim, entry).unwrap();
+    assert_eq!(names(&plan), ["widen_bf16", attention]);
+}
+
+#[test]
+fn packed_queries_over_e4m3_are_the_forward_passs_too() {
+    let q = TensorLayout::bshd(1, 300, 32, 64);
+    let pages = TensorLayout::bshd(100, 12, 8, 64);
+    let e4m3_cache = Some(crate::decode::E4m3Cache::default());
+    let options = DecodeOptions { e4m3_cache, max_pages: Some(20), ..DecodeOptions::default() };
+    let of = |dtype, device: &Device| {
+        let tensors = Tensors { q, k: pages, v: pages, o: q };
+        let problem = DecodeProblem::varlen(tensors, dtype, options.clone(), &[0, 1, 200, 200, 300]).unwrap();
+        let plan =
+            Plan::new(&problem, device, &DecodeRequest::default()).map_err(|error| error.to_string())?;
+        Ok::<_, String>(plan.launches().iter().map(|launch| launch.entry.algorithm).collect::<Vec<_>>())
+    };
+    let sim = Sim::new(0).device().clone();
+    assert_eq!(of(DType::F16, &sim).unwrap(), [Algorithm::Widen, Algorithm::ForwardSm90Cached]);
+    let ampere = Device { compute_capability: 80, ..sim.clone() };
+    let needs =
+        "kernel forward_sm90 needs sm_90a; simulated GPU is sm_80; no other kernel takes packed queries";
+    assert_eq!(of(DType::F16, &ampere).unwrap_err(), format!("kernel forward_sm90 cannot be run: {needs}"));
+    let missing = "it has no f32 entry; no other kernel takes packed queries";
+    assert_eq!(of(DType::F32, &sim).unwrap_err(), format!("kernel forward_sm90 cannot be run: {missing}"));
+}
+
+/// 64 sequences of latents in pages of 64, of so many heads.
+fn latents(heads: usize, seqlen_q: usize, attention: Options) -> DecodeProblem {
+    let q = TensorLayout::bshd(64, seqlen_q, heads, 576);
+    let k = TensorLayout::bshd(8192, 64, 1, 576);
+    let v = TensorLayout { head_dim: 512, ..k };
+    let o = TensorLayout::bshd(64, seqlen_q, heads, 512);
+    let options = DecodeOptions { attention, max_pages: Some(128), latent: true, ..DecodeOptions::default() };
+    DecodeProblem::new(Tensors { q, k, v, o }, DType::Bf16, options).unwrap()
+}
+
+#[test]
+fn latents_have_a_kernel_of_their_own() {
+    let sim = Sim::new(0).device().clone();
+    let any = DecodeRequest::default();
+    // 128 tiles fill the multiprocessors, 64 are split in two.
+    for (heads, splits) in [(128, 1), (16, 2)] {
+        let problem = latents(heads, 1, Options::default());
+        let plan = Plan::new(&problem, &sim, &any).unwrap();
+        let algorithms: Vec<_> = plan.launches().iter().map(|launch| launch.entry.algorithm).collect();
+        let merging = &[Algorithm::MlaSm90, Algorithm::DecodeCombineSm90][..splits];
+        assert_eq!((&algorithms[..], plan.num_splits()), (merging, splits));
+        assert!(plan.unaligned().is_empty());
+    }
+    let refused = |problem: &DecodeProblem, device: &Device, request: &DecodeRequest| {
+        Plan::new(problem, device, request).unwrap_err().to_string()
+    };
+    let plain = latents(128, 1, Options::default());
+    let ampere = Device { compute_capability: 80, ..sim.clone() };
+    assert_eq!(
+        refused(&plain, &ampere, &any),
+        "kernel decode cannot be run: it takes no cache of latents; not mla_sm90: kernel mla_sm90 needs sm_90a; simulated GPU \
+         is sm_80"
+    );
+    let bent = latents(128, 1, Options { softcap: 30.0, ..Options::default() });
+    assert_eq!(
+        refused(&bent, &sim, &any),
+        "kernel decode cannot be run: it takes no cache of latents; not mla_sm90: it takes no softcap, ALiBi, or softmax_scale \
+         that is not positive"
+    );
+    let other = DecodeRequest { kernel: Some(DecodeKernel::DecodeSm90), ..any };
+    assert_eq!(
+        refused(&plain, &sim, &other),
+        "kernel decode_sm90 cannot be run: it takes no cache of latents; mla_sm90 does"
     );
 }

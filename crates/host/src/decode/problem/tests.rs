@@ -144,3 +144,40 @@ fn entries_behind_the_keys_may_be_anything() {
     check(&problem, inputs.seqused_k, inputs.page_table).unwrap();
     assert_eq!(problem.cache_bytes(&inputs), 2 * 32 * 2 * 8 * 4);
 }
+
+#[test]
+fn values_of_latents_are_a_part_of_them() {
+    let layouts = |d: usize, dv: usize| {
+        let rows = |columns| TensorLayout::bshd(2, 1, 16, columns);
+        let k = TensorLayout::bshd(2, 40, 1, d);
+        Tensors { q: rows(d), k, v: TensorLayout { head_dim: dv, ..k }, o: rows(dv) }
+    };
+    let of = |tensors, options| {
+        let options = DecodeOptions { latent: true, ..options };
+        DecodeProblem::new(tensors, DType::F32, options).map_err(|error| error.to_string())
+    };
+    let plain = DecodeOptions::default;
+    let problem = of(layouts(576, 512), plain()).unwrap();
+    let inputs = DecodeInputs::new(&[0.0_f32], &[0.0], &[0.0]);
+    assert_eq!(problem.cache_bytes(&inputs), 2 * 40 * 576 * 4);
+    let refused = |tensors, options| of(tensors, options).unwrap_err();
+    assert_eq!(refused(layouts(577, 512), plain()), "head_dim is 577; kernels take 1 to 576");
+    assert_eq!(refused(layouts(576, 513), plain()), "v: head_dim is 513; kernels take 1 to 512");
+    let others = "v: its layout is not that of the first 64 columns of k, which latents have as values";
+    assert_eq!(refused(layouts(48, 64), plain()), others);
+    let mut apart = layouts(96, 64);
+    apart.v.stride_seq += 8;
+    assert_eq!(refused(apart, plain()), others);
+    let beside = |name| format!("{name} is given beside latent, which does not take it");
+    let e4m3_cache = Some(crate::decode::E4m3Cache::default());
+    assert_eq!(refused(layouts(96, 64), DecodeOptions { e4m3_cache, ..plain() }), beside("e4m3_cache"));
+    assert_eq!(refused(layouts(96, 64), DecodeOptions { tree_mask: true, ..plain() }), beside("tree_mask"));
+    let Tensors { q, k, v, o } = layouts(96, 64);
+    let packed = Tensors { q: TensorLayout { batch: 1, ..q }, k, v, o: TensorLayout { batch: 1, ..o } };
+    let options = DecodeOptions { latent: true, ..plain() };
+    let refused = DecodeProblem::varlen(packed, DType::F32, options, &[0, 1, 1]).unwrap_err().to_string();
+    assert_eq!(refused, beside("cu_seqlens_q"));
+    // Without the option they are two tensors, of at most 256 columns.
+    let refused = DecodeProblem::new(layouts(576, 512), DType::F32, plain()).unwrap_err().to_string();
+    assert_eq!(refused, "head_dim is 576; kernels take 1 to 256");
+}

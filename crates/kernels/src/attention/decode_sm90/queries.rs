@@ -63,7 +63,7 @@ unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, memory: Memory<
     let mut k_descale = 1.0;
     if T::WIDENS {
         // SAFETY: the factors are readable, and the head is one of the launch's.
-        k_descale = unsafe { params.k_descale.of(work.batch, work.kv_head) };
+        k_descale = unsafe { params.cache.k_descale.of(work.batch, work.kv_head) };
     }
     let mut first = index::thread() % 32;
     while first < T::BLOCK_M * chunks {

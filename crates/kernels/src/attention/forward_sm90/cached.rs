@@ -38,6 +38,18 @@ pub(super) fn query_head(params: &PersistentParams, pack: u32, row: u32) -> u32 
     (pack << bits) + row % (1 << bits)
 }
 
+/// Factors of a sequence's key/value head: on Q·Kᵀ with what K was divided by, and what V was divided by.
+///
+/// # Safety
+/// The factors that `params` describes are readable, and the head is one of theirs.
+#[inline(always)]
+pub(super) unsafe fn factors(params: &PersistentParams, batch: u32, kv_head: u32) -> [f32; 2] {
+    let (attention, cache) = (&params.attention, &params.cache);
+    // SAFETY: as the caller says.
+    let [k, v] = unsafe { [cache.k_descale.of(batch, kv_head), cache.v_descale.of(batch, kv_head)] };
+    [attention.softmax_scale * k, v]
+}
+
 /// What happens to the scores of a thread's rows.
 ///
 /// # Safety

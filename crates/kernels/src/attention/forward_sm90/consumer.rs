@@ -114,8 +114,14 @@ impl<T: Tile> Consumer<T> {
             let barriers = self.pipeline.q_barriers(self.warpgroup.index());
             // SAFETY: the warps release their rows of Q once a tile.
             self.queries = unsafe { Ring::consumer_of_phase(barriers, slots.phase()) };
-            let split = if T::IN_CACHE { slots.split() } else { 0 };
-            let finished = self.main_loop(params, &slots.work(), split);
+            let finished = if T::IN_CACHE {
+                // Each sequence's head may have its own factor.
+                let attention = AttentionParams { softmax_scale: slots.softmax_scale(), ..params.attention };
+                let of_tile = PersistentParams { attention, ..*params };
+                self.main_loop(&of_tile, &slots.work(), slots.split())
+            } else {
+                self.main_loop(params, &slots.work(), 0)
+            };
             if T::IN_CACHE {
                 // SAFETY: these rows are this warp's, whose lanes are here.
                 unsafe { cached::epilogue::store::<T>(params, self.pipeline, &slots, &mut self.o, finished) };

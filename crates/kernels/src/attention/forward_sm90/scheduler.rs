@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use super::cached::next;
+use super::cached::{self, next};
 use super::first_row;
 use super::key_blocks::KeyBlocks;
 use super::tile::Tile;
@@ -115,7 +115,10 @@ unsafe fn write<T: Tile>(slot: u32, params: &PersistentParams, work: &WorkTile, 
         shared::store4(slot, [tile, head, batch, 1 + if T::IN_CACHE { split } else { *o_by_rows }]);
         shared::store4(slot + 16, [queries.first, queries.len, keys.first, keys.len]);
         if T::IN_CACHE {
-            return; // Its warps find the rows of O by themselves.
+            // Its warps find the rows of O by themselves.
+            let [scale, v_descale] = cached::factors(params, batch, place.head).map(f32::to_bits);
+            shared::store4(slot + 32, [scale, v_descale, 0, 0]);
+            return;
         }
         let (stride, columns) = (attention.o_strides.row, attention.head_dim_v);
         let first_column = T::Alignment::first_column(params, place.head);
@@ -172,6 +175,18 @@ impl TileSlots {
     #[inline(always)]
     pub(super) fn split(&self) -> u32 {
         self.word(3) - 1
+    }
+
+    /// Factor on Q·Kᵀ of the tile at hand, over a cache, read again by each call.
+    #[inline(always)]
+    pub(super) fn softmax_scale(&self) -> f32 {
+        f32::from_bits(self.word(8))
+    }
+
+    /// Factor of V's elements of the tile at hand, over a cache, read again by each call.
+    #[inline(always)]
+    pub(super) fn v_descale(&self) -> f32 {
+        f32::from_bits(self.word(9))
     }
 
     /// The tile at hand in O, of so many rows, read again by each call.

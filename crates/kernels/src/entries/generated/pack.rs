@@ -5,8 +5,12 @@ mod device {
     use crate::attention::pack;
     use crate::attention::tile_schedule;
     use crate::attention::transpose;
+    use crate::attention::widen;
+    use crate::element::Bf16;
+    use crate::element::F16;
     use crate::params::PackParams;
     use crate::params::ScheduleParams;
+    use crate::params::WidenParams;
 
     #[unsafe(export_name = "pack")]
     unsafe extern "ptx-kernel" fn pack(params: PackParams) {
@@ -18,6 +22,18 @@ mod device {
     unsafe extern "ptx-kernel" fn transpose_b8(params: PackParams) {
         // SAFETY: the host launches an entry as its row of the list says.
         unsafe { transpose::transpose(&params) }
+    }
+
+    #[unsafe(export_name = "widen_f16")]
+    unsafe extern "ptx-kernel" fn widen_f16(params: WidenParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { widen::widen::<F16>(&params) }
+    }
+
+    #[unsafe(export_name = "widen_bf16")]
+    unsafe extern "ptx-kernel" fn widen_bf16(params: WidenParams) {
+        // SAFETY: the host launches an entry as its row of the list says.
+        unsafe { widen::widen::<Bf16>(&params) }
     }
 
     #[unsafe(export_name = "tile_schedule")]
@@ -32,11 +48,16 @@ pub(in crate::entries) mod native {
     use crate::attention::pack;
     use crate::attention::tile_schedule;
     use crate::attention::transpose;
+    use crate::attention::widen;
+    use crate::element::Bf16;
+    use crate::element::F16;
     use crate::entries::Run;
 
     pub(in crate::entries) const RUN: &[(&str, Run)] = &[
         ("pack", Run::Pack(pack::pack)),
         ("transpose_b8", Run::Pack(transpose::transpose)),
+        ("widen_f16", Run::Widen(widen::widen::<F16>)),
+        ("widen_bf16", Run::Widen(widen::widen::<Bf16>)),
         ("tile_schedule", Run::Schedule(tile_schedule::tile_schedule)),
     ];
 }

@@ -59,7 +59,8 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let e4m3_cache = draw.once_in(3) && !latent;
     // Other caches in e4m3, and of latents, are refused on a GPU, which is worth a look now and then.
     let mapped = (e4m3_cache || latent) && backend != BackendKind::Cpu && !draw.once_in(8);
-    let page_size = if mapped { page_size.next_multiple_of(8) } else { page_size };
+    // Packed queries have their cache widened, which takes any pages.
+    let page_size = if mapped && queries.is_empty() { page_size.next_multiple_of(8) } else { page_size };
     let of_cache = if e4m3_cache { flash_attention::DType::E4m3 } else { dtype };
     let mut cache = |columns| {
         let place = place(draw, of_cache, columns, false);
@@ -139,7 +140,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
                     _ if latent => entry.algorithm == MlaSm90,
                     Decode | DecodeSm90 => !is_packed && !e4m3_cache,
                     DecodeSm90E4m3 => e4m3_cache,
-                    ForwardSm90Cached | ForwardSm90CachedScoreMod => !e4m3_cache,
+                    ForwardSm90Cached | ForwardSm90CachedScoreMod => true,
                     _ => false,
                 }
             })

@@ -54,7 +54,8 @@ pub(in crate::attention::forward_sm90) unsafe fn store<T: Tile>(
             let head = (work.batch, query_head(params, work.head, Lane::reread(2).row(0)));
             finished = finished.map(|row| with_sink(row, &params.attention.per_head.sinks, head));
         }
-        scale_rows(o, [finished[0].0, finished[1].0]);
+        let v_descale = slots.v_descale();
+        scale_rows(o, [finished[0].0 * v_descale, finished[1].0 * v_descale]);
         if splits == 1 {
             store_rows(&rows, pipeline, o);
         }
