@@ -158,6 +158,11 @@ impl Descale {
         Ok(Self { name, tensor: 1.0, list: Some(List { values: values.into(), batch_stride }) })
     }
 
+    /// Whether heads have factors of their own.
+    pub(super) const fn is_per_head(&self) -> bool {
+        self.list.is_some()
+    }
+
     fn of(&self, batch: usize, kv_head: usize) -> f32 {
         self.list.as_ref().map_or(self.tensor, |list| list.values[batch * list.batch_stride + kv_head])
     }

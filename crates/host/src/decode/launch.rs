@@ -113,14 +113,17 @@ pub(crate) fn params(
         ..contiguous
     };
     let place = Place { k: problem.k(), v: problem.v(), page_size: problem.page_size() };
-    let (params, place) = match &launch.details.widened {
+    let (params, attention, place) = match &launch.details.widened {
         Some(widened) => {
-            let ([k, v], cache) = (widened.addresses(workspace), params.cache);
+            let ([k, v], mut cache) = (widened.addresses(workspace), params.cache);
+            // A factor of all heads is the scale's; entries that change no scores read no other.
+            let softmax_scale = attention.softmax_scale * std::mem::replace(&mut cache.k_descale.tensor, 1.0);
             let cache = CacheParams { pages: Pages::default(), ..cache };
             let [k_layout, v_layout] = widened.layouts();
-            (DecodeParams { k, v, cache, ..params }, Place { k: k_layout, v: v_layout, page_size: None })
+            let place = Place { k: k_layout, v: v_layout, page_size: None };
+            (DecodeParams { k, v, cache, ..params }, AttentionParams { softmax_scale, ..attention }, place)
         }
-        None => (params, place),
+        None => (params, attention, place),
     };
     of_entry(problem.dense(), launch.entry, launch.details, (params, attention), &place, encode)
 }

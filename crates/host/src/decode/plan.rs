@@ -47,10 +47,12 @@ impl DecodeKernel {
         match (self, stored) {
             (Self::Decode, Stored::Same) => Some(Algorithm::Decode),
             (Self::DecodeSm90, Stored::Same) => Some(Algorithm::DecodeSm90),
-            (Self::DecodeSm90, Stored::E4m3) => Some(Algorithm::DecodeSm90E4m3),
+            (Self::DecodeSm90, Stored::E4m3 | Stored::E4m3ByHead) => Some(Algorithm::DecodeSm90E4m3),
             (Self::ForwardSm90, Stored::Same | Stored::E4m3) => {
                 Some(for_scores(problem, Algorithm::ForwardSm90Cached))
             }
+            // Those that change scores have a factor for each tile.
+            (Self::ForwardSm90, Stored::E4m3ByHead) => Some(Algorithm::ForwardSm90CachedScoreMod),
             (Self::MlaSm90, Stored::Latents) => Some(Algorithm::MlaSm90),
             _ => None,
         }

@@ -28,19 +28,25 @@ pub(super) enum Stored {
     Same,
     /// In e4m3, and Q is not.
     E4m3,
+    /// The same, with a factor of K for each head.
+    E4m3ByHead,
     /// As one tensor, in the type of Q.
     Latents,
 }
 
 impl Stored {
     /// Every one.
-    pub(super) const ALL: [Self; 3] = [Self::Same, Self::E4m3, Self::Latents];
+    pub(super) const ALL: [Self; 4] = [Self::Same, Self::E4m3, Self::E4m3ByHead, Self::Latents];
+
+    const fn is_e4m3(self) -> bool {
+        matches!(self, Self::E4m3 | Self::E4m3ByHead)
+    }
 
     /// How, in words, where Q is of type `dtype`.
     pub(super) fn name(self, dtype: DType) -> String {
         match self {
             Self::Same => format!("in {dtype}"),
-            Self::E4m3 => format!("in {}", DType::E4m3),
+            Self::E4m3 | Self::E4m3ByHead => format!("in {}", DType::E4m3),
             Self::Latents => "of latents".to_owned(),
         }
     }
@@ -49,7 +55,7 @@ impl Stored {
     const fn takers(self) -> &'static str {
         match self {
             Self::Same => "decode, decode_sm90 and forward_sm90 do",
-            Self::E4m3 => "decode_sm90 and forward_sm90 do",
+            Self::E4m3 | Self::E4m3ByHead => "decode_sm90 and forward_sm90 do",
             Self::Latents => "mla_sm90 does",
         }
     }
@@ -77,6 +83,7 @@ impl<'a> Cache<'a> {
         let page_size = problem.page_size();
         let stored = match (problem.is_latent(), problem.descales()) {
             (true, _) => Stored::Latents,
+            (false, Some(descales)) if descales.k.is_per_head() => Stored::E4m3ByHead,
             (false, Some(_)) => Stored::E4m3,
             (false, None) => Stored::Same,
         };
@@ -110,10 +117,10 @@ impl<'a> Cache<'a> {
     /// Why no tensor maps describe what the kernel copies by them, if so.
     fn unmapped(&self, kernel: DecodeKernel) -> Option<String> {
         let of_cache = |(name, layout)| match self.stored {
-            Stored::E4m3 => unmapped_in_e4m3(name, layout),
+            Stored::E4m3 | Stored::E4m3ByHead => unmapped_in_e4m3(name, layout),
             Stored::Same | Stored::Latents => unmapped(name, layout),
         };
-        let copies_pages = !(self.stored == Stored::E4m3 && kernel == DecodeKernel::ForwardSm90);
+        let copies_pages = !(self.stored.is_e4m3() && kernel == DecodeKernel::ForwardSm90);
         let page_size = self.page_size.filter(|size| copies_pages && !size.is_multiple_of(8));
         let queries = || match kernel {
             DecodeKernel::ForwardSm90 => unmapped("q", &self.problem.tensors().q),
@@ -216,7 +223,7 @@ impl Suited {
         let why = match (kernel, dissuasion(cache, device, kernel)) {
             // Of 8 bits no older kernel stands in, but that of fewer rows, in several tiles.
             (DecodeKernel::ForwardSm90, Some(why))
-                if cache.stored == Stored::E4m3 && !cache.problem.is_packed() =>
+                if cache.stored.is_e4m3() && !cache.problem.is_packed() =>
             {
                 why
             }
@@ -298,18 +305,18 @@ impl FewQueries {
             return Err(unfit(chosen.0, reason));
         }
         let mut launches_of_it = launches(cache.problem, device, kernel, chosen, request)?;
-        match (kernel, cache.stored) {
-            (DecodeKernel::ForwardSm90, Stored::E4m3) => launches_of_it.widen(cache.problem, device)?,
-            (_, Stored::E4m3) => launches_of_it.reasons.push(WIDENED.to_owned()),
-            _ => {}
+        match kernel {
+            _ if !cache.stored.is_e4m3() => {}
+            DecodeKernel::ForwardSm90 => launches_of_it.widen(cache.problem, device)?,
+            _ => launches_of_it.reasons.push(WIDENED.to_owned()),
         }
-        let fallback = match (kernel, cache.stored) {
+        let fallback = match kernel {
             _ if cache.problem.is_packed() => None,
-            (DecodeKernel::ForwardSm90, Stored::E4m3) => {
+            DecodeKernel::ForwardSm90 if cache.stored.is_e4m3() => {
                 let other = DecodeKernel::DecodeSm90;
                 dissuasion(cache, device, other).is_none().then_some(other)
             }
-            (_, stored) => stored.is_taken_by_decode().then_some(DecodeKernel::Decode),
+            _ => cache.stored.is_taken_by_decode().then_some(DecodeKernel::Decode),
         };
         let request = DecodeRequest { entry: None, kernel: None, ..request.clone() };
         let unaligned = |kernel| {

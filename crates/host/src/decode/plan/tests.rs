@@ -2,6 +2,7 @@
 
 use super::few_queries::choose_entry;
 use super::*;
+use crate::Options;
 use crate::decode::DecodeOptions;
 use crate::plan::Tuned;
 use crate::sim::Sim;

@@ -38,7 +38,8 @@ pub(super) fn query_head(params: &PersistentParams, pack: u32, row: u32) -> u32 
     (pack << bits) + row % (1 << bits)
 }
 
-/// Factors of a sequence's key/value head: on Q·Kᵀ with what K was divided by, and what V was divided by.
+/// Factors of a sequence's key/value head: on Q·Kᵀ with what K was divided by, which entries that change no
+/// scores do not read, and what V was divided by.
 ///
 /// # Safety
 /// The factors that `params` describes are readable, and the head is one of theirs.

@@ -114,13 +114,14 @@ impl<T: Tile> Consumer<T> {
             let barriers = self.pipeline.q_barriers(self.warpgroup.index());
             // SAFETY: the warps release their rows of Q once a tile.
             self.queries = unsafe { Ring::consumer_of_phase(barriers, slots.phase()) };
-            let finished = if T::IN_CACHE {
-                // Each sequence's head may have its own factor.
+            let finished = if T::IN_CACHE && T::SCORE_MOD {
+                // Each sequence's head may have its own factor; others would pay for a register.
                 let attention = AttentionParams { softmax_scale: slots.softmax_scale(), ..params.attention };
                 let of_tile = PersistentParams { attention, ..*params };
                 self.main_loop(&of_tile, &slots.work(), slots.split())
             } else {
-                self.main_loop(params, &slots.work(), 0)
+                let split = if T::IN_CACHE { slots.split() } else { 0 };
+                self.main_loop(params, &slots.work(), split)
             };
             if T::IN_CACHE {
                 // SAFETY: these rows are this warp's, whose lanes are here.

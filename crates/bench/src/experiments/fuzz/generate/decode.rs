@@ -72,7 +72,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let (k, v) = (cache(head_dim), cache(columns_v));
     let o = place(draw, dtype, columns_v, true);
     let is_packed = !queries.is_empty();
-    let older = !is_packed && draw.once_in(4);
+    let older = !is_packed && !latent && draw.once_in(4);
     let mut case = Decode {
         dtype,
         kv_heads,
