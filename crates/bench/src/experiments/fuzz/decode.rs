@@ -84,7 +84,10 @@ impl Decode {
         let of_v = |[a, b, c, d]: [usize; 4]| [a, b, c, self.head_dim_v.unwrap_or(d)];
         let k = layout("k", &self.k, keys);
         let v = match self.latent {
-            true => TensorLayout { head_dim: of_v(keys)[3], ..k },
+            true => {
+                let of_k = TensorLayout { head_dim: of_v(keys)[3], ..self.k.layout(keys) };
+                spoiled(&self.spoil, "v", of_k)
+            }
             false => layout("v", &self.v, of_v(keys)),
         };
         let tensors =

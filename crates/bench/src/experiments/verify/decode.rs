@@ -280,7 +280,11 @@ impl Case {
             _ if index % 4 == 3 => odd,
             columns => columns,
         };
-        let e4m3_cache = e4m3.then(|| factors(&shape, index));
+        let mut e4m3_cache = e4m3.then(|| factors(&shape, index));
+        if let (Algorithm::ForwardSm90Cached, Some(cache)) = (algorithm, &mut e4m3_cache) {
+            // A factor for each head is of the entries that change scores.
+            cache.k_descale = CacheDescale::Tensor(0.5);
+        }
         let problem = shape.problem_with(head_dim_v, options, e4m3_cache)?;
         let used = (!self.used.is_empty()).then(|| self.used.to_vec());
         let mut cache = Cache::random(&problem, used, seed);
