@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Columns of V and O [default: those of Q and K, and 512 of latents]
     #[arg(long, value_name = "COLUMNS")]
     dim_v: Option<usize>,
-    /// K is a cache of latents (MLA), whose first columns are V, as of DeepSeek: --heads 128 --kv-heads 1 --dim 576
+    /// K is a cache of latents (MLA), whose first columns are V; DeepSeek has --kv-heads 1 --dim 576
     #[arg(long)]
     latent: bool,
     /// Query rows of each sequence, its newest
