@@ -145,9 +145,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 "acc[i][j] *= rescale[i];",
                 "",
             ),
-            defect(
+            nth(
                 "turn_sum",
                 "the running sum is not brought to the new maximum on wgmma",
+                1,
                 "self.sum[i] *= rescale[i];",
                 "",
             ),
