@@ -45,6 +45,14 @@ impl Strides {
     pub fn offset(&self, batch: u32, row: u32, head: u32) -> u64 {
         batch as u64 * self.batch + row as u64 * self.row + head as u64 * self.head
     }
+
+    /// Whether rows of so many 16-bit elements from `address` on all start at multiples of 16 bytes, and are
+    /// whole chunks of as many.
+    #[inline(always)]
+    pub fn are_in_chunks(&self, address: u64, columns: u32) -> bool {
+        let elements = self.batch | self.row | self.head | columns as u64;
+        (address | (2 * elements)).is_multiple_of(16)
+    }
 }
 
 /// Dropout of attention weights: which are kept, `crate::dropout` says.

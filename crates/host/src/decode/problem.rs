@@ -24,10 +24,10 @@ pub struct DecodeOptions {
     /// sees, [`DecodeInputs::tree_mask`] says, and keys before those are seen by all. There is no causal mask
     /// then, no window and no ALiBi, and Sq is up to [`MAX_TREE_SEQLEN_Q`].
     pub tree_mask: bool,
-    /// Whether K and V are one tensor, the latents of multi-head latent attention (MLA; arXiv:2405.04434): V is
-    /// the first Dv columns of K, and [`DecodeInputs::v`] is not read. Query heads come with W_UK absorbed, and
-    /// O before W_UV, so that D is up to 576 and Dv up to 512. It goes without `e4m3_cache`, `tree_mask` and
-    /// packed queries.
+    /// Whether K and V are one tensor, the latents of multi-head latent attention (MLA; arXiv:2405.04434): V
+    /// is the first Dv columns of K, and [`DecodeInputs::v`] is not read. Query heads come with W_UK
+    /// absorbed, and O before W_UV, so that D is up to 576 and Dv up to 512. It goes without `e4m3_cache`,
+    /// `tree_mask` and packed queries.
     pub latent: bool,
 }
 

@@ -1,7 +1,7 @@
 //! From accumulators to shared memory, on their way out.
 
 use crate::ptx::wgmma::Accumulator;
-use crate::ptx::{stmatrix, tma, warp};
+use crate::ptx::{global, shared, stmatrix, tma, warp};
 use crate::tile::mma::MmaElement;
 use crate::tile::wgmma::{LINE, chunk};
 
@@ -36,6 +36,30 @@ pub unsafe fn write_panel<E: MmaElement, A: Accumulator>(lane: u32, address: u32
         // SAFETY: the lines are this warp's, whose lanes are together.
         unsafe { stmatrix::store_x4(at, [pair(0), pair(1), pair(2), pair(3)]) };
         step += 1;
+    }
+}
+
+/// Stores the first `columns` (up to 8) 16-bit elements of a chunk of 16 bytes at `source` in shared memory to
+/// `target`: all at once of rows [in chunks](crate::params::Strides::are_in_chunks), of which a chunk has all
+/// elements or none.
+///
+/// # Safety
+/// The chunk is there, and the elements exist in device memory and are this thread's.
+#[inline(always)]
+pub unsafe fn store_chunk(target: u64, source: u32, columns: u32, in_chunks: bool) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if in_chunks {
+            if columns > 0 {
+                global::store4(target, shared::load4(source).map(f32::to_bits));
+            }
+            return;
+        }
+        let mut i = 0;
+        while i < columns {
+            global::store_b16(target + 2 * i as u64, shared::load_b16(source + 2 * i));
+            i += 1;
+        }
     }
 }
 

@@ -105,8 +105,8 @@ pub unsafe fn give_registers(left: u32) {
     }
 }
 
-/// Takes registers, up to so many for this thread (152, 160, 208, 224, 232 or 240), that warpgroups which need
-/// fewer have given.
+/// Takes registers, up to so many for this thread (152, 160, 208, 224, 232 or 240), that warpgroups which
+/// need fewer have given.
 ///
 /// # Safety
 /// All threads of the warpgroup call this together. The block starts with as many registers as all of its

@@ -3,10 +3,10 @@
 use crate::attention::combine::{lse_row, partial_o};
 use crate::attention::split_output::Target;
 use crate::attention::work_items::Item;
-use crate::hopper::epilogue::{scale_rows, write_panel};
+use crate::hopper::epilogue::{scale_rows, store_chunk, write_panel};
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP};
-use crate::params::{DecodeParams, Strides};
-use crate::ptx::{global, index, shared, warp};
+use crate::params::DecodeParams;
+use crate::ptx::{global, index, warp};
 use crate::softmax::with_sink;
 use crate::tile::mma::{CHUNK, Lane, MmaElement};
 use crate::tile::panels::Panels;
@@ -93,8 +93,7 @@ unsafe fn store_rows<E: MmaElement>(
     const { assert!(HALF == 32 * ELEMENTS) };
     let column = side * HALF + ELEMENTS * lane;
     let columns = params.cache.head_dim_v.saturating_sub(column).min(ELEMENTS);
-    let Strides { batch, row, head } = params.o_strides;
-    let starts = params.o | (2 * (batch | row | head | params.cache.head_dim_v as u64));
+    let in_chunks = params.o_strides.are_in_chunks(params.o, params.cache.head_dim_v);
     let mut row = first_row;
     while row < (first_row + WARP_ROWS).min(item.rows) {
         let at = item.work.query_row(params, item.work.first_row + row);
@@ -102,19 +101,7 @@ unsafe fn store_rows<E: MmaElement>(
         let target = params.o + E::BYTES * (first + column as u64);
         let source = half.at(row, lane);
         // SAFETY: the elements exist, and are this thread's.
-        unsafe {
-            if starts.is_multiple_of(16) {
-                if columns > 0 {
-                    global::store4(target, shared::load4(source).map(f32::to_bits));
-                }
-            } else {
-                let mut i = 0;
-                while i < columns {
-                    global::store_b16(target + 2 * i as u64, shared::load_b16(source + 2 * i));
-                    i += 1;
-                }
-            }
-        }
+        unsafe { store_chunk(target, source, columns, in_chunks) };
         row += 1;
     }
 }

@@ -3,7 +3,7 @@
 use crate::attention::split_work::{QueryRow, packed_rows};
 use crate::attention::work_items::Item;
 use crate::hopper::roles::WARPGROUP;
-use crate::params::{DecodeParams, Strides};
+use crate::params::DecodeParams;
 use crate::ptx::{global, index, shared};
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{CHUNK, MmaElement};
@@ -36,9 +36,7 @@ pub(super) unsafe fn copy<E: MmaElement>(params: &DecodeParams, item: &Item, mem
     let row_address = params.q + E::BYTES * params.q_strides.offset(item.work.batch, position, head);
     let chunk = |i: u32| first + ROW_THREADS * i;
     let address = |i| row_address + u64::from(CHUNK * chunk(i));
-    let Strides { batch, row: of_row, head: of_head } = params.q_strides;
-    let starts = params.q | (2 * (batch | of_row | of_head | params.head_dim as u64));
-    if starts.is_multiple_of(16) {
+    if params.q_strides.are_in_chunks(params.q, params.head_dim) {
         let mut words = [[0; 4]; THREAD_CHUNKS];
         let mut i = 0;
         while i < THREAD_CHUNKS {

@@ -9,10 +9,10 @@ use crate::attention::forward_sm90::tile::{OutputRows, Tile};
 use crate::attention::forward_sm90::{Operand, Pipeline, first_row};
 use crate::attention::splits;
 use crate::element::Element;
-use crate::hopper::epilogue::{scale_rows, write_panel};
+use crate::hopper::epilogue::{scale_rows, store_chunk, write_panel};
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP};
 use crate::params::{AttentionParams, PersistentParams, Strides};
-use crate::ptx::{global, index, shared, warp};
+use crate::ptx::{index, warp};
 use crate::registers::Registers as _;
 use crate::softmax::with_sink;
 use crate::tile::mma::{CHUNK, Lane};
@@ -155,7 +155,7 @@ unsafe fn store_rows<T: Tile>(rows: &RowsOfPack<'_, T>, pipeline: Pipeline<T>, o
             warp::sync();
             let mut at = index::reread_thread() % 32;
             while at < WARP_ROWS * CHUNKS {
-                store_chunk(rows, lines(), panel, at);
+                store_chunk_of(rows, lines(), panel, at);
                 at += 32;
             }
             warp::sync();
@@ -169,27 +169,13 @@ unsafe fn store_rows<T: Tile>(rows: &RowsOfPack<'_, T>, pipeline: Pipeline<T>, o
 /// # Safety
 /// As [`store`]; the chunk is in `lines`.
 #[inline(always)]
-unsafe fn store_chunk<T: Tile>(rows: &RowsOfPack<'_, T>, lines: u32, panel: u32, at: u32) {
+unsafe fn store_chunk_of<T: Tile>(rows: &RowsOfPack<'_, T>, lines: u32, panel: u32, at: u32) {
     let AttentionParams { o, o_strides, head_dim_v, .. } = &rows.params.attention;
     let row = index::reread_thread() / 32 * WARP_ROWS + at / CHUNKS;
     let Some(first) = rows.o(row) else { return };
     let column = Panels::<OutputRows<T>>::LINE_ELEMENTS * panel + ELEMENTS * (at % CHUNKS);
     let columns = head_dim_v.saturating_sub(column).min(ELEMENTS);
     let (source, target) = (chunk(lines, at / CHUNKS, at % CHUNKS), first + 2 * column as u64);
-    let strides = o_strides.batch | o_strides.row | o_strides.head;
-    let starts = o | (2 * (strides | *head_dim_v as u64));
     // SAFETY: the elements exist, and are this thread's.
-    unsafe {
-        if starts.is_multiple_of(16) {
-            if columns > 0 {
-                global::store4(target, shared::load4(source).map(f32::to_bits));
-            }
-            return;
-        }
-        let mut i = 0;
-        while i < columns {
-            global::store_b16(target + 2 * i as u64, shared::load_b16(source + 2 * i));
-            i += 1;
-        }
-    }
+    unsafe { store_chunk(target, source, columns, o_strides.are_in_chunks(*o, *head_dim_v)) };
 }
