@@ -86,6 +86,13 @@ pub trait Operation: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static
         true
     }
 
+    /// Those of the launches that have something to do, of tensors at these addresses.
+    #[doc(hidden)]
+    fn needed<'a>(launches: &'a [Launch<Self>], addresses: &Self::Addresses) -> &'a [Launch<Self>] {
+        let _ = addresses;
+        launches
+    }
+
     /// The parameters that a launch of the plan takes; its tensor maps, where it has some, in the form that
     /// `encode` gives them.
     ///

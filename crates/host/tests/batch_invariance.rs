@@ -92,9 +92,13 @@ fn a_sequence_has_the_same_bits_in_any_batch() {
     }
 }
 
-/// The bits of the first of some sequences that use so many keys of a cache with `room` for each.
-fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -> Bits {
-    let (rows, heads, kv_heads, head_dim) = (8, 8, 1, 128);
+/// Queries, their heads, and those of keys.
+type Shape = [usize; 3];
+
+/// The bits of the first of some sequences that use so many keys of a cache with `room` for each, and whether
+/// blocks may add up its splits.
+fn decoded(kernel: DecodeKernel, shape: Shape, used: &[i32], room: usize, options: &Options) -> (Bits, bool) {
+    let ([rows, heads, kv_heads], head_dim) = (shape, 128);
     let q = TensorLayout::bshd(used.len(), rows, heads, head_dim);
     let k = TensorLayout::bshd(used.len(), room, kv_heads, head_dim);
     let options = DecodeOptions { attention: options.clone(), ..DecodeOptions::default() };
@@ -117,7 +121,8 @@ fn decoded(kernel: DecodeKernel, used: &[i32], room: usize, options: &Options) -
     let inputs = DecodeInputs { seqused_k: Some(used), ..DecodeInputs::new(&query, &key, &value) };
     backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
     let o = o[..rows * heads * head_dim].iter().map(|value| value.to_bits().into());
-    (o.collect(), lse[..heads * rows].iter().map(|it| it.to_bits()).collect())
+    let lse = lse[..heads * rows].iter().map(|it| it.to_bits());
+    ((o.collect(), lse.collect()), plan.reasons().iter().any(|reason| reason.contains("added up")))
 }
 
 #[test]
@@ -131,10 +136,28 @@ fn so_has_a_sequence_that_is_decoded() {
         for first in [300, 1300, 0] {
             // That of latents has a test of its own.
             for kernel in DecodeKernel::ALL.into_iter().filter(|&kernel| kernel != DecodeKernel::MlaSm90) {
-                let alone = decoded(kernel, &[first], (first as usize).max(1), &options);
-                let among = decoded(kernel, &others(first), 1500, &options);
+                let alone = decoded(kernel, [8, 8, 1], &[first], (first as usize).max(1), &options);
+                let among = decoded(kernel, [8, 8, 1], &others(first), 1500, &options);
                 assert!(among == alone, "{}: {first} keys, {options:?}", kernel.name());
             }
+        }
+    }
+}
+
+#[test]
+fn so_has_one_whose_splits_a_block_adds_up() {
+    let sinks = Options { causal: true, sinks: Some(vec![1.0; 8]), ..Options::default() };
+    let window = Options { window: (Some(400), None), ..Options::default() };
+    for (options, first) in [(&sinks, 700), (&sinks, 200), (&window, 700)] {
+        let bits = |used: &[i32], room| decoded(DecodeKernel::DecodeSm90, [1, 8, 2], used, room, options);
+        let (alone, by_a_block) = bits(&[first], first as usize);
+        assert!(!by_a_block);
+        // All alike, and others so short that the splits of the first are blocks of their own.
+        for other in [700, 20] {
+            let used: Vec<_> = std::iter::once(first).chain(std::iter::repeat_n(other, 63)).collect();
+            let (among, by_a_block) = bits(&used, 700);
+            assert!(by_a_block);
+            assert!(among == alone, "{first} keys beside {other}, {options:?}");
         }
     }
 }

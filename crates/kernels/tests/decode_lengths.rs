@@ -26,6 +26,8 @@ const POISON: u16 = 0x5a5a;
 enum By {
     Decode,
     DecodeSm90,
+    /// The same, where a tile's splits are one block's.
+    AddedUp,
     /// Over keys that are their values.
     MlaSm90,
 }
@@ -79,6 +81,7 @@ fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u
         window_left: UNLIMITED,
         window_span: UNLIMITED,
         softmax_scale: 0.125,
+        enough_sequences: if by == By::AddedUp { 1.0 } else { 0.0 },
         ..DecodeParams::default()
     };
     let config = |name, grid, block, shared_bytes| Launch {
@@ -133,9 +136,18 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
     // Even splits, and splits of one length.
     for (seed, split_keys) in [0, 64].into_iter().enumerate() {
-        for by in [By::Decode, By::DecodeSm90, By::MlaSm90] {
+        for by in [By::Decode, By::DecodeSm90, By::AddedUp, By::MlaSm90] {
             let of = |used: &[i32], seed| decoded(by, used, split_keys, seed);
             assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {by:?}");
         }
+    }
+}
+
+#[test]
+fn splits_are_the_same_added_up_by_a_block_and_by_a_launch() {
+    let used = [150, 149, 128, 129, 0, 140];
+    for seed in 0..8 {
+        let of = |by| decoded(by, &used, 64, seed);
+        assert_eq!(of(By::AddedUp), of(By::DecodeSm90));
     }
 }

@@ -250,7 +250,7 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    DecodeLaunchDetails { num_splits, split_keys, .. }: DecodeLaunchDetails,
+    DecodeLaunchDetails { num_splits, split_keys, enough_sequences, .. }: DecodeLaunchDetails,
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
@@ -285,6 +285,7 @@ fn dense_params(
         window_span: attention.window_span,
         softmax_scale: attention.softmax_scale,
         softcap: attention.softcap,
+        enough_sequences,
         per_head: attention.per_head,
         tree_mask: 0,
     }

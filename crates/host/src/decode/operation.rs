@@ -98,6 +98,10 @@ impl Operation for DecodeProblem {
         [q, *k, *v].iter().all(|address| address.is_multiple_of(16))
     }
 
+    fn needed<'a>(launches: &'a [Launch<Self>], addresses: &DecodeAddresses) -> &'a [Launch<Self>] {
+        without_merging(launches, |details| details, addresses.seqused_k)
+    }
+
     fn check_inputs<T: Element>(&self, inputs: DecodeInputs<'_, T>) -> Result<()> {
         self.check_lists(&inputs)
     }
@@ -126,6 +130,20 @@ impl Operation for DecodeProblem {
 
     fn outputs<T: Element>(results: &mut Results<T>) -> Outputs<'_, T> {
         results.outputs()
+    }
+}
+
+/// The launches without that which merges splits, where blocks add up all of them.
+pub(crate) fn without_merging<'a, O: Operation>(
+    launches: &'a [Launch<O>],
+    details: impl Fn(O::Details) -> DecodeLaunchDetails,
+    seqused_k: Option<u64>,
+) -> &'a [Launch<O>] {
+    match launches {
+        [of_splits @ .., _] if seqused_k.is_none() && details(launches[0].details).enough_sequences > 0.0 => {
+            of_splits
+        }
+        _ => launches,
     }
 }
 

@@ -64,8 +64,9 @@ impl DecodeKernel {
 pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
-    /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split at multiples
-    /// of a fixed length. A number of splits that the caller chooses gives that too.
+    /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split as if it were
+    /// alone, whether a launch adds the splits up or a block that has them all. A number of splits that the
+    /// caller chooses gives that too.
     pub batch_invariant: bool,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,
@@ -82,6 +83,9 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
+    /// How many sequences keep the device reading in whole tiles, where blocks add up splits and there are as
+    /// many; else 0.
+    pub(crate) enough_sequences: f32,
     /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
@@ -92,7 +96,14 @@ pub struct DecodeLaunchDetails {
 
 impl Default for DecodeLaunchDetails {
     fn default() -> Self {
-        Self { num_splits: 1, split_keys: 0, head_bits: 0, order: TileOrder::default(), widened: None }
+        Self {
+            num_splits: 1,
+            split_keys: 0,
+            enough_sequences: 0.0,
+            head_bits: 0,
+            order: TileOrder::default(),
+            widened: None,
+        }
     }
 }
 

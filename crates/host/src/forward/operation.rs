@@ -4,6 +4,7 @@ use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::ptx::tma;
 
 use super::{Addresses, Outputs, Results};
+use crate::decode::without_merging;
 use crate::launch::{place_cu_seqlens, place_seqused_k};
 use crate::operation::{Choice, Launch, Operation, Tensor, sealed};
 use crate::plan::LaunchDetails;
@@ -61,6 +62,10 @@ impl Operation for Problem {
 
     fn is_aligned(plan: &Plan, addresses: &Addresses) -> bool {
         addresses.are_mapped(plan.launches())
+    }
+
+    fn needed<'a>(launches: &'a [Launch], addresses: &Addresses) -> &'a [Launch] {
+        without_merging(launches, |details| details.splits, addresses.seqused_k)
     }
 
     fn params(

@@ -127,11 +127,8 @@ impl<O: Operation> Plan<O> {
 
     /// The launches for tensors at these addresses.
     pub fn launches_at(&self, addresses: &O::Addresses) -> &[Launch<O>] {
-        if self.choice.unaligned.is_empty() || O::is_aligned(self, addresses) {
-            &self.choice.launches
-        } else {
-            &self.choice.unaligned
-        }
+        let is_aligned = self.choice.unaligned.is_empty() || O::is_aligned(self, addresses);
+        O::needed(if is_aligned { &self.choice.launches } else { &self.choice.unaligned }, addresses)
     }
 
     /// Bytes of device memory beside the tensors.

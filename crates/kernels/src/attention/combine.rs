@@ -4,6 +4,9 @@
 //! A part gives its own normalised output Oᵢ and log-sum-exp lseᵢ. With m = max lseᵢ, the whole is
 //! O = Σ 2^(lseᵢ − m)·Oᵢ / Σ 2^(lseᵢ − m), here with the natural exponential. A part without keys has
 //! lseᵢ = −∞ and no weight; where all are empty, O is 0 and the lse −∞.
+//!
+//! Parts of the keys are taken in one after the other, in their order, so that a block which has all parts of
+//! a row gets the bits that this launch gets from several blocks.
 
 use core::f32::consts::{LN_2, LOG2_E};
 use core::hint::assert_unchecked;
@@ -11,11 +14,11 @@ use core::hint::assert_unchecked;
 use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
-use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
+use crate::params::{CacheParams, DecodeParams};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::ptx::grid;
-use crate::ptx::{global, index, math};
-use crate::softmax::{reduce, with_sink};
+use crate::ptx::{global, index, math, warp};
+use crate::softmax::with_sink;
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -26,11 +29,11 @@ pub const ROWS: u32 = THREADS / 32;
 /// Columns that a lane adds up at a time.
 const COLUMNS: u32 = 4;
 
-/// Splits whose values a lane loads before it adds the first: enough to hide the latency of L2.
-const LOADS_IN_FLIGHT: usize = 8;
+/// Splits whose values a lane loads before it adds the first: as many as one sequence is mostly split into.
+const LOADS_IN_FLIGHT: usize = 16;
 
-/// Splits that each lane of a warp looks at.
-const LANE_SPLITS: usize = (MAX_SPLITS / 32) as usize;
+/// Splits whose log-sum-exps a warp loads at a time.
+const LANES: u32 = 32;
 
 /// Weights of partial results by their log-sum-exp.
 #[derive(Clone, Copy)]
@@ -62,6 +65,51 @@ impl Weights {
     }
 }
 
+/// What has been taken in of the parts of a row.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    /// The largest log-sum-exp.
+    pub(super) max: f32,
+    /// Σ 2^(lseᵢ − m).
+    pub(super) sum: f32,
+}
+
+impl Running {
+    /// No part.
+    pub(super) const NONE: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
+
+    /// Takes a part in, and says what brings O to the new m and what the part's counts.
+    #[inline(always)]
+    pub(super) fn take(&mut self, lse: f32) -> Share {
+        let max = math::max(self.max, lse);
+        let weights = Weights::new(max);
+        let share = Share { kept: weights.of(self.max), weight: weights.of(lse) };
+        *self = Self { max, sum: share.add(self.sum, 1.0) };
+        share
+    }
+
+    /// As [`Weights::finish`].
+    #[inline(always)]
+    pub(super) fn finish(self) -> (f32, f32) {
+        Weights::new(self.max).finish(self.sum)
+    }
+}
+
+/// What parts count in a sum: those that it has, and the next.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    kept: f32,
+    weight: f32,
+}
+
+impl Share {
+    /// A sum with the value of the next part.
+    #[inline(always)]
+    pub(super) fn add(self, sum: f32, value: f32) -> f32 {
+        math::fma(self.weight, value, sum * self.kept)
+    }
+}
+
 /// O and lse from those of the splits.
 ///
 /// Launch: ⌈B·H·Sq / [`ROWS`]⌉ blocks of [`THREADS`] threads, without shared memory.
@@ -84,11 +132,13 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
     };
     // SAFETY: the number of keys is readable.
     let splits = splits::count(&params.cache, unsafe { used_keys(params, batch) });
-    if splits == 1 {
-        return; // Its block has stored O and lse.
-    }
     // SAFETY: the splits' results are written; whole warps run this alike.
-    unsafe { merge_row::<E>(params, splits, batch, &at) }
+    unsafe {
+        if splits == 1 || splits::are_of_one_block(params) {
+            return; // Their block has stored O and lse.
+        }
+        merge_row::<E>(params, splits, batch, &at)
+    }
 }
 
 /// As [`combine`], in a launch that may begin before the one that gives the splits' results has ended.
@@ -110,17 +160,16 @@ pub unsafe fn combine_dependent<E: Element>(params: &DecodeParams) {
 #[inline(always)]
 unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
     let row = lse_row(params, batch, at);
-    // SAFETY: the splits' log-sum-exps are readable, and all lanes are here.
-    let (weights, row_end) = unsafe { weigh(params, splits, row) };
-    // SAFETY: the sinks are readable, and the head is one of the launch's.
-    let (inverse_sum, lse) = unsafe { with_sink(row_end, &params.per_head.sinks, (batch, at.head)) };
     let first = params.o_strides.offset(batch, at.position, at.head);
     let lane = index::thread() % 32;
-    let mut column = COLUMNS * lane;
-    while column < params.cache.head_dim_v {
-        // SAFETY: the columns below the head's exist; each is one thread's.
+    let mut pass = 0;
+    while pass < params.cache.head_dim_v {
+        let column = pass + COLUMNS * lane;
+        // SAFETY: the splits' results and the sinks are readable, the head is one of the launch's, and all
+        // lanes are here. The columns below the head's exist; each is one thread's.
         unsafe {
-            let sums = weighted_sums(params, splits, (row, column), weights);
+            let (sums, running) = add_up(params, splits, row, column);
+            let (inverse_sum, lse) = with_sink(running.finish(), &params.per_head.sinks, (batch, at.head));
             let mut i = 0;
             while i < COLUMNS {
                 if column + i < params.cache.head_dim_v {
@@ -129,12 +178,11 @@ unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, 
                 }
                 i += 1;
             }
+            if params.lse != 0 && column == 0 {
+                f32::store(params.lse + 4 * row, lse);
+            }
         }
-        column += 32 * COLUMNS;
-    }
-    if params.lse != 0 && lane == 0 {
-        // SAFETY: the entry is this warp's own.
-        unsafe { f32::store(params.lse + 4 * row, lse) };
+        pass += 32 * COLUMNS;
     }
 }
 
@@ -159,80 +207,54 @@ pub(super) fn partial_o(cache: &CacheParams, split: u32, row: u64, column: u32) 
     cache.partial_o + 4 * (row * stride + column as u64)
 }
 
-/// The weights of so many splits of a row, 1/sum of them, and the log-sum-exp of the whole.
+/// The columns from `column` on, a multiple of [`COLUMNS`], of so many splits of a row, which are taken in.
 ///
 /// # Safety
-/// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
+/// The splits' results are readable; all 32 lanes of the warp call this together.
 #[inline(always)]
-unsafe fn weigh(params: &DecodeParams, splits: u32, row: u64) -> (Weights, (f32, f32)) {
-    let lane = index::thread() % 32;
-    let mut lses = [f32::NEG_INFINITY; LANE_SPLITS];
-    let mut max = f32::NEG_INFINITY;
-    let mut i = 0;
-    while i < LANE_SPLITS {
-        let split = lane + 32 * i as u32;
-        if split < splits {
-            // SAFETY: the split exists, and its log-sum-exp is readable.
-            lses[i] = unsafe { f32::load(partial_lse(&params.cache, split, row)) };
-        }
-        max = math::max(max, lses[i]);
-        i += 1;
-    }
-    // SAFETY: all lanes of the warp are here.
-    let weights = Weights::new(unsafe { reduce::<32>(max, math::max) });
-    let mut sum = 0.0;
-    let mut i = 0;
-    while i < LANE_SPLITS {
-        sum += weights.of(lses[i]);
-        i += 1;
-    }
-    // SAFETY: all lanes of the warp are here.
-    let row_end = weights.finish(unsafe { reduce::<32>(sum, |a, b| a + b) });
-    (weights, row_end)
-}
-
-/// Σ weight·O of the columns from `column` on, a multiple of [`COLUMNS`], over so many splits of a row.
-///
-/// # Safety
-/// The splits' results are readable and the first column exists.
-#[inline(always)]
-unsafe fn weighted_sums(
+unsafe fn add_up(
     params: &DecodeParams,
     splits: u32,
-    (row, column): (u64, u32),
-    weights: Weights,
-) -> [f32; COLUMNS as usize] {
-    let mut sums = [0.0; COLUMNS as usize];
+    row: u64,
+    column: u32,
+) -> ([f32; COLUMNS as usize], Running) {
+    let (mut sums, mut running) = ([0.0; COLUMNS as usize], Running::NONE);
     let mut first = 0;
     while first < splits {
-        let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
-        let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
-        let mut i = 0;
-        while i < LOADS_IN_FLIGHT {
-            let split = first + i as u32;
-            let exists = split < splits;
-            // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
-            // of so many columns; nothing else is loaded.
-            unsafe {
-                let lse = f32::load_if(exists, partial_lse(&params.cache, split, row));
-                lses[i] = if exists { lse } else { f32::NEG_INFINITY };
-                let has_keys = lses[i] > f32::NEG_INFINITY;
-                values[i] = global::load4_if(has_keys, partial_o(&params.cache, split, row, column));
+        let split = first + index::thread() % LANES;
+        // SAFETY: a split that exists has a log-sum-exp.
+        let lse = unsafe { f32::load_if(split < splits, partial_lse(&params.cache, split, row)) };
+        let own = if split < splits { lse } else { f32::NEG_INFINITY };
+        let end = (first + LANES).min(splits);
+        while first < end {
+            let mut lses = [0.0; LOADS_IN_FLIGHT];
+            let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
+            let mut i = 0;
+            while i < LOADS_IN_FLIGHT {
+                let split = first + i as u32;
+                // SAFETY: all lanes are here. Splits with keys have O, whose rows have a multiple of so many
+                // columns; nothing else is loaded.
+                unsafe {
+                    lses[i] = warp::shuffle(own, split % LANES);
+                    let is_there = lses[i] > f32::NEG_INFINITY && column < params.cache.head_dim_v;
+                    values[i] = global::load4_if(is_there, partial_o(&params.cache, split, row, column));
+                }
+                i += 1;
             }
-            i += 1;
-        }
-        let mut i = 0;
-        while i < LOADS_IN_FLIGHT {
-            let weight = weights.of(lses[i]);
-            let mut j = 0;
-            while j < COLUMNS as usize {
-                // Behind the last column lies what nobody has written, and nobody stores.
-                sums[j] = math::fma(weight, f32::from_bits(values[i][j]), sums[j]);
-                j += 1;
+            let mut i = 0;
+            while i < LOADS_IN_FLIGHT {
+                let share = running.take(lses[i]);
+                let mut j = 0;
+                while j < COLUMNS as usize {
+                    // Behind the last column lies what nobody has written, and nobody stores.
+                    sums[j] = share.add(sums[j], f32::from_bits(values[i][j]));
+                    j += 1;
+                }
+                i += 1;
             }
-            i += 1;
+            first += LOADS_IN_FLIGHT as u32;
         }
-        first += LOADS_IN_FLIGHT as u32;
     }
-    sums
+    const { assert!((LANES as usize).is_multiple_of(LOADS_IN_FLIGHT)) };
+    (sums, running)
 }

@@ -10,10 +10,10 @@
 //! warpgroup multiplies.
 
 mod consumer;
-mod epilogue;
 mod fragments;
 mod producer;
 mod queries;
+mod rows;
 mod tile;
 
 #[cfg(doc)]

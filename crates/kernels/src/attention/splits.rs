@@ -4,7 +4,8 @@ use core::hint::assert_unchecked;
 
 use crate::mask::KeyRange;
 use crate::params::{CacheParams, DecodeParams};
-use crate::ptx::global;
+use crate::ptx::{global, index, math};
+use crate::softmax::reduce;
 
 /// Splits have a multiple of so many keys: the most that a kernel takes in a step.
 const SPLIT_MULTIPLE: u32 = 128;
@@ -71,4 +72,44 @@ pub(super) unsafe fn used_keys(params: &DecodeParams, batch: u32) -> u32 {
     // SAFETY: `seqused_k` has a readable entry for each sequence.
     let used = unsafe { global::load_b32_if(true, params.seqused_k + 4 * batch as u64) } as i32;
     (used.max(0) as u32).min(params.seqlen_k)
+}
+
+/// Sequences of the launch.
+#[inline(always)]
+pub(super) fn sequences(params: &DecodeParams) -> u32 {
+    // SAFETY: valid parameters have no empty axis. Without this the division would carry a call to the panic
+    // for a zero divisor, which a kernel cannot link.
+    unsafe { assert_unchecked(params.heads > 0 && params.seqlen_q > 0) };
+    params.cache.rows as u32 / params.heads / params.seqlen_q
+}
+
+/// Whether the splits of a tile are one block's, which adds them up: where sequences are so many and so alike
+/// that whole tiles keep the device reading. All warps of a problem's launches find the same.
+///
+/// # Safety
+/// `params` describes valid device memory; all 32 lanes of the warp call this together.
+#[inline(always)]
+pub(super) unsafe fn are_of_one_block(params: &DecodeParams) -> bool {
+    if params.enough_sequences == 0.0 {
+        return false;
+    }
+    let sequences = sequences(params);
+    let mut longest = params.seqlen_k as f32;
+    let mut all = longest * sequences as f32;
+    if params.seqused_k != 0 {
+        (longest, all) = (0.0, 0.0);
+        let mut batch = index::thread() % 32;
+        while batch < sequences {
+            // SAFETY: the sequence exists.
+            let used = unsafe { used_keys(params, batch) } as f32;
+            (longest, all) = (math::max(longest, used), all + used);
+            batch += 32;
+        }
+        // SAFETY: all lanes of the warp are here.
+        unsafe {
+            longest = reduce::<32>(longest, math::max);
+            all = reduce::<32>(all, |a, b| a + b);
+        }
+    }
+    longest * params.enough_sequences <= all
 }

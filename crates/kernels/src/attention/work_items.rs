@@ -1,7 +1,7 @@
 //! The work of a launch as a flat list, of which each block takes every so many items.
 
 use crate::attention::split_work::{Work, packed_rows, seen_keys, tiles_and_heads};
-use crate::attention::splits::{self, used_keys};
+use crate::attention::splits::{self, sequences, used_keys};
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
@@ -16,6 +16,8 @@ pub(super) trait ItemTile: Copy {
     const KEYS: u32;
     /// Whether V has factors of its own.
     const DESCALES: bool;
+    /// Whether a block adds up the splits of a tile, where they are its own.
+    const ADDS_UP: bool;
 }
 
 /// Sequences that a warp looks at once.
@@ -34,6 +36,8 @@ pub(super) struct Items {
     /// Items of this lane's, and its keys.
     own: u32,
     used: u32,
+    /// Whether the splits of a tile are one item.
+    adds_up: bool,
 }
 
 impl Items {
@@ -44,8 +48,10 @@ impl Items {
     /// together.
     #[inline(always)]
     pub(super) unsafe fn new<T: ItemTile>(params: &DecodeParams) -> Self {
-        let mut items =
-            Self { next: index::block(), first_sequence: 0, total: 0, before: 0, own: 0, used: 0 };
+        // SAFETY: as the caller says.
+        let adds_up = T::ADDS_UP && unsafe { splits::are_of_one_block(params) };
+        let next = index::block();
+        let mut items = Self { next, first_sequence: 0, total: 0, before: 0, own: 0, used: 0, adds_up };
         items.look::<T>(params);
         items
     }
@@ -61,7 +67,8 @@ impl Items {
             if batch < sequences(params) {
                 let [tiles, heads] = tiles_and_heads(params, T::ROWS);
                 self.used = used_keys(params, batch);
-                self.own = splits::count(&params.cache, self.used) * tiles * heads;
+                let splits = if self.adds_up { 1 } else { splits::count(&params.cache, self.used) };
+                self.own = splits * tiles * heads;
             }
             (self.before, self.total) = (0, self.own);
             let mut distance = 1;
@@ -76,9 +83,9 @@ impl Items {
         }
     }
 
-    /// The next item of this block, and the keys of its sequence.
+    /// The next item of this block.
     #[inline(always)]
-    pub(super) fn next<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<(Work, u32)> {
+    pub(super) fn next<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<Item> {
         while self.next >= self.total {
             self.next -= self.total;
             self.first_sequence += LANES;
@@ -95,18 +102,10 @@ impl Items {
             let index = self.next - warp::broadcast(self.before, of);
             let used = warp::broadcast(self.used, of);
             self.next += index::blocks();
-            Some((Work::of_sequence(params, T::ROWS, self.first_sequence + of, index), used))
+            let work = Work::of_sequence(params, T::ROWS, self.first_sequence + of, index);
+            Some(Item::new::<T>(params, work, used, self.adds_up))
         }
     }
-}
-
-/// Sequences of the launch.
-#[inline(always)]
-fn sequences(params: &DecodeParams) -> u32 {
-    // SAFETY: valid parameters have no empty axis. Without this the division would carry a call to the panic
-    // for a zero divisor, which a kernel cannot link.
-    unsafe { core::hint::assert_unchecked(params.heads > 0 && params.seqlen_q > 0) };
-    params.cache.rows as u32 / params.heads / params.seqlen_q
 }
 
 /// An item, as all warps see it.
@@ -115,6 +114,8 @@ pub(super) struct Item {
     pub(super) work: Work,
     /// Whether its result is that of a split, which is merged with others.
     pub(super) of_split: bool,
+    /// Keys of each of the splits that it has, if there are several.
+    pub(super) split_keys: u32,
     /// Packed rows of the tile that exist.
     pub(super) rows: u32,
     /// The keys of its steps, from a multiple of KEYS on; none where the end is not behind the first.
@@ -129,7 +130,7 @@ pub(super) struct Item {
 
 impl Item {
     #[inline(always)]
-    pub(super) fn new<T: ItemTile>(params: &DecodeParams, work: Work, used: u32) -> Self {
+    fn new<T: ItemTile>(params: &DecodeParams, work: Work, used: u32, adds_up: bool) -> Self {
         let end_row = (work.first_row + T::ROWS).min(packed_rows(params));
         let first = seen_keys(params, used, work.first_row);
         let last = seen_keys(params, used, end_row - 1);
@@ -140,10 +141,12 @@ impl Item {
             // SAFETY: the factors are readable, and the head is one of the launch's.
             v_descale = unsafe { params.cache.v_descale.of(work.batch, work.kv_head) };
         }
+        let is_split = splits::count(&params.cache, used) > 1;
         Self {
-            of_split: splits::count(&params.cache, used) > 1,
+            of_split: is_split && !adds_up,
+            split_keys: if is_split && adds_up { splits::split_keys(&params.cache, used) } else { 0 },
             rows: end_row - work.first_row,
-            keys: work.keys(params, used, seen, T::KEYS),
+            keys: if adds_up { seen } else { work.keys(params, used, seen, T::KEYS) },
             whole: KeyRange { first: last.first, end: first.end },
             used,
             v_descale,
@@ -157,10 +160,13 @@ impl Item {
     /// The slot is this thread's.
     #[inline(always)]
     pub(super) unsafe fn write(&self, slot: u32) {
-        let Self { work, of_split, rows, keys, whole, used, v_descale } = *self;
+        let Self { work, of_split, split_keys, rows, keys, whole, used, v_descale } = *self;
+        // Who has several splits is none of them.
+        let split = if split_keys == 0 { work.split } else { split_keys };
+        let exists = if split_keys == 0 { 1 + of_split as u32 } else { 3 };
         // SAFETY: the slot is this thread's.
         unsafe {
-            shared::store4(slot, [work.batch, work.kv_head, 1 + of_split as u32, work.split]);
+            shared::store4(slot, [work.batch, work.kv_head, exists, split]);
             shared::store4(slot + 16, [work.first_row, rows, keys.first, keys.end]);
             shared::store4(slot + 32, [used, whole.first, whole.end, v_descale.to_bits()]);
         }
@@ -186,7 +192,8 @@ impl ItemSlots {
         let word = |index: u32| self.word(index);
         Item {
             work: Work { batch: word(0), kv_head: word(1), split: word(3), first_row: word(4) },
-            of_split: word(2) > 1,
+            of_split: word(2) == 2,
+            split_keys: if word(2) == 3 { word(3) } else { 0 },
             rows: word(5),
             keys: KeyRange { first: word(6), end: word(7) },
             whole: KeyRange { first: word(9), end: word(10) },

@@ -114,6 +114,15 @@ impl DecodeSm90Config {
         (self.block_m as u64 / 2).saturating_mul((self.head_dim as u64 + self.block_n as u64) / 64 + 1)
     }
 
+    /// Whether a block can add up the splits of a tile: whether registers have room for a second O.
+    #[inline]
+    pub const fn adds_up_splits(&self) -> bool {
+        match self.cache_bytes {
+            1 => self.block_m <= 16 && self.block_n * self.head_dim <= 64 * 128,
+            _ => self.block_m <= 32,
+        }
+    }
+
     /// Whether the shape is one that the kernel can be instantiated with, whatever the device.
     #[inline]
     pub const fn is_well_formed(&self) -> bool {

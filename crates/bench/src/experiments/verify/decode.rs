@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use fa_kernels::entries::{Algorithm, Entry, entries};
 use flash_attention::decode::{CacheDescale, DecodeProblem, DecodeRequest, E4m3Cache};
-use flash_attention::{Backend, BackendKind, DType, Element, Options};
+use flash_attention::sim::Sim;
+use flash_attention::{Backend, BackendKind, DType, Device, Element, Options};
 use half::{bf16, f16};
 
 use super::args::{Args, Sizes};
@@ -32,10 +33,12 @@ pub(super) struct Case {
     /// Keys of each sequence, whose number this is; all keys of one sequence where there is none.
     used: &'static [i32],
     tree_mask: bool,
+    /// Whether splits may not depend on the batch, in place of so many.
+    in_any_batch: bool,
 }
 
 /// Small problems: few key blocks, and both one and several of everything.
-const SMALL_CASES: [Case; 12] = [
+const SMALL_CASES: [Case; 13] = [
     case(1, 1, 70, 1, None, false, &[]),
     case(3, 4, 75, 2, Some(16), true, &[75, 0]),
     case(16, 1, 150, 5, Some(1), true, &[]),
@@ -49,7 +52,12 @@ const SMALL_CASES: [Case; 12] = [
     // Several steps of one split, over which the largest score grows.
     case(2, 3, 300, 1, None, true, &[290, 171]),
     case(1, 5, 300, 1, None, false, &[]),
+    // Alike enough to be added up by a block each.
+    in_any_batch(case(1, 4, 300, 2, None, true, &[300, 290])),
 ];
+
+/// Multiprocessors of the simulated device that small problems keep busy.
+const FEW_MULTIPROCESSORS: u32 = 2;
 
 /// (Sk, splits, page size) on a GPU; each meets three of the nine pairs of Sq and group.
 const CACHES: [(usize, usize, Option<usize>); 6] = [
@@ -73,7 +81,11 @@ const fn case(
     causal: bool,
     used: &'static [i32],
 ) -> Case {
-    Case { seq_q, group, seq_k, num_splits, page_size, causal, used, tree_mask: false }
+    Case { seq_q, group, seq_k, num_splits, page_size, causal, used, tree_mask: false, in_any_batch: false }
+}
+
+const fn in_any_batch(case: Case) -> Case {
+    Case { in_any_batch: true, ..case }
 }
 
 const fn tree(case: Case) -> Case {
@@ -96,6 +108,7 @@ pub(super) fn cases(sizes: Sizes) -> Vec<Case> {
     let trees = [
         tree(case(64, 1, 5000, 4, Some(64), false, &[4999, 64, 1])),
         tree(case(16, 8, 1100, 2, None, false, &[1100, 1031])),
+        in_any_batch(case(1, 4, 700, 2, Some(64), true, &[700; 140])),
     ];
     queries.enumerate().flat_map(of_queries).chain(trees).collect()
 }
@@ -131,6 +144,7 @@ struct Trial<T: Element> {
     cache: Cache<T>,
     expected: Expected<T>,
     num_splits: usize,
+    in_any_batch: bool,
     name: String,
 }
 
@@ -290,8 +304,10 @@ impl Case {
         let mut cache = Cache::random(&problem, used, seed);
         cache.poison_unused(&problem);
         let expected = Expected::of_decode(&problem, &cache.inputs(), CHECKED_ROWS, seed);
-        let name = format!("{} splits={} seqused_k={:?}", describe(&problem), self.num_splits, self.used);
-        Ok(Trial { problem, cache, expected, num_splits: self.num_splits, name })
+        let &Self { num_splits, in_any_batch, used, .. } = self;
+        let splits = if in_any_batch { "in any batch".to_owned() } else { num_splits.to_string() };
+        let name = format!("{} splits={splits} seqused_k={used:?}", describe(&problem));
+        Ok(Trial { problem, cache, expected, num_splits, in_any_batch, name })
     }
 }
 
@@ -322,10 +338,22 @@ impl<T: Element> Subject for OnEntry<'_, T> {
         self.entry.name.to_owned()
     }
 
+    fn simulator(&self, seed: u64) -> Backend {
+        let sim = Sim::new(seed);
+        match self.trial.in_any_batch {
+            true => {
+                let device = Device { multiprocessors: FEW_MULTIPROCESSORS, ..sim.device().clone() };
+                Sim::of_device(device, seed).into()
+            }
+            false => sim.into(),
+        }
+    }
+
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let Trial { problem, cache, expected, num_splits, .. } = self.trial;
+        let Trial { problem, cache, expected, num_splits, in_any_batch, .. } = self.trial;
         let request = DecodeRequest {
-            num_splits: Some(*num_splits),
+            num_splits: (!in_any_batch).then_some(*num_splits),
+            batch_invariant: *in_any_batch,
             entry: Some(self.entry.name.to_owned()),
             ..DecodeRequest::default()
         };

@@ -54,6 +54,11 @@ pub(super) trait Subject: Sync {
     /// The target in words.
     fn target(&self) -> String;
 
+    /// The simulator that it runs on.
+    fn simulator(&self, seed: u64) -> Backend {
+        Backend::simulator(seed)
+    }
+
     /// Runs over poisoned outputs, judges them, and runs again until there are `repeats` runs of the same
     /// bits. What speaks against the kernel is inside, or a simulator's error.
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>>;
@@ -84,7 +89,7 @@ pub(super) fn outcomes(session: &Session, args: &Args, subjects: &[impl Subject]
             .par_iter()
             .flat_map(|subject| (0..args.schedules).into_par_iter().map(move |seed| (subject, seed)))
             .map(|(subject, seed)| {
-                outcome(subject, &Backend::simulator(seed), repeats, &format!("schedule {seed}, "))
+                outcome(subject, &subject.simulator(seed), repeats, &format!("schedule {seed}, "))
             })
             .collect(),
         BackendKind::Cuda | BackendKind::Cpu => {

@@ -1,12 +1,13 @@
 //! How keys are split over blocks.
 
-use fa_kernels::entries::{Algorithm, Entry};
+use fa_kernels::config::DecodeSm90Config;
+use fa_kernels::entries::{Algorithm, Entry, Tile};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
 use crate::plan::cost::h200::{
-    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, MLA_LEAST_SPLIT_BLOCKS, SM90_GOOD_ENOUGH,
-    SPLIT_KEYS,
+    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, MLA_LEAST_SPLIT_BLOCKS,
+    SM90_FEWEST_IN_ANY_BATCH, SM90_GOOD_ENOUGH, SM90_SPLIT_KEYS, SPLIT_KEYS,
 };
 use crate::{Device, Problem};
 
@@ -31,11 +32,7 @@ pub(super) fn splits(
         return (even(num_splits), format!("{num_splits} splits: asked for"));
     }
     if request.batch_invariant {
-        let num_splits = problem.seqlen_k().div_ceil(SPLIT_KEYS).min(shape.most_in_any_batch(problem));
-        let why = format!(
-            "up to {num_splits} splits of at least {SPLIT_KEYS} keys: a sequence's do not depend on others in the batch"
-        );
-        return (DecodeLaunchDetails { split_keys: SPLIT_KEYS, ..even(num_splits) }, why);
+        return shape.splits_in_any_batch(problem);
     }
     let (num_splits, why) = shape.choose_splits();
     (even(num_splits), why)
@@ -70,6 +67,17 @@ pub(crate) fn pack_tiles(problem: &Problem, block_m: u32) -> usize {
     packs(problem) * of_a_pack
 }
 
+/// Whether blocks of the entry can add up the splits of a tile.
+fn adds_up(entry: &Entry) -> bool {
+    let cache_bytes = match entry.algorithm {
+        Algorithm::DecodeSm90 => 2,
+        Algorithm::DecodeSm90E4m3 => 1,
+        _ => return false,
+    };
+    let Tile { block_m, block_n, head_dim, .. } = entry.tile;
+    DecodeSm90Config { block_m, block_n, head_dim, stages: 2, cache_bytes }.adds_up_splits()
+}
+
 /// What the number of splits depends on.
 pub(super) struct Shape {
     /// Blocks of an unsplit launch.
@@ -82,6 +90,8 @@ pub(super) struct Shape {
     pub(super) slots: usize,
     /// What the kernel's splits are chosen by.
     rule: Rule,
+    /// Whether its blocks can add up the splits of a tile.
+    adds_up: bool,
 }
 
 /// What a kernel's splits are chosen by.
@@ -145,13 +155,40 @@ impl Shape {
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
             rule: Rule::of(kernel, entry.algorithm == Algorithm::DecodeSm90E4m3, blocks_per_multiprocessor),
+            adds_up: adds_up(entry),
         }
     }
 
-    /// The most splits of a sequence that do not depend on the batch: as many as let one fill the device.
-    fn most_in_any_batch(&self, problem: &Problem) -> usize {
-        let tiles = self.tiles / problem.batch();
-        (self.slots / tiles.max(1)).clamp(FEWEST_IN_ANY_BATCH, MAX_SPLITS as usize)
+    /// Splits that do not depend on the batch, at most as many as let a sequence fill the device by itself.
+    fn splits_in_any_batch(&self, problem: &Problem) -> (DecodeLaunchDetails, String) {
+        let tiles = (self.tiles / problem.batch()).max(1);
+        let (filling, fewest, split_keys) = if self.adds_up {
+            (self.places(), SM90_FEWEST_IN_ANY_BATCH, SM90_SPLIT_KEYS)
+        } else {
+            (self.slots, FEWEST_IN_ANY_BATCH, SPLIT_KEYS)
+        };
+        let most = (filling / tiles).clamp(fewest, MAX_SPLITS as usize);
+        let num_splits = problem.seqlen_k().div_ceil(split_keys).min(most);
+        let enough = (BUSY * self.enough() as f64 / tiles as f64) as f32;
+        let adds_up = self.adds_up && num_splits > 1 && problem.batch() as f32 >= enough;
+        let by_whom = if adds_up { ", added up by one block where lengths are alike" } else { "" };
+        let why = format!(
+            "up to {num_splits} splits of at least {split_keys} keys: a sequence's do not depend on others in the \
+             batch{by_whom}"
+        );
+        let enough_sequences = if adds_up { enough } else { 0.0 };
+        let details = DecodeLaunchDetails {
+            num_splits,
+            split_keys,
+            enough_sequences,
+            ..DecodeLaunchDetails::default()
+        };
+        (details, why)
+    }
+
+    /// Tiles that are not split, where there are so many.
+    fn enough(&self) -> usize {
+        self.rule.enough_blocks * self.multiprocessors
     }
 
     /// Places of blocks that together read as fast as the device can.
@@ -170,8 +207,7 @@ impl Shape {
     /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly
     /// as efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
-        let enough = self.rule.enough_blocks * self.multiprocessors;
-        if self.tiles as f64 >= BUSY * enough as f64 {
+        if self.tiles as f64 >= BUSY * self.enough() as f64 {
             let why = format!(
                 "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge",
                 self.tiles, self.multiprocessors

@@ -49,10 +49,10 @@ fn splits_that_are_alike_in_any_batch_are_of_one_length() {
         let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
         Plan::new(&problem, Sim::new(0).device(), &request).unwrap().num_splits()
     };
-    assert_eq!([splits(1, 4096), splits(64, 4096)], [8, 8]);
-    assert_eq!([splits(1, 512), splits(1, 513)], [1, 2]);
+    assert_eq!([splits(1, 2048), splits(64, 2048)], [8, 8]);
+    assert_eq!([splits(1, 256), splits(1, 257)], [1, 2]);
     // As many as let eight heads fill the device, and no more, whatever the batch.
-    assert_eq!([splits(1, 131_072), splits(64, 131_072)], [33, 33]);
+    assert_eq!([splits(1, 131_072), splits(64, 131_072)], [16, 16]);
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 mod e4m3;
 
+use core::hint::assert_unchecked;
+
 use crate::attention::tree_mask;
 use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
+use crate::mask::KeyRange;
 use crate::params::DecodeParams;
 use crate::ptx::wgmma::Accumulator as _;
 use crate::ptx::{fence, index, math, shared, stmatrix, warp};
@@ -16,7 +19,7 @@ use crate::tile::mma::{Lane, MmaElement as _, QUAD};
 use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
-use super::epilogue;
+use super::rows::{AddedUp, Rows};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 use crate::attention::work_items::{Item, ItemSlots};
 
@@ -78,25 +81,45 @@ impl<T: Tile> Consumer<T> {
         while slots.wait() {
             let item = slots.item();
             self.queries.wait();
-            self.o = T::O::zero();
-            self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+            let mut added_up = AddedUp::<T>::none();
             let mut key = item.keys.first;
-            while key < item.keys.end {
-                self.step(params, &item, key, changed);
-                key += T::BLOCK_N;
-            }
-            self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
-            self.queries.leave(leads_warp());
-            let sums = self.sums(&item);
-            // SAFETY: the item's rows are this block's.
-            unsafe {
-                epilogue::store::<T>(params, &item, self.lane, &self.o, |i| {
-                    self.softmax.finish_with(i, sums[i])
-                })
+            let mut end = first_end::<T>(&item);
+            let rows = loop {
+                self.o = T::O::zero();
+                self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+                while key < end {
+                    self.step(params, &item, key, changed);
+                    key += T::BLOCK_N;
+                }
+                // Read again: what steps do not need leaves them its registers.
+                let item = slots.item();
+                let is_last = end == item.keys.end;
+                if is_last {
+                    self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
+                    self.queries.leave(leads_warp());
+                }
+                let rows = self.finish(&item);
+                if !T::ADDS_UP || item.split_keys == 0 {
+                    break rows;
+                }
+                added_up.take(&rows);
+                if is_last {
+                    break added_up.finish();
+                }
+                end = (end + item.split_keys).min(item.keys.end);
             };
+            // SAFETY: the item's rows are this block's.
+            unsafe { rows.store(params, &slots.item(), self.lane) };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }
+    }
+
+    /// The rows of O over the keys since it was 0.
+    #[inline(always)]
+    fn finish(&self, item: &Item) -> Rows<T> {
+        let sums = self.sums(item);
+        Rows::new(&self.o, item.v_descale, |i| self.softmax.finish_with(i, sums[i]))
     }
 
     /// Takes the keys from `key` on in.
@@ -347,7 +370,7 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// The rows' sums over all keys of the item.
+    /// The rows' sums over the keys since O was 0.
     #[inline(always)]
     fn sums(&self, item: &Item) -> Column<T> {
         let mut sums = Column::<T>::splat(0.0);
@@ -357,8 +380,8 @@ impl<T: Tile> Consumer<T> {
         let (lane, warp) = (self.lane, index::thread() / 32);
         let mut i = 0;
         while i < Self::ROWS {
-            // SAFETY: all lanes of the warp are here; the last item's words were read before the barriers of
-            // this one's steps.
+            // SAFETY: all lanes of the warp are here; the last words were read before the barriers of the
+            // steps behind them.
             unsafe {
                 let sum = reduce_keys(self.softmax.sum(i), |a, b| a + b);
                 if lane.group == 0 {
@@ -378,6 +401,19 @@ impl<T: Tile> Consumer<T> {
         }
         sums
     }
+}
+
+/// One past the keys of an item's first split, or of all where it has not several.
+#[inline(always)]
+fn first_end<T: Tile>(item: &Item) -> u32 {
+    let KeyRange { first, end } = item.keys;
+    if !T::ADDS_UP || item.split_keys == 0 {
+        return end;
+    }
+    // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero divisor,
+    // which a kernel cannot link.
+    unsafe { assert_unchecked(item.split_keys > 0) };
+    (first - first % item.split_keys + item.split_keys).min(end)
 }
 
 /// Which key of a step is a thread's `j`-th.

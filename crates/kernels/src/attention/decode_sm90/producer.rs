@@ -45,8 +45,7 @@ impl<T: Tile> Producer<T> {
             warp::sync();
             let ring = Ring::producer(memory.ring_barriers());
             let mut producer = Self { maps, memory, ring, begun: 0 };
-            if let Some((work, used)) = Items::new::<T>(params).next::<T>(params) {
-                let item = Item::new::<T>(params, work, used);
+            if let Some(item) = Items::new::<T>(params).next::<T>(params) {
                 producer.begun = producer.copy(params, &item, 0, Self::AHEAD);
             }
             producer

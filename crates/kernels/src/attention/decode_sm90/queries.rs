@@ -30,8 +30,7 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
         let mut slots = ItemSlots::producer(memory.slots());
         let mut queries = Ring::<QueryStages>::producer(memory.query_barriers());
         let mut items = Items::new::<T>(params);
-        while let Some((work, used)) = items.next::<T>(params) {
-            let item = Item::new::<T>(params, work, used);
+        while let Some(item) = items.next::<T>(params) {
             if leads_warp() {
                 slots.announce(|slot| item.write(slot));
             }

@@ -62,6 +62,8 @@ pub trait Tile: Copy {
     const BLOCK_N: u32 = Self::CONFIG.block_n;
     /// Whether elements of K and V become wider on their way to products, and those of Q are scaled.
     const WIDENS: bool = Self::CONFIG.cache_bytes == 1;
+    /// Whether a block adds up splits, where a tile's are its own.
+    const ADDS_UP: bool = Self::CONFIG.adds_up_splits();
     /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
     /// types of Q do. The running softmax lets weights grow to 2⁸, and fp16 ends below 2¹⁶.
     const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
@@ -71,6 +73,7 @@ impl<T: Tile> ItemTile for T {
     const ROWS: u32 = T::BLOCK_M;
     const KEYS: u32 = T::BLOCK_N;
     const DESCALES: bool = T::WIDENS;
+    const ADDS_UP: bool = T::ADDS_UP;
 }
 
 /// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows

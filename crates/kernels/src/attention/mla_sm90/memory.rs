@@ -19,6 +19,7 @@ impl ItemTile for MlaTile {
     const ROWS: u32 = BLOCK_M;
     const KEYS: u32 = BLOCK_N;
     const DESCALES: bool = false;
+    const ADDS_UP: bool = false;
 }
 
 /// A tile of Q.

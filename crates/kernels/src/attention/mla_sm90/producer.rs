@@ -41,8 +41,7 @@ impl Producer {
         unsafe {
             let mut slots = ItemSlots::producer(self.memory.slots());
             let mut items = Items::new::<MlaTile>(params);
-            while let Some((work, used)) = items.next::<MlaTile>(params) {
-                let item = Item::new::<MlaTile>(params, work, used);
+            while let Some(item) = items.next::<MlaTile>(params) {
                 if leads_warp() {
                     slots.announce(|slot| item.write(slot));
                 }

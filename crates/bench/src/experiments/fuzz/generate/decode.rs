@@ -35,6 +35,11 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         _ => length(draw, size.rows),
     };
     let mut keys = length(draw, size.rows);
+    // So many sequences that whole tiles fill a device.
+    let many = !latent && seq == 1 && draw.once_in(10);
+    if many {
+        (batch, kv_heads, keys) = (draw.between(60, 200), draw.between(2, 4), draw.between(257, 900));
+    }
     let products = |of: &[usize]| of[0] * of[1] * size.tiles(of[2] * of[3]) * size.tiles(of[4]) * 2 * widest;
     let lengths = &mut [&mut batch, &mut kv_heads, &mut group, &mut seq, &mut keys];
     shrink_to(lengths, size.products, products);
@@ -48,6 +53,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
     let used = (0..batch)
         .map(|index| match draw.below(5) {
             _ if index == longest => keys,
+            1.. if many => draw.between(keys / 2, keys),
             0 => 0,
             1 => keys,
             _ => draw.logarithmic(1, keys),
@@ -107,7 +113,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         scores: data(draw),
         values: data(draw),
         splits: 0,
-        batch_invariant: draw.once_in(3),
+        batch_invariant: many || draw.once_in(3),
         older,
         entry: String::new(),
         seed: seed(draw),
