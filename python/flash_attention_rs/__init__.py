@@ -9,6 +9,7 @@ from ._functions import (
     flash_attn_qkvpacked_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
+    flash_mla_with_kvcache,
     scaled_dot_product_attention,
 )
 from ._plans import set_batch_invariant
@@ -21,6 +22,7 @@ __all__ = [
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
+    "flash_mla_with_kvcache",
     "register_sdpa",
     "register_transformers",
     "scaled_dot_product_attention",

@@ -268,6 +268,37 @@ def flash_attn_with_kvcache(
     return (o, lse) if return_softmax_lse else o
 
 
+def flash_mla_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    block_table: Any,
+    cache_seqlens: Any,
+    head_dim_v: int,
+    tile_scheduler_metadata: Any = None,
+    num_splits: Any = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+) -> tuple[Any, Any]:
+    """Attention against latents (MLA, arXiv:2405.04434), as FlashMLA's function; forward pass alone.
+
+    Args:
+        q: [B, Sq, H, D] in the space of latents, D up to 576.
+        k_cache: pages [num_pages, page_size, 1, D] of latents, whose first `head_dim_v` columns, up to 512,
+            are values too; where block_table is None, [B, Sk, 1, D].
+        block_table: integers [B, pages]: key j is row j % page_size of page block_table[b, j // page_size].
+        cache_seqlens: keys of each sequence, integers [B]; all of the cache where None.
+        tile_scheduler_metadata: not looked at, and neither is num_splits: plans have their own.
+        softmax_scale: 1 / sqrt(D) where None.
+        causal: query i of a sequence with n keys sees key j only if j <= i + n - Sq.
+
+    Returns:
+        out [B, Sq, H, head_dim_v], and lse float32 [B, H, Sq]. On a GPU it takes Hopper and 16 bits.
+    """
+    del tile_scheduler_metadata, num_splits
+    places = _kvcache.Places(cache_seqlens, None, block_table)
+    return _kvcache.latents(_half(q), q, k_cache, head_dim_v, places, softmax_scale, bool(causal))
+
+
 def scaled_dot_product_attention(
     query: Any,
     key: Any,

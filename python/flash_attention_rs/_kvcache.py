@@ -125,6 +125,38 @@ def attention(
     )
 
 
+def latents(
+    half: Any,
+    q: Any,
+    k_cache: Any,
+    head_dim_v: int,
+    places: Places,
+    softmax_scale: Optional[float],
+    causal: bool,
+) -> tuple[Any, Any]:
+    """O and lse of queries against latents, whose first columns are their values."""
+    q = half.tensor(q)
+    q, k = _tensors(half, q, ("q", "k_cache"), (q, k_cache))
+    if not 1 <= head_dim_v <= k.shape[-1]:
+        raise ValueError(f"head_dim_v is {head_dim_v}; 1 to {k.shape[-1]} columns of k_cache are values")
+    cache = _cache(half, q, (k, k[..., :head_dim_v]), places, 0)
+    used = cache.used
+    return half.decode(
+        q,
+        cache.k,
+        cache.v,
+        seqused=half.filled(used, q.shape[0], q) if isinstance(used, int) else used,
+        page_table=cache.table,
+        alibi_slopes=None,
+        softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
+        causal=causal,
+        window=(-1, -1),
+        softcap=0.0,
+        needs_lse=True,
+        latent=True,
+    )
+
+
 def are_decoded(half: Any, q: Any, pages: Paged, offsets: Any, rows: int, sinks: Any) -> bool:
     """Whether decode takes packed queries on pages, without gradients: the same few rows of each sequence, or
     any where the GPU reads pages by tensor maps."""

@@ -85,9 +85,11 @@ class Decode:
         num_splits: Optional[int] = None,
         descales: Optional[tuple[Any, Any]] = None,
         packed: Optional[tuple[int, int]] = None,
+        latent: bool = False,
     ) -> None:
         """`descales`: of K and V in e4m3 one factor, those of the heads, or how many the device has.
         `packed`: sequences and the most rows of one, where queries lie behind one another.
+        `latent`: V is the first columns of K.
         """
     def enqueue(self, at: Sequence[int], stream: int) -> None:
         """On a GPU. `at`: q, k, v, o, lse, workspace, seqused_k, page_table, alibi_slopes,

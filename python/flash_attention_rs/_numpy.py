@@ -284,9 +284,13 @@ def decode(
     sinks: Any = None,
     num_splits: int = 0,
     descales: tuple[Any, Any] = (None, None),
+    latent: bool = False,
     before: Callable[[], None] | None = None,
 ) -> tuple[Array, Array]:
-    """O and lse of few queries against a cache, which is pages where there is a page table."""
+    """O and lse of few queries against a cache, which is pages where there is a page table.
+
+    `latent`: V is the first columns of K, and a view of it.
+    """
     del num_splits, needs_lse, descales  # no array is in e4m3, the CPU has no parts, and lse costs little
     dtype = _checks.qkv(q, k, v, 4, name_of)
     o = _output(q, q.strides[1] < q.strides[2], v.shape[-1])
@@ -307,7 +311,8 @@ def decode(
     pages = None if page_table is None else page_table.shape[1]
     plan = None
     if o.size and k.size:
-        plan = _plans.decode(None, dtype, tuple(map(_view, (q, k, v, o))), settings, pages, None)
+        views = tuple(map(_view, (q, k, v, o)))
+        plan = _plans.decode(None, dtype, views, settings, pages, None, latent=latent)
     if before is not None:
         before()
     if plan is None:

@@ -29,7 +29,7 @@ _SCHEMAS = (
     "decode(Tensor q, Tensor k, Tensor v, Tensor? seqused, Tensor? page_table, Tensor? alibi_slopes, "
     "Tensor? sinks, float softmax_scale, bool causal, int window_left, int window_right, float softcap, "
     "int num_splits, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? cu_seqlens_q=None, "
-    "SymInt max_seqlen_q=0) -> (Tensor, Tensor)",
+    "SymInt max_seqlen_q=0, bool latent=False) -> (Tensor, Tensor)",
 )
 
 _library = torch.library.Library("flash_attention_rs", "DEF")

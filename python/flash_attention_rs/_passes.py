@@ -209,6 +209,7 @@ def _plan_decode(
     num_splits: int,
     descales: Optional[tuple[Any, Any]],
     packed: Optional[tuple[int, int]],
+    latent: bool,
 ) -> Plan:
     if descales is None:
         dtype = _checks.qkv(q if packed is None else q.unsqueeze(0), k, v, 4, _launch.name_of)
@@ -222,7 +223,7 @@ def _plan_decode(
         return plan
     views = (view(q), view(k), view(v), _plans.batched(*plan.o))
     splits = num_splits if num_splits > 0 and place(q) is not None else None
-    native = _plans.decode(place(q), dtype, views, settings, pages, splits, descales, packed)
+    native = _plans.decode(place(q), dtype, views, settings, pages, splits, descales, packed, latent)
     plan.take(native, (q, k, v))
     return plan
 
@@ -245,10 +246,13 @@ def decode(
     v_descale: Any = None,
     cu_seqlens_q: Optional[Tensor] = None,
     max_seqlen_q: int = 0,
+    latent: bool = False,
     needs_lse: bool = True,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """O and lse of queries against a cache, packed with `cu_seqlens_q`; `before`: as of the forward pass."""
+    """O and lse of queries against a cache, packed with `cu_seqlens_q`; `latent`: V is the first columns of
+    K; `before`: as of the forward pass.
+    """
     batch, pages = q.shape[0], None
     packed = None
     if cu_seqlens_q is not None:
@@ -277,14 +281,15 @@ def decode(
         *(index, index_of(k), index_of(v), q.dtype, k.dtype, v.dtype),
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
         *(scale, causal, left, right, softcap, lists, num_splits, pages, _plans.batch_invariant),
-        *(descales, packed),
+        *(descales, packed, latent),
         None if seqused is None else index_of(seqused),
         None if page_table is None else index_of(page_table),
     )
     plan = _decodes.get(key)
     if plan is None:
         settings = _settings(q, scale, causal, left, right, softcap, lists)
-        plan = _plan_decode(q, k, v, seqused, page_table, settings, pages, num_splits, descales, packed)
+        of_cache = (pages, num_splits, descales, packed, latent)
+        plan = _plan_decode(q, k, v, seqused, page_table, settings, *of_cache)
         if settings.come_again:
             _decodes.keep(key, plan)
     if before is not None:

@@ -106,11 +106,12 @@ def decode(
     num_splits: int | None,
     descales: tuple[Any, Any] | None = None,
     packed: tuple[int, int] | None = None,
+    latent: bool = False,
 ) -> _native.Decode:
     """The plan for queries against a cache; `descales`: factors of K and V in e4m3, `packed`: sequences and
-    the most rows of one, where they lie behind one another.
+    the most rows of one, where they lie behind one another, `latent`: whether V is the first columns of K.
     """
-    return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales, packed)
+    return _native.Decode(device, dtype, views, settings, max_pages, num_splits, descales, packed, latent)
 
 
 @lru_cache(maxsize=KEPT)

@@ -147,12 +147,14 @@ def decode(
     descales: tuple[Any, Any] = (None, None),
     offsets: Optional[Tensor] = None,
     max_seqlen_q: int = 0,
+    latent: bool = False,
     before: Optional[Callable[[], None]] = None,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """O and lse of queries against a cache, which is pages where there is a page table.
 
     `descales`: what K and V in e4m3 are multiplied by, a number or float32 [Hkv] or [B, Hkv]. `offsets`:
     where the queries of each sequence begin that lie behind one another, of at most `max_seqlen_q` each.
+    `latent`: V is the first columns of K, and a view of it.
     """
     for name, values in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
         if values is not None:
@@ -163,7 +165,7 @@ def decode(
     if is_eager(q, k, v):
         return _passes.decode(
             q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap,
-            num_splits, *descales, offsets, max_seqlen_q, needs_lse, before,
+            num_splits, *descales, offsets, max_seqlen_q, latent, needs_lse, before,
         )
     refuse_tangents(q, k, v, alibi_slopes, sinks)
     if before is not None:
@@ -172,7 +174,7 @@ def decode(
         q, k, v, seqused, page_table, alibi_slopes, sinks, scale, causal, left, right, softcap, num_splits,
         *(d if d is None or isinstance(d, Tensor) else q.new_full((k.shape[2],), d, dtype=torch.float32)
           for d in descales),
-        offsets, max_seqlen_q,
+        offsets, max_seqlen_q, latent,
     )
     # fmt: on
 

@@ -49,7 +49,8 @@ pub(crate) struct Decode {
 impl Decode {
     #[new]
     #[pyo3(signature = (
-        device, dtype_name, views, settings, max_pages=None, num_splits=None, descales=None, packed=None
+        device, dtype_name, views, settings, max_pages=None, num_splits=None, descales=None, packed=None,
+        latent=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "the arguments of a Python class")]
     fn new(
@@ -62,6 +63,7 @@ impl Decode {
         num_splits: Option<usize>,
         descales: Option<(Factors, Factors)>,
         packed: Option<(usize, usize)>,
+        latent: bool,
     ) -> PyResult<Self> {
         let dtype = dtype(dtype_name)?;
         let e4m3_cache = descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
@@ -71,6 +73,7 @@ impl Decode {
                 attention: settings.options(),
                 max_pages,
                 e4m3_cache,
+                latent,
                 ..DecodeOptions::default()
             };
             let problem = match packed {
