@@ -39,8 +39,9 @@ pub unsafe fn write_panel<E: MmaElement, A: Accumulator>(lane: u32, address: u32
     }
 }
 
-/// Stores the first `columns` (up to 8) 16-bit elements of a chunk of 16 bytes at `source` in shared memory to
-/// `target`: all at once of rows [in chunks](crate::params::Strides::are_in_chunks), where a chunk has all or none.
+/// Stores the first `columns` (up to 8) 16-bit elements of a chunk of 16 bytes at `source` in shared memory
+/// to `target`: all at once of rows [in chunks](crate::params::Strides::are_in_chunks), where a chunk has all
+/// elements or none.
 ///
 /// # Safety
 /// The chunk is there, and the elements exist in device memory and are this thread's.
