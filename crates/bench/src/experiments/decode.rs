@@ -87,9 +87,6 @@ pub(crate) struct Args {
     /// Split keys at multiples of one length, so that a sequence has the same bits in any batch
     #[arg(long, conflicts_with = "num_splits")]
     batch_invariant: bool,
-    /// Whether clusters merge splits
-    #[arg(long)]
-    clusters: Option<bool>,
     /// The only kernel to run
     #[arg(long, value_parser = named(&DecodeKernel::ALL, DecodeKernel::name))]
     kernel: Option<DecodeKernel>,
@@ -144,7 +141,6 @@ fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize>
     let request = DecodeRequest {
         num_splits: args.num_splits,
         batch_invariant: args.batch_invariant,
-        clusters: args.clusters,
         kernel: args.kernel,
         entry: args.entry.clone(),
     };
