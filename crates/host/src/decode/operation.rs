@@ -134,11 +134,11 @@ impl Operation for DecodeProblem {
 }
 
 /// The launches without that which merges splits, where blocks add up all of them.
-pub(crate) fn without_merging<'a, O: Operation>(
-    launches: &'a [Launch<O>],
+pub(crate) fn without_merging<O: Operation>(
+    launches: &[Launch<O>],
     details: impl Fn(O::Details) -> DecodeLaunchDetails,
     seqused_k: Option<u64>,
-) -> &'a [Launch<O>] {
+) -> &[Launch<O>] {
     match launches {
         [of_splits @ .., _] if seqused_k.is_none() && details(launches[0].details).enough_sequences > 0.0 => {
             of_splits
