@@ -475,13 +475,19 @@ pub enum Error {
         head_dim: usize,
     },
     /// A page table where K and V are contiguous, or none where they are pages.
-    #[error("page_table is {}", if *.paged { "missing: K and V are pages" } else { "given, but K and V are contiguous" })]
+    #[error(
+        "page_table is {}",
+        if *.paged { "missing: K and V are pages" } else { "given, but K and V are contiguous" }
+    )]
     PageTablePresence {
         /// Whether K and V are pages.
         paged: bool,
     },
     /// A tree mask where queries are no tree, or none where they are.
-    #[error("tree_mask is {}", if *.has_tree { "missing: queries are a tree" } else { "given, but queries are no tree" })]
+    #[error(
+        "tree_mask is {}",
+        if *.has_tree { "missing: queries are a tree" } else { "given, but queries are no tree" }
+    )]
     TreeMaskPresence {
         /// Whether queries are a tree.
         has_tree: bool,

@@ -49,7 +49,8 @@ const SIM_SEQ_K: usize = 256;
 pub(crate) struct Args {
     /// The problems whose figures are published, in place of one [cpu, sim: smaller ones]
     #[arg(long, value_parser = named(&Grid::ALL, Grid::name))]
-    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "dim_v", "latent", "seq_q", "seq_k", "seqused_k", "num_splits", "kernel", "entry"])]
+    #[arg(conflicts_with_all = ["batch", "heads", "kv_heads", "dim", "dim_v", "latent", "seq_q", "seq_k"])]
+    #[arg(conflicts_with_all = ["seqused_k", "num_splits", "kernel", "entry"])]
     grid: Option<Grid>,
     /// Number of sequences
     #[arg(long, default_value_t = 1)]

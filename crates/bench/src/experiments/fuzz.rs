@@ -55,7 +55,8 @@ pub(crate) struct Args {
     #[arg(long, value_parser = named(&Operation::ALL, Operation::name))]
     operation: Option<Operation>,
     /// Run this problem alone, as a failure's line has it
-    #[arg(long, value_name = "JSON", value_parser = Case::parse, conflicts_with_all = ["runs", "seconds", "operation", "seed", "json"])]
+    #[arg(long, value_name = "JSON", value_parser = Case::parse)]
+    #[arg(conflicts_with_all = ["runs", "seconds", "operation", "seed", "json"])]
     problem: Option<Case>,
     #[command(flatten)]
     backend: BackendArgs,

@@ -95,13 +95,15 @@ pub(crate) struct Args {
     #[arg(long, default_value = "bf16", value_parser = named(&DType::RESULTS, DType::name))]
     dtype: DType,
     /// Parameters of the model, in 2 bytes each, by which the rest of a step is modelled
-    #[arg(long, value_name = "COUNT", default_value_t = 8.03e9, allow_negative_numbers = true, value_parser = positive)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8.03e9)]
+    #[arg(allow_negative_numbers = true, value_parser = positive)]
     parameters: f64,
     /// TB/s at which a step reads the weights [default: the GPU's by its clock; elsewhere 4.8, an H200's]
     #[arg(long, value_name = "TB/S", allow_negative_numbers = true, value_parser = positive)]
     bandwidth: Option<f64>,
     /// TFLOP/s at which a step multiplies by the weights
-    #[arg(long, value_name = "TFLOP/S", default_value_t = 989.0, allow_negative_numbers = true, value_parser = positive)]
+    #[arg(long, value_name = "TFLOP/S", default_value_t = 989.0)]
+    #[arg(allow_negative_numbers = true, value_parser = positive)]
     peak: f64,
     /// Draw the played trace as SVG
     #[arg(long, value_name = "PATH")]
