@@ -85,7 +85,7 @@ def attention(
         rotary = _checked_rotary(half, q, cache, new, rotary, options.in_order)
     used, append = cache.used, None
     if new is not None:
-        start = half.filled(used, q.shape[0], q) if isinstance(used, int) else used
+        start = _listed(half, used, q.shape[0], q)
         by_kernel = half.append(q, cache, new, start, rotary, options.in_order)
         q, append = by_kernel or _by_operations(half, q, cache, new, start, rotary, options.in_order)
         used = used + new[0].shape[1]
@@ -96,7 +96,7 @@ def attention(
             q,
             cache.k,
             cache.v,
-            seqused=half.filled(used, q.shape[0], q) if isinstance(used, int) else used,
+            seqused=_listed(half, used, q.shape[0], q),
             page_table=cache.table,
             alibi_slopes=options.alibi_slopes,
             softmax_scale=scale,
@@ -140,12 +140,11 @@ def latents(
     if not 1 <= head_dim_v <= k.shape[-1]:
         raise ValueError(f"head_dim_v is {head_dim_v}; 1 to {k.shape[-1]} columns of k_cache are values")
     cache = _cache(half, q, (k, k[..., :head_dim_v]), places, 0)
-    used = cache.used
     return half.decode(
         q,
         cache.k,
         cache.v,
-        seqused=half.filled(used, q.shape[0], q) if isinstance(used, int) else used,
+        seqused=_listed(half, cache.used, q.shape[0], q),
         page_table=cache.table,
         alibi_slopes=None,
         softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
@@ -200,13 +199,18 @@ def decoded(
     return o, None if lse is None else lse.swapaxes(0, 1).reshape(q.shape[1], q.shape[0])
 
 
+def _listed(half: Any, used: Any, batch: int, like: Any) -> Any:
+    """Keys of each sequence as int32 [B], or None, from those or the number of all."""
+    return half.filled(used, batch, like) if isinstance(used, int) else used
+
+
 def _in_rows(half: Any, cache: Cache, used: Any, append: Optional[Callable[[], None]]) -> tuple[Any, ...]:
     """K and V as the forward pass takes them, their used keys, and what is called before they are read."""
     if cache.table is None and (used is None or isinstance(used, int)):
         return cache.k[:, :used], cache.v[:, :used], None, append
     table = cache.table
     batch = cache.k.shape[0] if table is None else table.shape[0]
-    seqused = half.filled(used, batch, cache.k) if isinstance(used, int) else used
+    seqused = _listed(half, used, batch, cache.k)
     if table is None:
         return cache.k, cache.v, seqused, append
     table = that_hold(table, cache.k, used if isinstance(used, int) else None)

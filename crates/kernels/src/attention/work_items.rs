@@ -108,6 +108,11 @@ impl Items {
     }
 }
 
+/// What an item is: unsplit, one split, or all splits of a tile. Nothing is 0.
+const WHOLE: u32 = 1;
+const OF_SPLIT: u32 = 2;
+const OF_ALL_SPLITS: u32 = 3;
+
 /// An item, as all warps see it.
 #[derive(Clone, Copy)]
 pub(super) struct Item {
@@ -161,12 +166,14 @@ impl Item {
     #[inline(always)]
     pub(super) unsafe fn write(&self, slot: u32) {
         let Self { work, of_split, split_keys, rows, keys, whole, used, v_descale } = *self;
-        // Who has several splits is none of them.
-        let split = if split_keys == 0 { work.split } else { split_keys };
-        let exists = if split_keys == 0 { 1 + of_split as u32 } else { 3 };
+        let (kind, split) = match (of_split, split_keys) {
+            (true, _) => (OF_SPLIT, work.split),
+            (false, 0) => (WHOLE, work.split),
+            (false, keys) => (OF_ALL_SPLITS, keys),
+        };
         // SAFETY: the slot is this thread's.
         unsafe {
-            shared::store4(slot, [work.batch, work.kv_head, exists, split]);
+            shared::store4(slot, [work.batch, work.kv_head, kind, split]);
             shared::store4(slot + 16, [work.first_row, rows, keys.first, keys.end]);
             shared::store4(slot + 32, [used, whole.first, whole.end, v_descale.to_bits()]);
         }
@@ -192,8 +199,8 @@ impl ItemSlots {
         let word = |index: u32| self.word(index);
         Item {
             work: Work { batch: word(0), kv_head: word(1), split: word(3), first_row: word(4) },
-            of_split: word(2) == 2,
-            split_keys: if word(2) == 3 { word(3) } else { 0 },
+            of_split: word(2) == OF_SPLIT,
+            split_keys: if word(2) == OF_ALL_SPLITS { word(3) } else { 0 },
             rows: word(5),
             keys: KeyRange { first: word(6), end: word(7) },
             whole: KeyRange { first: word(9), end: word(10) },
