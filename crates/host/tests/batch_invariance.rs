@@ -145,6 +145,34 @@ fn so_has_a_sequence_that_is_decoded() {
 }
 
 #[test]
+fn splits_give_the_same_bits_whoever_merges_them() {
+    let q = TensorLayout::bshd(1, 1, 8, 128);
+    let k = TensorLayout::bshd(1, 1000, 2, 128);
+    let options = Options { sinks: Some(vec![1.0; 8]), ..Options::default() };
+    let options = DecodeOptions { attention: options, ..DecodeOptions::default() };
+    let problem = DecodeProblem::new(Tensors { q, k, v: k, o: q }, DType::F16, options).unwrap();
+    let (query, key, value) = (tensor::<f16>(&q, 3), tensor::<f16>(&k, 5), tensor::<f16>(&k, 7));
+    let merged = |num_splits, by_clusters| {
+        let (mut o, mut lse) = (vec![f16::NAN; q.span()], vec![f32::NAN; 8]);
+        let request = DecodeRequest {
+            num_splits: Some(num_splits),
+            clusters: Some(by_clusters),
+            ..DecodeRequest::default()
+        };
+        let backend = Backend::simulator(num_splits as u64);
+        let plan = backend.plan(&problem, &request).unwrap();
+        assert_eq!(plan.launches()[0].cluster as usize, if by_clusters { num_splits } else { 1 });
+        let inputs = DecodeInputs::new(&query, &key, &value);
+        backend.run(&plan, inputs, Outputs { o: &mut o, lse: Some(&mut lse) }).unwrap();
+        let o: Vec<_> = o.iter().map(|value| value.to_bits()).collect();
+        (o, lse.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
+    };
+    for num_splits in [2, 5, 8] {
+        assert_eq!(merged(num_splits, true), merged(num_splits, false), "{num_splits}");
+    }
+}
+
+#[test]
 fn so_has_one_whose_splits_a_block_adds_up() {
     let sinks = Options { causal: true, sinks: Some(vec![1.0; 8]), ..Options::default() };
     // The first key in the window is in the middle of a split.

@@ -3,6 +3,7 @@
 mod accumulators;
 mod barriers;
 mod between;
+mod clusters;
 mod copies;
 mod faults;
 mod global_waits;
@@ -29,6 +30,7 @@ use crate::race::Races;
 use crate::schedule::{Picker, Runnable};
 use crate::site::SiteId;
 use crate::state::barriers::Barriers;
+use crate::state::cluster::Member;
 use crate::state::copies::Copies;
 use crate::state::global::{Global, GlobalWaits};
 use crate::state::mbarriers::Mbarriers;
@@ -84,6 +86,8 @@ pub(crate) struct Block {
     pub(crate) picker: Picker,
     pub(crate) warps: Vec<Warp>,
     pub(crate) barriers: Barriers,
+    /// `None` where the launch has no clusters.
+    pub(crate) cluster: Option<Member>,
     pub(crate) shared: Shared,
     pub(crate) copies: Copies,
     pub(crate) mbarriers: Mbarriers,
@@ -122,6 +126,7 @@ impl Block {
             picker: Picker::new(&launch.schedule, 0, threads / LANES),
             warps: Vec::new(),
             barriers: Barriers::default(),
+            cluster: None,
             shared: Shared::new(launch.shared_bytes),
             copies: Copies::default(),
             mbarriers: Mbarriers::default(),
@@ -158,6 +163,7 @@ impl Block {
         self.warps.clear();
         self.warps.resize_with(warps, Warp::default);
         self.barriers = Barriers::default();
+        self.cluster = None;
         self.shared.begin_block();
         self.copies.begin_block(threads);
         self.mbarriers.begin_block();
@@ -171,6 +177,12 @@ impl Block {
         if let Some(races) = &mut self.races {
             races.begin_block();
         }
+    }
+
+    /// Makes a block that begins one of a cluster.
+    pub(crate) fn join(&mut self, member: Member) {
+        self.cluster = Some(member);
+        self.shared.track_changes();
     }
 
     pub(crate) fn set_current_yielder(&mut self, yielder: *const Yielder<(), ()>) {

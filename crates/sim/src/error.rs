@@ -4,7 +4,7 @@ mod parts;
 
 pub use parts::{Access, AccessKind, Phase, Threads, Wait, Waiters};
 
-use parts::{describe, missing};
+use parts::{describe, describe_site, missing};
 
 use crate::operation::Operation;
 use crate::site::Site;
@@ -242,6 +242,19 @@ pub enum Error {
         access: Access,
         /// The write.
         write: Access,
+    },
+
+    /// A block uses what others of its cluster have in a way that nothing orders.
+    #[error("cluster misused in block {block} of {kernel}{}: {reason}", describe_site(site.as_ref()))]
+    Cluster {
+        /// Name of the kernel.
+        kernel: String,
+        /// Index of the block in the grid.
+        block: u32,
+        /// Where it was, unless it is about the block's end.
+        site: Option<Site>,
+        /// What is wrong.
+        reason: String,
     },
 
     /// An mbarrier used as none can be.

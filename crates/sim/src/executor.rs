@@ -16,6 +16,7 @@ use crate::deadlock;
 use crate::error::Error;
 use crate::launch::Launch;
 use crate::stacks::Stacks;
+use crate::state::cluster::Member;
 
 type Kernel<'a> = &'a (dyn Fn() + Sync);
 type Thread = Coroutine<(), (), (), DefaultStack>;
@@ -85,6 +86,12 @@ impl<'a> Executor<'a> {
     pub(crate) fn begin(&mut self, index: u32) {
         self.block.get_mut().begin(index, self.launch);
         self.threads = self.spawn();
+    }
+
+    /// As [`Self::begin`], of a block of a cluster.
+    pub(crate) fn begin_in_cluster(&mut self, index: u32, member: Member) {
+        self.begin(index);
+        self.block.get_mut().join(member);
     }
 
     /// Runs the block at hand until it ends, or waits for others.
@@ -165,7 +172,7 @@ fn drive(block: *mut Block, threads: &mut [Thread]) -> bool {
     if state.failure.is_none() {
         let suspicion = state.suspicion.take().map(|error| *error);
         let failure = suspicion.or_else(|| deadlock::find(state)).or_else(|| state.left_over());
-        state.failure = failure.or_else(|| state.end_stores());
+        state.failure = failure.or_else(|| state.end_stores()).or_else(|| state.end_in_cluster());
     }
     false
 }

@@ -10,12 +10,14 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::between::Between;
 use crate::block::Block;
+use crate::cluster;
 use crate::context;
 use crate::error::Error;
 use crate::executor::{Executor, Progress};
 use crate::launch::{Launch, Report};
 use crate::site::Site;
 use crate::stacks::MAX_STACKS;
+use crate::state::cluster::{Board, Member};
 use crate::state::shared::MAX_BYTES;
 use crate::threads::WARP;
 
@@ -41,18 +43,33 @@ const MAX_GRID: u32 = i32::MAX as u32;
 /// [`Error::InvalidLaunch`] before anything runs, or what went wrong in the lowest-numbered block
 /// that failed. Writes to global memory that went before stay.
 pub fn launch(launch: &Launch<'_>, kernel: &(dyn Fn() + Sync)) -> Result<Report, Error> {
+    launch_clusters(launch, 1, kernel)
+}
+
+/// As [`launch`], with so many blocks in a [cluster](crate::cluster), 1 to 8, which divide the grid.
+///
+/// # Errors
+/// As [`launch`].
+pub fn launch_clusters(
+    launch: &Launch<'_>,
+    cluster: u32,
+    kernel: &(dyn Fn() + Sync),
+) -> Result<Report, Error> {
     validate(launch)?;
+    validate_cluster(launch, cluster)?;
     context::install_panic_hook();
     let has_races = launch.schedule.detect_races && launch.grid > 1;
     let grid = Grid {
         launch,
         kernel,
+        cluster,
         next: AtomicU32::new(0),
         failed: AtomicU32::new(u32::MAX),
         between: has_races.then(Arc::default),
     };
-    let workers =
-        rayon::current_num_threads().min(launch.grid as usize).min(MAX_STACKS / launch.block as usize);
+    let workers = rayon::current_num_threads()
+        .min((launch.grid / cluster) as usize)
+        .min(MAX_STACKS / (cluster * launch.block) as usize);
     let outcomes: Vec<Outcome> = (0..workers).into_par_iter().map(|_| grid.work()).collect();
     collect(outcomes)
 }
@@ -73,10 +90,23 @@ fn validate(launch: &Launch<'_>) -> Result<(), Error> {
     Err(Error::InvalidLaunch { kernel: name.to_owned(), reason })
 }
 
+fn validate_cluster(launch: &Launch<'_>, cluster: u32) -> Result<(), Error> {
+    let reason = if !(1..=cluster::MAX_SIZE).contains(&cluster) {
+        format!("cluster is {cluster}, not 1 to {}", cluster::MAX_SIZE)
+    } else if !launch.grid.is_multiple_of(cluster) {
+        format!("grid is {}, no multiple of the cluster's {cluster}", launch.grid)
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidLaunch { kernel: launch.name.to_owned(), reason })
+}
+
 /// A launch in progress, shared by its workers.
 struct Grid<'a> {
     launch: &'a Launch<'a>,
     kernel: &'a (dyn Fn() + Sync),
+    /// Blocks of a cluster.
+    cluster: u32,
     /// The next block to run.
     next: AtomicU32,
     /// The lowest-numbered block that has failed.
@@ -104,22 +134,58 @@ struct Outcome {
 }
 
 impl Grid<'_> {
-    /// Runs blocks until none are left: one after the other, or, where one waits for others, it and the next
-    /// by turns.
+    /// Runs blocks until none are left.
     fn work(&self) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut executors = match Executor::new(self.launch, self.kernel, self.between.clone()) {
-            Ok(executor) => vec![executor],
+        let first = |_| Executor::new(self.launch, self.kernel, self.between.clone());
+        let mut executors: Vec<_> = match (0..self.cluster).map(first).collect() {
+            Ok(executors) => executors,
             Err(error) => {
                 self.failed.store(0, Relaxed);
                 outcome.failure = Some((0, error));
                 return outcome;
             }
         };
+        match self.cluster {
+            1 => self.run_blocks(&mut executors, &mut outcome),
+            _ => self.run_clusters(&mut executors, &mut outcome),
+        }
+        for executor in &mut executors {
+            outcome.finish(executor.block());
+        }
+        outcome
+    }
+
+    /// Runs clusters, one after the other, the blocks of each by turns.
+    fn run_clusters(&self, executors: &mut [Executor<'_>], outcome: &mut Outcome) {
+        while let Some(first) = self.next_block() {
+            let board = Arc::new(Board::new(self.cluster));
+            for (executor, rank) in executors.iter_mut().zip(0..) {
+                executor.begin_in_cluster(first + rank, Member::new(board.clone(), rank));
+            }
+            while executors.iter().any(Executor::is_running) {
+                let phase = board.phase();
+                let mut ended = 0;
+                for executor in executors.iter_mut().filter(|executor| executor.is_running()) {
+                    ended += u32::from(matches!(self.advance(executor, outcome), Advance::Ended));
+                }
+                if outcome.failure.is_some() || self.has_failed() {
+                    return;
+                }
+                // Those that wait do so in vain, and say where.
+                if ended == 0 && board.phase() == phase {
+                    executors.iter_mut().for_each(|executor| executor.block().give_up_cluster());
+                }
+            }
+        }
+    }
+
+    /// Runs blocks one after the other, or, where one waits for others, it and the next by turns.
+    fn run_blocks(&self, executors: &mut Vec<Executor<'_>>, outcome: &mut Outcome) {
         loop {
             let (mut waiting, mut idle) = (0, 0);
-            for executor in &mut executors {
-                match self.advance(executor, &mut outcome) {
+            for executor in executors.iter_mut() {
+                match self.advance(executor, outcome) {
                     Advance::Ended => {}
                     Advance::Waits => waiting += 1,
                     Advance::Idle => idle += 1,
@@ -137,10 +203,6 @@ impl Grid<'_> {
                 }
             }
         }
-        for executor in &mut executors {
-            outcome.finish(executor.block());
-        }
-        outcome
     }
 
     /// Goes on with the block that an executor has at hand, or begins the next.
@@ -163,10 +225,10 @@ impl Grid<'_> {
         self.failed.load(Relaxed) < u32::MAX
     }
 
-    /// Blocks are handed out in ascending order, so each one below a failed block runs, and
-    /// which error is reported does not depend on the cores.
+    /// The next block, or the first of the next cluster. They are handed out in ascending order, so each one
+    /// below a failed block runs, and which error is reported does not depend on the cores.
     fn next_block(&self) -> Option<u32> {
-        let index = self.next.fetch_add(1, Relaxed);
+        let index = self.next.fetch_add(self.cluster, Relaxed);
         (index < self.launch.grid && index < self.failed.load(Relaxed)).then_some(index)
     }
 }

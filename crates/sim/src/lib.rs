@@ -57,7 +57,8 @@
 //! Registers that a `wgmma` under way reads or writes are not watched: its A is read at the issue, and of its
 //! accumulator only what a wait or the next product is given is looked at. Reading the accumulator too early
 //! gives NaN. Which accesses to registers lie between a product and its `wgmma::fence` is not seen; a fence
-//! since the last wait is asked for. A proxy fence has to be the writer's. Clusters, multicast, cache hints,
+//! since the last wait is asked for. A proxy fence has to be the writer's. Of clusters there are
+//! barriers and loads alone; their threads arrive and wait in one. Multicast, cache hints,
 //! im2col, interleaved maps, and descriptors with a base offset are not modelled. A `setmaxnreg` takes and
 //! gives nothing.
 //!
@@ -65,6 +66,7 @@
 
 pub mod barrier;
 pub mod bytes;
+pub mod cluster;
 pub mod convert;
 pub mod cp_async;
 pub mod fence;
@@ -102,7 +104,7 @@ mod threads;
 
 pub use buffer::{Buffer, BufferAccess};
 pub use error::{Access, AccessKind, Error, Threads, Wait, Waiters};
-pub use grid::launch;
+pub use grid::{launch, launch_clusters};
 pub use launch::{Launch, Report};
 pub use operation::Operation;
 pub use schedule::{Order, Schedule};

@@ -18,6 +18,8 @@ pub enum Operation {
         /// Threads that the barrier waits for.
         threads: u32,
     },
+    /// [`cluster::sync`](crate::cluster::sync).
+    ClusterBarrier,
     /// [`barrier::arrive`](crate::barrier::arrive).
     BarrierArrive {
         /// Index of the barrier.
@@ -127,6 +129,7 @@ impl fmt::Display for Operation {
             Self::BarrierArrive { barrier, threads } => {
                 write!(f, "barrier::arrive at barrier {barrier} for {threads} arrivals")
             }
+            Self::ClusterBarrier => f.write_str("the barrier of the cluster"),
             Self::MbarrierWait { address, parity } => {
                 write!(f, "the mbarrier at {address} for parity {parity}")
             }

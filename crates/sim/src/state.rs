@@ -4,6 +4,7 @@
 
 pub(crate) mod accumulators;
 pub(crate) mod barriers;
+pub(crate) mod cluster;
 pub(crate) mod copies;
 pub(crate) mod global;
 pub(crate) mod mbarriers;

@@ -88,6 +88,9 @@ pub(crate) struct Args {
     /// Split keys at multiples of one length, so that a sequence has the same bits in any batch
     #[arg(long, conflicts_with = "num_splits")]
     batch_invariant: bool,
+    /// Whether clusters merge splits
+    #[arg(long)]
+    clusters: Option<bool>,
     /// The only kernel to run
     #[arg(long, value_parser = named(&DecodeKernel::ALL, DecodeKernel::name))]
     kernel: Option<DecodeKernel>,
@@ -142,6 +145,7 @@ fn planned(lab: &mut Lab, args: &Args, problem: &DecodeProblem) -> Result<usize>
     let request = DecodeRequest {
         num_splits: args.num_splits,
         batch_invariant: args.batch_invariant,
+        clusters: args.clusters,
         kernel: args.kernel,
         entry: args.entry.clone(),
     };

@@ -156,7 +156,7 @@ impl Cuda {
         launches.iter().try_for_each(|launch| {
             let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
             // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
-            unsafe { self.enqueue_entry(launch.entry, launch.grid, &params, stream) }
+            unsafe { self.enqueue_entry(launch.entry, (launch.grid, launch.cluster), &params, stream) }
         })
     }
 
@@ -180,7 +180,7 @@ impl Cuda {
         self.tensor_maps.encoded(self.cuda_version, map)
     }
 
-    /// Enqueues one launch of an entry in the current context.
+    /// Enqueues one launch of an entry in the current context: so many blocks, in clusters of so many.
     ///
     /// # Safety
     /// `params` are what the entry takes, and describe device memory that it may use until the launch is
@@ -188,7 +188,7 @@ impl Cuda {
     unsafe fn enqueue_entry<A, T>(
         &self,
         entry: &'static Entry<A, T>,
-        grid: u32,
+        (grid, cluster): (u32, u32),
         params: &Params,
         stream: Stream,
     ) -> Result<()> {
@@ -210,16 +210,22 @@ impl Cuda {
         };
         let (mut arguments, driver) = ([params.cast_mut()], self.context.driver());
         let begins_early = entry.begins_early && self.cuda_version >= RECORDS_EARLY_BEGINNINGS;
+        // No entry has both.
+        let attribute = match (begins_early, cluster) {
+            (true, _) => Some(LaunchAttribute::BEGINS_EARLY),
+            (false, 2..) => Some(LaunchAttribute::cluster(cluster)),
+            (false, _) => None,
+        };
         // SAFETY: the function is the entry's, whose one parameter is `params`, copied by the call; its
         // memory is the caller's promise. Entries that begin early wait before they use it.
         let launched = unsafe {
-            if begins_early {
+            if let Some(attribute) = attribute {
                 let config = LaunchConfig {
                     grid: [grid, 1, 1],
                     block: [entry.threads, 1, 1],
                     shared_bytes: entry.shared_bytes,
                     stream,
-                    attributes: &LaunchAttribute::BEGINS_EARLY,
+                    attributes: &raw const attribute,
                     count: 1,
                 };
                 driver.cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut())

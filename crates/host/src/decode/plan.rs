@@ -68,6 +68,8 @@ pub struct DecodeRequest {
     /// alone, whether a launch adds the splits up or a block that has them all. A number of splits that the
     /// caller chooses gives that too.
     pub batch_invariant: bool,
+    /// Whether the splits of a tile are blocks of a cluster, where they are 2 to 8 and run at once.
+    pub clusters: Option<bool>,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,
     /// The entry, by its name.
@@ -86,6 +88,8 @@ pub struct DecodeLaunchDetails {
     /// How many sequences keep the device reading in whole tiles, where blocks add up splits and there are as
     /// many; else 0.
     pub(crate) enough_sequences: f32,
+    /// Blocks of a cluster that have the splits of a tile, one each, and merge them; 1 where there is none.
+    pub(crate) cluster: u32,
     /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
@@ -100,6 +104,7 @@ impl Default for DecodeLaunchDetails {
             num_splits: 1,
             split_keys: 0,
             enough_sequences: 0.0,
+            cluster: 1,
             head_bits: 0,
             order: TileOrder::default(),
             widened: None,

@@ -14,6 +14,8 @@ pub struct Launch<O: Operation = Problem> {
     pub entry: &'static Entry<O::Algorithm, O::Tile>,
     /// Number of blocks.
     pub grid: u32,
+    /// Blocks of each cluster, which divide these.
+    pub cluster: u32,
     pub(crate) details: O::Details,
 }
 
@@ -27,7 +29,7 @@ impl<O: Operation> Copy for Launch<O> {}
 
 impl<O: Operation> Launch<O> {
     pub(crate) fn new(entry: &'static Entry<O::Algorithm, O::Tile>, grid: u32) -> Self {
-        Self { entry, grid, details: O::Details::default() }
+        Self { entry, grid, cluster: 1, details: O::Details::default() }
     }
 }
 

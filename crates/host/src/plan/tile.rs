@@ -252,7 +252,7 @@ fn of_way(
         ..LaunchDetails::default()
     };
     let blocks = schedule.blocks + schedule.order.tail_tiles;
-    choice.launches = vec![Launch { entry, grid: blocks, details }];
+    choice.launches = vec![Launch { details, ..Launch::new(entry, blocks) }];
     choice.workspace_bytes = way.packed.bytes;
     if let Some(space) = space {
         choice.workspace_bytes += ScheduleParams::bytes(space.rows.into());

@@ -40,7 +40,8 @@ pub(super) fn run<O: Operation, T: Element>(
             map.encode().map_err(unfit)
         };
         let params = O::params(plan, launch, &addresses, encode)?;
-        run_launch(sim.seed, (launch.entry, launch.grid), &params, &buffers, &mut traffic)?;
+        let blocks = (launch.grid, launch.cluster);
+        run_launch(sim.seed, (launch.entry, blocks), &params, &buffers, &mut traffic)?;
     }
     Ok(traffic)
 }
@@ -48,7 +49,7 @@ pub(super) fn run<O: Operation, T: Element>(
 /// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
 fn run_launch<A: Sync, T: Sync>(
     seed: u64,
-    (entry, grid): (&Entry<A, T>, u32),
+    (entry, (grid, cluster)): (&Entry<A, T>, (u32, u32)),
     params: &Params,
     buffers: &[Buffer],
     traffic: &mut Traffic,
@@ -67,7 +68,7 @@ fn run_launch<A: Sync, T: Sync>(
     };
     // SAFETY: the launch has the entry's threads and shared memory, the parameters describe live buffers
     // whose sizes were checked, and the simulator refuses any access outside of them.
-    let report = fa_sim::launch(&launch, &|| unsafe { run.call(params) })
+    let report = fa_sim::launch_clusters(&launch, cluster, &|| unsafe { run.call(params) })
         .map_err(|error| Error::Simulator { reason: error.to_string() })?;
     traffic.bytes_read += report.global_bytes_read;
     traffic.bytes_written += report.global_bytes_written;

@@ -48,6 +48,7 @@ pub unsafe fn decode_sm90<T: Tile>(params: &DecodeParams, maps: u64) {
                 let producer = Producer::<T>::begin(params, maps, memory);
                 barrier::sync(0, T::CONFIG.threads());
                 producer.run(params);
+                rows::follow_cluster::<T>();
             }
             role => {
                 barrier::sync(0, T::CONFIG.threads());
@@ -55,6 +56,7 @@ pub unsafe fn decode_sm90<T: Tile>(params: &DecodeParams, maps: u64) {
                     Consumer::new(memory).run(params);
                 } else {
                     queries::announce(params, memory);
+                    rows::follow_cluster::<T>();
                 }
             }
         }

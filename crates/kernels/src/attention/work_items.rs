@@ -5,7 +5,7 @@ use crate::attention::splits::{self, sequences, used_keys};
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
-use crate::ptx::{index, shared, warp};
+use crate::ptx::{cluster, index, shared, warp};
 use crate::softmax::reduce;
 
 /// Sizes of an item, whose rows and keys one block multiplies.
@@ -18,6 +18,8 @@ pub(super) trait ItemTile: Copy {
     const DESCALES: bool;
     /// Whether a block adds up the splits of a tile, where they are its own.
     const ADDS_UP: bool;
+    /// Whether the blocks of a cluster, where there are some, have the splits of a tile, one each.
+    const CLUSTERS: bool;
 }
 
 /// Sequences that a warp looks at once.
@@ -50,7 +52,7 @@ impl Items {
     pub(super) unsafe fn new<T: ItemTile>(params: &DecodeParams) -> Self {
         // SAFETY: as the caller says.
         let adds_up = T::ADDS_UP && unsafe { splits::are_of_one_block(params) };
-        let next = index::block();
+        let next = if has_clusters::<T>() { cluster::index() } else { index::block() };
         let mut items = Self { next, first_sequence: 0, total: 0, before: 0, own: 0, used: 0, adds_up };
         items.look::<T>(params);
         items
@@ -67,7 +69,8 @@ impl Items {
             if batch < sequences(params) {
                 let [tiles, heads] = tiles_and_heads(params, T::ROWS);
                 self.used = used_keys(params, batch);
-                let splits = if self.adds_up { 1 } else { splits::count(&params.cache, self.used) };
+                let is_one = self.adds_up || has_clusters::<T>();
+                let splits = if is_one { 1 } else { splits::count(&params.cache, self.used) };
                 self.own = splits * tiles * heads;
             }
             (self.before, self.total) = (0, self.own);
@@ -102,7 +105,10 @@ impl Items {
             let index = self.next - warp::broadcast(self.before, of);
             let used = warp::broadcast(self.used, of);
             self.next += index::blocks();
-            let work = Work::of_sequence(params, T::ROWS, self.first_sequence + of, index);
+            let mut work = Work::of_sequence(params, T::ROWS, self.first_sequence + of, index);
+            if has_clusters::<T>() {
+                work.split = cluster::rank();
+            }
             Some(Item::new::<T>(params, work, used, self.adds_up))
         }
     }
@@ -112,6 +118,12 @@ impl Items {
 const WHOLE: u32 = 1;
 const OF_SPLIT: u32 = 2;
 const OF_ALL_SPLITS: u32 = 3;
+
+/// Whether the launch has clusters, whose blocks have the splits of a tile: then each has one item.
+#[inline(always)]
+pub(super) fn has_clusters<T: ItemTile>() -> bool {
+    T::CLUSTERS && cluster::size() > 1
+}
 
 /// An item, as all warps see it.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@
 //!
 //! [`cp_async`], [`ldmatrix`], [`mma`] and the packing conversions of [`convert`] need sm_80 or the PTX ISA
 //! that comes with it: only entries of the sm_80 list use them. [`mbarrier`], [`fence`], [`tma`], [`wgmma`],
-//! [`setmaxnreg`], [`stmatrix`] and [`grid`] are Hopper's: only those of the sm_90a list do.
+//! [`setmaxnreg`], [`stmatrix`], [`cluster`] and [`grid`] are Hopper's: only those of the sm_90a list do.
 // Arguments go to twins alone.
 #![cfg_attr(not(any(target_arch = "nvptx64", feature = "sim")), allow(unused_variables))]
 
@@ -25,6 +25,7 @@ macro_rules! twin {
 
 pub mod barrier;
 pub mod bytes;
+pub mod cluster;
 pub mod convert;
 pub mod cp_async;
 pub mod fence;

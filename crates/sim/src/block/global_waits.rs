@@ -26,6 +26,7 @@ impl Block {
 
     /// Lets all that wait for a word look again, after other blocks may have run.
     pub(crate) fn look_again(&mut self) {
+        self.leave_cluster_barrier();
         let GlobalWaits { waiting, since, .. } = &self.global_waits;
         let (woken, since) = (waiting.len() as u64, *since);
         self.wake_global_waiters();
@@ -35,6 +36,9 @@ impl Block {
 
     /// No thread can run: whether some wait for a word, and not for too long.
     pub(crate) fn waits_for_blocks(&mut self) -> bool {
+        if self.waits_for_cluster() {
+            return true;
+        }
         if self.failure.is_some() || self.global_waits.waiting.is_empty() {
             return false;
         }

@@ -73,6 +73,7 @@ impl Block {
                 self.arrive_at_barrier(barrier, threads, false, location)?;
                 NOTHING
             }
+            Operation::ClusterBarrier => return self.arrive_at_cluster(location).map(|()| None),
             Operation::StoreMatrix { transposed } => {
                 self.store_matrices(index, transposed, location)?;
                 NOTHING

@@ -183,3 +183,8 @@ mod tests {
         assert_eq!(Threads(vec![3]).to_string(), "thread 3");
     }
 }
+
+/// Where something is, if anywhere.
+pub(super) fn describe_site(site: Option<&Site>) -> String {
+    site.map_or_else(String::new, |site| format!(" at {site}"))
+}

@@ -13,8 +13,28 @@ pub(crate) struct Shared {
     bytes: Vec<u8>,
     /// One bit for each byte.
     written: Vec<u64>,
+    /// Which were written since the last image was taken; empty where none is.
+    changed: Vec<u64>,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+}
+
+/// Shared memory at some time.
+pub(crate) struct Image {
+    bytes: Vec<u8>,
+    written: Vec<u64>,
+    /// Bytes that were written since the image before, a bit for each.
+    pub(crate) changed: Vec<u64>,
+}
+
+impl Image {
+    /// The `bytes` bytes at `offset`, if all were written.
+    pub(crate) fn get(&self, offset: usize, bytes: usize) -> Option<[u8; 16]> {
+        let bits = Shared::bits(offset, bytes);
+        let mut value = [0; 16];
+        value[..bytes].copy_from_slice(&self.bytes[offset..offset + bytes]);
+        (self.written[offset / 64] & bits == bits).then_some(value)
+    }
 }
 
 impl Shared {
@@ -22,6 +42,7 @@ impl Shared {
         Self {
             bytes: vec![0; bytes as usize],
             written: vec![0; bytes.div_ceil(64) as usize],
+            changed: Vec::new(),
             bytes_read: 0,
             bytes_written: 0,
         }
@@ -30,6 +51,18 @@ impl Shared {
     /// Shared memory begins undefined for each block.
     pub(crate) fn begin_block(&mut self) {
         self.written.fill(0);
+        self.changed.clear();
+    }
+
+    /// From now on, images may be taken.
+    pub(crate) fn track_changes(&mut self) {
+        self.changed = vec![0; self.written.len()];
+    }
+
+    /// All bytes as they are, and which were written since the last image.
+    pub(crate) fn take_image(&mut self) -> Image {
+        let changed = std::mem::replace(&mut self.changed, vec![0; self.written.len()]);
+        Image { bytes: self.bytes.clone(), written: self.written.clone(), changed }
     }
 
     /// The bits of an aligned access of at most 16 bytes, which never cross a word of `written`.
@@ -60,6 +93,9 @@ impl Shared {
     #[inline]
     pub(crate) fn mark_written(&mut self, offset: usize, bytes: usize) {
         self.written[offset / 64] |= Self::bits(offset, bytes);
+        if let Some(changed) = self.changed.get_mut(offset / 64) {
+            *changed |= Self::bits(offset, bytes);
+        }
     }
 
     /// The value at `offset`.

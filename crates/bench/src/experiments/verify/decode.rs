@@ -145,6 +145,7 @@ struct Trial<T: Element> {
     expected: Expected<T>,
     num_splits: usize,
     in_any_batch: bool,
+    clusters: bool,
     name: String,
 }
 
@@ -307,7 +308,9 @@ impl Case {
         let &Self { num_splits, in_any_batch, used, .. } = self;
         let splits = if in_any_batch { "in any batch".to_owned() } else { num_splits.to_string() };
         let name = format!("{} splits={splits} seqused_k={used:?}", describe(&problem));
-        Ok(Trial { problem, cache, expected, num_splits, in_any_batch, name })
+        // Some launches merge splits, and some clusters do.
+        let clusters = index % 2 == 1;
+        Ok(Trial { problem, cache, expected, num_splits, in_any_batch, clusters, name })
     }
 }
 
@@ -350,10 +353,11 @@ impl<T: Element> Subject for OnEntry<'_, T> {
     }
 
     fn verdict(&self, backend: &Backend, repeats: usize) -> flash_attention::Result<Result<Verdict, String>> {
-        let Trial { problem, cache, expected, num_splits, in_any_batch, .. } = self.trial;
+        let Trial { problem, cache, expected, num_splits, in_any_batch, clusters, .. } = self.trial;
         let request = DecodeRequest {
             num_splits: (!in_any_batch).then_some(*num_splits),
             batch_invariant: *in_any_batch,
+            clusters: Some(*clusters),
             entry: Some(self.entry.name.to_owned()),
             ..DecodeRequest::default()
         };

@@ -106,6 +106,15 @@ impl LaunchAttribute {
     };
 }
 
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: so many blocks run together.
+    pub(in crate::cuda) const fn cluster(blocks: u32) -> Self {
+        let mut value = [0; 16];
+        (value[0], value[1], value[2]) = (blocks, 1, 1);
+        Self { id: 4, padding: 0, value }
+    }
+}
+
 const _: () = assert!(size_of::<LaunchAttribute>() == 72);
 
 /// `CUstreamCaptureMode`.

@@ -60,7 +60,7 @@ impl MmaPeak {
         self.clock.time(|stream| {
             // SAFETY: the buffer holds one fp32 for each thread, and this object outlives the launch, which
             // `time` waits for.
-            unsafe { self.cuda.enqueue_entry(self.entry, self.grid, &params, stream) }
+            unsafe { self.cuda.enqueue_entry(self.entry, (self.grid, 1), &params, stream) }
         })
     }
 

@@ -43,7 +43,7 @@ impl Reader {
         let grid = entry.min_blocks * self.cuda.device.multiprocessors;
         // SAFETY: the buffer is as long as K says, with a word behind it, and outlives the launch, which the
         // clock waits for.
-        unsafe { self.cuda.enqueue_entry(entry, grid, &Params::Gemm(params), stream) }
+        unsafe { self.cuda.enqueue_entry(entry, (grid, 1), &Params::Gemm(params), stream) }
     }
 }
 

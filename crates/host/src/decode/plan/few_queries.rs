@@ -334,8 +334,11 @@ impl FewQueries {
     ) -> Choice<O> {
         let Self { launches, unaligned } = self;
         let of = |launches: &Launches| {
-            let launch =
-                |&(entry, grid)| Launch { details: details(launches.details), ..Launch::new(entry, grid) };
+            let launch = |&(entry, grid): &(&'static Entry, u32)| {
+                let clusters = matches!(entry.algorithm, Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3);
+                let cluster = if clusters { launches.details.cluster } else { 1 };
+                Launch { cluster, details: details(launches.details), ..Launch::new(entry, grid) }
+            };
             launches.launches.iter().map(launch).collect()
         };
         let most = unaligned.as_ref().map_or(0, |unaligned| unaligned.workspace_bytes);
@@ -394,18 +397,22 @@ fn launches(
     if kernel == DecodeKernel::ForwardSm90 {
         (details.head_bits, details.order) = (head_bits(problem), order_of_packs(problem));
     }
+    if kernel == DecodeKernel::DecodeSm90 && request.clusters != Some(false) {
+        details.cluster = shape.cluster(&details);
+    }
     let num_splits = details.num_splits as u128;
     let items = checked_grid(shape.tiles as u128 * num_splits)?;
     let grid = match kernel {
         DecodeKernel::Decode => items,
         // A device has fewer slots than a grid has blocks.
+        DecodeKernel::DecodeSm90 if details.cluster > 1 => items,
         DecodeKernel::DecodeSm90 | DecodeKernel::MlaSm90 => items.min(shape.slots as u32),
         // All packed sequences may have no queries.
         DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
     };
     let mut launches = vec![(entry, grid)];
     let mut workspace_bytes = 0;
-    if num_splits > 1 {
+    if num_splits > 1 && details.cluster == 1 {
         let rows = problem.lse_len() as u128;
         let algorithm = match kernel {
             DecodeKernel::Decode => Algorithm::DecodeCombine,
@@ -432,7 +439,7 @@ fn launches(
         }
         DecodeKernel::ForwardSm90 => "of which whole ones make up pages".to_owned(),
     };
-    let reasons = vec![
+    let mut reasons = vec![
         format!(
             "{} on tensor cores: the {} query heads of a key/value head times Sq {} are the rows of one tile, so that K \
              and V are read once",
@@ -454,6 +461,12 @@ fn launches(
         ),
         why,
     ];
+    if details.cluster > 1 {
+        reasons.push(format!(
+            "clusters of {} blocks merge the splits of a tile in shared memory",
+            details.cluster
+        ));
+    }
     Ok(Launches { kernel, launches, details, tile: (block_m, block_n), workspace_bytes, reasons })
 }
 

@@ -18,6 +18,9 @@ const RESERVED_SHARED: usize = 1024;
 /// What [`CacheParams::head_bits`](fa_kernels::params::CacheParams::head_bits) takes.
 const MAX_HEAD_BITS: u32 = 3;
 
+/// Most blocks of a cluster that every device takes.
+const MOST_BLOCKS: usize = 8;
+
 /// How keys are split, and why so.
 pub(super) fn splits(
     shape: &Shape,
@@ -184,6 +187,14 @@ impl Shape {
             ..DecodeLaunchDetails::default()
         };
         (details, why)
+    }
+
+    /// Blocks of a cluster that has the splits of a tile; 1 where that cannot be, or blocks would wait for
+    /// others.
+    pub(super) fn cluster(&self, details: &DecodeLaunchDetails) -> u32 {
+        let blocks = details.num_splits;
+        let fits = (2..=MOST_BLOCKS).contains(&blocks) && self.tiles * blocks <= self.multiprocessors;
+        if fits { blocks as u32 } else { 1 }
     }
 
     /// Tiles that are not split, where there are so many.

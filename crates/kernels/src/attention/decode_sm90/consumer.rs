@@ -21,7 +21,7 @@ use crate::tile::wgmma::Descriptor;
 
 use super::rows::{AddedUp, Rows};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
-use crate::attention::work_items::{Item, ItemSlots};
+use crate::attention::work_items::{Item, ItemSlots, has_clusters};
 
 /// The barrier that the warps meet at.
 const BARRIER: u32 = 1;
@@ -108,8 +108,14 @@ impl<T: Tile> Consumer<T> {
                 }
                 end = (end + item.split_keys).min(item.keys.end);
             };
-            // SAFETY: the item's rows are this block's.
-            unsafe { rows.store(params, &slots.item(), self.lane) };
+            // SAFETY: the item's rows are this block's, or the cluster's.
+            unsafe {
+                if has_clusters::<T>() {
+                    rows.store_by_cluster(params, &slots.item(), self.lane, self.memory);
+                } else {
+                    rows.store(params, &slots.item(), self.lane);
+                }
+            }
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }

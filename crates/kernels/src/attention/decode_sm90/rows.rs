@@ -2,15 +2,20 @@
 
 use crate::attention::combine::Running;
 use crate::attention::split_output::Target;
+use crate::hopper::roles::WARPGROUP;
 use crate::params::DecodeParams;
+use crate::ptx::{cluster, index, shared};
 use crate::registers::{Matrix, Registers as _};
 use crate::softmax::with_sink;
 use crate::tile::mma::Lane;
 
 use super::consumer::{Column, register};
 use super::fragments::column_of;
-use super::tile::Tile;
-use crate::attention::work_items::Item;
+use super::tile::{Memory, Tile};
+use crate::attention::work_items::{Item, has_clusters};
+
+/// Most blocks of a cluster.
+const MOST_BLOCKS: usize = 8;
 
 /// Rows of Oᵀ before they are normalised.
 pub(super) struct Rows<T: Tile> {
@@ -71,8 +76,7 @@ impl<T: Tile> Rows<T> {
                 while panel < T::O::ROWS {
                     let mut j = 0;
                     while j < 2 {
-                        let of_panel = if T::WIDENS { column_of(lane, j) } else { lane.row(j) };
-                        let column = 64 * panel as u32 + of_panel;
+                        let column = 64 * panel as u32 + column_of_panel::<T>(lane, j);
                         if stores_o && column < params.cache.head_dim_v {
                             let value = self.element(panel, i, j);
                             // SAFETY: the element exists and is this thread's.
@@ -89,6 +93,146 @@ impl<T: Tile> Rows<T> {
             }
             i += 1;
         }
+    }
+}
+
+impl<T: Tile> Rows<T> {
+    /// As [`Self::store`], where each block of the cluster has a split: these are handed on in shared memory,
+    /// and each block merges and stores a part of all of them.
+    ///
+    /// # Safety
+    /// As [`Self::store`], of the cluster's blocks; all threads of the others call
+    /// [`follow_cluster`] meanwhile. Copies to the ring are over.
+    #[inline(always)]
+    pub(super) unsafe fn store_by_cluster(
+        self,
+        params: &DecodeParams,
+        item: &Item,
+        lane: Lane,
+        memory: Memory<T>,
+    ) {
+        // SAFETY: nobody else writes the ring any more, and others read what is written between the barriers,
+        // at which all threads of the cluster arrive.
+        unsafe {
+            if item.of_split {
+                self.hand_on(lane, memory);
+            }
+            cluster::sync();
+            if item.of_split {
+                merge_part(params, item, memory);
+            } else if cluster::rank() == 0 {
+                self.store(params, item, lane);
+            }
+            cluster::sync();
+        }
+    }
+
+    /// Writes the rows to shared memory, normalised, with their log-sum-exps.
+    ///
+    /// # Safety
+    /// Nobody reads or writes where they go.
+    #[inline(always)]
+    unsafe fn hand_on(&self, lane: Lane, memory: Memory<T>) {
+        let mut i = 0;
+        while i < Self::COUNT {
+            let row = lane.column(i);
+            let mut panel = 0;
+            while panel < T::O::ROWS {
+                let mut j = 0;
+                while j < 2 {
+                    let column = 64 * panel as u32 + column_of_panel::<T>(lane, j);
+                    // SAFETY: the element is this thread's.
+                    unsafe { shared::store(memory.handed_on(row, column), self.element(panel, i, j)) };
+                    j += 1;
+                }
+                panel += 1;
+            }
+            if lane.row(0) == 0 {
+                // SAFETY: the row is this thread's.
+                unsafe { shared::store(memory.handed_on_lse(row), self.lse[i]) };
+            }
+            i += 1;
+        }
+    }
+}
+
+/// Which column of a panel a thread's first or second is.
+#[inline(always)]
+fn column_of_panel<T: Tile>(lane: Lane, second: usize) -> u32 {
+    if T::WIDENS { column_of(lane, second) } else { lane.row(second) }
+}
+
+/// Comes to the barriers of [`Rows::store_by_cluster`] with the warps that store nothing.
+///
+/// # Safety
+/// All lanes of the warp call this together, once, when the block's item is done with.
+#[inline(always)]
+pub(super) unsafe fn follow_cluster<T: Tile>() {
+    if has_clusters::<T>() {
+        // SAFETY: the launch has clusters, and all lanes are here.
+        unsafe {
+            cluster::sync();
+            cluster::sync();
+        }
+    }
+}
+
+/// Merges every so many four columns of the splits that the cluster's blocks have handed on, as
+/// [`combine`](crate::attention::combine) does, and stores them.
+///
+/// # Safety
+/// The blocks have, with a barrier between, and leave them until the next. All threads of the warpgroup call
+/// this; O and lse are the cluster's.
+#[inline(always)]
+unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory<T>) {
+    let chunks = T::CONFIG.head_dim / 4;
+    let (rank, blocks) = (cluster::rank(), cluster::size());
+    let mut chunk = rank * WARPGROUP + index::thread();
+    while chunk < item.rows * chunks {
+        let (row, column) = (chunk / chunks, chunk % chunks * 4);
+        let mut lses = [f32::NEG_INFINITY; MOST_BLOCKS];
+        let mut values = [[0.0; 4]; MOST_BLOCKS];
+        let mut i = 0;
+        while i < MOST_BLOCKS {
+            if (i as u32) < blocks {
+                // SAFETY: as the caller says.
+                unsafe {
+                    lses[i] = cluster::load(i as u32, memory.handed_on_lse(row));
+                    values[i] = cluster::load4(i as u32, memory.handed_on(row, column));
+                }
+            }
+            i += 1;
+        }
+        let (mut running, mut sums) = (Running::NONE, [0.0; 4]);
+        let mut i = 0;
+        while i < MOST_BLOCKS {
+            let share = running.take(lses[i]);
+            let mut j = 0;
+            while j < 4 {
+                sums[j] = share.add(sums[j], values[i][j]);
+                j += 1;
+            }
+            i += 1;
+        }
+        let at = item.work.query_row(params, item.work.first_row + row);
+        // SAFETY: the sinks are readable, and the head is one of the launch's; the elements that exist are
+        // this thread's.
+        unsafe {
+            let (factor, lse) =
+                with_sink(running.finish(), &params.per_head.sinks, (item.work.batch, at.head));
+            let target = Target::new(params, &item.work, at, false);
+            let mut j = 0;
+            while j < 4 {
+                if column + j < params.cache.head_dim_v {
+                    target.store_o::<T::Element>(params, column + j, sums[j as usize] * factor);
+                }
+                j += 1;
+            }
+            if column == 0 {
+                target.store_lse(params, lse);
+            }
+        }
+        chunk += blocks * WARPGROUP;
     }
 }
 

@@ -74,6 +74,7 @@ impl<T: Tile> ItemTile for T {
     const KEYS: u32 = T::BLOCK_N;
     const DESCALES: bool = T::WIDENS;
     const ADDS_UP: bool = T::ADDS_UP;
+    const CLUSTERS: bool = true;
 }
 
 /// A tile of the lists of entries, of Q and O in `E`, K and V in `C`: a thread has scores of `COLUMNS` rows
@@ -189,6 +190,20 @@ impl<T: Tile> Memory<T> {
     #[inline(always)]
     pub(super) fn ring(self) -> Panels<CacheRows<T>> {
         Panels::new(self.base)
+    }
+
+    /// Where a column of a row lies that a block hands on to others of its cluster: where the ring was.
+    #[inline(always)]
+    pub(super) fn handed_on(self, row: u32, column: u32) -> u32 {
+        const { assert!(T::BLOCK_M * (4 * T::CONFIG.head_dim + 32) <= T::CONFIG.q_offset()) };
+        // Four columns more, so that rows begin in other banks.
+        self.base + 4 * (row * (T::CONFIG.head_dim + 4) + column)
+    }
+
+    /// Where the log-sum-exp of such a row lies.
+    #[inline(always)]
+    pub(super) fn handed_on_lse(self, row: u32) -> u32 {
+        self.handed_on(T::BLOCK_M, row)
     }
 
     /// The first copy of Q.

@@ -20,6 +20,7 @@ impl ItemTile for MlaTile {
     const KEYS: u32 = BLOCK_N;
     const DESCALES: bool = false;
     const ADDS_UP: bool = false;
+    const CLUSTERS: bool = false;
 }
 
 /// A tile of Q.
