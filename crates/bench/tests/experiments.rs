@@ -313,7 +313,7 @@ fn doctor_lists_kernels_and_what_is_missing() {
 #[test]
 fn decode_reports_the_bandwidth_of_the_cache() {
     let line = "decode --batch 2 --heads 8 --kv-heads 2 --dim 40 --seq-q 3 --seq-k 100 --page-size 16 --seqused-k 70 --causal";
-    let document = json(&format!("{line} --backend sim --num-splits 3 --json"));
+    let document = json(&format!("{line} --backend sim --num-splits 3 --clusters false --json"));
     let row = &rows(&document)[0];
     let launched: Vec<_> =
         row["plan"]["steps"].as_array().unwrap().iter().map(|step| &step["entry"]).collect();

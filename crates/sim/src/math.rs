@@ -13,6 +13,12 @@ pub fn exp2(x: f32) -> f32 {
     flush(x.exp2())
 }
 
+/// The nearest whole number, the even one of two (PTX ISA, `cvt.rni.f32.f32`).
+#[inline]
+pub fn round(x: f32) -> f32 {
+    x.round_ties_even()
+}
+
 /// log2(x) (PTX ISA, `lg2.approx.f32`): −∞ at ±0, NaN below.
 #[inline]
 pub fn log2(x: f32) -> f32 {

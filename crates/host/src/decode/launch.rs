@@ -250,11 +250,14 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    DecodeLaunchDetails { num_splits, split_keys, enough_sequences, .. }: DecodeLaunchDetails,
+    details: DecodeLaunchDetails,
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
+    let DecodeLaunchDetails { num_splits, split_keys, enough_sequences, whole_without_lengths, .. } = details;
     let [partial_o, _] = partial_bytes(problem, num_splits);
+    let is_whole = whole_without_lengths && attention.seqused_k == 0;
+    let (num_splits, split_keys) = if is_whole { (1, 0) } else { (num_splits, split_keys) };
     // The planner bounds splits, so these casts keep their values.
     DecodeParams {
         q: attention.q,

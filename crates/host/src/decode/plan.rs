@@ -85,9 +85,11 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
-    /// How many sequences keep the device reading in whole tiles, where blocks add up splits and there are as
-    /// many; else 0.
+    /// Sum of a batch's lengths, in longest ones, from which on a block adds up its tile's splits; 0 where
+    /// none does.
     pub(crate) enough_sequences: f32,
+    /// Whether tiles are not split where the device has no lengths.
+    pub(crate) whole_without_lengths: bool,
     /// Blocks of a cluster that have the splits of a tile, one each, and merge them; 1 where there is none.
     pub(crate) cluster: u32,
     /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
@@ -104,6 +106,7 @@ impl Default for DecodeLaunchDetails {
             num_splits: 1,
             split_keys: 0,
             enough_sequences: 0.0,
+            whole_without_lengths: false,
             cluster: 1,
             head_bits: 0,
             order: TileOrder::default(),

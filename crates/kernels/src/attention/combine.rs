@@ -14,11 +14,11 @@ use core::hint::assert_unchecked;
 use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
 use crate::element::Element;
-use crate::params::{CacheParams, DecodeParams};
+use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 use crate::ptx::grid;
-use crate::ptx::{global, index, math, warp};
-use crate::softmax::with_sink;
+use crate::ptx::{global, index, math};
+use crate::softmax::{reduce, with_sink};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -27,13 +27,16 @@ pub const THREADS: u32 = 128;
 pub const ROWS: u32 = THREADS / 32;
 
 /// Columns that a lane adds up at a time.
-const COLUMNS: u32 = 4;
+pub(super) const COLUMNS: u32 = 4;
 
-/// Splits whose values a lane loads before it adds the first: as many as one sequence is mostly split into.
-const LOADS_IN_FLIGHT: usize = 16;
+/// Splits whose values a lane loads before it adds the first: enough to hide the latency of L2.
+const LOADS_IN_FLIGHT: usize = 8;
 
-/// Splits whose log-sum-exps a warp loads at a time.
+/// Lanes of a warp, which has a row.
 const LANES: u32 = 32;
+
+/// Splits that each lane of a warp looks at.
+const LANE_SPLITS: u32 = MAX_SPLITS / LANES;
 
 /// Weights of partial results by their log-sum-exp.
 #[derive(Clone, Copy)]
@@ -65,48 +68,178 @@ impl Weights {
     }
 }
 
+/// The weight 2^x of a part, x its log-sum-exp to base 2, as fraction · 2^exponent.
+///
+/// Powers of two divide sums of such weights without rounding. So these have the same bits whether the
+/// largest exponent is known beforehand, or only that of the parts that were taken in.
+#[derive(Clone, Copy)]
+struct Weight {
+    fraction: f32,
+    /// A whole number.
+    exponent: f32,
+}
+
+impl Weight {
+    /// The exponent of parts without keys.
+    const LEAST: f32 = f32::MIN / 2.0;
+
+    /// Of a part with this log-sum-exp.
+    #[inline(always)]
+    fn of(lse: f32) -> Self {
+        let x = lse * LOG2_E;
+        let exponent = math::max(math::round(x), Self::LEAST);
+        Self { fraction: math::exp2(x - exponent), exponent }
+    }
+
+    /// It, divided by 2^exponent of one that is not smaller.
+    #[inline(always)]
+    fn over(self, exponent: f32) -> f32 {
+        self.fraction * power(self.exponent - exponent)
+    }
+}
+
+/// 2^x of a whole number that is not positive, or 0 where that is no normal number.
+#[inline(always)]
+fn power(x: f32) -> f32 {
+    f32::from_bits(((math::max(x, -127.0) as i32 + 127) << 23) as u32)
+}
+
+/// The factor 1/sum, and the log-sum-exp of the whole: 0 and −∞ where no part has a key.
+#[inline(always)]
+fn finish(exponent: f32, sum: f32) -> (f32, f32) {
+    if sum == 0.0 {
+        return (0.0, f32::NEG_INFINITY);
+    }
+    (math::reciprocal(sum), (math::log2(sum) + exponent) * LN_2)
+}
+
 /// What has been taken in of the parts of a row.
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[derive(Clone, Copy)]
 pub(super) struct Running {
-    /// The largest log-sum-exp.
-    pub(super) max: f32,
-    /// Σ 2^(lseᵢ − m).
+    /// The largest exponent of a weight.
+    pub(super) exponent: f32,
+    /// The sum of the weights, divided by 2^exponent.
     pub(super) sum: f32,
 }
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 impl Running {
     /// No part.
-    pub(super) const NONE: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
+    pub(super) const NONE: Self = Self { exponent: Weight::LEAST, sum: 0.0 };
 
-    /// Takes a part in, and says what brings O to the new m and what the part's counts.
+    /// Takes a part in, and says what brings O to the new exponent and what the part's counts.
     #[inline(always)]
     pub(super) fn take(&mut self, lse: f32) -> Share {
-        let max = math::max(self.max, lse);
-        let weights = Weights::new(max);
-        let share = Share { kept: weights.of(self.max), weight: weights.of(lse) };
-        *self = Self { max, sum: share.add(self.sum, 1.0) };
+        let weight = Weight::of(lse);
+        let exponent = math::max(self.exponent, weight.exponent);
+        let share = Share { kept: power(self.exponent - exponent), weight: weight.over(exponent) };
+        *self = Self { exponent, sum: self.sum * share.kept + share.weight };
         share
     }
 
-    /// As [`Weights::finish`].
+    /// The factor and the log-sum-exp of the whole.
     #[inline(always)]
     pub(super) fn finish(self) -> (f32, f32) {
-        Weights::new(self.max).finish(self.sum)
+        finish(self.exponent, self.sum)
     }
 }
 
 /// What parts count in a sum: those that it has, and the next.
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     kept: f32,
     weight: f32,
 }
 
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 impl Share {
     /// A sum with the value of the next part.
     #[inline(always)]
     pub(super) fn add(self, sum: f32, value: f32) -> f32 {
         math::fma(self.weight, value, sum * self.kept)
+    }
+}
+
+/// The columns of some parts of a row, each times its weight, and the sum of the weights, all divided by
+/// 2^exponent.
+pub(super) struct Sums {
+    exponent: f32,
+    columns: [f32; COLUMNS as usize],
+    weights: f32,
+}
+
+impl Sums {
+    /// Of no part.
+    #[inline(always)]
+    fn new(exponent: f32) -> Self {
+        Self { exponent, columns: [0.0; COLUMNS as usize], weights: 0.0 }
+    }
+
+    /// Of all parts of a row: those that do not exist have a log-sum-exp of −∞, and 0.
+    #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+    #[inline(always)]
+    pub(super) fn of<const N: usize>(lses: &[f32; N], values: &[[f32; COLUMNS as usize]; N]) -> Self {
+        let mut exponent = Weight::LEAST;
+        let mut i = 0;
+        while i < N {
+            exponent = math::max(exponent, Weight::of(lses[i]).exponent);
+            i += 1;
+        }
+        let mut sums = Self::new(exponent);
+        sums.add(lses, values);
+        sums
+    }
+
+    /// Adds the next parts.
+    #[inline(always)]
+    fn add<const N: usize>(&mut self, lses: &[f32; N], values: &[[f32; COLUMNS as usize]; N]) {
+        let mut i = 0;
+        while i < N {
+            let weight = Weight::of(lses[i]).over(self.exponent);
+            self.weights += weight;
+            let mut j = 0;
+            while j < COLUMNS as usize {
+                // Behind the last column lies what nobody has written, and nobody stores.
+                self.columns[j] = math::fma(weight, values[i][j], self.columns[j]);
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+
+    /// Stores the columns that the row has from `column` on, a multiple of so many, and, with the first, its
+    /// log-sum-exp.
+    ///
+    /// # Safety
+    /// O, lse and sinks are valid; the columns are this thread's, of a head and a row of the launch.
+    #[inline(always)]
+    pub(super) unsafe fn store<E: Element>(
+        &self,
+        params: &DecodeParams,
+        batch: u32,
+        at: &QueryRow,
+        column: u32,
+    ) {
+        let row = lse_row(params, batch, at);
+        let first = params.o_strides.offset(batch, at.position, at.head);
+        // SAFETY: as the caller says.
+        unsafe {
+            let whole = finish(self.exponent, self.weights);
+            let (inverse_sum, lse) = with_sink(whole, &params.per_head.sinks, (batch, at.head));
+            let mut i = 0;
+            while i < COLUMNS {
+                if column + i < params.cache.head_dim_v {
+                    let address = params.o + E::BYTES * (first + (column + i) as u64);
+                    E::store(address, self.columns[i as usize] * inverse_sum);
+                }
+                i += 1;
+            }
+            if params.lse != 0 && column == 0 {
+                f32::store(params.lse + 4 * row, lse);
+            }
+        }
     }
 }
 
@@ -160,29 +293,16 @@ pub unsafe fn combine_dependent<E: Element>(params: &DecodeParams) {
 #[inline(always)]
 unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, at: &QueryRow) {
     let row = lse_row(params, batch, at);
-    let first = params.o_strides.offset(batch, at.position, at.head);
-    let lane = index::thread() % 32;
-    let mut pass = 0;
-    while pass < params.cache.head_dim_v {
-        let column = pass + COLUMNS * lane;
-        // SAFETY: the splits' results and the sinks are readable, the head is one of the launch's, and all
-        // lanes are here. The columns below the head's exist; each is one thread's.
+    let lane = index::thread() % LANES;
+    // SAFETY: as the caller says.
+    let exponent = unsafe { largest_exponent(&params.cache, splits, row, lane) };
+    let mut column = COLUMNS * lane;
+    while column < params.cache.head_dim_v {
+        // SAFETY: as the caller says; the column exists, and is this thread's.
         unsafe {
-            let (sums, running) = add_up(params, splits, row, column);
-            let (inverse_sum, lse) = with_sink(running.finish(), &params.per_head.sinks, (batch, at.head));
-            let mut i = 0;
-            while i < COLUMNS {
-                if column + i < params.cache.head_dim_v {
-                    let address = params.o + E::BYTES * (first + (column + i) as u64);
-                    E::store(address, sums[i as usize] * inverse_sum);
-                }
-                i += 1;
-            }
-            if params.lse != 0 && column == 0 {
-                f32::store(params.lse + 4 * row, lse);
-            }
-        }
-        pass += 32 * COLUMNS;
+            add_up(&params.cache, splits, (row, column), exponent).store::<E>(params, batch, at, column)
+        };
+        column += LANES * COLUMNS;
     }
 }
 
@@ -207,54 +327,54 @@ pub(super) fn partial_o(cache: &CacheParams, split: u32, row: u64, column: u32) 
     cache.partial_o + 4 * (row * stride + column as u64)
 }
 
-/// The columns from `column` on, a multiple of [`COLUMNS`], of so many splits of a row, which are taken in.
+/// The largest exponent of the weights of so many splits.
 ///
 /// # Safety
-/// The splits' results are readable; all 32 lanes of the warp call this together.
+/// The splits' log-sum-exps are readable; all 32 lanes of the warp call this together.
 #[inline(always)]
-unsafe fn add_up(
-    params: &DecodeParams,
-    splits: u32,
-    row: u64,
-    column: u32,
-) -> ([f32; COLUMNS as usize], Running) {
-    let (mut sums, mut running) = ([0.0; COLUMNS as usize], Running::NONE);
+unsafe fn largest_exponent(cache: &CacheParams, splits: u32, row: u64, lane: u32) -> f32 {
+    let mut exponent = Weight::LEAST;
+    let mut i = 0;
+    while i < LANE_SPLITS {
+        let (split, exists) = (lane + LANES * i, lane + LANES * i < splits);
+        // SAFETY: as the caller says.
+        let lse = unsafe { f32::load_if(exists, partial_lse(cache, split, row)) };
+        let own = if exists { lse } else { f32::NEG_INFINITY };
+        exponent = math::max(exponent, Weight::of(own).exponent);
+        i += 1;
+    }
+    // SAFETY: all lanes are here.
+    unsafe { reduce::<LANES>(exponent, math::max) }
+}
+
+/// The columns from `column` on, a multiple of [`COLUMNS`], of so many splits of a row.
+///
+/// # Safety
+/// The splits' results are readable, and the first column exists.
+#[inline(always)]
+unsafe fn add_up(cache: &CacheParams, splits: u32, (row, column): (u64, u32), exponent: f32) -> Sums {
+    let mut sums = Sums::new(exponent);
     let mut first = 0;
     while first < splits {
-        let split = first + index::thread() % LANES;
-        // SAFETY: a split that exists has a log-sum-exp.
-        let lse = unsafe { f32::load_if(split < splits, partial_lse(&params.cache, split, row)) };
-        let own = if split < splits { lse } else { f32::NEG_INFINITY };
-        let end = (first + LANES).min(splits);
-        while first < end {
-            let mut lses = [0.0; LOADS_IN_FLIGHT];
-            let mut values = [[0; COLUMNS as usize]; LOADS_IN_FLIGHT];
-            let mut i = 0;
-            while i < LOADS_IN_FLIGHT {
-                let split = first + i as u32;
-                // SAFETY: all lanes are here. Splits with keys have O, whose rows have a multiple of so many
-                // columns; nothing else is loaded.
-                unsafe {
-                    lses[i] = warp::shuffle(own, split % LANES);
-                    let is_there = lses[i] > f32::NEG_INFINITY && column < params.cache.head_dim_v;
-                    values[i] = global::load4_if(is_there, partial_o(&params.cache, split, row, column));
-                }
-                i += 1;
+        let mut lses = [f32::NEG_INFINITY; LOADS_IN_FLIGHT];
+        let mut values = [[0.0; COLUMNS as usize]; LOADS_IN_FLIGHT];
+        let mut i = 0;
+        while i < LOADS_IN_FLIGHT {
+            let split = first + i as u32;
+            let exists = split < splits;
+            // SAFETY: splits that exist have a log-sum-exp, and those with keys O, whose rows have a multiple
+            // of so many columns; nothing else is loaded.
+            unsafe {
+                let lse = f32::load_if(exists, partial_lse(cache, split, row));
+                lses[i] = if exists { lse } else { f32::NEG_INFINITY };
+                let has_keys = lses[i] > f32::NEG_INFINITY;
+                values[i] =
+                    global::load4_if(has_keys, partial_o(cache, split, row, column)).map(f32::from_bits);
             }
-            let mut i = 0;
-            while i < LOADS_IN_FLIGHT {
-                let share = running.take(lses[i]);
-                let mut j = 0;
-                while j < COLUMNS as usize {
-                    // Behind the last column lies what nobody has written, and nobody stores.
-                    sums[j] = share.add(sums[j], f32::from_bits(values[i][j]));
-                    j += 1;
-                }
-                i += 1;
-            }
-            first += LOADS_IN_FLIGHT as u32;
+            i += 1;
         }
+        sums.add(&lses, &values);
+        first += LOADS_IN_FLIGHT as u32;
     }
-    const { assert!((LANES as usize).is_multiple_of(LOADS_IN_FLIGHT)) };
-    (sums, running)
+    sums
 }

@@ -1,6 +1,6 @@
 //! How the keys of each sequence of a decode problem are split over blocks.
 
-use core::hint::assert_unchecked;
+use core::hint::{assert_unchecked, cold_path};
 
 use crate::mask::KeyRange;
 use crate::params::{CacheParams, DecodeParams};
@@ -93,6 +93,8 @@ pub(super) unsafe fn are_of_one_block(params: &DecodeParams) -> bool {
     if params.enough_sequences == 0.0 {
         return false;
     }
+    // Out of the way of those who go on: a launch reads its code for the first time, and jumps are slow.
+    cold_path();
     let sequences = sequences(params);
     let mut longest = params.seqlen_k as f32;
     let mut all = longest * sequences as f32;

@@ -17,6 +17,20 @@ pub fn exp2(x: f32) -> f32 {
     }
 }
 
+/// The nearest whole number, the even one of two (PTX ISA, `cvt.rni.f32.f32`).
+#[inline(always)]
+pub fn round(x: f32) -> f32 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let y: f32;
+            // SAFETY: register arithmetic only.
+            unsafe { asm!("cvt.rni.f32.f32 {0}, {1};", out(reg32) y, in(reg32) x, options(pure, nomem, nostack)) }
+            y
+        }
+        _ => { twin!(fa_sim::math::round(x)) }
+    }
+}
+
 /// log2(x) to about 1 ulp away from 1 (PTX ISA, `lg2.approx.f32`).
 #[inline(always)]
 pub fn log2(x: f32) -> f32 {

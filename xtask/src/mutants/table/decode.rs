@@ -124,14 +124,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         file: "crates/kernels/src/attention/combine.rs",
         entries: "decode",
-        tests: &["decode"],
+        tests: &["decode", "batch_invariance"],
         defects: &[
-            defect(
-                "combine_base",
-                "weights of splits are powers of 2",
-                "(lse - self.shift) * LOG2_E",
-                "lse - self.shift",
-            ),
+            defect("combine_base", "weights of splits are powers of 2", "lse * LOG2_E", "lse"),
             nth(
                 "combine_last",
                 "the last split has no part in the sum",
@@ -146,10 +141,16 @@ pub(super) const FAMILIES: &[Family] = &[
                 "first < splits.min(LANES)",
             ),
             defect(
+                "combine_round",
+                "exponents of weights are no whole numbers",
+                "math::max(math::round(x), Self::LEAST)",
+                "math::max(x, Self::LEAST)",
+            ),
+            defect(
                 "combine_kept",
                 "what was taken in keeps its weight under a larger maximum",
-                "sum * self.kept",
-                "sum",
+                "self.sum * share.kept",
+                "self.sum",
             ),
         ],
     },
@@ -269,6 +270,33 @@ pub(super) const FAMILIES: &[Family] = &[
                 "the last split is not added",
                 "added_up.take(&rows);",
                 "if !is_last { added_up.take(&rows); }",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/rows.rs",
+        entries: "decode_sm90",
+        tests: &["batch_invariance", "decode"],
+        defects: &[
+            nth(
+                "cluster_read",
+                "blocks read what others of the cluster have not handed on yet",
+                1,
+                "cluster::sync();",
+                "",
+            ),
+            nth("cluster_leave", "blocks end while others of the cluster read", 2, "cluster::sync();", ""),
+            defect(
+                "cluster_rows",
+                "rows past the first of each warp are not merged",
+                "chunk += blocks * WARPGROUP;",
+                "chunk = item.rows * chunks;",
+            ),
+            defect(
+                "cluster_whole",
+                "a sequence of one split is stored by a block that has no keys of it",
+                "cluster::rank() == 0",
+                "cluster::rank() == 1",
             ),
         ],
     },

@@ -406,7 +406,7 @@ fn launches(
         DecodeKernel::Decode => items,
         // A device has fewer slots than a grid has blocks.
         DecodeKernel::DecodeSm90 if details.cluster > 1 => items,
-        DecodeKernel::DecodeSm90 | DecodeKernel::MlaSm90 => items.min(shape.slots as u32),
+        DecodeKernel::DecodeSm90 | DecodeKernel::MlaSm90 => shape.blocks(items, &details),
         // All packed sequences may have no queries.
         DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
     };

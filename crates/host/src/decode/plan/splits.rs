@@ -6,8 +6,8 @@ use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
 use crate::plan::cost::h200::{
-    BUSY, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, MLA_LEAST_SPLIT_BLOCKS,
-    SM90_FEWEST_IN_ANY_BATCH, SM90_GOOD_ENOUGH, SM90_SPLIT_KEYS, SPLIT_KEYS,
+    ALIKE, BUSY, CLUSTER_STEPS, COMBINE_STEPS, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS,
+    MLA_LEAST_SPLIT_BLOCKS, SM90_FEWEST_IN_ANY_BATCH, SM90_GOOD_ENOUGH, SM90_SPLIT_KEYS, SPLIT_KEYS,
 };
 use crate::{Device, Problem};
 
@@ -36,6 +36,9 @@ pub(super) fn splits(
     }
     if request.batch_invariant {
         return shape.splits_in_any_batch(problem);
+    }
+    if shape.adds_up && shape.are_enough() && problem.seqlen_k() > SM90_SPLIT_KEYS {
+        return shape.splits_of_unlike_lengths(problem);
     }
     let (num_splits, why) = shape.choose_splits();
     (even(num_splits), why)
@@ -107,6 +110,8 @@ struct Rule {
     busy_blocks: usize,
     /// Blocks on each multiprocessor from which on keys are not split, where there are so many.
     enough_blocks: usize,
+    /// Steps that merging takes as long as: by a cluster, where it can, and by a launch.
+    merging: Option<[usize; 2]>,
 }
 
 impl Rule {
@@ -117,24 +122,33 @@ impl Rule {
                 good_enough: GOOD_ENOUGH,
                 busy_blocks: blocks,
                 enough_blocks: 1,
+                merging: None,
             },
             DecodeKernel::DecodeSm90 => {
                 // Of 8 bits, a step takes one block longer than its bytes take the memory.
                 let busy_blocks = if e4m3 { blocks } else { 1 };
                 let enough_blocks = busy_blocks;
-                Self { least_blocks: 1, good_enough: SM90_GOOD_ENOUGH, busy_blocks, enough_blocks }
+                Self {
+                    least_blocks: 1,
+                    good_enough: SM90_GOOD_ENOUGH,
+                    busy_blocks,
+                    enough_blocks,
+                    merging: Some([CLUSTER_STEPS, COMBINE_STEPS]),
+                }
             }
             DecodeKernel::MlaSm90 => Self {
                 least_blocks: MLA_LEAST_SPLIT_BLOCKS,
                 good_enough: SM90_GOOD_ENOUGH,
                 busy_blocks: 1,
                 enough_blocks: 1,
+                merging: None,
             },
             DecodeKernel::ForwardSm90 => Self {
                 least_blocks: LEAST_SPLIT_BLOCKS,
                 good_enough: SM90_GOOD_ENOUGH,
                 busy_blocks: 1,
                 enough_blocks: 1,
+                merging: None,
             },
         }
     }
@@ -164,7 +178,34 @@ impl Shape {
 
     /// Splits that do not depend on the batch, at most as many as let a sequence fill the device by itself.
     fn splits_in_any_batch(&self, problem: &Problem) -> (DecodeLaunchDetails, String) {
-        let tiles = (self.tiles / problem.batch()).max(1);
+        let details = self.splits_of_one_length(problem);
+        let by_whom = if details.enough_sequences > 0.0 {
+            ", added up by one block where lengths are alike"
+        } else {
+            ""
+        };
+        let why = format!(
+            "up to {} splits of at least {} keys: a sequence's do not depend on others in the batch{by_whom}",
+            details.num_splits, details.split_keys
+        );
+        (details, why)
+    }
+
+    /// Whole tiles, which keep the device reading, unless the device has lengths and these are unlike.
+    fn splits_of_unlike_lengths(&self, problem: &Problem) -> (DecodeLaunchDetails, String) {
+        let details =
+            DecodeLaunchDetails { whole_without_lengths: true, ..self.splits_of_one_length(problem) };
+        let why = format!(
+            "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge; where lengths are \
+             unlike, up to {} of at least {} keys",
+            self.tiles, self.multiprocessors, details.num_splits, details.split_keys
+        );
+        (details, why)
+    }
+
+    /// Splits of one length, which depends on a sequence alone.
+    fn splits_of_one_length(&self, problem: &Problem) -> DecodeLaunchDetails {
+        let (batch, tiles) = (problem.batch(), (self.tiles / problem.batch()).max(1));
         let (filling, fewest, split_keys) = if self.adds_up {
             (self.places(), SM90_FEWEST_IN_ANY_BATCH, SM90_SPLIT_KEYS)
         } else {
@@ -172,29 +213,34 @@ impl Shape {
         };
         let most = (filling / tiles).clamp(fewest, MAX_SPLITS as usize);
         let num_splits = problem.seqlen_k().div_ceil(split_keys).min(most);
-        let enough = (BUSY * self.enough() as f64 / tiles as f64) as f32;
-        let adds_up = self.adds_up && num_splits > 1 && problem.batch() as f32 >= enough;
-        let by_whom = if adds_up { ", added up by one block where lengths are alike" } else { "" };
-        let why = format!(
-            "up to {num_splits} splits of at least {split_keys} keys: a sequence's do not depend on others in the \
-             batch{by_whom}"
-        );
-        let enough_sequences = if adds_up { enough } else { 0.0 };
-        let details = DecodeLaunchDetails {
-            num_splits,
-            split_keys,
-            enough_sequences,
-            ..DecodeLaunchDetails::default()
-        };
-        (details, why)
+        let adds_up = self.adds_up && num_splits > 1 && self.are_enough();
+        let enough = (BUSY * self.enough() as f64 / tiles as f64).max(ALIKE * batch as f64);
+        let enough_sequences = if adds_up { enough as f32 } else { 0.0 };
+        DecodeLaunchDetails { num_splits, split_keys, enough_sequences, ..DecodeLaunchDetails::default() }
     }
 
-    /// Blocks of a cluster that has the splits of a tile; 1 where that cannot be, or blocks would wait for
-    /// others.
+    /// Whether a cluster can have so many splits of a tile, without blocks that wait for others.
+    fn fits_clusters(&self, num_splits: usize) -> bool {
+        // Two neighbours always find a place; GPCs have numbers of multiprocessors that others do not divide.
+        let places = if num_splits == 2 { self.slots } else { self.multiprocessors.min(self.slots / 4 * 3) };
+        (2..=MOST_BLOCKS).contains(&num_splits) && self.tiles * num_splits <= places
+    }
+
+    /// Blocks of a cluster that has the splits of a tile; 1 where that cannot be.
     pub(super) fn cluster(&self, details: &DecodeLaunchDetails) -> u32 {
-        let blocks = details.num_splits;
-        let fits = (2..=MOST_BLOCKS).contains(&blocks) && self.tiles * blocks <= self.multiprocessors;
-        if fits { blocks as u32 } else { 1 }
+        if self.fits_clusters(details.num_splits) { details.num_splits as u32 } else { 1 }
+    }
+
+    /// Blocks that run the items of a list.
+    pub(super) fn blocks(&self, items: u32, details: &DecodeLaunchDetails) -> u32 {
+        // Whole tiles read fastest alone on their multiprocessors.
+        let alone = details.enough_sequences > 0.0 && self.tiles <= self.places();
+        items.min(if alone { self.tiles } else { self.slots } as u32)
+    }
+
+    /// Whether unsplit tiles keep the device reading.
+    fn are_enough(&self) -> bool {
+        self.tiles as f64 >= BUSY * self.enough() as f64
     }
 
     /// Tiles that are not split, where there are so many.
@@ -207,18 +253,30 @@ impl Shape {
         self.rule.busy_blocks * self.multiprocessors
     }
 
-    /// Share of the places' time that is work: the waves of blocks each last as long as the longest split.
+    /// Share of the places' time that is work: the waves of blocks each last as long as the longest split,
+    /// and then splits are merged.
     fn efficiency(&self, num_splits: usize) -> f64 {
         let places = self.places();
         let waves = (self.tiles * num_splits).div_ceil(places);
         let longest = self.key_blocks.div_ceil(num_splits);
-        (self.tiles * self.key_blocks) as f64 / (places * waves * longest) as f64
+        let merging = match self.rule.merging {
+            Some(_) if num_splits == 1 => 0,
+            Some([by_cluster, by_launch]) => {
+                if self.fits_clusters(num_splits) {
+                    by_cluster
+                } else {
+                    by_launch
+                }
+            }
+            None => 0,
+        };
+        (self.tiles * self.key_blocks) as f64 / (places * (waves * longest + merging)) as f64
     }
 
     /// One split where that keeps the multiprocessors busy, else the smallest number of splits that is nearly
     /// as efficient as the best, and why.
     fn choose_splits(&self) -> (usize, String) {
-        if self.tiles as f64 >= BUSY * self.enough() as f64 {
+        if self.are_enough() {
             let why = format!(
                 "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge",
                 self.tiles, self.multiprocessors

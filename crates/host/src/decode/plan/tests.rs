@@ -3,7 +3,7 @@
 use super::few_queries::choose_entry;
 use super::*;
 use crate::Options;
-use crate::decode::DecodeOptions;
+use crate::decode::{DecodeAddresses, DecodeOptions};
 use crate::plan::Tuned;
 use crate::sim::Sim;
 use crate::{DType, TensorLayout, Tensors};
@@ -53,6 +53,34 @@ fn splits_that_are_alike_in_any_batch_are_of_one_length() {
     assert_eq!([splits(1, 256), splits(1, 257)], [1, 2]);
     // As many as let eight heads fill the device, and no more, whatever the batch.
     assert_eq!([splits(1, 131_072), splits(64, 131_072)], [16, 16]);
+}
+
+#[test]
+fn few_splits_are_merged_by_clusters_where_all_blocks_run_at_once() {
+    let of = |batch, sk| {
+        let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
+        let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
+        let [first, others @ ..] = plan.launches() else { panic!("no launch") };
+        (first.cluster, others.len(), plan.num_splits())
+    };
+    assert_eq!([of(1, 512), of(1, 1024), of(2, 1024)], [(4, 0, 4), (8, 0, 8), (8, 0, 8)]);
+    assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(4, 0, 4), (2, 0, 2), (8, 0, 8)]);
+    // A launch that merges 16 splits is made up for by steps that are fewer.
+    assert_eq!(of(1, 8192), (1, 1, 16));
+    // Two splits of 72 tiles would share multiprocessors.
+    assert_eq!(of(9, 1000), (1, 0, 1));
+}
+
+#[test]
+fn lengths_that_the_device_has_may_split_tiles_that_are_whole_without() {
+    let problem = problem(64, [32, 8], 1, 4096, 128, DType::F16);
+    let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
+    assert!(plan.reasons().iter().any(|reason| reason.starts_with("1 split: 512 blocks")), "{plan:?}");
+    let details = plan.launches()[0].details;
+    assert!(details.whole_without_lengths && details.enough_sequences > 57.0, "{details:?}");
+    let launches =
+        |seqused_k| plan.launches_at(&DecodeAddresses { seqused_k, ..DecodeAddresses::default() }).len();
+    assert_eq!([launches(None), launches(Some(16))], [1, 2]);
 }
 
 #[test]
@@ -113,7 +141,8 @@ fn hopper_has_a_kernel_of_its_own_where_tensor_maps_describe_the_cache() {
     // A block on each multiprocessor reads as fast as two; more go through the list.
     assert_eq!(of(1, 131_072, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
     assert_eq!(of(1, 1024, 128), (DecodeKernel::DecodeSm90, name, 64, 8));
-    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 1));
+    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 16));
+    assert_eq!(of(16, 4096, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
     // Rows of 258 bytes.
     let odd = problem(1, [32, 8], 1, 1000, 129, DType::F16);
     assert_eq!(planned(&odd).0, DecodeKernel::Decode);

@@ -1,6 +1,8 @@
 //! The rows of O that an item gives, and where they go.
 
-use crate::attention::combine::Running;
+use core::hint::cold_path;
+
+use crate::attention::combine::{COLUMNS, Running, Sums};
 use crate::attention::split_output::Target;
 use crate::hopper::roles::WARPGROUP;
 use crate::params::DecodeParams;
@@ -116,14 +118,17 @@ impl<T: Tile> Rows<T> {
         unsafe {
             if item.of_split {
                 self.hand_on(lane, memory);
-            }
-            cluster::sync();
-            if item.of_split {
+                cluster::sync();
                 merge_part(params, item, memory);
-            } else if cluster::rank() == 0 {
-                self.store(params, item, lane);
+                cluster::sync();
+            } else {
+                cold_path();
+                if cluster::rank() == 0 {
+                    self.store(params, item, lane);
+                }
+                cluster::sync();
+                cluster::sync();
             }
-            cluster::sync();
         }
     }
 
@@ -185,13 +190,13 @@ pub(super) unsafe fn follow_cluster<T: Tile>() {
 /// this; O and lse are the cluster's.
 #[inline(always)]
 unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory<T>) {
-    let chunks = T::CONFIG.head_dim / 4;
+    let chunks = T::CONFIG.head_dim / COLUMNS;
     let (rank, blocks) = (cluster::rank(), cluster::size());
-    let mut chunk = rank * WARPGROUP + index::thread();
+    let mut chunk = rank * WARPGROUP + index::reread_thread() % WARPGROUP;
     while chunk < item.rows * chunks {
-        let (row, column) = (chunk / chunks, chunk % chunks * 4);
+        let (row, column) = (chunk / chunks, chunk % chunks * COLUMNS);
         let mut lses = [f32::NEG_INFINITY; MOST_BLOCKS];
-        let mut values = [[0.0; 4]; MOST_BLOCKS];
+        let mut values = [[0.0; COLUMNS as usize]; MOST_BLOCKS];
         let mut i = 0;
         while i < MOST_BLOCKS {
             if (i as u32) < blocks {
@@ -203,35 +208,9 @@ unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory
             }
             i += 1;
         }
-        let (mut running, mut sums) = (Running::NONE, [0.0; 4]);
-        let mut i = 0;
-        while i < MOST_BLOCKS {
-            let share = running.take(lses[i]);
-            let mut j = 0;
-            while j < 4 {
-                sums[j] = share.add(sums[j], values[i][j]);
-                j += 1;
-            }
-            i += 1;
-        }
         let at = item.work.query_row(params, item.work.first_row + row);
-        // SAFETY: the sinks are readable, and the head is one of the launch's; the elements that exist are
-        // this thread's.
-        unsafe {
-            let (factor, lse) =
-                with_sink(running.finish(), &params.per_head.sinks, (item.work.batch, at.head));
-            let target = Target::new(params, &item.work, at, false);
-            let mut j = 0;
-            while j < 4 {
-                if column + j < params.cache.head_dim_v {
-                    target.store_o::<T::Element>(params, column + j, sums[j as usize] * factor);
-                }
-                j += 1;
-            }
-            if column == 0 {
-                target.store_lse(params, lse);
-            }
-        }
+        // SAFETY: the row is the cluster's, and the columns are this thread's.
+        unsafe { Sums::of(&lses, &values).store::<T::Element>(params, item.work.batch, &at, column) };
         chunk += blocks * WARPGROUP;
     }
 }
@@ -239,7 +218,7 @@ unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory
 /// The rows of the splits that were taken in, as [`combine`](crate::attention::combine) takes them in.
 pub(super) struct AddedUp<T: Tile> {
     o: T::O,
-    max: Column<T>,
+    exponents: Column<T>,
     sum: Column<T>,
 }
 
@@ -247,8 +226,8 @@ impl<T: Tile> AddedUp<T> {
     /// Of no split.
     #[inline(always)]
     pub(super) fn none() -> Self {
-        let Running { max, sum } = Running::NONE;
-        Self { o: T::O::zero(), max: Column::<T>::splat(max), sum: Column::<T>::splat(sum) }
+        let Running { exponent, sum } = Running::NONE;
+        Self { o: T::O::zero(), exponents: Column::<T>::splat(exponent), sum: Column::<T>::splat(sum) }
     }
 
     /// Takes the next split's in.
@@ -258,7 +237,7 @@ impl<T: Tile> AddedUp<T> {
         while i < Rows::<T>::COUNT {
             let mut running = self.running(i);
             let share = running.take(rows.lse[i]);
-            (self.max[i], self.sum[i]) = (running.max, running.sum);
+            (self.exponents[i], self.sum[i]) = (running.exponent, running.sum);
             let mut panel = 0;
             while panel < T::O::ROWS {
                 let mut j = 0;
@@ -275,7 +254,7 @@ impl<T: Tile> AddedUp<T> {
 
     #[inline(always)]
     fn running(&self, row: usize) -> Running {
-        Running { max: self.max[row], sum: self.sum[row] }
+        Running { exponent: self.exponents[row], sum: self.sum[row] }
     }
 
     /// The rows of all of them.
