@@ -336,9 +336,8 @@ fn each_key_is_read_once_whatever_the_heads_and_splits() {
     let sim = Sim::new(1);
     for (num_splits, page_size) in [(1, None), (5, None), (3, Some(64)), (3, Some(1))] {
         let made = grouped(num_splits, page_size).make::<f16>();
-        let num_splits = Some(num_splits);
-        let request = DecodeRequest { num_splits, clusters: Some(false), ..DecodeRequest::default() };
-        let num_splits = num_splits.unwrap();
+        let request =
+            DecodeRequest { num_splits: Some(num_splits), clusters: Some(false), ..DecodeRequest::default() };
         let plan = Plan::new(&made.problem, sim.device(), &request).unwrap();
         let dense = made.problem.dense();
         let (mut o, mut lse) = (vec![f16::ZERO; dense.tensors().o.span()], vec![0.0; dense.lse_len()]);

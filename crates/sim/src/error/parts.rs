@@ -173,6 +173,11 @@ pub(super) fn describe(waiting: &[Waiters], finished: &Threads) -> String {
     parts.join("; ")
 }
 
+/// Where something is, if anywhere.
+pub(super) fn describe_site(site: Option<&Site>) -> String {
+    site.map_or_else(String::new, |site| format!(" at {site}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,9 +187,4 @@ mod tests {
         assert_eq!(Threads(vec![0, 1, 2, 7, 9, 10]).to_string(), "threads 0-2, 7, 9-10");
         assert_eq!(Threads(vec![3]).to_string(), "thread 3");
     }
-}
-
-/// Where something is, if anywhere.
-pub(super) fn describe_site(site: Option<&Site>) -> String {
-    site.map_or_else(String::new, |site| format!(" at {site}"))
 }
