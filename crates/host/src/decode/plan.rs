@@ -1,5 +1,6 @@
 //! Decode problem → entry and number of splits: a pure function, with its reasons beside each choice.
 
+mod cache;
 mod few_queries;
 mod splits;
 
@@ -11,8 +12,9 @@ use super::widened::Widened;
 use crate::operation::Choice;
 use crate::plan::{TileOrder, check_entry, check_fits, check_target, for_scores};
 use crate::{BackendKind, Device, Error, Plan, Problem, Result};
-use few_queries::Stored;
-pub(crate) use few_queries::{Cache, FewQueries, box_rows, splits_forward};
+pub(crate) use cache::Cache;
+use cache::Stored;
+pub(crate) use few_queries::{FewQueries, box_rows, splits_forward};
 pub(crate) use splits::{pack_rows, pack_tiles};
 
 /// The kernels of GPUs; on the CPU, whose only one is none of these, a plan names [`Self::Decode`].
@@ -68,7 +70,8 @@ pub struct DecodeRequest {
     /// alone, whether a launch adds the splits up or a block that has them all. A number of splits that the
     /// caller chooses gives that too.
     pub batch_invariant: bool,
-    /// Whether the splits of a tile are blocks of a cluster, where they are 2 to 8 and run at once.
+    /// Whether the splits of a tile are blocks of a cluster, where they are 2 to 8 and run at once; they are
+    /// unless this is `Some(false)`.
     pub clusters: Option<bool>,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,

@@ -38,36 +38,6 @@ const LANES: u32 = 32;
 /// Splits that each lane of a warp looks at.
 const LANE_SPLITS: u32 = MAX_SPLITS / LANES;
 
-/// Weights of partial results by their log-sum-exp.
-#[derive(Clone, Copy)]
-pub(super) struct Weights {
-    /// The largest log-sum-exp, or 0 where there is none: −∞ − (−∞) would be NaN.
-    shift: f32,
-}
-
-impl Weights {
-    /// For parts of which the largest log-sum-exp is `max`.
-    #[inline(always)]
-    pub(super) fn new(max: f32) -> Self {
-        Self { shift: if max == f32::NEG_INFINITY { 0.0 } else { max } }
-    }
-
-    /// The weight of a part, before division by the sum of all.
-    #[inline(always)]
-    pub(super) fn of(self, lse: f32) -> f32 {
-        math::exp2((lse - self.shift) * LOG2_E)
-    }
-
-    /// The factor 1/sum, and the log-sum-exp of the whole: 0 and −∞ where no part has a key.
-    #[inline(always)]
-    pub(super) fn finish(self, sum: f32) -> (f32, f32) {
-        if sum == 0.0 {
-            return (0.0, f32::NEG_INFINITY);
-        }
-        (math::reciprocal(sum), math::fma(math::log2(sum), LN_2, self.shift))
-    }
-}
-
 /// The weight 2^x of a part, x its log-sum-exp to base 2, as fraction · 2^exponent.
 ///
 /// Powers of two divide sums of such weights without rounding. So these have the same bits whether the

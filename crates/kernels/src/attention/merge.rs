@@ -1,9 +1,9 @@
 //! Merging results of attention over disjoint parts of the keys that calls have given, such as a shared
 //! prefix and what follows it: the algebra of [`combine`](super::combine), over tensors of any layout.
 
+use core::f32::consts::{LN_2, LOG2_E};
 use core::hint::assert_unchecked;
 
-use super::combine::Weights;
 use crate::element::Element;
 use crate::params::{MAX_PARTS, MergeParams, Strides};
 use crate::ptx::{index, math};
@@ -13,6 +13,36 @@ pub const THREADS: u32 = 128;
 
 /// Rows of a block, one for each warp.
 pub const ROWS: u32 = THREADS / 32;
+
+/// Weights of partial results by their log-sum-exp.
+#[derive(Clone, Copy)]
+pub(super) struct Weights {
+    /// The largest log-sum-exp, or 0 where there is none: −∞ − (−∞) would be NaN.
+    shift: f32,
+}
+
+impl Weights {
+    /// For parts of which the largest log-sum-exp is `max`.
+    #[inline(always)]
+    pub(super) fn new(max: f32) -> Self {
+        Self { shift: if max == f32::NEG_INFINITY { 0.0 } else { max } }
+    }
+
+    /// The weight of a part, before division by the sum of all.
+    #[inline(always)]
+    pub(super) fn of(self, lse: f32) -> f32 {
+        math::exp2((lse - self.shift) * LOG2_E)
+    }
+
+    /// The factor 1/sum, and the log-sum-exp of the whole: 0 and −∞ where no part has a key.
+    #[inline(always)]
+    pub(super) fn finish(self, sum: f32) -> (f32, f32) {
+        if sum == 0.0 {
+            return (0.0, f32::NEG_INFINITY);
+        }
+        (math::reciprocal(sum), math::fma(math::log2(sum), LN_2, self.shift))
+    }
+}
 
 /// A row of O by its indices.
 #[derive(Clone, Copy)]

@@ -50,8 +50,8 @@ pub struct DecodeParams {
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to; 0 for none.
     pub softcap: f32,
-    /// How many times the longest sequence's keys keep the device reading in whole tiles. Where all sequences
-    /// have as many, the splits of a tile are one block's, which adds them up; 0 where each is stored.
+    /// How many times the longest sequence's keys all sequences have at least where whole tiles are read
+    /// best: then the splits of a tile are one block's, which adds them up. 0 where each is stored.
     pub enough_sequences: f32,
     /// What each head has.
     pub per_head: PerHead,

@@ -110,8 +110,8 @@ struct Rule {
     busy_blocks: usize,
     /// Blocks on each multiprocessor from which on keys are not split, where there are so many.
     enough_blocks: usize,
-    /// Steps that merging takes as long as: by a cluster, where it can, and by a launch.
-    merging: Option<[usize; 2]>,
+    /// Steps that merging is counted as: by a cluster, where it can, and by a launch.
+    merging: [usize; 2],
 }
 
 impl Rule {
@@ -122,7 +122,7 @@ impl Rule {
                 good_enough: GOOD_ENOUGH,
                 busy_blocks: blocks,
                 enough_blocks: 1,
-                merging: None,
+                merging: [0, 0],
             },
             DecodeKernel::DecodeSm90 => {
                 // Of 8 bits, a step takes one block longer than its bytes take the memory.
@@ -133,7 +133,7 @@ impl Rule {
                     good_enough: SM90_GOOD_ENOUGH,
                     busy_blocks,
                     enough_blocks,
-                    merging: Some([CLUSTER_STEPS, COMBINE_STEPS]),
+                    merging: [CLUSTER_STEPS, COMBINE_STEPS],
                 }
             }
             DecodeKernel::MlaSm90 => Self {
@@ -141,14 +141,14 @@ impl Rule {
                 good_enough: SM90_GOOD_ENOUGH,
                 busy_blocks: 1,
                 enough_blocks: 1,
-                merging: None,
+                merging: [0, 0],
             },
             DecodeKernel::ForwardSm90 => Self {
                 least_blocks: LEAST_SPLIT_BLOCKS,
                 good_enough: SM90_GOOD_ENOUGH,
                 busy_blocks: 1,
                 enough_blocks: 1,
-                merging: None,
+                merging: [0, 0],
             },
         }
     }
@@ -259,16 +259,11 @@ impl Shape {
         let places = self.places();
         let waves = (self.tiles * num_splits).div_ceil(places);
         let longest = self.key_blocks.div_ceil(num_splits);
-        let merging = match self.rule.merging {
-            Some(_) if num_splits == 1 => 0,
-            Some([by_cluster, by_launch]) => {
-                if self.fits_clusters(num_splits) {
-                    by_cluster
-                } else {
-                    by_launch
-                }
-            }
-            None => 0,
+        let [by_cluster, by_launch] = self.rule.merging;
+        let merging = match num_splits {
+            1 => 0,
+            _ if self.fits_clusters(num_splits) => by_cluster,
+            _ => by_launch,
         };
         (self.tiles * self.key_blocks) as f64 / (places * (waves * longest + merging)) as f64
     }

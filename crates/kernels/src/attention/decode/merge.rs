@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::attention::combine::Weights;
+use crate::attention::merge::Weights;
 use crate::attention::split_output::Target;
 use crate::attention::split_work::Work;
 use crate::params::DecodeParams;
