@@ -137,8 +137,9 @@ impl Tiles {
         // SAFETY: there are splits and tiles, which have rows, the index is below the number of all, and the
         // offsets are readable.
         unsafe {
-            assert_unchecked(params.cache.num_splits > 0 && block_m > 0);
-            let tiles = params.tiles / params.cache.num_splits;
+            assert_unchecked(block_m > 0);
+            // Found anew for each tile, where it would be kept in a register.
+            let tiles = index::unknown(params.tiles) / params.cache.num_splits;
             assert_unchecked(tiles > 0);
             if params.sequences > 0 {
                 return Some((self.find(params, block_m, index)?, 0));

@@ -8,9 +8,9 @@ use fa_kernels::attention::decode_sm90::{self, DecodeSm90Tile, decode_sm90};
 use fa_kernels::attention::mla_sm90::{self, mla_sm90};
 use fa_kernels::element::F16;
 use fa_kernels::mask::UNLIMITED;
-use fa_kernels::params::{CacheParams, DecodeParams, Strides};
+use fa_kernels::params::{CacheParams, DecodeParams, Divisor, Strides};
 use fa_sim::tma::{Swizzle, TensorMap};
-use fa_sim::{Buffer, Launch, Schedule, launch};
+use fa_sim::{Buffer, Launch, Schedule, launch, launch_clusters};
 
 type Of = DecodeTile<F16, 2, 64, 4, 4>;
 type OfSm90 = DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>;
@@ -28,6 +28,8 @@ enum By {
     DecodeSm90,
     /// The same, where a tile's splits are one block's.
     AddedUp,
+    /// The same, where each is that of a block of a cluster.
+    Cluster,
     /// Over keys that are their values.
     MlaSm90,
 }
@@ -68,15 +70,13 @@ fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u
             partial_o,
             partial_lse,
             rows: batch as u64,
-            num_splits: SPLITS,
+            num_splits: Divisor::new(SPLITS),
             split_keys,
             head_dim_v: HEAD_DIM,
             ..CacheParams::default()
         },
-        seqlen_q: 1,
+        batch: batch as u32,
         seqlen_k: ROOM,
-        heads: 1,
-        group: 1,
         head_dim: HEAD_DIM,
         window_left: UNLIMITED,
         window_span: UNLIMITED,
@@ -117,15 +117,27 @@ fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u
             launch(&config, &|| unsafe { mla_sm90::<F16>(&params, maps) }).unwrap();
         } else {
             use decode_sm90::Tile;
-            let config = config("decode_sm90", 5, OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes());
+            let (threads, bytes) = (OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes());
             // SAFETY: as above.
-            launch(&config, &|| unsafe { decode_sm90::<OfSm90>(&params, maps) }).unwrap();
+            let kernel = || unsafe { decode_sm90::<OfSm90>(&params, maps) };
+            if by == By::Cluster {
+                let config = config("decode_sm90", SPLITS * batch as u32, threads, bytes);
+                launch_clusters(&config, SPLITS, &kernel).unwrap();
+                return checked(o, &lse);
+            }
+            launch(&config("decode_sm90", 5, threads, bytes), &kernel).unwrap();
         }
     }
     let merging = config("combine", (batch as u32).div_ceil(combine::ROWS), combine::THREADS, 0);
     // SAFETY: as above.
     launch(&merging, &|| unsafe { combine::<F16>(&params) }).unwrap();
-    assert!(o[batch * columns..].iter().all(|&value| value == POISON));
+    checked(o, &lse)
+}
+
+/// What lies behind the guards, which are left alone.
+fn checked(o: Vec<u16>, lse: &[f32]) -> (Vec<u16>, Vec<u32>) {
+    let batch = lse.len() - 1;
+    assert!(o[batch * HEAD_DIM as usize..].iter().all(|&value| value == POISON));
     assert!(lse[batch].is_nan());
     (o, lse[..batch].iter().map(|value| value.to_bits()).collect())
 }
@@ -136,7 +148,7 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
     // Even splits, and splits of one length.
     for (seed, split_keys) in [0, 64].into_iter().enumerate() {
-        for by in [By::Decode, By::DecodeSm90, By::AddedUp, By::MlaSm90] {
+        for by in [By::Decode, By::DecodeSm90, By::AddedUp, By::Cluster, By::MlaSm90] {
             let of = |used: &[i32], seed| decoded(by, used, split_keys, seed);
             assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {by:?}");
         }
@@ -144,10 +156,13 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
 }
 
 #[test]
-fn splits_are_the_same_added_up_by_a_block_and_by_a_launch() {
-    let used = [150, 149, 128, 129, 0, 140];
+fn splits_are_the_same_added_up_by_a_block_by_clusters_and_by_a_launch() {
+    let used = [150, 149, 128, 129, 0, 140, 100];
     for seed in 0..8 {
         let of = |by| decoded(by, &used, 64, seed);
-        assert_eq!(of(By::AddedUp), of(By::DecodeSm90));
+        let merged = of(By::DecodeSm90);
+        for by in [By::AddedUp, By::Cluster] {
+            assert_eq!(of(by), merged, "{by:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A block reads what another of its cluster had written when both last came through [`sync`]. Until both
 //! come through it again, who owns the bytes leaves them alone; and no block ends before others have read it
-//! for the last time, which again is a [`sync`]. What breaks this is
+//! for the last time, which again is a [`sync`], or a [`leave`]. What breaks this is
 //! [`Error::Cluster`](crate::Error::Cluster), under any schedule.
 
 use std::panic::Location;
@@ -44,7 +44,17 @@ pub fn size() -> u32 {
 /// Outside a kernel.
 #[track_caller]
 pub fn sync() {
-    warp::meet(Operation::ClusterBarrier, [], Location::caller());
+    warp::meet(Operation::ClusterBarrier { orders: true }, [], Location::caller());
+}
+
+/// As [`sync`], but that it orders nothing (`barrier.cluster.arrive.relaxed.aligned`): blocks come to it so
+/// that each stays until others have read its shared memory. A barrier orders where all warps [`sync`].
+///
+/// # Panics
+/// Outside a kernel.
+#[track_caller]
+pub fn leave() {
+    warp::meet(Operation::ClusterBarrier { orders: false }, [], Location::caller());
 }
 
 /// Loads a value of 1, 2, 4, 8 or 16 bytes at `address` in the shared memory of the block `rank`

@@ -18,8 +18,11 @@ pub enum Operation {
         /// Threads that the barrier waits for.
         threads: u32,
     },
-    /// [`cluster::sync`](crate::cluster::sync).
-    ClusterBarrier,
+    /// [`cluster::sync`](crate::cluster::sync), or [`cluster::leave`](crate::cluster::leave).
+    ClusterBarrier {
+        /// Whether it orders what was done in shared memory.
+        orders: bool,
+    },
     /// [`barrier::arrive`](crate::barrier::arrive).
     BarrierArrive {
         /// Index of the barrier.
@@ -129,7 +132,7 @@ impl fmt::Display for Operation {
             Self::BarrierArrive { barrier, threads } => {
                 write!(f, "barrier::arrive at barrier {barrier} for {threads} arrivals")
             }
-            Self::ClusterBarrier => f.write_str("the barrier of the cluster"),
+            Self::ClusterBarrier { .. } => f.write_str("the barrier of the cluster"),
             Self::MbarrierWait { address, parity } => {
                 write!(f, "the mbarrier at {address} for parity {parity}")
             }

@@ -58,6 +58,19 @@ fn refused(why: &str, kernel: impl Fn() + Sync) {
 }
 
 #[test]
+fn blocks_stay_until_others_have_read_them() {
+    for seed in 0..8 {
+        run(3, 2, seed, || {
+            shared::store(word(), index::block());
+            cluster::sync();
+            assert_eq!(cluster::load::<u32>(1 - cluster::rank(), word()), index::block() ^ 1);
+            cluster::leave();
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn what_nothing_orders_is_found_under_any_schedule() {
     let other = || 1 - cluster::rank();
     refused("has come through no barrier", || {
@@ -84,6 +97,25 @@ fn what_nothing_orders_is_found_under_any_schedule() {
         if index::thread() == 0 {
             cluster::load::<u32>(other(), word());
         }
+    });
+    // Behind a barrier that orders nothing.
+    refused("has come through no barrier that orders", || {
+        shared::store(word(), 1);
+        cluster::leave();
+        cluster::load::<u32>(other(), word());
+        cluster::sync();
+    });
+    refused("byte 4 of shared memory of block 1 of the cluster is written and read by others", || {
+        shared::store(word(), 1);
+        cluster::sync();
+        if (index::thread(), cluster::rank()) == (1, 0) {
+            cluster::load::<u32>(1, word());
+        }
+        cluster::leave();
+        if (index::thread(), cluster::rank()) == (1, 1) {
+            shared::store(word(), 2);
+        }
+        cluster::sync();
     });
     refused("were not written", || {
         cluster::sync();

@@ -3,7 +3,7 @@
 use fa_kernels::config::Sm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Params, Tile};
 use fa_kernels::params::{
-    AttentionMaps, AttentionParams, CacheParams, DecodeParams, Mapped, Pages, PersistentParams,
+    AttentionMaps, AttentionParams, CacheParams, DecodeParams, Divisor, Mapped, Pages, PersistentParams,
 };
 use fa_kernels::ptx::tma;
 
@@ -99,7 +99,7 @@ pub(crate) fn params(
             return Ok(Params::Widen(widened.params(problem, attention, [k, v], places)));
         }
     }
-    let contiguous = dense_params(problem.dense(), launch.details, workspace, &attention);
+    let contiguous = dense_params(problem.dense(), (launch.entry, launch.details), workspace, &attention);
     let params = DecodeParams {
         tree_mask,
         k_strides: strides(problem.k()),
@@ -146,7 +146,7 @@ pub(crate) fn dense_launch_params(
 ) -> Result<Params> {
     let tensors = problem.tensors();
     let attention = attention_params(problem, addresses)?;
-    let params = dense_params(problem, details, addresses.workspace, &attention);
+    let params = dense_params(problem, (entry, details), addresses.workspace, &attention);
     let place = Place { k: &tensors.k, v: &tensors.v, page_size: None };
     of_entry(problem, entry, details, (params, attention), &place, encode)
 }
@@ -250,7 +250,7 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
-    details: DecodeLaunchDetails,
+    (entry, details): (&Entry, DecodeLaunchDetails),
     workspace: u64,
     attention: &AttentionParams,
 ) -> DecodeParams {
@@ -258,6 +258,7 @@ fn dense_params(
     let [partial_o, _] = partial_bytes(problem, num_splits);
     let is_whole = whole_without_lengths && attention.seqused_k == 0;
     let (num_splits, split_keys) = if is_whole { (1, 0) } else { (num_splits, split_keys) };
+    let AttentionParams { seqlen_q, heads, group, .. } = *attention;
     // The planner bounds splits, so these casts keep their values.
     DecodeParams {
         q: attention.q,
@@ -274,15 +275,18 @@ fn dense_params(
             partial_o: workspace,
             partial_lse: workspace + partial_o as u64,
             rows: problem.lse_len() as u64,
-            num_splits: num_splits as u32,
+            num_splits: Divisor::new(num_splits as u32),
             split_keys: split_keys as u32,
             head_dim_v: attention.head_dim_v,
             ..CacheParams::default()
         },
-        seqlen_q: attention.seqlen_q,
+        batch: problem.batch() as u32,
+        seqlen_q: Divisor::new(seqlen_q),
         seqlen_k: attention.seqlen_k,
-        heads: attention.heads,
-        group: attention.group,
+        heads: Divisor::new(heads),
+        kv_heads: Divisor::new(heads / group),
+        group: Divisor::new(group),
+        tiles: Divisor::new((seqlen_q * group).div_ceil(entry.tile.block_m)),
         head_dim: attention.head_dim,
         window_left: attention.window_left,
         window_span: attention.window_span,

@@ -9,7 +9,6 @@
 //! a row gets the bits that this launch gets from several blocks.
 
 use core::f32::consts::{LN_2, LOG2_E};
-use core::hint::assert_unchecked;
 
 use crate::attention::split_work::QueryRow;
 use crate::attention::splits::{self, used_keys};
@@ -226,13 +225,9 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
     if row as u64 >= params.cache.rows {
         return;
     }
-    // SAFETY: valid parameters have no empty axis.
-    let (batch, at) = unsafe {
-        assert_unchecked(params.seqlen_q > 0 && params.heads > 0);
-        let sequence_head = row / params.seqlen_q;
-        let at = QueryRow { position: row % params.seqlen_q, head: sequence_head % params.heads };
-        (sequence_head / params.heads, at)
-    };
+    let sequence_head = row / params.seqlen_q;
+    let at = QueryRow { position: row % params.seqlen_q, head: sequence_head % params.heads };
+    let batch = sequence_head / params.heads;
     // SAFETY: the number of keys is readable.
     let splits = splits::count(&params.cache, unsafe { used_keys(params, batch) });
     // SAFETY: the splits' results are written; whole warps run this alike.
@@ -279,8 +274,8 @@ unsafe fn merge_row<E: Element>(params: &DecodeParams, splits: u32, batch: u32, 
 /// Index of a row in lse, [B, H, Sq].
 #[inline(always)]
 pub(super) fn lse_row(params: &DecodeParams, batch: u32, at: &QueryRow) -> u64 {
-    let sequence_head = batch as u64 * params.heads as u64 + at.head as u64;
-    sequence_head * params.seqlen_q as u64 + at.position as u64
+    let sequence_head = batch as u64 * params.heads.get() as u64 + at.head as u64;
+    sequence_head * params.seqlen_q.get() as u64 + at.position as u64
 }
 
 /// Address of the log-sum-exp of a row in a split.

@@ -48,8 +48,7 @@ pub const BARRIERS: u32 = 2;
 #[inline(always)]
 pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let config = T::CONFIG;
-    // SAFETY: valid parameters have no empty axis.
-    let work = unsafe { Work::of_batch(params, T::BLOCK_M, index::block()) };
+    let work = Work::of_batch(params, T::BLOCK_M, index::block());
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
     let splits = splits::count(&params.cache, used);
@@ -61,7 +60,8 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
         first: seen_keys(params, used, work.first_row).first,
         end: seen_keys(params, used, last_row).end,
     };
-    let keys = Keys::of_warp(work.keys(params, used, seen, config.block_n()), config.block_n());
+    let part = splits::part(&params.cache, work.split, used, seen, config.block_n());
+    let keys = Keys::of_warp(part, config.block_n());
     let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
     let rings = q_shared.address + MmaTile::<T::HeadDim>::bytes(T::BLOCK_M);
     let warp = index::thread() / 32;

@@ -28,7 +28,10 @@ use tile::Memory;
 pub use tile::{Cache, DecodeSm90Tile, Tile};
 
 /// Barriers in the source below; the build fails when the PTX has another number.
-pub const BARRIERS: u32 = 5;
+pub const BARRIERS: u32 = 6;
+
+/// The hardware barrier behind which all others are there.
+const BARRIERS_ARE_MADE: u32 = 0;
 
 /// O and lse as [`decode`](super::decode::decode) gives them, or their parts.
 ///
@@ -41,23 +44,20 @@ pub const BARRIERS: u32 = 5;
 #[inline(always)]
 pub unsafe fn decode_sm90<T: Tile>(params: &DecodeParams, maps: u64) {
     let memory = Memory::<T>::new();
-    // SAFETY: one thread makes the barriers; the warps of each role run the same branch.
+    // SAFETY: the warps of each role run the same branch.
     unsafe {
         match warp::broadcast(index::thread() / 32, 0) {
             WARPS => {
-                let producer = Producer::<T>::begin(params, maps, memory);
-                barrier::sync(0, T::CONFIG.threads());
-                producer.run(params);
+                Producer::<T>::new(maps, memory).run(params);
                 rows::follow_cluster::<T>();
             }
-            role => {
-                barrier::sync(0, T::CONFIG.threads());
-                if role < WARPS {
-                    Consumer::new(memory).run(params);
-                } else {
-                    queries::announce(params, memory);
-                    rows::follow_cluster::<T>();
-                }
+            role if role < WARPS => {
+                barrier::sync(BARRIERS_ARE_MADE, T::CONFIG.threads());
+                Consumer::new(memory).run(params);
+            }
+            _ => {
+                queries::announce(params, memory);
+                rows::follow_cluster::<T>();
             }
         }
     }

@@ -16,10 +16,11 @@ pub(super) fn split_keys(cache: &CacheParams, used: u32) -> u32 {
     if cache.split_keys == 0 {
         return 0;
     }
-    // SAFETY: valid parameters have at least one split. Without this the division would carry a call to the
-    // panic for a zero divisor, which a kernel cannot link.
-    unsafe { assert_unchecked(cache.num_splits > 0) };
-    cache.split_keys.max(used.div_ceil(cache.num_splits)).next_multiple_of(SPLIT_MULTIPLE)
+    let splits = cache.num_splits.get();
+    // SAFETY: a divisor is not 0. Without this the division would carry a call to the panic for a zero divisor,
+    // which a kernel cannot link. It is one, for a divisor's factor spills where registers are full.
+    unsafe { assert_unchecked(splits > 0) };
+    cache.split_keys.max(used.div_ceil(splits)).next_multiple_of(SPLIT_MULTIPLE)
 }
 
 /// Splits of a sequence with `used` keys that may have some, at least 1.
@@ -27,7 +28,7 @@ pub(super) fn split_keys(cache: &CacheParams, used: u32) -> u32 {
 pub(super) fn count(cache: &CacheParams, used: u32) -> u32 {
     let keys = split_keys(cache, used);
     if keys == 0 {
-        return cache.num_splits;
+        return cache.num_splits.get();
     }
     // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero divisor,
     // which a kernel cannot link.
@@ -50,8 +51,6 @@ pub(super) fn part(cache: &CacheParams, split: u32, used: u32, seen: KeyRange, b
 /// A split's even part of the keys `seen`, in steps of `block_n`.
 #[inline(always)]
 fn even_part(cache: &CacheParams, split: u32, seen: KeyRange, block_n: u32) -> KeyRange {
-    // SAFETY: valid parameters have at least one split.
-    unsafe { assert_unchecked(cache.num_splits > 0) };
     let blocks = seen.end.saturating_sub(seen.first).div_ceil(block_n);
     // Splits differ by at most one block; the first ones have it.
     let (least, longer) = (blocks / cache.num_splits, blocks % cache.num_splits);
@@ -74,44 +73,49 @@ pub(super) unsafe fn used_keys(params: &DecodeParams, batch: u32) -> u32 {
     (used.max(0) as u32).min(params.seqlen_k)
 }
 
-/// Sequences of the launch.
-#[inline(always)]
-pub(super) fn sequences(params: &DecodeParams) -> u32 {
-    // SAFETY: valid parameters have no empty axis. Without this the division would carry a call to the panic
-    // for a zero divisor, which a kernel cannot link.
-    unsafe { assert_unchecked(params.heads > 0 && params.seqlen_q > 0) };
-    params.cache.rows as u32 / params.heads / params.seqlen_q
-}
-
 /// Whether the splits of a tile are one block's, which adds them up: where sequences are so many and so alike
 /// that whole tiles keep the device reading. All warps of a problem's launches find the same.
 ///
 /// # Safety
-/// `params` describes valid device memory; all 32 lanes of the warp call this together.
+/// As [`are_enough_unlike`].
 #[inline(always)]
 pub(super) unsafe fn are_of_one_block(params: &DecodeParams) -> bool {
-    if params.enough_sequences == 0.0 {
-        return false;
+    if params.seqused_k == 0 {
+        return are_enough_alike(params);
     }
     // Out of the way of those who go on: a launch reads its code for the first time, and jumps are slow.
     cold_path();
-    let sequences = sequences(params);
-    let mut longest = params.seqlen_k as f32;
-    let mut all = longest * sequences as f32;
-    if params.seqused_k != 0 {
-        (longest, all) = (0.0, 0.0);
-        let mut batch = index::thread() % 32;
-        while batch < sequences {
-            // SAFETY: the sequence exists.
-            let used = unsafe { used_keys(params, batch) } as f32;
-            (longest, all) = (math::max(longest, used), all + used);
-            batch += 32;
-        }
-        // SAFETY: all lanes of the warp are here.
-        unsafe {
-            longest = reduce::<32>(longest, math::max);
-            all = reduce::<32>(all, |a, b| a + b);
-        }
+    // SAFETY: as the caller says.
+    unsafe { are_enough_unlike(params) }
+}
+
+/// [`are_of_one_block`] where all sequences have all keys.
+#[inline(always)]
+pub(super) fn are_enough_alike(params: &DecodeParams) -> bool {
+    params.enough_sequences > 0.0 && params.enough_sequences <= params.batch as f32
+}
+
+/// [`are_of_one_block`] where each sequence has its own keys.
+///
+/// # Safety
+/// `params` describes valid device memory; all 32 lanes of the warp call this together.
+#[inline(always)]
+pub(super) unsafe fn are_enough_unlike(params: &DecodeParams) -> bool {
+    if params.enough_sequences == 0.0 {
+        return false;
+    }
+    let [mut longest, mut all] = [0.0; 2];
+    let mut batch = index::thread() % 32;
+    while batch < index::unknown(params.batch) {
+        // SAFETY: the sequence exists.
+        let used = unsafe { used_keys(params, batch) } as f32;
+        (longest, all) = (math::max(longest, used), all + used);
+        batch += 32;
+    }
+    // SAFETY: all lanes of the warp are here.
+    unsafe {
+        longest = reduce::<32>(longest, math::max);
+        all = reduce::<32>(all, |a, b| a + b);
     }
     longest * params.enough_sequences <= all
 }

@@ -20,12 +20,12 @@ pub(super) unsafe fn hide<S: Matrix>(
     position: impl Fn(usize) -> u32,
     key: impl Fn(usize) -> u32,
 ) {
-    let is_older = first_key + keys + params.seqlen_q <= used;
+    let is_older = first_key + keys + params.seqlen_q.get() <= used;
     if params.tree_mask == 0 || is_older {
         return;
     }
     // Which of the newest keys the step's first is; negative where it is older.
-    let first = (first_key + params.seqlen_q).wrapping_sub(used);
+    let first = (first_key + params.seqlen_q.get()).wrapping_sub(used);
     let mut i = 0;
     while i < S::ROWS {
         let position = position(i);
@@ -48,8 +48,8 @@ pub(super) unsafe fn hide<S: Matrix>(
 /// The mask is readable, and the sequence one of its.
 #[inline(always)]
 unsafe fn bits_of(params: &DecodeParams, batch: u32, position: u32) -> [u32; 2] {
-    let exists = position < params.seqlen_q;
-    let row = batch as u64 * params.seqlen_q as u64 + position as u64;
+    let exists = position < params.seqlen_q.get();
+    let row = batch as u64 * params.seqlen_q.get() as u64 + position as u64;
     let address = params.tree_mask + 8 * row;
     // SAFETY: the caller's mask has 8 bytes for each query.
     unsafe { [global::load_b32_if(exists, address), global::load_b32_if(exists, address + 4)] }

@@ -1,7 +1,9 @@
 //! The work of a launch as a flat list, of which each block takes every so many items.
 
-use crate::attention::split_work::{Work, packed_rows, seen_keys, tiles_and_heads};
-use crate::attention::splits::{self, sequences, used_keys};
+use core::hint::{assert_unchecked, cold_path};
+
+use crate::attention::split_work::{Work, packed_rows, seen_keys};
+use crate::attention::splits::{self, used_keys};
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
@@ -31,14 +33,14 @@ pub(super) struct Items {
     next: u32,
     /// The first of the sequences that the lanes look at.
     first_sequence: u32,
-    /// Items of all of them.
+    /// Items of all of them; of none before the first look.
     total: u32,
     /// Items of those before this lane's.
     before: u32,
     /// Items of this lane's, and its keys.
     own: u32,
     used: u32,
-    /// Whether the splits of a tile are one item.
+    /// Whether the splits of a tile are one item; of unlike sequences, from the first look on.
     adds_up: bool,
 }
 
@@ -50,12 +52,76 @@ impl Items {
     /// together.
     #[inline(always)]
     pub(super) unsafe fn new<T: ItemTile>(params: &DecodeParams) -> Self {
-        // SAFETY: as the caller says.
-        let adds_up = T::ADDS_UP && unsafe { splits::are_of_one_block(params) };
+        let adds_up = T::ADDS_UP && splits::are_enough_alike(params);
         let next = if has_clusters::<T>() { cluster::index() } else { index::block() };
-        let mut items = Self { next, first_sequence: 0, total: 0, before: 0, own: 0, used: 0, adds_up };
-        items.look::<T>(params);
-        items
+        let first_sequence = 0u32.wrapping_sub(LANES);
+        Self { next, first_sequence, total: 0, before: 0, own: 0, used: 0, adds_up }
+    }
+
+    /// The next item of this block.
+    #[inline(always)]
+    pub(super) fn next<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<Item> {
+        let (mut work, used) = if params.seqused_k == 0 {
+            (self.of_alike::<T>(params)?, params.seqlen_k)
+        } else {
+            cold_path();
+            self.of_unlike::<T>(params)?
+        };
+        self.next += index::blocks();
+        if has_clusters::<T>() {
+            work.split = cluster::rank();
+        }
+        Some(Item::new::<T>(params, work, used, self.adds_up))
+    }
+
+    /// Whether each tile has one item, whatever its splits are.
+    #[inline(always)]
+    fn are_tiles<T: ItemTile>(&self) -> bool {
+        self.adds_up || has_clusters::<T>()
+    }
+
+    /// The next item's part of the problem, where all sequences have all keys.
+    #[inline(always)]
+    fn of_alike<T: ItemTile>(&self, params: &DecodeParams) -> Option<Work> {
+        let work = Work::of_sequence(params, T::ROWS, 0, self.next);
+        let (split, batch) = if self.are_tiles::<T>() {
+            (0, work.split)
+        } else if params.cache.split_keys == 0 {
+            (work.split % params.cache.num_splits, work.split / params.cache.num_splits)
+        } else {
+            let splits = splits::count(&params.cache, params.seqlen_k);
+            // SAFETY: a sequence has at least one. Without this the divisions would carry a call to the panic
+            // for a zero divisor, which a kernel cannot link.
+            unsafe { assert_unchecked(splits > 0) };
+            (work.split % splits, work.split / splits)
+        };
+        if batch < params.batch { Some(Work { split, batch, ..work }) } else { None }
+    }
+
+    /// The next item's part of the problem, and its sequence's keys, where each sequence has its own.
+    #[inline(always)]
+    fn of_unlike<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<(Work, u32)> {
+        if T::ADDS_UP && self.total == 0 {
+            // SAFETY: all lanes are here.
+            self.adds_up = unsafe { splits::are_enough_unlike(params) };
+        }
+        while self.next >= self.total {
+            self.next -= self.total;
+            self.first_sequence = self.first_sequence.wrapping_add(LANES);
+            if self.first_sequence >= params.batch {
+                return None;
+            }
+            self.look::<T>(params);
+        }
+        let lane = index::thread() % LANES;
+        let is_here = self.next.wrapping_sub(self.before) < self.own;
+        // SAFETY: all lanes are here.
+        unsafe {
+            let of = reduce::<LANES>(if is_here { lane as f32 } else { 0.0 }, |a, b| a + b) as u32;
+            let index = self.next - warp::broadcast(self.before, of);
+            let used = warp::broadcast(self.used, of);
+            Some((Work::of_sequence(params, T::ROWS, self.first_sequence + of, index), used))
+        }
     }
 
     /// Counts the items of the sequences from `first_sequence` on.
@@ -64,14 +130,12 @@ impl Items {
         let lane = index::thread() % LANES;
         let batch = self.first_sequence + lane;
         (self.own, self.used) = (0, 0);
-        // SAFETY: the sequence exists; valid parameters have no empty axis; all lanes are here.
+        // SAFETY: the sequence exists; all lanes are here.
         unsafe {
-            if batch < sequences(params) {
-                let [tiles, heads] = tiles_and_heads(params, T::ROWS);
+            if batch < params.batch {
                 self.used = used_keys(params, batch);
-                let is_one = self.adds_up || has_clusters::<T>();
-                let splits = if is_one { 1 } else { splits::count(&params.cache, self.used) };
-                self.own = splits * tiles * heads;
+                let splits = if self.are_tiles::<T>() { 1 } else { splits::count(&params.cache, self.used) };
+                self.own = splits * params.tiles.get() * params.kv_heads.get();
             }
             (self.before, self.total) = (0, self.own);
             let mut distance = 1;
@@ -83,33 +147,6 @@ impl Items {
                 self.total += others;
                 distance *= 2;
             }
-        }
-    }
-
-    /// The next item of this block.
-    #[inline(always)]
-    pub(super) fn next<T: ItemTile>(&mut self, params: &DecodeParams) -> Option<Item> {
-        while self.next >= self.total {
-            self.next -= self.total;
-            self.first_sequence += LANES;
-            if self.first_sequence >= sequences(params) {
-                return None;
-            }
-            self.look::<T>(params);
-        }
-        let lane = index::thread() % LANES;
-        let is_here = self.next.wrapping_sub(self.before) < self.own;
-        // SAFETY: all lanes are here; valid parameters have no empty axis.
-        unsafe {
-            let of = reduce::<LANES>(if is_here { lane as f32 } else { 0.0 }, |a, b| a + b) as u32;
-            let index = self.next - warp::broadcast(self.before, of);
-            let used = warp::broadcast(self.used, of);
-            self.next += index::blocks();
-            let mut work = Work::of_sequence(params, T::ROWS, self.first_sequence + of, index);
-            if has_clusters::<T>() {
-                work.split = cluster::rank();
-            }
-            Some(Item::new::<T>(params, work, used, self.adds_up))
         }
     }
 }
@@ -163,7 +200,7 @@ impl Item {
             of_split: is_split && !adds_up,
             split_keys: if is_split && adds_up { splits::split_keys(&params.cache, used) } else { 0 },
             rows: end_row - work.first_row,
-            keys: if adds_up { seen } else { work.keys(params, used, seen, T::KEYS) },
+            keys: if adds_up { seen } else { splits::part(&params.cache, work.split, used, seen, T::KEYS) },
             whole: KeyRange { first: last.first, end: first.end },
             used,
             v_descale,

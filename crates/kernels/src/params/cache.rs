@@ -2,7 +2,7 @@
 
 use core::hint::assert_unchecked;
 
-use super::HeadValues;
+use super::{Divisor, HeadValues};
 use crate::ptx::global;
 
 /// The most splits of a sequence's keys: four for each lane of a warp that merges them.
@@ -23,7 +23,7 @@ pub struct CacheParams {
     /// Rows of O of all heads.
     pub rows: u64,
     /// The most parts that a sequence's keys are split into, 1 to [`MAX_SPLITS`].
-    pub num_splits: u32,
+    pub num_splits: Divisor,
     /// Keys of a split, from each sequence's first key on, so that others in the batch do not matter, rounded
     /// up to a multiple of 128; more where `num_splits` of them would end before the sequence. 0 for
     /// `num_splits` even parts of each.

@@ -1,6 +1,6 @@
 //! Launch parameters of the decode kernels.
 
-use super::{AttentionParams, CacheParams, PerHead, Strides};
+use super::{AttentionParams, CacheParams, Divisor, PerHead, Strides};
 
 /// Parameters of `attention::decode` and `attention::combine`.
 ///
@@ -32,14 +32,20 @@ pub struct DecodeParams {
     pub o_strides: Strides,
     /// Where keys lie and how they are split, with a head in each tile.
     pub cache: CacheParams,
-    /// Query rows of each sequence, at least 1.
-    pub seqlen_q: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Query rows of each sequence.
+    pub seqlen_q: Divisor,
     /// Key rows that a sequence has room for, at least 1.
     pub seqlen_k: u32,
-    /// Query heads, at least 1.
-    pub heads: u32,
-    /// Query heads that share one key/value head, at least 1.
-    pub group: u32,
+    /// Query heads.
+    pub heads: Divisor,
+    /// Key/value heads.
+    pub kv_heads: Divisor,
+    /// Query heads that share one key/value head.
+    pub group: Divisor,
+    /// Tiles of Sq·`group` packed rows of a key/value head, of as many rows as the entry's have.
+    pub tiles: Divisor,
     /// Columns of each row of Q and K, 1 to the entry's HEAD_DIM.
     pub head_dim: u32,
     /// As [`AttentionParams::window_left`], with the sequence's keys for Sk.

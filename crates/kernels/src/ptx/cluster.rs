@@ -8,6 +8,8 @@ use core::arch::asm;
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.barrier.cluster.arrive.aligned"]
     fn barrier_cluster_arrive();
+    #[link_name = "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned"]
+    fn barrier_cluster_arrive_relaxed();
     #[link_name = "llvm.nvvm.barrier.cluster.wait.aligned"]
     fn barrier_cluster_wait();
 }
@@ -71,6 +73,26 @@ pub unsafe fn sync() {
     }
 }
 
+/// As [`sync`], but that it orders nothing (`barrier.cluster.arrive.relaxed.aligned`) and so does not wait for
+/// what was stored before: for blocks that stay only until others have read their shared memory.
+///
+/// # Safety
+/// As [`sync`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn leave() {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instructions'.
+            unsafe {
+                barrier_cluster_arrive_relaxed();
+                barrier_cluster_wait();
+            }
+        }
+        _ => { twin!(fa_sim::cluster::leave()) }
+    }
+}
+
 /// Where `address` of the shared memory of block `rank` lies (`mapa.shared::cluster.u32`).
 #[cfg(target_arch = "nvptx64")]
 #[inline(always)]
@@ -88,7 +110,7 @@ fn at(rank: u32, address: u32) -> u32 {
 ///
 /// # Safety
 /// The block is one of the cluster's, and has written it; between that and this, and between this and what
-/// writes it next or ends the block, lies a [`sync`].
+/// writes it next lies a [`sync`]; between this and its end that, or a [`leave`].
 #[inline(always)]
 #[track_caller]
 pub unsafe fn load(rank: u32, address: u32) -> f32 {

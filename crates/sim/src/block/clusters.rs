@@ -11,6 +11,7 @@ impl Block {
     /// it.
     pub(super) fn arrive_at_cluster(
         &mut self,
+        orders: bool,
         location: &'static Location<'static>,
     ) -> Result<(), Box<Error>> {
         let warps = self.threads.len() / LANES;
@@ -19,12 +20,13 @@ impl Block {
             return Err(self.cluster_error(location, reason));
         };
         member.warps += 1;
+        member.orders &= orders;
         if member.warps < warps {
             return Ok(());
         }
         member.waits = true;
         let image = self.shared.take_image();
-        if let Err((rank, byte)) = member.board.arrive(member.rank, image) {
+        if let Err((rank, byte)) = member.board.arrive(member.rank, image, member.orders) {
             let reason = format!(
                 "byte {byte} of shared memory of block {rank} of the cluster is written and read by others with no \
                  barrier between"
@@ -43,7 +45,8 @@ impl Block {
             return;
         }
         (member.waits, member.warps, member.phase) = (false, 0, member.phase + 1);
-        if let Some(races) = &mut self.races {
+        let orders = std::mem::replace(&mut member.orders, true);
+        if let Some(races) = self.races.as_mut().filter(|_| orders) {
             races.synchronize(0..warps * LANES);
         }
         (0..warps).for_each(|warp| self.release(warp));

@@ -73,7 +73,9 @@ impl Block {
                 self.arrive_at_barrier(barrier, threads, false, location)?;
                 NOTHING
             }
-            Operation::ClusterBarrier => return self.arrive_at_cluster(location).map(|()| None),
+            Operation::ClusterBarrier { orders } => {
+                return self.arrive_at_cluster(orders, location).map(|()| None);
+            }
             Operation::StoreMatrix { transposed } => {
                 self.store_matrices(index, transposed, location)?;
                 NOTHING

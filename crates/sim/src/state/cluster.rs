@@ -18,11 +18,14 @@ struct State {
 /// What is known of a block.
 #[derive(Default)]
 struct Known {
-    /// Its shared memory when it came through the last barrier, and when it arrived at the next.
+    /// Its shared memory when it came through the last barrier, if that ordered, and when it arrived at the
+    /// next, and whether that does.
     image: Option<Image>,
-    next: Option<Image>,
-    /// Bytes that others have read since the last barrier, a bit for each.
+    next: Option<(Image, bool)>,
+    /// Bytes that others have read since the last barrier that ordered this, a bit for each.
     read: Vec<u64>,
+    /// Whether they have read some since the last barrier.
+    is_read: bool,
     has_ended: bool,
 }
 
@@ -43,13 +46,15 @@ pub(crate) struct Member {
     pub(crate) phase: u32,
     /// Warps that have arrived at the next.
     pub(crate) warps: usize,
+    /// Whether all of them order what they did before it against what they do behind it.
+    pub(crate) orders: bool,
     /// Whether all have.
     pub(crate) waits: bool,
 }
 
 impl Member {
     pub(crate) fn new(board: Arc<Board>, rank: u32) -> Self {
-        Self { board, rank, phase: 0, warps: 0, waits: false }
+        Self { board, rank, phase: 0, warps: 0, orders: true, waits: false }
     }
 }
 
@@ -71,25 +76,28 @@ impl Board {
         self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All threads of a block have arrived, with its shared memory as it is.
+    /// All threads of a block have arrived, with its shared memory as it is, which others see if it `orders`.
     ///
     /// # Errors
     /// A block, and a byte of it that was written where others may have read it.
-    pub(crate) fn arrive(&self, rank: u32, image: Image) -> Result<(), (usize, usize)> {
+    pub(crate) fn arrive(&self, rank: u32, image: Image, orders: bool) -> Result<(), (usize, usize)> {
         let mut state = self.state();
-        state.members[rank as usize].next = Some(image);
+        state.members[rank as usize].next = Some((image, orders));
         state.arrived += 1;
         if state.arrived < self.size() {
             return Ok(());
         }
         (state.arrived, state.phase) = (0, state.phase + 1);
         for (rank, member) in state.members.iter_mut().enumerate() {
-            let Some(image) = member.next.take() else { continue };
+            let Some((image, orders)) = member.next.take() else { continue };
             if let Some(byte) = member.first_read_among(|index| image.changed[index]) {
                 return Err((rank, byte));
             }
-            member.read = vec![0; image.changed.len()];
-            member.image = Some(image);
+            member.is_read = false;
+            if orders {
+                member.read = vec![0; image.changed.len()];
+            }
+            member.image = Some(image).filter(|_| orders);
         }
         Ok(())
     }
@@ -107,11 +115,12 @@ impl Board {
             return Err(format!("block {rank} of the cluster has ended"));
         }
         let Some(image) = &member.image else {
-            return Err(format!("block {rank} of the cluster has come through no barrier"));
+            return Err(format!("block {rank} of the cluster has come through no barrier that orders"));
         };
         let Some(value) = image.get(offset, bytes) else {
             return Err(format!("{bytes} bytes at {offset} of block {rank} of the cluster were not written"));
         };
+        member.is_read = true;
         member.read[offset / 64] |= ((1 << bytes) - 1) << (offset % 64);
         Ok(value)
     }
@@ -124,6 +133,6 @@ impl Board {
         let mut state = self.state();
         let member = &mut state.members[rank as usize];
         member.has_ended = true;
-        member.first_read_among(|_| u64::MAX).map_or(Ok(()), Err)
+        member.first_read_among(|_| u64::MAX).filter(|_| member.is_read).map_or(Ok(()), Err)
     }
 }

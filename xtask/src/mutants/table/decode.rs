@@ -64,8 +64,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "decode_head",
                 "query heads of a group are those of every group",
-                "self.kv_head * params.group + packed % params.group",
-                "self.kv_head + packed % params.group * (params.heads / params.group)",
+                "self.kv_head * params.group.get() + of_group",
+                "self.kv_head + of_group * params.kv_heads.get()",
             ),
             nth(
                 "decode_position",
@@ -103,7 +103,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "split_count",
                 "a sequence of one split is merged where others have more",
                 "used.div_ceil(keys).max(1)",
-                "cache.num_splits",
+                "cache.num_splits.get()",
             ),
         ],
     },
@@ -284,7 +284,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "cluster::sync();",
                 "",
             ),
-            nth("cluster_leave", "blocks end while others of the cluster read", 2, "cluster::sync();", ""),
+            nth("cluster_leave", "blocks end while others of the cluster read", 1, "cluster::leave();", ""),
             defect(
                 "cluster_rows",
                 "rows past the first of each warp are not merged",
@@ -329,12 +329,20 @@ pub(super) const FAMILIES: &[Family] = &[
         file: "crates/kernels/src/attention/decode_sm90/queries.rs",
         entries: "decode_sm90",
         tests: &["decode"],
-        defects: &[defect(
-            "e4m3_cache_row",
-            "each eight columns of Q are scaled by their own largest",
-            "distance < row_chunks::<T>()",
-            "distance < 1",
-        )],
+        defects: &[
+            defect(
+                "e4m3_cache_row",
+                "each eight columns of Q are scaled by their own largest",
+                "distance < row_chunks::<T>()",
+                "distance < 1",
+            ),
+            defect(
+                "hopper_decode_columns",
+                "columns of Q past head_dim are read",
+                "(params.head_dim - column).min(CHUNK / 2)",
+                "CHUNK / 2",
+            ),
+        ],
     },
     Family {
         file: "crates/kernels/src/attention/work_items.rs",
@@ -352,6 +360,13 @@ pub(super) const FAMILIES: &[Family] = &[
                 "items are those of the sequences before",
                 "self.before += others;",
                 "",
+            ),
+            nth(
+                "hopper_decode_batch",
+                "behind the last sequence comes another",
+                1,
+                "batch < params.batch",
+                "batch <= params.batch",
             ),
         ],
     },

@@ -64,7 +64,7 @@ impl<S: Matrix, W: Width> Rows<S, W> {
         let mut i = 0;
         while i < S::ROWS {
             let QueryRow { position, .. } = work.query_row(params, work.first_row + lane.row(i));
-            diagonals[i] = (position + used).wrapping_sub(params.seqlen_q);
+            diagonals[i] = (position + used).wrapping_sub(params.seqlen_q.get());
             i += 1;
         }
         // The last row's window begins furthest to the right, and the first row's ends furthest to the left.

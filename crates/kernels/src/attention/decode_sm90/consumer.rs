@@ -21,7 +21,7 @@ use crate::tile::wgmma::Descriptor;
 
 use super::rows::{AddedUp, Rows};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
-use crate::attention::work_items::{Item, ItemSlots, has_clusters};
+use crate::attention::work_items::{Item, ItemSlots};
 
 /// The barrier that the warps meet at.
 const BARRIER: u32 = 1;
@@ -109,13 +109,7 @@ impl<T: Tile> Consumer<T> {
                 end = (end + item.split_keys).min(item.keys.end);
             };
             // SAFETY: the item's rows are this block's, or the cluster's.
-            unsafe {
-                if has_clusters::<T>() {
-                    rows.store_by_cluster(params, &slots.item(), self.lane, self.memory);
-                } else {
-                    rows.store(params, &slots.item(), self.lane);
-                }
-            }
+            unsafe { rows.store_or_merge(params, &slots.item(), self.lane, self.memory) };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }

@@ -2,79 +2,73 @@
 
 use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::cache_box::{CacheBox, locate, rows};
-use crate::hopper::ring::{Ring, Stages as _};
+use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
 use crate::ptx::tma::{self, TensorMap};
-use crate::ptx::{index, warp};
+use crate::ptx::{barrier, index, warp};
 use crate::tile::panels::Panels;
 
+use super::BARRIERS_ARE_MADE;
 use super::tile::{CacheRows, Memory, Tile};
 use crate::attention::work_items::{Item, ItemSlots, Items};
 
-/// The warp that copies: its place in the ring, and how far it is in the first item.
+/// The warp that copies, and its place in the ring.
 pub(super) struct Producer<T: Tile> {
     /// Address of the maps of K and V.
     maps: u64,
     memory: Memory<T>,
     /// Each lane has a place of its own, and all go around alike.
     ring: Ring<T::Ring>,
-    /// Steps of the first item that are begun.
-    begun: u32,
 }
 
 impl<T: Tile> Producer<T> {
-    /// Steps that fill the ring.
-    const AHEAD: u32 = T::Ring::COUNT / 2;
-
-    /// Makes all barriers, and begins to copy the block's first item before all others are there, who wait
-    /// for it.
+    /// Its place at first.
     ///
     /// # Safety
-    /// All lanes of one warp make one and call [`Self::run`] behind a block barrier, in a launch as
+    /// All lanes of one warp make one and call [`Self::run`], in a launch as
     /// [`decode_sm90`](super::decode_sm90) says.
     #[inline(always)]
-    pub(super) unsafe fn begin(params: &DecodeParams, maps: u64, memory: Memory<T>) -> Self {
-        // SAFETY: the launch has both maps. The first lane makes the barriers, and announces bytes.
-        unsafe {
-            if leads_warp() {
-                tma::prefetch(maps);
-                tma::prefetch(maps + TensorMap::BYTES);
-                memory.init();
-            }
-            warp::sync();
-            let ring = Ring::producer(memory.ring_barriers());
-            let mut producer = Self { maps, memory, ring, begun: 0 };
-            if let Some(item) = Items::new::<T>(params).next::<T>(params) {
-                producer.begun = producer.copy(params, &item, 0, Self::AHEAD);
-            }
-            producer
-        }
+    pub(super) unsafe fn new(maps: u64, memory: Memory<T>) -> Self {
+        // SAFETY: one warp copies, by its first lane, which makes the barriers first.
+        Self { maps, memory, ring: unsafe { Ring::producer(memory.ring_barriers()) } }
     }
 
-    /// Copies K and V of all items.
+    /// Makes all barriers, and copies K and V of all items.
     #[inline(always)]
     pub(super) fn run(mut self, params: &DecodeParams) {
-        // SAFETY: the first lane leaves slots for all, behind their reads.
+        // SAFETY: the launch has both maps. The first lane makes the barriers, and leaves slots for all,
+        // behind their reads.
         unsafe {
+            if leads_warp() {
+                tma::prefetch(self.maps);
+                tma::prefetch(self.maps + TensorMap::BYTES);
+                self.memory.init();
+            }
+            warp::sync();
+            barrier::arrive(BARRIERS_ARE_MADE, T::CONFIG.threads());
+            // Others are still looking for it.
+            let Some(mut item) = Items::new::<T>(params).next::<T>(params) else { return };
             let mut slots = ItemSlots::consumer(self.memory.slots());
-            while slots.wait() {
-                let begun = self.begun;
-                self.copy(params, &slots.item(), begun, u32::MAX);
-                self.begun = 0;
+            loop {
+                self.copy(params, &item);
+                slots.wait();
                 warp::sync();
                 slots.leave(leads_warp());
+                if !slots.wait() {
+                    break;
+                }
+                item = slots.item();
             }
         }
     }
 
-    /// Copies the keys of an item's steps from `step` to before `end`, if there are so many; says which step
-    /// comes next.
+    /// Copies the keys of an item's steps.
     #[inline(always)]
-    fn copy(&mut self, params: &DecodeParams, item: &Item, mut step: u32, end: u32) -> u32 {
+    fn copy(&mut self, params: &DecodeParams, item: &Item) {
         let pages = &params.cache.pages;
         let rows = rows(pages, T::BLOCK_N);
-        let steps = item.keys.end.saturating_sub(item.keys.first).div_ceil(T::BLOCK_N).min(end);
+        let steps = item.keys.end.saturating_sub(item.keys.first).div_ceil(T::BLOCK_N);
         let used = item.used.min(item.keys.end);
         // SAFETY: the page table has an entry for each key; the maps are those of K and V; all lanes are
         // here.
@@ -83,7 +77,8 @@ impl<T: Tile> Producer<T> {
                 let first = item.keys.first + step * T::BLOCK_N;
                 locate(pages, item.work.batch, first, rows, used)
             };
-            let mut place = place_of(step);
+            let mut place = place_of(0);
+            let mut step = 0;
             while step < steps {
                 let next = place_of(step + 1);
                 self.copy_tile(self.maps, item, place, rows);
@@ -92,7 +87,6 @@ impl<T: Tile> Producer<T> {
                 step += 1;
             }
         }
-        step
     }
 
     /// Copies a step's keys of K or V into the next stage, a box by each of the first lanes.

@@ -1,21 +1,24 @@
 //! The warp that finds items, announces them, and copies their rows of Q.
 
+use core::hint::cold_path;
+
 use crate::attention::split_work::{QueryRow, Work, packed_rows};
 use crate::element::Element as _;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
 use crate::params::DecodeParams;
-use crate::ptx::{fence, grid, index, math, shared, warp};
+use crate::ptx::{barrier, fence, global, grid, index, math, shared, warp};
 use crate::tile::chunk::load_chunk;
 use crate::tile::mma::{CHUNK, MmaElement as _};
 use crate::tile::panels::Panels;
 
+use super::BARRIERS_ARE_MADE;
 use super::fragments::Depth;
 use super::tile::{Memory, QueryRows, QueryStages, Tile};
 use crate::attention::work_items::{Item, ItemSlots, Items};
 
 /// Chunks that a lane loads before it stores the first.
-const IN_FLIGHT: usize = 4;
+const IN_FLIGHT: usize = 8;
 
 /// Announces all items of this block, and copies Q of each.
 ///
@@ -30,14 +33,43 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
         let mut slots = ItemSlots::producer(memory.slots());
         let mut queries = Ring::<QueryStages>::producer(memory.query_barriers());
         let mut items = Items::new::<T>(params);
-        while let Some(item) = items.next::<T>(params) {
+        let are_whole = params.q_strides.are_in_chunks(params.q, params.head_dim);
+        let mut barriers_are_made = false;
+        loop {
+            let item = items.next::<T>(params);
+            let mut first = index::thread() % 32;
+            let mut words = [[0; 4]; IN_FLIGHT];
+            // Loads of the first item are on their way before all barriers are there.
+            if let Some(item) = item
+                && are_whole
+            {
+                words = Rows { params, work: &item.work }.load::<T>(first);
+            }
+            if !barriers_are_made {
+                barrier::sync(BARRIERS_ARE_MADE, T::CONFIG.threads());
+                barriers_are_made = true;
+            }
+            let Some(item) = item else { break };
+            let of = Rows { params, work: &item.work };
             if leads_warp() {
                 slots.announce(|slot| item.write(slot));
             }
             queries.wait_empty();
             let stage = queries.stage();
-            copy_rows(params, &item.work, memory, stage);
             write_rows(params, &item, memory, stage);
+            if are_whole {
+                loop {
+                    of.store(memory, stage, first, &words);
+                    first += 32 * IN_FLIGHT as u32;
+                    if first >= T::BLOCK_M * row_chunks::<T>() {
+                        break;
+                    }
+                    words = of.load::<T>(first);
+                }
+            } else {
+                cold_path();
+                of.copy_elements(memory, stage);
+            }
             fence::proxy_async();
             warp::sync();
             if leads_warp() {
@@ -51,56 +83,104 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
     }
 }
 
-/// Copies the rows of a tile of Q, with zeros where there are none.
-///
-/// # Safety
-/// Q is readable; all lanes of the warp call this together, and nobody reads the tile.
-#[inline(always)]
-unsafe fn copy_rows<T: Tile>(params: &DecodeParams, work: &Work, memory: Memory<T>, stage: u32) {
-    let tile: Panels<QueryRows<T>> = memory.q().stage(stage);
-    let chunks = row_chunks::<T>();
-    let mut k_descale = 1.0;
-    if T::WIDENS {
-        // SAFETY: the factors are readable, and the head is one of the launch's.
-        k_descale = unsafe { params.cache.k_descale.of(work.batch, work.kv_head) };
+/// The rows of Q of a tile, of whose chunks every 32nd is a lane's.
+struct Rows<'a> {
+    params: &'a DecodeParams,
+    work: &'a Work,
+}
+
+impl Rows<'_> {
+    /// Address of a chunk of the tile, and how many of its elements exist: 0 to 8.
+    #[inline(always)]
+    fn place<T: Tile>(&self, chunk: u32) -> (u64, u32) {
+        let Self { params, work } = self;
+        let (row, column) = (chunk / row_chunks::<T>(), chunk % row_chunks::<T>() * (CHUNK / 2));
+        let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
+        let QueryRow { position, head } = work.query_row(params, work.first_row + row);
+        let element = params.q_strides.offset(work.batch, position, head) + column as u64;
+        let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
+        (params.q + T::Element::BYTES * element, elements)
     }
-    let mut first = index::thread() % 32;
-    while first < T::BLOCK_M * chunks {
+
+    /// A lane's chunks from `first` on, of rows that are whole chunks.
+    ///
+    /// # Safety
+    /// Q is readable.
+    #[inline(always)]
+    unsafe fn load<T: Tile>(&self, first: u32) -> [[u32; 4]; IN_FLIGHT] {
         let mut words = [[0; 4]; IN_FLIGHT];
         let mut i = 0;
         while i < IN_FLIGHT {
-            let chunk = first + 32 * i as u32;
-            let (row, column) = (chunk / chunks, chunk % chunks * (CHUNK / 2));
-            let exists = work.first_row + row < packed_rows(params) && column < params.head_dim;
-            let elements = if exists { (params.head_dim - column).min(CHUNK / 2) } else { 0 };
-            let QueryRow { position, head } = work.query_row(params, work.first_row + row);
-            let element = params.q_strides.offset(work.batch, position, head) + column as u64;
-            // SAFETY: only elements of Q that exist are loaded.
-            words[i] = unsafe { load_chunk(params.q + T::Element::BYTES * element, elements) };
+            let (address, elements) = self.place::<T>(first + 32 * i as u32);
+            // SAFETY: all elements of the chunk exist, or none; none is not loaded.
+            words[i] = unsafe { global::load4_if(elements > 0, address) };
             i += 1;
         }
+        words
+    }
+
+    /// Stores what [`Self::load`] has given, with zeros where there are no rows.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together, and nobody reads the stage.
+    #[inline(always)]
+    unsafe fn store<T: Tile>(
+        &self,
+        memory: Memory<T>,
+        stage: u32,
+        first: u32,
+        words: &[[u32; 4]; IN_FLIGHT],
+    ) {
         let mut i = 0;
         while i < IN_FLIGHT {
             let chunk = first + 32 * i as u32;
-            let (row, column) = (chunk / chunks, chunk % chunks);
-            // SAFETY: the chunk is the tile's: a lane has a multiple of so many; nobody reads it, nor the
-            // row's words. All lanes are here.
-            unsafe {
-                if T::WIDENS {
-                    let (words, inverse) = scaled::<T>(words[i]);
-                    store_in_depth_order(tile, row, column, words);
-                    if column == 0 {
-                        shared::store(memory.row(stage, row) + 8, inverse * k_descale);
-                    }
-                } else {
-                    shared::store4(tile.at(row, column), words[i]);
-                }
+            if chunk < T::BLOCK_M * row_chunks::<T>() {
+                // SAFETY: the chunk is the tile's; nobody reads it, and all lanes are here.
+                unsafe { self.store_chunk(memory, stage, chunk, words[i]) };
             }
             i += 1;
         }
-        first += 32 * IN_FLIGHT as u32;
+        const { assert!((T::BLOCK_M * row_chunks::<T>()).is_multiple_of(32)) };
     }
-    const { assert!((T::BLOCK_M * 2 * T::CONFIG.head_dim / CHUNK).is_multiple_of(32 * IN_FLIGHT as u32)) };
+
+    /// Copies rows that begin at any element.
+    ///
+    /// # Safety
+    /// As [`Self::load`] and [`Self::store`].
+    #[inline(always)]
+    unsafe fn copy_elements<T: Tile>(&self, memory: Memory<T>, stage: u32) {
+        let mut chunk = index::thread() % 32;
+        while chunk < index::unknown(T::BLOCK_M * row_chunks::<T>()) {
+            let (address, elements) = self.place::<T>(chunk);
+            // SAFETY: only elements that exist are loaded; the chunk is the tile's, and nobody reads it.
+            unsafe { self.store_chunk(memory, stage, chunk, load_chunk(address, elements)) };
+            chunk += 32;
+        }
+    }
+
+    /// Stores a chunk of the tile, where elements widen with the factor of its row's scores.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together, nobody reads the chunk, nor the row's words, and the factors
+    /// of K are readable.
+    #[inline(always)]
+    unsafe fn store_chunk<T: Tile>(&self, memory: Memory<T>, stage: u32, chunk: u32, words: [u32; 4]) {
+        let tile: Panels<QueryRows<T>> = memory.q().stage(stage);
+        let (row, column) = (chunk / row_chunks::<T>(), chunk % row_chunks::<T>());
+        // SAFETY: as the caller says; the head is one of the launch's.
+        unsafe {
+            if !T::WIDENS {
+                shared::store4(tile.at(row, column), words);
+                return;
+            }
+            let (words, inverse) = scaled::<T>(words);
+            store_in_depth_order(tile, row, column, words);
+            if column == 0 {
+                let k_descale = self.params.cache.k_descale.of(self.work.batch, self.work.kv_head);
+                shared::store(memory.row(stage, row) + 8, inverse * k_descale);
+            }
+        }
+    }
 }
 
 /// Chunks of a row of Q.
@@ -162,7 +242,7 @@ unsafe fn write_rows<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory
     while row < T::BLOCK_M {
         // A row of padding has a head of the group too.
         let QueryRow { position, head } = item.work.query_row(params, item.work.first_row + row);
-        let diagonal = (position + item.used).wrapping_sub(params.seqlen_q);
+        let diagonal = (position + item.used).wrapping_sub(params.seqlen_q.get());
         // SAFETY: the head's slope is readable, and nobody reads the words.
         unsafe {
             let slope = params.per_head.alibi_slopes.of(item.work.batch, head);

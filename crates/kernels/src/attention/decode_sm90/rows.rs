@@ -1,7 +1,5 @@
 //! The rows of O that an item gives, and where they go.
 
-use core::hint::cold_path;
-
 use crate::attention::combine::{COLUMNS, Running, Sums};
 use crate::attention::split_output::Target;
 use crate::hopper::roles::WARPGROUP;
@@ -99,14 +97,15 @@ impl<T: Tile> Rows<T> {
 }
 
 impl<T: Tile> Rows<T> {
-    /// As [`Self::store`], where each block of the cluster has a split: these are handed on in shared memory,
-    /// and each block merges and stores a part of all of them.
+    /// As [`Self::store`], where the blocks of a cluster have the splits of a tile, one each: they hand these on
+    /// in shared memory, and each merges and stores a part of all of them. A tile of one split is the first
+    /// block's.
     ///
     /// # Safety
     /// As [`Self::store`], of the cluster's blocks; all threads of the others call
     /// [`follow_cluster`] meanwhile. Copies to the ring are over.
     #[inline(always)]
-    pub(super) unsafe fn store_by_cluster(
+    pub(super) unsafe fn store_or_merge(
         self,
         params: &DecodeParams,
         item: &Item,
@@ -116,19 +115,17 @@ impl<T: Tile> Rows<T> {
         // SAFETY: nobody else writes the ring any more, and others read what is written between the barriers,
         // at which all threads of the cluster arrive.
         unsafe {
-            if item.of_split {
+            if has_clusters::<T>() && item.of_split {
                 self.hand_on(lane, memory);
                 cluster::sync();
                 merge_part(params, item, memory);
-                cluster::sync();
-            } else {
-                cold_path();
-                if cluster::rank() == 0 {
-                    self.store(params, item, lane);
-                }
-                cluster::sync();
-                cluster::sync();
+                cluster::leave();
+                return;
             }
+            if cluster::rank() == 0 {
+                self.store(params, item, lane);
+            }
+            follow_cluster::<T>();
         }
     }
 
@@ -167,7 +164,7 @@ fn column_of_panel<T: Tile>(lane: Lane, second: usize) -> u32 {
     if T::WIDENS { column_of(lane, second) } else { lane.row(second) }
 }
 
-/// Comes to the barriers of [`Rows::store_by_cluster`] with the warps that store nothing.
+/// Comes to the barriers of [`Rows::store_or_merge`] with the warps that store nothing.
 ///
 /// # Safety
 /// All lanes of the warp call this together, once, when the block's item is done with.
@@ -177,7 +174,7 @@ pub(super) unsafe fn follow_cluster<T: Tile>() {
         // SAFETY: the launch has clusters, and all lanes are here.
         unsafe {
             cluster::sync();
-            cluster::sync();
+            cluster::leave();
         }
     }
 }
