@@ -17,8 +17,8 @@ pub(super) fn split_keys(cache: &CacheParams, used: u32) -> u32 {
         return 0;
     }
     let splits = cache.num_splits.get();
-    // SAFETY: a divisor is not 0. Without this the division would carry a call to the panic for a zero divisor,
-    // which a kernel cannot link. It is one, for a divisor's factor spills where registers are full.
+    // SAFETY: a divisor is not 0. Without this the division would carry a call to the panic for a zero
+    // divisor, which a kernel cannot link. By its factor, it would spill where registers are full.
     unsafe { assert_unchecked(splits > 0) };
     cache.split_keys.max(used.div_ceil(splits)).next_multiple_of(SPLIT_MULTIPLE)
 }

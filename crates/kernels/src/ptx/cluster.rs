@@ -73,8 +73,8 @@ pub unsafe fn sync() {
     }
 }
 
-/// As [`sync`], but that it orders nothing (`barrier.cluster.arrive.relaxed.aligned`) and so does not wait for
-/// what was stored before: for blocks that stay only until others have read their shared memory.
+/// As [`sync`], but that it orders nothing (`barrier.cluster.arrive.relaxed.aligned`) and so does not wait
+/// for what was stored before: for blocks that stay only until others have read their shared memory.
 ///
 /// # Safety
 /// As [`sync`].

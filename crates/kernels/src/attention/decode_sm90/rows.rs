@@ -97,9 +97,8 @@ impl<T: Tile> Rows<T> {
 }
 
 impl<T: Tile> Rows<T> {
-    /// As [`Self::store`], where the blocks of a cluster have the splits of a tile, one each: they hand these on
-    /// in shared memory, and each merges and stores a part of all of them. A tile of one split is the first
-    /// block's.
+    /// As [`Self::store`], where the blocks of a cluster have the splits of a tile, one each: they hand these
+    /// on in shared memory, and each merges and stores a part. A tile of one split is the first block's.
     ///
     /// # Safety
     /// As [`Self::store`], of the cluster's blocks; all threads of the others call
