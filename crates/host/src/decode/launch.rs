@@ -286,7 +286,7 @@ fn dense_params(
         heads: Divisor::new(heads),
         kv_heads: Divisor::new(heads / group),
         group: Divisor::new(group),
-        tiles: Divisor::new((seqlen_q * group).div_ceil(entry.tile.block_m)),
+        tiles: Divisor::new(problem.packed_rows().div_ceil(entry.tile.block_m as usize) as u32),
         head_dim: attention.head_dim,
         window_left: attention.window_left,
         window_span: attention.window_span,

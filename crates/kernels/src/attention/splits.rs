@@ -106,7 +106,7 @@ pub(super) unsafe fn are_enough_unlike(params: &DecodeParams) -> bool {
     }
     let [mut longest, mut all] = [0.0; 2];
     let mut batch = index::thread() % 32;
-    while batch < index::unknown(params.batch) {
+    while batch < params.batch {
         // SAFETY: the sequence exists.
         let used = unsafe { used_keys(params, batch) } as f32;
         (longest, all) = (math::max(longest, used), all + used);

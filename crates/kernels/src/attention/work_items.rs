@@ -84,18 +84,18 @@ impl Items {
     #[inline(always)]
     fn of_alike<T: ItemTile>(&self, params: &DecodeParams) -> Option<Work> {
         let work = Work::of_sequence(params, T::ROWS, 0, self.next);
-        let (split, batch) = if self.are_tiles::<T>() {
-            (0, work.split)
+        let work = if self.are_tiles::<T>() {
+            Work { split: 0, batch: work.split, ..work }
         } else if params.cache.split_keys == 0 {
-            (work.split % params.cache.num_splits, work.split / params.cache.num_splits)
+            Work::of_batch(params, T::ROWS, self.next)
         } else {
             let splits = splits::count(&params.cache, params.seqlen_k);
             // SAFETY: a sequence has at least one. Without this the divisions would carry a call to the panic
             // for a zero divisor, which a kernel cannot link.
             unsafe { assert_unchecked(splits > 0) };
-            (work.split % splits, work.split / splits)
+            Work { split: work.split % splits, batch: work.split / splits, ..work }
         };
-        if batch < params.batch { Some(Work { split, batch, ..work }) } else { None }
+        if work.batch < params.batch { Some(work) } else { None }
     }
 
     /// The next item's part of the problem, and its sequence's keys, where each sequence has its own.

@@ -77,7 +77,8 @@ pub unsafe fn sync() {
 /// for what was stored before: for blocks that stay only until others have read their shared memory.
 ///
 /// # Safety
-/// As [`sync`].
+/// As [`sync`]. What this thread loaded from others has been used: a load that is on its way is not waited
+/// for, and the memory that it reads may be gone.
 #[inline(always)]
 #[track_caller]
 pub unsafe fn leave() {

@@ -7,6 +7,7 @@
 mod attention;
 mod backward;
 mod decode;
+mod decode_sm90;
 mod gemm;
 mod history;
 mod hopper;
@@ -68,11 +69,12 @@ pub(super) struct Family {
 }
 
 /// All of them.
-const FAMILIES: [&[Family]; 7] = [
+const FAMILIES: [&[Family]; 8] = [
     history::FAMILIES,
     attention::FAMILIES,
     hopper::FAMILIES,
     decode::FAMILIES,
+    decode_sm90::FAMILIES,
     backward::FAMILIES,
     gemm::FAMILIES,
     planner::FAMILIES,

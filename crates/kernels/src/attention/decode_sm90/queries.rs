@@ -43,14 +43,14 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
             if let Some(item) = item
                 && are_whole
             {
-                words = Rows { params, work: &item.work }.load::<T>(first);
+                words = Queries { params, work: &item.work }.load::<T>(first);
             }
             if !barriers_are_made {
                 barrier::sync(BARRIERS_ARE_MADE, T::CONFIG.threads());
                 barriers_are_made = true;
             }
             let Some(item) = item else { break };
-            let of = Rows { params, work: &item.work };
+            let of = Queries { params, work: &item.work };
             if leads_warp() {
                 slots.announce(|slot| item.write(slot));
             }
@@ -84,12 +84,12 @@ pub(super) unsafe fn announce<T: Tile>(params: &DecodeParams, memory: Memory<T>)
 }
 
 /// The rows of Q of a tile, of whose chunks every 32nd is a lane's.
-struct Rows<'a> {
+struct Queries<'a> {
     params: &'a DecodeParams,
     work: &'a Work,
 }
 
-impl Rows<'_> {
+impl Queries<'_> {
     /// Address of a chunk of the tile, and how many of its elements exist: 0 to 8.
     #[inline(always)]
     fn place<T: Tile>(&self, chunk: u32) -> (u64, u32) {

@@ -183,7 +183,7 @@ pub(super) unsafe fn follow_cluster<T: Tile>() {
 ///
 /// # Safety
 /// The blocks have, with a barrier between, and leave them until the next. All threads of the warpgroup call
-/// this; O and lse are the cluster's.
+/// this; O and lse are the cluster's. What it loads it stores, so that no load is on its way behind it.
 #[inline(always)]
 unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory<T>) {
     let chunks = T::CONFIG.head_dim / COLUMNS;
@@ -195,7 +195,7 @@ unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory
         let mut values = [[0.0; COLUMNS as usize]; MOST_BLOCKS];
         let mut i = 0;
         while i < MOST_BLOCKS {
-            if (i as u32) < blocks {
+            if column < params.cache.head_dim_v && (i as u32) < blocks {
                 // SAFETY: as the caller says.
                 unsafe {
                     lses[i] = cluster::load(i as u32, memory.handed_on_lse(row));
