@@ -68,7 +68,8 @@ impl Decode {
         let dtype = dtype(dtype_name)?;
         let e4m3_cache = descales.map(|(k, v)| E4m3Cache { k_descale: k.into(), v_descale: v.into() });
         py.detach(|| {
-            let batch_invariant = num_splits.is_none() && settings.request().batch_invariant;
+            let batch_invariant =
+                (num_splits.is_none() && settings.request().batch_invariant).then_some(true);
             let options = DecodeOptions {
                 attention: settings.options(),
                 max_pages,

@@ -206,7 +206,7 @@ fn run<T: Element>(case: &Case, schedule: u64) -> Result<(), TestCaseError> {
     let made = case.make::<T>();
     let backend = Backend::simulator(schedule);
     let num_splits = Some(case.num_splits).filter(|&splits| splits > 0);
-    let batch_invariant = num_splits.is_none();
+    let batch_invariant = Some(num_splits.is_none());
     let mut request = DecodeRequest { num_splits, batch_invariant, ..DecodeRequest::default() };
     let plan = backend.plan(&made.problem, &request).unwrap();
     made.check(&backend, &plan)?;

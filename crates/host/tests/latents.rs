@@ -166,7 +166,7 @@ fn the_largest_score_may_grow_over_all_blocks() {
 
 #[test]
 fn a_sequence_has_the_same_bits_in_any_batch() {
-    let request = DecodeRequest { batch_invariant: true, ..DecodeRequest::default() };
+    let request = DecodeRequest { batch_invariant: Some(true), ..DecodeRequest::default() };
     let of = |used: &[usize]| Case { request: request.clone(), ..Case::new([1, 16, 64, 64], used) };
     // The first sequence's Q and keys are the same in both, for they are the first of their tensors.
     let room = 700;

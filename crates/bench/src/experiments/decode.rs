@@ -85,9 +85,9 @@ pub(crate) struct Args {
     /// Parts that each sequence's keys are split into [default: the planner's choice]
     #[arg(long, value_name = "COUNT")]
     num_splits: Option<usize>,
-    /// Split keys at multiples of one length, so that a sequence has the same bits in any batch
-    #[arg(long, conflicts_with = "num_splits")]
-    batch_invariant: bool,
+    /// Whether a sequence has the same bits in any batch: by default where that costs next to nothing
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", conflicts_with = "num_splits")]
+    batch_invariant: Option<bool>,
     /// Whether clusters merge splits
     #[arg(long)]
     clusters: Option<bool>,

@@ -99,7 +99,7 @@ impl Cuda {
         plan.check_device(&self.device)?;
         self.context.make_current()?;
         let mut launches = plan.launches().iter().chain(plan.unaligned());
-        launches.try_for_each(|launch| self.modules.function(launch.entry).map(drop))
+        launches.try_for_each(|launch| self.modules.function(launch.entry, launch.shared_bytes).map(drop))
     }
 
     /// Loads PTX of the caller's for `entry`, in place of what ships or was loaded of it.
@@ -156,7 +156,7 @@ impl Cuda {
         launches.iter().try_for_each(|launch| {
             let params = O::params(plan, launch, addresses, |map| self.tensor_map(map))?;
             // SAFETY: the operation makes the parameters that its entries take, of the caller's addresses.
-            unsafe { self.enqueue_entry(launch.entry, (launch.grid, launch.cluster), &params, stream) }
+            unsafe { self.enqueue_launch(launch, &params, stream) }
         })
     }
 
@@ -180,19 +180,19 @@ impl Cuda {
         self.tensor_maps.encoded(self.cuda_version, map)
     }
 
-    /// Enqueues one launch of an entry in the current context: so many blocks, in clusters of so many.
+    /// Enqueues one launch in the current context.
     ///
     /// # Safety
     /// `params` are what the entry takes, and describe device memory that it may use until the launch is
     /// over.
-    unsafe fn enqueue_entry<A, T>(
+    unsafe fn enqueue_launch<O: Operation>(
         &self,
-        entry: &'static Entry<A, T>,
-        (grid, cluster): (u32, u32),
+        launch: &Launch<O>,
         params: &Params,
         stream: Stream,
     ) -> Result<()> {
-        let function = self.modules.function(entry)?;
+        let &Launch { entry, grid, cluster, shared_bytes, .. } = launch;
+        let function = self.modules.function(entry, shared_bytes)?;
         let params: *const c_void = match params {
             Params::Attention(params) => (&raw const *params).cast(),
             Params::Persistent(params) => (&raw const *params).cast(),
@@ -223,7 +223,7 @@ impl Cuda {
                 let config = LaunchConfig {
                     grid: [grid, 1, 1],
                     block: [entry.threads, 1, 1],
-                    shared_bytes: entry.shared_bytes,
+                    shared_bytes,
                     stream,
                     attributes: &raw const attribute,
                     count: 1,
@@ -238,7 +238,7 @@ impl Cuda {
                     entry.threads,
                     1,
                     1,
-                    entry.shared_bytes,
+                    shared_bytes,
                     stream,
                     arguments.as_mut_ptr(),
                     std::ptr::null_mut(),

@@ -21,23 +21,35 @@ pub(super) struct Modules {
 }
 
 #[derive(Clone, Copy)]
-struct Function(CuFunction);
+struct Function {
+    handle: CuFunction,
+    /// Bytes of shared memory that a launch of it may have.
+    shared_bytes: u32,
+}
 
 // SAFETY: a function handle is an opaque address that the driver lets every thread use.
 unsafe impl Send for Function {}
 
 impl Modules {
-    /// The entry's function, loaded into the current context if it is not yet.
-    pub(super) fn function<A, T>(&self, entry: &'static Entry<A, T>) -> Result<CuFunction> {
+    /// The entry's function for launches with so many bytes of shared memory, loaded into the current context
+    /// if it is not yet.
+    pub(super) fn function<A, T>(
+        &self,
+        entry: &'static Entry<A, T>,
+        shared_bytes: u32,
+    ) -> Result<CuFunction> {
         let place = self.place(entry);
         // Other threads wait for this entry alone while the driver compiles it.
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = *place {
-            return Ok(function.0);
+        let mut function = match *place {
+            Some(function) => function,
+            None => function(entry, shipped(entry.name)?)?,
+        };
+        if function.shared_bytes < shared_bytes {
+            function = function.with_shared(entry, shared_bytes)?;
         }
-        let function = function(entry, shipped(entry.name)?)?;
-        *place = Some(Function(function));
-        Ok(function)
+        *place = Some(function);
+        Ok(function.handle)
     }
 
     /// Where an entry's function stands once it is loaded.
@@ -49,7 +61,7 @@ impl Modules {
     /// Loads `ptx` as the entry's, in place of what was loaded of it.
     pub(super) fn load<A, T>(&self, entry: &'static Entry<A, T>, ptx: &str) -> Result<()> {
         let function = function(entry, compile(entry.name, ptx)?)?;
-        *self.place(entry).lock().unwrap_or_else(PoisonError::into_inner) = Some(Function(function));
+        *self.place(entry).lock().unwrap_or_else(PoisonError::into_inner) = Some(function);
         Ok(())
     }
 }
@@ -74,18 +86,25 @@ fn c_string(entry: &str, text: &str) -> Result<CString> {
 }
 
 /// The entry's function in its module.
-fn function<A, T>(entry: &Entry<A, T>, module: CuModule) -> Result<CuFunction> {
+fn function<A, T>(entry: &Entry<A, T>, module: CuModule) -> Result<Function> {
     let (driver, name) = (Driver::get()?, c_string(entry.name, entry.name)?);
-    let mut function = std::ptr::null_mut();
+    let mut handle = std::ptr::null_mut();
     // SAFETY: the driver writes one handle; the module was just loaded and is never unloaded.
-    unsafe { driver.cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }
+    unsafe { driver.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) }
         .map_err(|failure| failure.of(entry.name))?;
-    let (shared, bytes) = (FunctionAttribute::MaxDynamicSharedSize, entry.shared_bytes);
-    // Beyond 48 KiB a kernel gets dynamic shared memory only when its limit is raised first.
-    // SAFETY: the function is live; the planner checked the size against the device.
-    unsafe { driver.cuFuncSetAttribute(function, shared, bytes as i32) }
-        .map_err(|failure| failure.of(format_args!("{}, {bytes} bytes of shared memory", entry.name)))?;
-    Ok(function)
+    Function { handle, shared_bytes: 0 }.with_shared(entry, entry.shared_bytes)
+}
+
+impl Function {
+    /// It, with its limit raised: beyond 48 KiB a kernel gets dynamic shared memory only then.
+    fn with_shared<A, T>(self, entry: &Entry<A, T>, shared_bytes: u32) -> Result<Self> {
+        let attribute = FunctionAttribute::MaxDynamicSharedSize;
+        // SAFETY: the function is live; the planner checked the size against the device.
+        unsafe { Driver::get()?.cuFuncSetAttribute(self.handle, attribute, shared_bytes as i32) }.map_err(
+            |failure| failure.of(format_args!("{}, {shared_bytes} bytes of shared memory", entry.name)),
+        )?;
+        Ok(Self { shared_bytes, ..self })
+    }
 }
 
 /// Has the driver compile PTX, with its log in the error.

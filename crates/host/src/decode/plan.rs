@@ -2,6 +2,7 @@
 
 mod cache;
 mod few_queries;
+mod in_any_batch;
 mod splits;
 
 use fa_kernels::entries::{Algorithm, Entry};
@@ -67,11 +68,12 @@ pub struct DecodeRequest {
     /// Parts that each sequence's keys are split into, 1 to 128.
     pub num_splits: Option<usize>,
     /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split as if it were
-    /// alone, whether a launch adds the splits up or a block that has them all. A number of splits that the
-    /// caller chooses gives that too.
-    pub batch_invariant: bool,
-    /// Whether the splits of a tile are blocks of a cluster, where they are 2 to 8 and run at once; they are
-    /// unless this is `Some(false)`.
+    /// alone, whoever adds the splits up. By default that is so where an entry's blocks can have several
+    /// splits, which costs next to nothing: of [`DecodeKernel::DecodeSm90`] with up to 32 packed rows. A
+    /// number of splits that the caller chooses gives that too.
+    pub batch_invariant: Option<bool>,
+    /// Whether the splits of a tile are merged by the blocks of a cluster, where they are 2 to 8 and these
+    /// run at once; they are unless this is `Some(false)`.
     pub clusters: Option<bool>,
     /// The kernel.
     pub kernel: Option<DecodeKernel>,
@@ -88,13 +90,15 @@ pub struct DecodeLaunchDetails {
     pub(crate) num_splits: usize,
     /// Keys of each split; 0 for even parts.
     pub(crate) split_keys: usize,
+    /// log2 of the splits that a sequence has at most which has no more than so many times these.
+    pub(crate) short_split_bits: u32,
     /// Sum of a batch's lengths, in longest ones, from which on a block adds up its tile's splits; 0 where
     /// none does.
     pub(crate) enough_sequences: f32,
-    /// Whether tiles are not split where the device has no lengths.
-    pub(crate) whole_without_lengths: bool,
-    /// Blocks of a cluster that have the splits of a tile, one each, and merge them; 1 where there is none.
+    /// Blocks of a cluster that have the splits of a tile, and merge them; 1 where there is none.
     pub(crate) cluster: u32,
+    /// The most splits that each of them has.
+    pub(crate) splits_of_a_block: u32,
     /// log2 of the heads that are rows of one tile of [`DecodeKernel::ForwardSm90`].
     pub(crate) head_bits: u32,
     /// In which order it takes tiles.
@@ -108,9 +112,10 @@ impl Default for DecodeLaunchDetails {
         Self {
             num_splits: 1,
             split_keys: 0,
+            short_split_bits: 0,
             enough_sequences: 0.0,
-            whole_without_lengths: false,
             cluster: 1,
+            splits_of_a_block: 1,
             head_bits: 0,
             order: TileOrder::default(),
             widened: None,
@@ -160,8 +165,13 @@ pub(super) fn plan_entry(
 ) -> Result<Choice<DecodeProblem>> {
     let cache = Cache::of(problem);
     let of = |stored| {
-        let is_its =
-            |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), stored) == Some(entry.algorithm);
+        // Who has several splits of a tile is no question of what an entry takes.
+        let algorithm = match entry.algorithm {
+            Algorithm::DecodeSm90AddsUp => Algorithm::DecodeSm90,
+            Algorithm::DecodeSm90E4m3AddsUp => Algorithm::DecodeSm90E4m3,
+            algorithm => algorithm,
+        };
+        let is_its = |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), stored) == Some(algorithm);
         DecodeKernel::ALL.into_iter().find(is_its)
     };
     let Some(kernel) = of(cache.stored) else {

@@ -10,12 +10,14 @@ use crate::{BackendKind, Device, Element, Error, Problem, Result};
 /// One launch of a GPU kernel: a one-dimensional grid of an entry's blocks.
 #[derive(Debug)]
 pub struct Launch<O: Operation = Problem> {
-    /// The entry, with its threads and shared memory.
+    /// The entry, with its threads.
     pub entry: &'static Entry<O::Algorithm, O::Tile>,
     /// Number of blocks.
     pub grid: u32,
     /// Blocks of each cluster, which divide these.
     pub cluster: u32,
+    /// Bytes of shared memory of a block: the entry's, and what this launch needs behind them.
+    pub shared_bytes: u32,
     pub(crate) details: O::Details,
 }
 
@@ -29,7 +31,8 @@ impl<O: Operation> Copy for Launch<O> {}
 
 impl<O: Operation> Launch<O> {
     pub(crate) fn new(entry: &'static Entry<O::Algorithm, O::Tile>, grid: u32) -> Self {
-        Self { entry, grid, cluster: 1, details: O::Details::default() }
+        let shared_bytes = entry.shared_bytes;
+        Self { entry, grid, cluster: 1, shared_bytes, details: O::Details::default() }
     }
 }
 

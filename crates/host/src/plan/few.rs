@@ -48,7 +48,10 @@ pub(super) fn plan_few(problem: &Problem, device: &Device, request: &Request, wh
     if request.block_m.or(request.block_n).is_some() {
         return Err(unfit("its tile follows from the rows that share a key/value head".to_owned()));
     }
-    let request = DecodeRequest { batch_invariant: request.batch_invariant, ..DecodeRequest::default() };
+    let request = DecodeRequest {
+        batch_invariant: request.batch_invariant.then_some(true),
+        ..DecodeRequest::default()
+    };
     let mut few = FewQueries::choose(&Cache::contiguous(problem), device, &request)?
         .into_choice(Kernel::Decode, |splits| LaunchDetails { splits, ..LaunchDetails::default() });
     few.reasons.insert(0, why);

@@ -1,10 +1,10 @@
 //! How the simulator runs a plan: the tensors as its buffers, then launch after launch.
 
-use fa_kernels::entries::{Entry, Params};
-use fa_sim::{Buffer, Launch, Schedule};
+use fa_kernels::entries::Params;
+use fa_sim::{Buffer, Schedule};
 
 use super::{Sim, Traffic};
-use crate::operation::{Data, Tensor};
+use crate::operation::{Data, Launch, Tensor};
 use crate::tensor_map::TensorMap;
 use crate::{Element, Error, Operation, Plan, Result};
 
@@ -40,29 +40,29 @@ pub(super) fn run<O: Operation, T: Element>(
             map.encode().map_err(unfit)
         };
         let params = O::params(plan, launch, &addresses, encode)?;
-        let blocks = (launch.grid, launch.cluster);
-        run_launch(sim.seed, (launch.entry, blocks), &params, &buffers, &mut traffic)?;
+        run_launch(sim.seed, launch, &params, &buffers, &mut traffic)?;
     }
     Ok(traffic)
 }
 
 /// Runs one launch, whose parameters describe `buffers`, and adds to `traffic`.
-fn run_launch<A: Sync, T: Sync>(
+fn run_launch<O: Operation>(
     seed: u64,
-    (entry, (grid, cluster)): (&Entry<A, T>, (u32, u32)),
+    launch: &Launch<O>,
     params: &Params,
     buffers: &[Buffer],
     traffic: &mut Traffic,
 ) -> Result<()> {
+    let &Launch { entry, grid, cluster, shared_bytes, .. } = launch;
     let run = entry.run.ok_or_else(|| Error::UnfitEntry {
         entry: entry.name,
         reason: "it exists as PTX alone, and the simulator runs native code".to_owned(),
     })?;
-    let launch = Launch {
+    let launch = fa_sim::Launch {
         name: entry.name,
         grid,
         block: entry.threads,
-        shared_bytes: entry.shared_bytes,
+        shared_bytes,
         schedule: Schedule::from_seed(seed),
         buffers,
     };

@@ -11,7 +11,7 @@
 use core::f32::consts::{LN_2, LOG2_E};
 
 use crate::attention::split_work::QueryRow;
-use crate::attention::splits::{self, used_keys};
+use crate::attention::splits::{self, Splits, used_keys};
 use crate::element::Element;
 use crate::params::{CacheParams, DecodeParams, MAX_SPLITS};
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
@@ -229,7 +229,7 @@ pub unsafe fn combine<E: Element>(params: &DecodeParams) {
     let at = QueryRow { position: row % params.seqlen_q, head: sequence_head % params.heads };
     let batch = sequence_head / params.heads;
     // SAFETY: the number of keys is readable.
-    let splits = splits::count(&params.cache, unsafe { used_keys(params, batch) });
+    let splits = Splits::of(params).count(unsafe { used_keys(params, batch) });
     // SAFETY: the splits' results are written; whole warps run this alike.
     unsafe {
         if splits == 1 || splits::are_of_one_block(params) {

@@ -16,7 +16,7 @@ mod tile;
 use core::marker::PhantomData;
 
 use crate::attention::split_work::{QueryRow, Work, packed_rows, seen_keys};
-use crate::attention::splits::{self, used_keys};
+use crate::attention::splits::{Splits, used_keys};
 use crate::attention::tree_mask;
 use crate::config::WARP_KEYS;
 use crate::element::Element as _;
@@ -51,7 +51,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
     let work = Work::of_batch(params, T::BLOCK_M, index::block());
     // SAFETY: valid parameters.
     let used = unsafe { used_keys(params, work.batch) };
-    let splits = splits::count(&params.cache, used);
+    let splits = Splits::of(params).count(used);
     if work.split >= splits {
         return; // Nothing reads this split.
     }
@@ -60,7 +60,7 @@ pub unsafe fn decode<T: Tile>(params: &DecodeParams) {
         first: seen_keys(params, used, work.first_row).first,
         end: seen_keys(params, used, last_row).end,
     };
-    let part = splits::part(&params.cache, work.split, used, seen, config.block_n());
+    let part = Splits::of(params).part(work.split, used, seen, config.block_n());
     let keys = Keys::of_warp(part, config.block_n());
     let q_shared = MmaTile::<T::HeadDim>::new(shared::base());
     let rings = q_shared.address + MmaTile::<T::HeadDim>::bytes(T::BLOCK_M);

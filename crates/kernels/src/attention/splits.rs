@@ -10,42 +10,71 @@ use crate::softmax::reduce;
 /// Splits have a multiple of so many keys: the most that a kernel takes in a step.
 const SPLIT_MULTIPLE: u32 = 128;
 
-/// Keys of each split of a sequence with `used` keys, from its first on; 0 where splits are even parts.
-#[inline(always)]
-pub(super) fn split_keys(cache: &CacheParams, used: u32) -> u32 {
-    if cache.split_keys == 0 {
-        return 0;
-    }
-    let splits = cache.num_splits.get();
-    // SAFETY: a divisor is not 0. Without this the division would carry a call to the panic for a zero
-    // divisor, which a kernel cannot link. By its factor, it would spill where registers are full.
-    unsafe { assert_unchecked(splits > 0) };
-    cache.split_keys.max(used.div_ceil(splits)).next_multiple_of(SPLIT_MULTIPLE)
+/// Where the splits of each sequence begin and end.
+#[derive(Clone, Copy)]
+pub(super) struct Splits<'a> {
+    cache: &'a CacheParams,
+    /// As [`DecodeParams::short_split_bits`].
+    short_bits: u32,
 }
 
-/// Splits of a sequence with `used` keys that may have some, at least 1.
-#[inline(always)]
-pub(super) fn count(cache: &CacheParams, used: u32) -> u32 {
-    let keys = split_keys(cache, used);
-    if keys == 0 {
-        return cache.num_splits.get();
+impl<'a> Splits<'a> {
+    #[inline(always)]
+    pub(super) fn of(params: &'a DecodeParams) -> Self {
+        Self { cache: &params.cache, short_bits: params.short_split_bits }
     }
-    // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero divisor,
-    // which a kernel cannot link.
-    unsafe { assert_unchecked(keys > 0) };
-    used.div_ceil(keys).max(1)
-}
 
-/// The keys of a split, of those `seen` of a sequence with `used` keys, in steps of `block_n`.
-#[inline(always)]
-pub(super) fn part(cache: &CacheParams, split: u32, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
-    match split_keys(cache, used) {
-        0 => even_part(cache, split, seen, block_n),
-        keys => {
-            let first = split * keys;
-            KeyRange { first: first.max(seen.first), end: (first + keys).min(seen.end) }
+    /// Of a kernel that splits no sequence finer for being short.
+    #[inline(always)]
+    pub(super) fn of_cache(cache: &'a CacheParams) -> Self {
+        Self { cache, short_bits: 0 }
+    }
+
+    /// Keys of each split of a sequence with `used` keys, from its first on; 0 where splits are even parts.
+    #[inline(always)]
+    pub(super) fn keys(self, used: u32) -> u32 {
+        let Self { cache, short_bits } = self;
+        if cache.split_keys == 0 {
+            return 0;
+        }
+        let splits = cache.num_splits.get();
+        // SAFETY: a divisor is not 0. Without this the division would carry a call to the panic for a zero
+        // divisor, which a kernel cannot link. By its factor, it would spill where registers are full.
+        unsafe { assert_unchecked(splits > 0) };
+        let keys = match short_bits {
+            0 => cache.split_keys,
+            bits => cache.split_keys.min((used + (1 << bits) - 1) >> bits),
+        };
+        keys.max(used.div_ceil(splits)).next_multiple_of(SPLIT_MULTIPLE)
+    }
+
+    /// Splits of a sequence with `used` keys that may have some, at least 1.
+    #[inline(always)]
+    pub(super) fn count(self, used: u32) -> u32 {
+        let keys = self.keys(used);
+        if keys == 0 {
+            return self.cache.num_splits.get();
+        }
+        // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero
+        // divisor, which a kernel cannot link.
+        unsafe { assert_unchecked(keys > 0) };
+        used.div_ceil(keys).max(1)
+    }
+
+    /// The keys of a split, of those `seen` of a sequence with `used` keys, in steps of `block_n`.
+    #[inline(always)]
+    pub(super) fn part(self, split: u32, used: u32, seen: KeyRange, block_n: u32) -> KeyRange {
+        match self.keys(used) {
+            0 => even_part(self.cache, split, seen, block_n),
+            keys => run(split, 1, keys, seen),
         }
     }
+}
+
+/// The keys of a run of `splits` splits of so many `keys`, of those `seen`.
+#[inline(always)]
+pub(super) fn run(first: u32, splits: u32, keys: u32, seen: KeyRange) -> KeyRange {
+    KeyRange { first: (first * keys).max(seen.first), end: ((first + splits) * keys).min(seen.end) }
 }
 
 /// A split's even part of the keys `seen`, in steps of `block_n`.

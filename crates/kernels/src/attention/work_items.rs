@@ -3,7 +3,7 @@
 use core::hint::{assert_unchecked, cold_path};
 
 use crate::attention::split_work::{Work, packed_rows, seen_keys};
-use crate::attention::splits::{self, used_keys};
+use crate::attention::splits::{self, Splits, used_keys};
 use crate::hopper::scheduler::{Announced, Slots};
 use crate::mask::KeyRange;
 use crate::params::DecodeParams;
@@ -18,9 +18,9 @@ pub(super) trait ItemTile: Copy {
     const KEYS: u32;
     /// Whether V has factors of its own.
     const DESCALES: bool;
-    /// Whether a block adds up the splits of a tile, where they are its own.
+    /// Whether a block can have several splits of a tile.
     const ADDS_UP: bool;
-    /// Whether the blocks of a cluster, where there are some, have the splits of a tile, one each.
+    /// Whether the blocks of a cluster, where there are some, have the splits of a tile.
     const CLUSTERS: bool;
 }
 
@@ -89,7 +89,7 @@ impl Items {
         } else if params.cache.split_keys == 0 {
             Work::of_batch(params, T::ROWS, self.next)
         } else {
-            let splits = splits::count(&params.cache, params.seqlen_k);
+            let splits = Splits::of(params).count(params.seqlen_k);
             // SAFETY: a sequence has at least one. Without this the divisions would carry a call to the panic
             // for a zero divisor, which a kernel cannot link.
             unsafe { assert_unchecked(splits > 0) };
@@ -134,7 +134,7 @@ impl Items {
         unsafe {
             if batch < params.batch {
                 self.used = used_keys(params, batch);
-                let splits = if self.are_tiles::<T>() { 1 } else { splits::count(&params.cache, self.used) };
+                let splits = if self.are_tiles::<T>() { 1 } else { Splits::of(params).count(self.used) };
                 self.own = splits * params.tiles.get() * params.kv_heads.get();
             }
             (self.before, self.total) = (0, self.own);
@@ -151,7 +151,8 @@ impl Items {
     }
 }
 
-/// What an item is: unsplit, one split, or all splits of a tile. Nothing is 0.
+/// What an item is: unsplit, one split, or all splits of a tile; above that, several of them, and how many.
+/// Nothing is 0.
 const WHOLE: u32 = 1;
 const OF_SPLIT: u32 = 2;
 const OF_ALL_SPLITS: u32 = 3;
@@ -166,8 +167,10 @@ pub(super) fn has_clusters<T: ItemTile>() -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Item {
     pub(super) work: Work,
-    /// Whether its result is that of a split, which is merged with others.
+    /// Whether its results are those of splits, which are merged with others.
     pub(super) of_split: bool,
+    /// How many of these it has: several in a cluster alone, where each block has as many.
+    pub(super) splits: u32,
     /// Keys of each of the splits that it has, if there are several.
     pub(super) split_keys: u32,
     /// Packed rows of the tile that exist.
@@ -180,6 +183,19 @@ pub(super) struct Item {
     pub(super) used: u32,
     /// What V in 8 bits is multiplied by.
     pub(super) v_descale: f32,
+}
+
+/// Splits of each block where a sequence has `count` of them: all blocks of a cluster have as many.
+#[inline(always)]
+fn splits_of_a_block<T: ItemTile>(count: u32) -> u32 {
+    if !T::ADDS_UP || !has_clusters::<T>() {
+        return 1;
+    }
+    let blocks = cluster::size();
+    // SAFETY: a cluster has at least one block. Without this the division would carry a call to the panic for
+    // a zero divisor, which a kernel cannot link.
+    unsafe { assert_unchecked(blocks > 0) };
+    count.div_ceil(blocks)
 }
 
 impl Item {
@@ -195,12 +211,20 @@ impl Item {
             // SAFETY: the factors are readable, and the head is one of the launch's.
             v_descale = unsafe { params.cache.v_descale.of(work.batch, work.kv_head) };
         }
-        let is_split = splits::count(&params.cache, used) > 1;
+        let count = Splits::of(params).count(used);
+        let splits = splits_of_a_block::<T>(count);
+        let has_several = splits > 1 || adds_up && count > 1;
+        let split_keys = if has_several { Splits::of(params).keys(used) } else { 0 };
         Self {
-            of_split: is_split && !adds_up,
-            split_keys: if is_split && adds_up { splits::split_keys(&params.cache, used) } else { 0 },
+            of_split: count > 1 && !adds_up,
+            splits,
+            split_keys,
             rows: end_row - work.first_row,
-            keys: if adds_up { seen } else { splits::part(&params.cache, work.split, used, seen, T::KEYS) },
+            keys: match splits {
+                _ if adds_up => seen,
+                1 => Splits::of(params).part(work.split, used, seen, T::KEYS),
+                _ => splits::run(work.split * splits, splits, split_keys, seen),
+            },
             whole: KeyRange { first: last.first, end: first.end },
             used,
             v_descale,
@@ -214,9 +238,10 @@ impl Item {
     /// The slot is this thread's.
     #[inline(always)]
     pub(super) unsafe fn write(&self, slot: u32) {
-        let Self { work, of_split, split_keys, rows, keys, whole, used, v_descale } = *self;
+        let Self { work, of_split, splits, split_keys, rows, keys, whole, used, v_descale } = *self;
         let (kind, split) = match (of_split, split_keys) {
-            (true, _) => (OF_SPLIT, work.split),
+            (true, 0) => (OF_SPLIT, work.split),
+            (true, keys) => (OF_SPLIT + splits, keys),
             (false, 0) => (WHOLE, work.split),
             (false, keys) => (OF_ALL_SPLITS, keys),
         };
@@ -246,10 +271,12 @@ impl ItemSlots {
     #[inline(always)]
     pub(super) fn item(&self) -> Item {
         let word = |index: u32| self.word(index);
+        let has_several = word(2) >= OF_ALL_SPLITS;
         Item {
             work: Work { batch: word(0), kv_head: word(1), split: word(3), first_row: word(4) },
-            of_split: word(2) == OF_SPLIT,
-            split_keys: if word(2) == OF_ALL_SPLITS { word(3) } else { 0 },
+            of_split: word(2) == OF_SPLIT || word(2) > OF_ALL_SPLITS,
+            splits: if word(2) > OF_ALL_SPLITS { word(2) - OF_SPLIT } else { 1 },
+            split_keys: if has_several { word(3) } else { 0 },
             rows: word(5),
             keys: KeyRange { first: word(6), end: word(7) },
             whole: KeyRange { first: word(9), end: word(10) },

@@ -108,6 +108,11 @@ impl DecodeSm90Config {
         ring.saturating_add(rows).saturating_add(Self::SCHEDULE_BYTES as u64 + 16 * stages + 32)
     }
 
+    /// Bytes of the rows of O and lse that a block hands on of a split: with the alignment of shared memory.
+    pub const fn part_bytes(&self) -> u32 {
+        self.block_m * (4 * self.head_dim + 32)
+    }
+
     /// Registers that a thread needs for its parts of S and O, and each row's running max and sum.
     #[inline]
     pub const fn accumulators(&self) -> u64 {
@@ -119,7 +124,7 @@ impl DecodeSm90Config {
     pub const fn adds_up_splits(&self) -> bool {
         match self.cache_bytes {
             1 => self.block_m <= 16 && self.block_n * self.head_dim <= 64 * 128,
-            _ => self.block_m <= 32,
+            _ => self.block_m * self.head_dim <= 32 * 128,
         }
     }
 

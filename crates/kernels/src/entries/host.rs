@@ -88,8 +88,12 @@ pub enum Algorithm {
     Decode,
     /// `attention::decode_sm90`.
     DecodeSm90,
+    /// [`Self::DecodeSm90`] whose blocks can have several splits of a tile.
+    DecodeSm90AddsUp,
     /// `attention::decode_sm90` over K and V in e4m3, with Q and O in the entry's type.
     DecodeSm90E4m3,
+    /// [`Self::DecodeSm90E4m3`] whose blocks can have several splits of a tile.
+    DecodeSm90E4m3AddsUp,
     /// `attention::mla_sm90`.
     MlaSm90,
     /// `attention::combine`, which merges the splits of [`Self::Decode`].
@@ -164,6 +168,21 @@ impl Algorithm {
         matches!(self, Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod)
     }
 
+    /// Whether it is `attention::decode_sm90`.
+    pub const fn is_decode_sm90(self) -> bool {
+        matches!(self, Self::DecodeSm90 | Self::DecodeSm90E4m3) || self.adds_up()
+    }
+
+    /// Whether it is that of blocks that can have several splits of a tile.
+    pub const fn adds_up(self) -> bool {
+        matches!(self, Self::DecodeSm90AddsUp | Self::DecodeSm90E4m3AddsUp)
+    }
+
+    /// Whether it takes K and V in e4m3 beside Q in another type, without another launch.
+    pub const fn reads_e4m3(self) -> bool {
+        matches!(self, Self::DecodeSm90E4m3 | Self::DecodeSm90E4m3AddsUp)
+    }
+
     /// Whether it merges the splits of those that attend to a cache.
     pub const fn merges_splits(self) -> bool {
         matches!(self, Self::DecodeCombine | Self::DecodeCombineSm90)
@@ -171,7 +190,8 @@ impl Algorithm {
 
     /// Whether it is one of those that attend to a cache.
     pub const fn decodes(self) -> bool {
-        matches!(self, Self::Decode | Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::MlaSm90)
+        matches!(self, Self::Decode | Self::MlaSm90)
+            || self.is_decode_sm90()
             || self.is_cached_forward()
             || self.merges_splits()
     }
@@ -198,7 +218,11 @@ impl Algorithm {
             | Self::ForwardSm90Residues => "forward_sm90",
             Self::ForwardSm90Cached | Self::ForwardSm90CachedScoreMod => "forward_sm90_cached",
             Self::Decode | Self::DecodeCombine | Self::Merge => "decode",
-            Self::DecodeSm90 | Self::DecodeSm90E4m3 | Self::DecodeCombineSm90 => "decode_sm90",
+            Self::DecodeSm90
+            | Self::DecodeSm90AddsUp
+            | Self::DecodeSm90E4m3
+            | Self::DecodeSm90E4m3AddsUp
+            | Self::DecodeCombineSm90 => "decode_sm90",
             Self::MlaSm90 => "mla_sm90",
             Self::Append => "append",
             Self::Pack | Self::Transpose | Self::Widen | Self::TileSchedule => "pack",

@@ -192,6 +192,15 @@ pub(super) const fn decode_sm90_e4m3(
     of(Algorithm::DecodeSm90E4m3, Config::DecodeSm90(config), HALF, min_blocks)
 }
 
+/// That of blocks which can have several splits of a tile.
+pub(super) const fn adds_up(line: Line) -> Line {
+    let algorithm = match line.kernel {
+        Kernel::Attention(Algorithm::DecodeSm90) => Algorithm::DecodeSm90AddsUp,
+        _ => Algorithm::DecodeSm90E4m3AddsUp,
+    };
+    Line { kernel: Kernel::Attention(algorithm), ..line }
+}
+
 pub(super) const fn decode_combine() -> Line {
     of(Algorithm::DecodeCombine, Config::Fixed(Fixed::COMBINE), HALF, 4)
 }

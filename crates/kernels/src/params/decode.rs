@@ -56,6 +56,9 @@ pub struct DecodeParams {
     pub softmax_scale: f32,
     /// Bound that scaled scores are bent to; 0 for none.
     pub softcap: f32,
+    /// log2 of the most splits of a sequence that has no more keys than so many times `cache.split_keys`:
+    /// each has fewer. 0 where such a sequence is split no finer.
+    pub short_split_bits: u32,
     /// How many times the longest sequence's keys all sequences have at least where whole tiles are read
     /// best: then the splits of a tile are one block's, which adds them up. 0 where each is stored.
     pub enough_sequences: f32,

@@ -106,6 +106,8 @@ impl Kernel {
             ) => "_score_mod",
             Self::Attention(Algorithm::ForwardSm90Residues) => "_residues",
             Self::Attention(Algorithm::DecodeSm90E4m3) => "_e4m3",
+            Self::Attention(Algorithm::DecodeSm90AddsUp) => "_adds_up",
+            Self::Attention(Algorithm::DecodeSm90E4m3AddsUp) => "_e4m3_adds_up",
             Self::Attention(
                 Algorithm::ForwardSimtDropout
                 | Algorithm::ForwardSm80Dropout
@@ -153,6 +155,8 @@ impl Kernel {
                 | Algorithm::DecodeSm90
                 | Algorithm::DecodeCombineSm90
                 | Algorithm::DecodeSm90E4m3
+                | Algorithm::DecodeSm90AddsUp
+                | Algorithm::DecodeSm90E4m3AddsUp
                 | Algorithm::MlaSm90
                 | Algorithm::Pack
                 | Algorithm::Transpose

@@ -25,7 +25,9 @@ impl Variant {
             }
             _ => [self.place().0].into(),
         };
-        if self.kernel == Kernel::Attention(Algorithm::DecodeSm90E4m3) {
+        if let Kernel::Attention(algorithm) = self.kernel
+            && algorithm.reads_e4m3()
+        {
             imports.push("element::E4m3");
         }
         imports.extend(match self.dtype {
@@ -57,9 +59,10 @@ impl Variant {
                 | Algorithm::ForwardSm90Cached
                 | Algorithm::ForwardSm90CachedScoreMod => ("attention::forward_sm90", "forward_sm90"),
                 Algorithm::Decode => ("attention::decode", "decode"),
-                Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 => {
-                    ("attention::decode_sm90", "decode_sm90")
-                }
+                Algorithm::DecodeSm90
+                | Algorithm::DecodeSm90AddsUp
+                | Algorithm::DecodeSm90E4m3
+                | Algorithm::DecodeSm90E4m3AddsUp => ("attention::decode_sm90", "decode_sm90"),
                 Algorithm::MlaSm90 => ("attention::mla_sm90", "mla_sm90"),
                 Algorithm::DecodeCombine => ("attention::combine", "combine"),
                 Algorithm::DecodeCombineSm90 => ("attention::combine", "combine_dependent"),
@@ -149,8 +152,9 @@ impl Variant {
                 let (m, n, d, stages) = (c.block_m, c.block_n, c.head_dim, c.stages);
                 let (columns, products, keys, panels) = (m / 4, n / 64, n / 32, d / 64);
                 let cache = if c.cache_bytes == 1 { "E4m3" } else { element };
+                let adds_up = has(Algorithm::DecodeSm90AddsUp) || has(Algorithm::DecodeSm90E4m3AddsUp);
                 format!(
-                    "{module}::DecodeSm90Tile<{element}, {cache}, {m}, {columns}, {products}, {keys}, {d}, {panels}, {stages}>"
+                    "{module}::DecodeSm90Tile<{element}, {cache}, {m}, {columns}, {products}, {keys}, {d}, {panels}, {stages}, {adds_up}>"
                 )
             }
             Config::Backward(c) => {

@@ -98,7 +98,11 @@ impl Variant {
                     signature("DecodeParams", "Decode")
                 }
                 Algorithm::Merge => signature("MergeParams", "Merge"),
-                Algorithm::DecodeSm90 | Algorithm::DecodeSm90E4m3 | Algorithm::MlaSm90 => Signature {
+                Algorithm::DecodeSm90
+                | Algorithm::DecodeSm90AddsUp
+                | Algorithm::DecodeSm90E4m3
+                | Algorithm::DecodeSm90E4m3AddsUp
+                | Algorithm::MlaSm90 => Signature {
                     params: "DecodeParams",
                     maps: Some(("[TensorMap; 2]", "ptx::tma::TensorMap")),
                     run: "MappedDecode",

@@ -90,8 +90,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "split_end",
                 "the last keys of each split are the next one's too",
-                "(first + keys).min(seen.end)",
-                "(first + keys + 1).min(seen.end)",
+                "((first + splits) * keys).min(seen.end)",
+                "((first + splits) * keys + 1).min(seen.end)",
             ),
             defect(
                 "decode_used",

@@ -88,15 +88,27 @@ pub(super) const FAMILIES: &[Family] = &[
         defects: &[
             defect(
                 "added_up_first",
-                "the first split of a window is as long as the others",
-                "first - first % item.split_keys + item.split_keys",
-                "first + item.split_keys",
+                "the first two splits of a window are one",
+                "item.keys.first / item.split_keys",
+                "item.keys.first / item.split_keys + 1",
             ),
             defect(
                 "added_up_last",
                 "the last split is not added",
                 "added_up.take(&rows);",
                 "if !is_last { added_up.take(&rows); }",
+            ),
+            defect(
+                "cluster_run",
+                "each block's splits end where the first block's do",
+                "cluster::rank() * item.splits",
+                "0",
+            ),
+            defect(
+                "cluster_slots",
+                "a block hands all of its splits on in one place",
+                "rows.hand_on(split, self.lane, self.memory)",
+                "rows.hand_on(0, self.lane, self.memory)",
             ),
         ],
     },
@@ -122,8 +134,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "cluster_whole",
                 "a sequence of one split is stored by a block that has no keys of it",
-                "cluster::rank() == 0",
-                "cluster::rank() == 1",
+                "(Some(rows), 0)",
+                "(Some(rows), 1)",
             ),
         ],
     },

@@ -169,7 +169,7 @@ fn typed<T: Element<Output = T>>(bench: &mut Bench<impl Machine>, case: &Decode)
     let problem = case.problem()?;
     let request = DecodeRequest {
         num_splits: Some(case.splits).filter(|&splits| splits > 0),
-        batch_invariant: case.batch_invariant,
+        batch_invariant: Some(case.batch_invariant),
         clusters: None,
         kernel: case.older.then_some(DecodeKernel::Decode),
         entry: Some(case.entry.clone()).filter(|entry| !entry.is_empty()),

@@ -218,7 +218,7 @@ fn trials<T: Element>(
     let trials = cases.iter().enumerate().flat_map(|(index, case)| {
         let trial =
             move |e4m3| case.trial((algorithm, e4m3), head_dims, index, seed.wrapping_add(index as u64));
-        let is_e4m3 = algorithm == Algorithm::DecodeSm90E4m3;
+        let is_e4m3 = algorithm.reads_e4m3();
         // The forward pass takes both types of cache.
         let widens = algorithm.is_cached_forward() && index % 2 == 0;
         [Some(trial(is_e4m3)), widens.then(|| trial(true))].into_iter().flatten()
@@ -253,7 +253,7 @@ impl Case {
         // What tensor maps describe.
         let (multiple, columns) = match algorithm {
             Algorithm::Decode => (1, 1),
-            Algorithm::DecodeSm90E4m3 => (8, 16),
+            _ if algorithm.reads_e4m3() => (8, 16),
             _ if e4m3 => (1, 16),
             _ => (8, 8),
         };
@@ -343,7 +343,7 @@ impl<T: Element> Subject for OnEntry<'_, T> {
 
     fn simulator(&self, seed: u64) -> Backend {
         let sim = Sim::new(seed);
-        match self.trial.in_any_batch {
+        match self.trial.in_any_batch && !self.trial.clusters {
             true => {
                 let device = Device { multiprocessors: FEW_MULTIPROCESSORS, ..sim.device().clone() };
                 Sim::of_device(device, seed).into()
@@ -356,7 +356,7 @@ impl<T: Element> Subject for OnEntry<'_, T> {
         let Trial { problem, cache, expected, num_splits, in_any_batch, clusters, .. } = self.trial;
         let request = DecodeRequest {
             num_splits: (!in_any_batch).then_some(*num_splits),
-            batch_invariant: *in_any_batch,
+            batch_invariant: Some(*in_any_batch),
             clusters: Some(*clusters),
             entry: Some(self.entry.name.to_owned()),
             ..DecodeRequest::default()

@@ -157,6 +157,8 @@ fn of_entries(dtype: DType) -> Vec<Target> {
         Algorithm::Decode
         | Algorithm::DecodeSm90
         | Algorithm::DecodeSm90E4m3
+        | Algorithm::DecodeSm90AddsUp
+        | Algorithm::DecodeSm90E4m3AddsUp
         | Algorithm::MlaSm90
         | Algorithm::ForwardSm90Cached
         | Algorithm::ForwardSm90CachedScoreMod

@@ -9,6 +9,8 @@ use fa_kernels::params::GemmParams;
 use super::clock::Clock;
 use crate::cuda::Cuda;
 use crate::cuda::buffer::Buffer;
+use crate::gemm::GemmProblem;
+use crate::operation::Launch;
 use crate::{DType, Error, Result};
 
 /// What `mma.sync` reaches on this device with no memory in the way: the ceiling of every kernel that is
@@ -60,7 +62,9 @@ impl MmaPeak {
         self.clock.time(|stream| {
             // SAFETY: the buffer holds one fp32 for each thread, and this object outlives the launch, which
             // `time` waits for.
-            unsafe { self.cuda.enqueue_entry(self.entry, (self.grid, 1), &params, stream) }
+            unsafe {
+                self.cuda.enqueue_launch(&Launch::<GemmProblem>::new(self.entry, self.grid), &params, stream)
+            }
         })
     }
 

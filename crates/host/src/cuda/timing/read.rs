@@ -8,6 +8,8 @@ use fa_kernels::params::GemmParams;
 use super::clock::Clock;
 use crate::cuda::buffer::Buffer;
 use crate::cuda::{Cuda, Stream};
+use crate::gemm::GemmProblem;
+use crate::operation::Launch;
 use crate::{Error, Result};
 
 /// A buffer that is read whole; on devices older than sm_80, which have no kernel for it, written.
@@ -43,7 +45,9 @@ impl Reader {
         let grid = entry.min_blocks * self.cuda.device.multiprocessors;
         // SAFETY: the buffer is as long as K says, with a word behind it, and outlives the launch, which the
         // clock waits for.
-        unsafe { self.cuda.enqueue_entry(entry, (grid, 1), &Params::Gemm(params), stream) }
+        unsafe {
+            self.cuda.enqueue_launch(&Launch::<GemmProblem>::new(entry, grid), &Params::Gemm(params), stream)
+        }
     }
 }
 

@@ -142,8 +142,16 @@ pub(super) struct Built {
 }
 
 impl Built {
+    /// Those whose blocks have one split, and behind them those whose blocks can have several.
     pub(super) fn entries(&self) -> impl Iterator<Item = &'static Entry> + use<> {
-        built_for(self.algorithm, self.dtype)
+        let adding = match self.algorithm {
+            Algorithm::DecodeSm90 => Some(Algorithm::DecodeSm90AddsUp),
+            Algorithm::DecodeSm90E4m3 => Some(Algorithm::DecodeSm90E4m3AddsUp),
+            _ => None,
+        };
+        let dtype = self.dtype;
+        built_for(self.algorithm, dtype)
+            .chain(adding.into_iter().flat_map(move |adding| built_for(adding, dtype)))
     }
 
     /// That there is none.

@@ -3,7 +3,7 @@
 use fa_kernels::config::DecodeSm90Config;
 use fa_kernels::entries::{Algorithm, Entry, Tile};
 
-use super::splits::{Shape, head_bits, packs, splits};
+use super::splits::{Shape, head_bits, packs, shared_bytes, splits, twin};
 use super::{ASKED_FOR, Cache, DecodeKernel, DecodeLaunchDetails, DecodeRequest, unfit};
 use crate::decode::launch::partial_bytes;
 use crate::decode::widened::Widened;
@@ -189,8 +189,10 @@ impl FewQueries {
         let Self { launches, unaligned } = self;
         let of = |launches: &Launches| {
             let launch = |&(entry, grid): &(&'static Entry, u32)| {
-                let (cluster, details) = (launches.details.cluster, details(launches.details));
-                Launch { cluster, details, ..Launch::new(entry, grid) }
+                let DecodeLaunchDetails { cluster, .. } = launches.details;
+                let shared_bytes = shared_bytes(entry, &launches.details);
+                let details = details(launches.details);
+                Launch { cluster, shared_bytes, details, ..Launch::new(entry, grid) }
             };
             launches.launches.iter().map(launch).collect()
         };
@@ -245,20 +247,21 @@ fn launches(
     (entry, order): (&'static Entry, String),
     request: &DecodeRequest,
 ) -> Result<Launches> {
-    let shape = Shape::new(kernel, problem, device, entry);
-    let (mut details, why) = splits(&shape, problem, request);
+    let shape_of = |entry| Shape::new(kernel, problem, device, entry, order == ASKED_FOR);
+    let (mut details, why) = splits(&shape_of(entry), problem, request);
+    let has_several = details.enough_sequences > 0.0 || details.splits_of_a_block > 1;
+    let entry = if has_several { twin(entry).unwrap_or(entry) } else { entry };
+    let shape = shape_of(entry);
     if kernel == DecodeKernel::ForwardSm90 {
         (details.head_bits, details.order) = (head_bits(problem), order_of_packs(problem));
-    }
-    if kernel == DecodeKernel::DecodeSm90 && request.clusters != Some(false) {
-        details.cluster = shape.cluster(&details);
     }
     let num_splits = details.num_splits as u128;
     let items = checked_grid(shape.tiles as u128 * num_splits)?;
     let grid = match kernel {
         DecodeKernel::Decode => items,
+        // No more than items.
+        DecodeKernel::DecodeSm90 if details.cluster > 1 => shape.tiles as u32 * details.cluster,
         // A device has fewer slots than a grid has blocks.
-        DecodeKernel::DecodeSm90 if details.cluster > 1 => items,
         DecodeKernel::DecodeSm90 | DecodeKernel::MlaSm90 => shape.blocks(items, &details),
         // All packed sequences may have no queries.
         DecodeKernel::ForwardSm90 => items.clamp(1, shape.slots as u32),
@@ -339,7 +342,8 @@ pub(super) fn choose_entry(
         of_kernel
             .entries()
             .filter(|entry| entry.tile.head_dim as usize >= head_dim)
-            .filter(|entry| asked.is_none_or(|name| name == entry.name))
+            // Who has several splits of a tile is a question that comes later.
+            .filter(|entry| asked.map_or(!entry.algorithm.adds_up(), |name| name == entry.name))
     };
     let columns = built().map(|entry| entry.tile.head_dim).min().ok_or_else(|| match asked {
         Some(name) => Error::NoSuchEntry { name: name.to_owned(), dtype, head_dim },

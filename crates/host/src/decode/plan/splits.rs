@@ -1,13 +1,13 @@
 //! How keys are split over blocks.
 
 use fa_kernels::config::DecodeSm90Config;
-use fa_kernels::entries::{Algorithm, Entry, Tile};
+use fa_kernels::entries::{Algorithm, Entry, Tile, entries};
 use fa_kernels::params::MAX_SPLITS;
 
 use super::{DecodeKernel, DecodeLaunchDetails, DecodeRequest};
 use crate::plan::cost::h200::{
-    ALIKE, BUSY, CLUSTER_STEPS, COMBINE_STEPS, FEWEST_IN_ANY_BATCH, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS,
-    MLA_LEAST_SPLIT_BLOCKS, SM90_FEWEST_IN_ANY_BATCH, SM90_GOOD_ENOUGH, SM90_SPLIT_KEYS, SPLIT_KEYS,
+    BUSY, CLUSTER_STEPS, COMBINE_STEPS, GOOD_ENOUGH, LEAST_SPLIT_BLOCKS, MLA_LEAST_SPLIT_BLOCKS,
+    SM90_GOOD_ENOUGH,
 };
 use crate::{Device, Problem};
 
@@ -19,7 +19,7 @@ const RESERVED_SHARED: usize = 1024;
 const MAX_HEAD_BITS: u32 = 3;
 
 /// Most blocks of a cluster that every device takes.
-const MOST_BLOCKS: usize = 8;
+pub(super) const MOST_BLOCKS: usize = 8;
 
 /// How keys are split, and why so.
 pub(super) fn splits(
@@ -31,17 +31,17 @@ pub(super) fn splits(
     if problem.is_packed() {
         return (even(1), "1 split: queries are packed".to_owned());
     }
-    if let Some(num_splits) = request.num_splits {
-        return (even(num_splits), format!("{num_splits} splits: asked for"));
+    let clusters = request.clusters != Some(false);
+    let in_any_batch = matches!(shape.adding, Adding::Can | Adding::Always);
+    if request.num_splits.is_none() && request.batch_invariant.unwrap_or(in_any_batch) {
+        return shape.splits_in_any_batch(problem, clusters);
     }
-    if request.batch_invariant {
-        return shape.splits_in_any_batch(problem);
-    }
-    if shape.adds_up && shape.are_enough() && problem.seqlen_k() > SM90_SPLIT_KEYS {
-        return shape.splits_of_unlike_lengths(problem);
-    }
-    let (num_splits, why) = shape.choose_splits();
-    (even(num_splits), why)
+    let (num_splits, why) = match request.num_splits {
+        Some(num_splits) => (num_splits, format!("{num_splits} splits: asked for")),
+        None => shape.choose_splits(),
+    };
+    let cluster = if clusters && shape.fits_clusters(num_splits, 1) { num_splits as u32 } else { 1 };
+    (DecodeLaunchDetails { cluster, ..even(num_splits) }, why)
 }
 
 /// log2 of the query heads that are rows of one tile of `forward_sm90`: as many as share keys, to eight.
@@ -73,15 +73,53 @@ pub(crate) fn pack_tiles(problem: &Problem, block_m: u32) -> usize {
     packs(problem) * of_a_pack
 }
 
-/// Whether blocks of the entry can add up the splits of a tile.
-fn adds_up(entry: &Entry) -> bool {
-    let cache_bytes = match entry.algorithm {
-        Algorithm::DecodeSm90 => 2,
-        Algorithm::DecodeSm90E4m3 => 1,
-        _ => return false,
+/// Whether blocks have several splits of a tile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adding {
+    /// None of the kernel's can.
+    Never,
+    /// They could, but those of the entry asked for do not.
+    NotHere,
+    /// Those of the entry's twin can.
+    Can,
+    /// Those of the entry asked for can, and so they do.
+    Always,
+}
+
+impl Adding {
+    /// Of an entry, which was `asked` for by its name or not.
+    fn of(entry: &Entry, asked: bool) -> Self {
+        match (entry.algorithm.adds_up(), twin(entry).is_some(), asked) {
+            (true, ..) => Self::Always,
+            (false, false, _) => Self::Never,
+            (false, true, true) => Self::NotHere,
+            (false, true, false) => Self::Can,
+        }
+    }
+}
+
+/// The entry of the same tile whose blocks can have several splits.
+pub(super) fn twin(entry: &Entry) -> Option<&'static Entry> {
+    let twins = |other: &&'static Entry| {
+        other.algorithm.adds_up() && other.name.strip_suffix("_adds_up") == Some(entry.name)
     };
+    entries().find(twins)
+}
+
+/// Bytes of shared memory that the blocks of a launch of `decode_sm90` need: for the splits that they hand on
+/// they need more than the entry does, where each has several.
+pub(super) fn shared_bytes(entry: &Entry, details: &DecodeLaunchDetails) -> u32 {
+    if !entry.algorithm.adds_up() || details.cluster == 1 {
+        return entry.shared_bytes;
+    }
+    entry.shared_bytes + details.splits_of_a_block * part_bytes(entry)
+}
+
+/// Bytes that a block of the entry hands on of each split.
+fn part_bytes(entry: &Entry) -> u32 {
     let Tile { block_m, block_n, head_dim, .. } = entry.tile;
-    DecodeSm90Config { block_m, block_n, head_dim, stages: 2, cache_bytes }.adds_up_splits()
+    let cache_bytes = if entry.algorithm.reads_e4m3() { 1 } else { 2 };
+    DecodeSm90Config { block_m, block_n, head_dim, stages: 2, cache_bytes }.part_bytes()
 }
 
 /// What the number of splits depends on.
@@ -90,14 +128,20 @@ pub(super) struct Shape {
     pub(super) tiles: usize,
     /// Steps over the keys of a sequence.
     key_blocks: usize,
+    /// Keys of a step.
+    pub(super) block_n: usize,
     pub(super) blocks_per_multiprocessor: usize,
     multiprocessors: usize,
     /// Blocks that run at a time.
     pub(super) slots: usize,
     /// What the kernel's splits are chosen by.
     rule: Rule,
-    /// Whether its blocks can add up the splits of a tile.
-    adds_up: bool,
+    /// Whether its blocks merge splits in clusters.
+    clusters: bool,
+    /// Whether its blocks have several splits of a tile.
+    pub(super) adding: Adding,
+    /// How many splits a block can hand on, where it can have several.
+    most_handed_on: usize,
 }
 
 /// What a kernel's splits are chosen by.
@@ -155,7 +199,14 @@ impl Rule {
 }
 
 impl Shape {
-    pub(super) fn new(kernel: DecodeKernel, problem: &Problem, device: &Device, entry: &Entry) -> Self {
+    /// Of an entry, which was `asked` for by its name or not.
+    pub(super) fn new(
+        kernel: DecodeKernel,
+        problem: &Problem,
+        device: &Device,
+        entry: &Entry,
+        asked: bool,
+    ) -> Self {
         let tiles = match kernel {
             DecodeKernel::ForwardSm90 => pack_tiles(problem, entry.tile.block_m),
             _ => {
@@ -168,78 +219,47 @@ impl Shape {
         Self {
             tiles,
             key_blocks: problem.seqlen_k().div_ceil(entry.tile.block_n as usize),
+            block_n: entry.tile.block_n as usize,
             blocks_per_multiprocessor,
             multiprocessors: (device.multiprocessors as usize).max(1),
             slots: blocks_per_multiprocessor * (device.multiprocessors as usize).max(1),
             rule: Rule::of(kernel, entry.algorithm == Algorithm::DecodeSm90E4m3, blocks_per_multiprocessor),
-            adds_up: adds_up(entry),
+            clusters: kernel == DecodeKernel::DecodeSm90,
+            adding: Adding::of(entry, asked),
+            most_handed_on: device.shared_per_block.saturating_sub(entry.shared_bytes as usize)
+                / part_bytes(entry) as usize,
         }
     }
 
-    /// Splits that do not depend on the batch, at most as many as let a sequence fill the device by itself.
-    fn splits_in_any_batch(&self, problem: &Problem) -> (DecodeLaunchDetails, String) {
-        let details = self.splits_of_one_length(problem);
-        let by_whom = if details.enough_sequences > 0.0 {
-            ", added up by one block where lengths are alike"
-        } else {
-            ""
+    /// Whether clusters of so many blocks, of so many splits each, find places without waiting for others.
+    pub(super) fn fits_clusters(&self, blocks: usize, splits: usize) -> bool {
+        let places = match (blocks, splits) {
+            // What is handed on of several leaves no room for a second block.
+            (_, 2..) => self.multiprocessors,
+            // Two neighbours always find a place; GPCs have numbers of multiprocessors that others do not
+            // divide.
+            (2, _) => self.slots,
+            _ => self.multiprocessors.min(self.slots / 4 * 3),
         };
-        let why = format!(
-            "up to {} splits of at least {} keys: a sequence's do not depend on others in the batch{by_whom}",
-            details.num_splits, details.split_keys
-        );
-        (details, why)
-    }
-
-    /// Whole tiles, which keep the device reading, unless the device has lengths and these are unlike.
-    fn splits_of_unlike_lengths(&self, problem: &Problem) -> (DecodeLaunchDetails, String) {
-        let details =
-            DecodeLaunchDetails { whole_without_lengths: true, ..self.splits_of_one_length(problem) };
-        let why = format!(
-            "1 split: {} blocks keep {} multiprocessors reading, and leave nothing to merge; where lengths are \
-             unlike, up to {} of at least {} keys",
-            self.tiles, self.multiprocessors, details.num_splits, details.split_keys
-        );
-        (details, why)
-    }
-
-    /// Splits of one length, which depends on a sequence alone.
-    fn splits_of_one_length(&self, problem: &Problem) -> DecodeLaunchDetails {
-        let (batch, tiles) = (problem.batch(), (self.tiles / problem.batch()).max(1));
-        let (filling, fewest, split_keys) = if self.adds_up {
-            (self.places(), SM90_FEWEST_IN_ANY_BATCH, SM90_SPLIT_KEYS)
-        } else {
-            (self.slots, FEWEST_IN_ANY_BATCH, SPLIT_KEYS)
-        };
-        let most = (filling / tiles).clamp(fewest, MAX_SPLITS as usize);
-        let num_splits = problem.seqlen_k().div_ceil(split_keys).min(most);
-        let adds_up = self.adds_up && num_splits > 1 && self.are_enough();
-        let enough = (BUSY * self.enough() as f64 / tiles as f64).max(ALIKE * batch as f64);
-        let enough_sequences = if adds_up { enough as f32 } else { 0.0 };
-        DecodeLaunchDetails { num_splits, split_keys, enough_sequences, ..DecodeLaunchDetails::default() }
-    }
-
-    /// Whether a cluster can have so many splits of a tile, without blocks that wait for others.
-    fn fits_clusters(&self, num_splits: usize) -> bool {
-        // Two neighbours always find a place; GPCs have numbers of multiprocessors that others do not divide.
-        let places = if num_splits == 2 { self.slots } else { self.multiprocessors.min(self.slots / 4 * 3) };
-        (2..=MOST_BLOCKS).contains(&num_splits) && self.tiles * num_splits <= places
-    }
-
-    /// Blocks of a cluster that has the splits of a tile; 1 where that cannot be.
-    pub(super) fn cluster(&self, details: &DecodeLaunchDetails) -> u32 {
-        if self.fits_clusters(details.num_splits) { details.num_splits as u32 } else { 1 }
+        let can_hand_on = splits == 1 || splits <= self.most_handed_on;
+        self.clusters && can_hand_on && (2..=MOST_BLOCKS).contains(&blocks) && self.tiles * blocks <= places
     }
 
     /// Blocks that run the items of a list.
     pub(super) fn blocks(&self, items: u32, details: &DecodeLaunchDetails) -> u32 {
         // Whole tiles read fastest alone on their multiprocessors.
         let alone = details.enough_sequences > 0.0 && self.tiles <= self.places();
-        items.min(if alone { self.tiles } else { self.slots } as u32)
+        let blocks = match alone {
+            true if self.are_enough() => self.tiles,
+            // Where the device's lengths are unlike, there are more items than tiles.
+            true => self.places(),
+            false => self.slots,
+        };
+        items.min(blocks as u32)
     }
 
     /// Whether unsplit tiles keep the device reading.
-    fn are_enough(&self) -> bool {
+    pub(super) fn are_enough(&self) -> bool {
         self.tiles as f64 >= BUSY * self.enough() as f64
     }
 
@@ -249,7 +269,7 @@ impl Shape {
     }
 
     /// Places of blocks that together read as fast as the device can.
-    fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         self.rule.busy_blocks * self.multiprocessors
     }
 
@@ -262,7 +282,7 @@ impl Shape {
         let [by_cluster, by_launch] = self.rule.merging;
         let merging = match num_splits {
             1 => 0,
-            _ if self.fits_clusters(num_splits) => by_cluster,
+            _ if self.fits_clusters(num_splits, 1) => by_cluster,
             _ => by_launch,
         };
         (self.tiles * self.key_blocks) as f64 / (places * (waves * longest + merging)) as f64

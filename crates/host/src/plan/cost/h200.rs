@@ -75,10 +75,6 @@ pub(in crate::plan) const SM80_OVER_ALIGNED: f64 = 2.0;
 /// results are 1.6 % of what is read: of 4,096 keys of 64 sequences they take 257 µs in place of 245.
 pub(crate) const SPLIT_KEYS: usize = 512;
 
-/// As [`SPLIT_KEYS`], of `decode_sm90`, whose blocks add splits up where whole tiles keep the device reading:
-/// those of 4,096 keys of 64 sequences take 252 µs, where one split takes 251.
-pub(crate) const SM90_SPLIT_KEYS: usize = 256;
-
 /// The least number that such splits of a sequence may be limited to; 128 of 1,024 keys take 147 µs where 33
 /// take 130.
 pub(crate) const FEWEST_IN_ANY_BATCH: usize = 32;

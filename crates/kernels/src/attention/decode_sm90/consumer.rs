@@ -8,10 +8,9 @@ use crate::attention::tree_mask;
 use crate::config::DecodeSm90Config;
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::{WARPS, Warpgroup, leads_warp};
-use crate::mask::KeyRange;
 use crate::params::DecodeParams;
 use crate::ptx::wgmma::Accumulator as _;
-use crate::ptx::{fence, index, math, shared, stmatrix, warp};
+use crate::ptx::{cluster, fence, index, math, shared, stmatrix, warp};
 use crate::registers::{Matrix, Registers as _};
 use crate::score::{ScoreMod, for_each};
 use crate::softmax::OnlineSoftmax;
@@ -19,9 +18,9 @@ use crate::tile::mma::{Lane, MmaElement as _, QUAD};
 use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
-use super::rows::{AddedUp, Rows};
+use super::rows::{self, AddedUp, Rows};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
-use crate::attention::work_items::{Item, ItemSlots};
+use crate::attention::work_items::{Item, ItemSlots, has_clusters};
 
 /// The barrier that the warps meet at.
 const BARRIER: u32 = 1;
@@ -83,33 +82,43 @@ impl<T: Tile> Consumer<T> {
             self.queries.wait();
             let mut added_up = AddedUp::<T>::none();
             let mut key = item.keys.first;
-            let mut end = first_end::<T>(&item);
+            let mut split = first_split::<T>(&item);
             let rows = loop {
                 self.o = T::O::zero();
                 self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+                let end = end_of::<T>(&item, split);
                 while key < end {
-                    self.step(params, &item, key, changed);
+                    self.step(params, &slots.item(), key, changed);
                     key += T::BLOCK_N;
                 }
                 // Read again: what steps do not need leaves them its registers.
                 let item = slots.item();
-                let is_last = end == item.keys.end;
+                let is_last = !T::ADDS_UP || item.split_keys == 0 || is_last_split(&item, split);
                 if is_last {
                     self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
                     self.queries.leave(leads_warp());
                 }
                 let rows = self.finish(&item);
-                if !T::ADDS_UP || item.split_keys == 0 {
-                    break rows;
+                let merges = has_clusters::<T>() && item.of_split;
+                if !T::ADDS_UP || !merges && item.split_keys == 0 {
+                    break Some(rows);
                 }
-                added_up.take(&rows);
-                if is_last {
-                    break added_up.finish();
+                if merges {
+                    // SAFETY: nobody reads them before the cluster's barrier.
+                    unsafe { rows.hand_on(split, self.lane, self.memory) };
+                    if is_last {
+                        break None;
+                    }
+                } else {
+                    added_up.take(&rows);
+                    if is_last {
+                        break Some(added_up.finish());
+                    }
                 }
-                end = (end + item.split_keys).min(item.keys.end);
+                split += 1;
             };
-            // SAFETY: the item's rows are this block's, or the cluster's.
-            unsafe { rows.store_or_merge(params, &slots.item(), self.lane, self.memory) };
+            // SAFETY: the item's rows are this block's, or the cluster's, whose blocks have handed them on.
+            unsafe { rows::store_or_merge(rows, params, &slots.item(), self.lane, self.memory) };
             self.warpgroup.sync_warps();
             slots.leave(leads_warp());
         }
@@ -403,17 +412,32 @@ impl<T: Tile> Consumer<T> {
     }
 }
 
-/// One past the keys of an item's first split, or of all where it has not several.
+/// The first of an item's splits that may have keys: of all in the sequence, or of those of the block.
 #[inline(always)]
-fn first_end<T: Tile>(item: &Item) -> u32 {
-    let KeyRange { first, end } = item.keys;
-    if !T::ADDS_UP || item.split_keys == 0 {
-        return end;
+fn first_split<T: Tile>(item: &Item) -> u32 {
+    if !T::ADDS_UP || item.split_keys == 0 || item.of_split {
+        return 0;
     }
     // SAFETY: it is not 0 here. Without this the division would carry a call to the panic for a zero divisor,
     // which a kernel cannot link.
     unsafe { assert_unchecked(item.split_keys > 0) };
-    (first - first % item.split_keys + item.split_keys).min(end)
+    item.keys.first / item.split_keys
+}
+
+/// One past the keys of one of an item's splits, or of all where it has not several.
+#[inline(always)]
+fn end_of<T: Tile>(item: &Item, split: u32) -> u32 {
+    if !T::ADDS_UP || item.split_keys == 0 {
+        return item.keys.end;
+    }
+    let before = if item.of_split { cluster::rank() * item.splits } else { 0 };
+    ((before + split + 1) * item.split_keys).min(item.keys.end)
+}
+
+/// Whether no split follows one of an item's.
+#[inline(always)]
+fn is_last_split(item: &Item, split: u32) -> bool {
+    if item.of_split { split + 1 == item.splits } else { (split + 1) * item.split_keys >= item.keys.end }
 }
 
 /// Which key of a step is a thread's `j`-th.

@@ -14,8 +14,8 @@ use super::fragments::column_of;
 use super::tile::{Memory, Tile};
 use crate::attention::work_items::{Item, has_clusters};
 
-/// Most blocks of a cluster.
-const MOST_BLOCKS: usize = 8;
+/// Most splits of a tile that a cluster merges, in as many blocks or fewer.
+const MOST_SPLITS: usize = 8;
 
 /// Rows of Oᵀ before they are normalised.
 pub(super) struct Rows<T: Tile> {
@@ -97,43 +97,12 @@ impl<T: Tile> Rows<T> {
 }
 
 impl<T: Tile> Rows<T> {
-    /// As [`Self::store`], where the blocks of a cluster have the splits of a tile, one each: they hand these
-    /// on in shared memory, and each merges and stores a part. A tile of one split is the first block's.
-    ///
-    /// # Safety
-    /// As [`Self::store`], of the cluster's blocks; all threads of the others call
-    /// [`follow_cluster`] meanwhile. Copies to the ring are over.
-    #[inline(always)]
-    pub(super) unsafe fn store_or_merge(
-        self,
-        params: &DecodeParams,
-        item: &Item,
-        lane: Lane,
-        memory: Memory<T>,
-    ) {
-        // SAFETY: nobody else writes the ring any more, and others read what is written between the barriers,
-        // at which all threads of the cluster arrive.
-        unsafe {
-            if has_clusters::<T>() && item.of_split {
-                self.hand_on(lane, memory);
-                cluster::sync();
-                merge_part(params, item, memory);
-                cluster::leave();
-                return;
-            }
-            if cluster::rank() == 0 {
-                self.store(params, item, lane);
-            }
-            follow_cluster::<T>();
-        }
-    }
-
-    /// Writes the rows to shared memory, normalised, with their log-sum-exps.
+    /// Writes the rows, of one of the block's splits, to shared memory: normalised, with their log-sum-exps.
     ///
     /// # Safety
     /// Nobody reads or writes where they go.
     #[inline(always)]
-    unsafe fn hand_on(&self, lane: Lane, memory: Memory<T>) {
+    pub(super) unsafe fn hand_on(&self, split: u32, lane: Lane, memory: Memory<T>) {
         let mut i = 0;
         while i < Self::COUNT {
             let row = lane.column(i);
@@ -143,14 +112,14 @@ impl<T: Tile> Rows<T> {
                 while j < 2 {
                     let column = 64 * panel as u32 + column_of_panel::<T>(lane, j);
                     // SAFETY: the element is this thread's.
-                    unsafe { shared::store(memory.handed_on(row, column), self.element(panel, i, j)) };
+                    unsafe { shared::store(memory.handed_on(split, row, column), self.element(panel, i, j)) };
                     j += 1;
                 }
                 panel += 1;
             }
             if lane.row(0) == 0 {
                 // SAFETY: the row is this thread's.
-                unsafe { shared::store(memory.handed_on_lse(row), self.lse[i]) };
+                unsafe { shared::store(memory.handed_on_lse(split, row), self.lse[i]) };
             }
             i += 1;
         }
@@ -163,7 +132,42 @@ fn column_of_panel<T: Tile>(lane: Lane, second: usize) -> u32 {
     if T::WIDENS { column_of(lane, second) } else { lane.row(second) }
 }
 
-/// Comes to the barriers of [`Rows::store_or_merge`] with the warps that store nothing.
+/// Stores the rows of an item; or where they are those of splits in a cluster, hands them on, unless that is
+/// done, and merges and stores a part of all. A tile that has not several splits is the first block's.
+///
+/// # Safety
+/// As [`Rows::store`], of the cluster's blocks; all threads of the others call [`follow_cluster`] meanwhile.
+/// Copies to the ring are over.
+#[inline(always)]
+pub(super) unsafe fn store_or_merge<T: Tile>(
+    rows: Option<Rows<T>>,
+    params: &DecodeParams,
+    item: &Item,
+    lane: Lane,
+    memory: Memory<T>,
+) {
+    // SAFETY: nobody else writes the ring any more, and others read what is written between the barriers, at
+    // which all threads of the cluster arrive.
+    unsafe {
+        if has_clusters::<T>() && item.of_split {
+            if !T::ADDS_UP
+                && let Some(rows) = rows
+            {
+                rows.hand_on(0, lane, memory);
+            }
+            cluster::sync();
+            merge_part(params, item, memory);
+            cluster::leave();
+            return;
+        }
+        if let (Some(rows), 0) = (rows, cluster::rank()) {
+            rows.store(params, item, lane);
+        }
+        follow_cluster::<T>();
+    }
+}
+
+/// Comes to the barriers of [`store_or_merge`] with the warps that store nothing.
 ///
 /// # Safety
 /// All lanes of the warp call this together, once, when the block's item is done with.
@@ -191,16 +195,21 @@ unsafe fn merge_part<T: Tile>(params: &DecodeParams, item: &Item, memory: Memory
     let mut chunk = rank * WARPGROUP + index::reread_thread() % WARPGROUP;
     while chunk < item.rows * chunks {
         let (row, column) = (chunk / chunks, chunk % chunks * COLUMNS);
-        let mut lses = [f32::NEG_INFINITY; MOST_BLOCKS];
-        let mut values = [[0.0; COLUMNS as usize]; MOST_BLOCKS];
+        let mut lses = [f32::NEG_INFINITY; MOST_SPLITS];
+        let mut values = [[0.0; COLUMNS as usize]; MOST_SPLITS];
+        let (mut of, mut split) = (0, 0);
         let mut i = 0;
-        while i < MOST_BLOCKS {
-            if column < params.cache.head_dim_v && (i as u32) < blocks {
+        while i < MOST_SPLITS {
+            if column < params.cache.head_dim_v && of < blocks {
                 // SAFETY: as the caller says.
                 unsafe {
-                    lses[i] = cluster::load(i as u32, memory.handed_on_lse(row));
-                    values[i] = cluster::load4(i as u32, memory.handed_on(row, column));
+                    lses[i] = cluster::load(of, memory.handed_on_lse(split, row));
+                    values[i] = cluster::load4(of, memory.handed_on(split, row, column));
                 }
+            }
+            split += 1;
+            if !T::ADDS_UP || split == item.splits {
+                (of, split) = (of + 1, 0);
             }
             i += 1;
         }

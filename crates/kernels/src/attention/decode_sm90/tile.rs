@@ -62,8 +62,8 @@ pub trait Tile: Copy {
     const BLOCK_N: u32 = Self::CONFIG.block_n;
     /// Whether elements of K and V become wider on their way to products, and those of Q are scaled.
     const WIDENS: bool = Self::CONFIG.cache_bytes == 1;
-    /// Whether a block adds up splits, where a tile's are its own.
-    const ADDS_UP: bool = Self::CONFIG.adds_up_splits();
+    /// Whether a block can have several splits of a tile, and add them up where it has all.
+    const ADDS_UP: bool;
     /// What weights are multiplied by before they are rounded: fp16 has nothing below 2⁻²⁴, where other
     /// types of Q do. The running softmax lets weights grow to 2⁸, and fp16 ends below 2¹⁶.
     const WEIGHT_SCALE: f32 = if Self::WIDENS { 128.0 } else { 1.0 };
@@ -90,6 +90,7 @@ pub struct DecodeSm90Tile<
     const HEAD_DIM: u32,
     const PANELS: usize,
     const STAGES: u32,
+    const ADDS_UP: bool,
 >(PhantomData<(E, C)>);
 
 impl<
@@ -102,7 +103,8 @@ impl<
     const D: u32,
     const PANELS: usize,
     const STAGES: u32,
-> Tile for DecodeSm90Tile<E, C, M, COLUMNS, PRODUCTS, KEYS, D, PANELS, STAGES>
+    const ADDS_UP: bool,
+> Tile for DecodeSm90Tile<E, C, M, COLUMNS, PRODUCTS, KEYS, D, PANELS, STAGES, ADDS_UP>
 where
     E: MmaElement,
     C: Cache<E>,
@@ -121,9 +123,10 @@ where
         let config =
             DecodeSm90Config { block_m: M, block_n, head_dim: D, stages: STAGES, cache_bytes: C::BYTES };
         assert!(config.is_well_formed() && 4 * COLUMNS as u32 == M && 64 * PANELS as u32 == D);
-        assert!(KEYS == 2 * PRODUCTS);
+        assert!(KEYS == 2 * PRODUCTS && (!ADDS_UP || config.adds_up_splits()));
         config
     };
+    const ADDS_UP: bool = ADDS_UP;
 }
 
 /// The keys of a step, of K or V.
@@ -192,18 +195,20 @@ impl<T: Tile> Memory<T> {
         Panels::new(self.base)
     }
 
-    /// Where a column of a row lies that a block hands on to others of its cluster: where the ring was.
+    /// Where a column of a row lies that a block hands on to others of its cluster, of one of its splits:
+    /// where the ring was, or behind all else where it still is when the first split is done.
     #[inline(always)]
-    pub(super) fn handed_on(self, row: u32, column: u32) -> u32 {
-        const { assert!(T::BLOCK_M * (4 * T::CONFIG.head_dim + 32) <= T::CONFIG.q_offset()) };
+    pub(super) fn handed_on(self, split: u32, row: u32, column: u32) -> u32 {
+        const { assert!(T::CONFIG.part_bytes() <= T::CONFIG.q_offset()) };
+        let base = if T::ADDS_UP { self.base + T::CONFIG.shared_bytes() } else { self.base };
         // Four columns more, so that rows begin in other banks.
-        self.base + 4 * (row * (T::CONFIG.head_dim + 4) + column)
+        base + split * T::CONFIG.part_bytes() + 4 * (row * (T::CONFIG.head_dim + 4) + column)
     }
 
     /// Where the log-sum-exp of such a row lies.
     #[inline(always)]
-    pub(super) fn handed_on_lse(self, row: u32) -> u32 {
-        self.handed_on(T::BLOCK_M, row)
+    pub(super) fn handed_on_lse(self, split: u32, row: u32) -> u32 {
+        self.handed_on(split, T::BLOCK_M, row)
     }
 
     /// The first copy of Q.

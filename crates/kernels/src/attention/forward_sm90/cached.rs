@@ -10,7 +10,7 @@ pub(super) mod producer;
 
 use super::tile::Tile;
 use crate::attention::alignment::Alignment;
-use crate::attention::splits;
+use crate::attention::splits::Splits;
 use crate::mask::KeyRange;
 use crate::params::PersistentParams;
 use crate::scheduler::{Tiles, WorkTile};
@@ -84,5 +84,5 @@ pub(super) fn part_of<T: Tile>(
     (split, used): (u32, u32),
     seen: KeyRange,
 ) -> KeyRange {
-    if T::IN_CACHE { splits::part(&params.cache, split, used, seen, T::BLOCK_N) } else { seen }
+    if T::IN_CACHE { Splits::of_cache(&params.cache).part(split, used, seen, T::BLOCK_N) } else { seen }
 }

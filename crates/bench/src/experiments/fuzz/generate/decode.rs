@@ -113,7 +113,7 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
         scores: data(draw),
         values: data(draw),
         splits: 0,
-        batch_invariant: many || draw.once_in(3),
+        batch_invariant: many || draw.once_in(2),
         older,
         entry: String::new(),
         seed: seed(draw),
@@ -138,17 +138,13 @@ pub(super) fn draw(draw: &mut Draw, backend: BackendKind, size: Size) -> Decode 
             case.splits = case.splits.min(6);
         }
         let named = entries()
-            .filter(|entry| {
-                use Algorithm::{
-                    Decode, DecodeSm90, DecodeSm90E4m3, ForwardSm90Cached, ForwardSm90CachedScoreMod, MlaSm90,
-                };
-                match entry.algorithm {
-                    _ if latent => entry.algorithm == MlaSm90,
-                    Decode | DecodeSm90 => !is_packed && !e4m3_cache,
-                    DecodeSm90E4m3 => e4m3_cache,
-                    ForwardSm90Cached | ForwardSm90CachedScoreMod => true,
-                    _ => false,
+            .filter(|entry| match entry.algorithm {
+                algorithm if latent => algorithm == Algorithm::MlaSm90,
+                algorithm if algorithm.reads_e4m3() => e4m3_cache,
+                algorithm if algorithm == Algorithm::Decode || algorithm.is_decode_sm90() => {
+                    !is_packed && !e4m3_cache
                 }
+                algorithm => algorithm.is_cached_forward(),
             })
             .filter(|entry| entry.dtype == dtype.name())
             .filter(|entry| entry.tile.head_dim as usize >= widest)

@@ -7,7 +7,7 @@ use crate::attention::combine::{partial_lse, partial_o};
 use crate::attention::forward_sm90::scheduler::TileSlots;
 use crate::attention::forward_sm90::tile::{OutputRows, Tile};
 use crate::attention::forward_sm90::{Operand, Pipeline, first_row};
-use crate::attention::splits;
+use crate::attention::splits::Splits;
 use crate::element::Element;
 use crate::hopper::epilogue::{scale_rows, store_chunk, write_panel};
 use crate::hopper::roles::{WARP_ROWS, WARPGROUP};
@@ -40,7 +40,7 @@ pub(in crate::attention::forward_sm90) unsafe fn store<T: Tile>(
     o: &mut T::O,
     finished: [(f32, f32); 2],
 ) {
-    let splits = splits::count(&params.cache, slots.work().keys.len);
+    let splits = Splits::of_cache(&params.cache).count(slots.work().keys.len);
     if slots.split() >= splits {
         return;
     }
