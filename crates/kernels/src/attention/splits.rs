@@ -25,6 +25,7 @@ impl<'a> Splits<'a> {
     }
 
     /// Of a kernel that splits no sequence finer for being short.
+    #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
     #[inline(always)]
     pub(super) fn of_cache(cache: &'a CacheParams) -> Self {
         Self { cache, short_bits: 0 }

@@ -234,14 +234,15 @@ impl Shape {
     /// Whether clusters of so many blocks, of so many splits each, find places without waiting for others.
     pub(super) fn fits_clusters(&self, blocks: usize, splits: usize) -> bool {
         let places = match (blocks, splits) {
-            // What is handed on of several leaves no room for a second block.
-            (_, 2..) => self.multiprocessors,
             // Two neighbours always find a place; GPCs have numbers of multiprocessors that others do not
-            // divide.
-            (2, _) => self.slots,
-            _ => self.multiprocessors.min(self.slots / 4 * 3),
+            // divide. What is handed on of several leaves no room for a second block.
+            (2, 1) => self.slots,
+            (2, _) => self.multiprocessors,
+            (_, 1) => self.multiprocessors.min(self.slots / 4 * 3),
+            _ => self.multiprocessors / 10 * 9,
         };
-        let can_hand_on = splits == 1 || splits <= self.most_handed_on;
+        let is_in_ring = splits == 1 && self.adding != Adding::Always;
+        let can_hand_on = is_in_ring || splits <= self.most_handed_on;
         self.clusters && can_hand_on && (2..=MOST_BLOCKS).contains(&blocks) && self.tiles * blocks <= places
     }
 
@@ -249,13 +250,7 @@ impl Shape {
     pub(super) fn blocks(&self, items: u32, details: &DecodeLaunchDetails) -> u32 {
         // Whole tiles read fastest alone on their multiprocessors.
         let alone = details.enough_sequences > 0.0 && self.tiles <= self.places();
-        let blocks = match alone {
-            true if self.are_enough() => self.tiles,
-            // Where the device's lengths are unlike, there are more items than tiles.
-            true => self.places(),
-            false => self.slots,
-        };
-        items.min(blocks as u32)
+        items.min(if alone { self.tiles } else { self.slots } as u32)
     }
 
     /// Whether unsplit tiles keep the device reading.

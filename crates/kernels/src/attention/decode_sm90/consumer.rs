@@ -23,7 +23,7 @@ use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 use crate::attention::work_items::{Item, ItemSlots, has_clusters};
 
 /// The barrier that the warps meet at.
-const BARRIER: u32 = 1;
+pub(super) const BARRIER: u32 = 1;
 
 /// Keys, or columns of K, of a product.
 const DEPTH: u32 = 16;
@@ -43,6 +43,8 @@ pub(super) struct Consumer<T: Tile> {
     lane: Lane,
     o: T::O,
     softmax: OnlineSoftmax<Column<T>, 1>,
+    /// The rows' sums of weights over all warps, once the last keys are taken in; 0 where there are none.
+    sums: Column<T>,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -66,6 +68,7 @@ impl<T: Tile> Consumer<T> {
                 lane: Lane::current(2),
                 o: T::O::zero(),
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
+                sums: Column::<T>::splat(0.0),
             }
         }
     }
@@ -86,10 +89,12 @@ impl<T: Tile> Consumer<T> {
             let rows = loop {
                 self.o = T::O::zero();
                 self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
+                self.sums = Column::<T>::splat(0.0);
                 let end = end_of::<T>(&item, split);
                 while key < end {
-                    self.step(params, &slots.item(), key, changed);
-                    key += T::BLOCK_N;
+                    let next = key + T::BLOCK_N;
+                    self.step(params, &slots.item(), key, changed, next >= end);
+                    key = next;
                 }
                 // Read again: what steps do not need leaves them its registers.
                 let item = slots.item();
@@ -127,13 +132,12 @@ impl<T: Tile> Consumer<T> {
     /// The rows of O over the keys since it was 0.
     #[inline(always)]
     fn finish(&self, item: &Item) -> Rows<T> {
-        let sums = self.sums(item);
-        Rows::new(&self.o, item.v_descale, |i| self.softmax.finish_with(i, sums[i]))
+        Rows::new(&self.o, item.v_descale, |i| self.softmax.finish_with(i, self.sums[i]))
     }
 
-    /// Takes the keys from `key` on in.
+    /// Takes the keys from `key` on in, which may be the last ones.
     #[inline(always)]
-    fn step(&mut self, params: &DecodeParams, item: &Item, key: u32, changed: bool) {
+    fn step(&mut self, params: &DecodeParams, item: &Item, key: u32, changed: bool, are_last: bool) {
         self.ring.wait();
         let mut s = self.scores();
         self.ring.leave(leads_warp());
@@ -143,6 +147,9 @@ impl<T: Tile> Consumer<T> {
         self.apply(params, item, &mut s, key, changed);
         let rescale = self.exponentiate(&mut s);
         self.write_weights(&s);
+        if are_last {
+            self.write_sums();
+        }
         self.ring.wait();
         if key + T::BLOCK_N > item.used && item.used < params.seqlen_k {
             self.clear_values(item.used - key);
@@ -151,7 +158,11 @@ impl<T: Tile> Consumer<T> {
         // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
         unsafe { self.warpgroup.sync(BARRIER) };
         self.rescale(&rescale);
-        self.multiply_values();
+        self.begin_products_with_values();
+        if are_last {
+            self.read_sums();
+        }
+        self.wait_for_products_with_values();
         self.ring.leave(leads_warp());
     }
 
@@ -202,14 +213,19 @@ impl<T: Tile> Consumer<T> {
         s
     }
 
-    /// Oᵀ += Vᵀ·Pᵀ of the stage of V at hand, which is there, and so is P.
+    /// Begins Oᵀ += Vᵀ·Pᵀ of the stage of V at hand, which is there, and so is P.
     #[inline(always)]
-    fn multiply_values(&mut self) {
+    fn begin_products_with_values(&mut self) {
         if T::WIDENS {
             self.begin_products_of_widened_values();
         } else {
             self.begin_products_of_values();
         }
+    }
+
+    /// Waits until these are in O.
+    #[inline(always)]
+    fn wait_for_products_with_values(&mut self) {
         let mut panel = 0;
         while panel < T::O::ROWS {
             // SAFETY: the warpgroup's threads are together.
@@ -218,7 +234,7 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Begins the products of [`Self::multiply_values`], with V where it landed.
+    /// [`Self::begin_products_with_values`] with V where it landed.
     #[inline(always)]
     fn begin_products_of_values(&mut self) {
         let v = self.tile();
@@ -379,13 +395,9 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// The rows' sums over the keys since O was 0.
+    /// Writes this warp's sums of weights to shared memory.
     #[inline(always)]
-    fn sums(&self, item: &Item) -> Column<T> {
-        let mut sums = Column::<T>::splat(0.0);
-        if !item.keys.has_keys() {
-            return sums;
-        }
+    fn write_sums(&self) {
         let (lane, warp) = (self.lane, index::thread() / 32);
         let mut i = 0;
         while i < Self::ROWS {
@@ -399,16 +411,18 @@ impl<T: Tile> Consumer<T> {
             }
             i += 1;
         }
-        // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
-        unsafe { self.warpgroup.sync(BARRIER) };
+    }
+
+    /// Adds up what all warps have written, behind a barrier.
+    #[inline(always)]
+    fn read_sums(&mut self) {
         let mut i = 0;
         while i < Self::ROWS {
-            let at = |warp| self.memory.sum(warp, lane.column(i));
+            let at = |warp| self.memory.sum(warp, self.lane.column(i));
             // SAFETY: all warps have written their words, with a barrier between.
-            sums[i] = unsafe { of_warps(at, |a, b| a + b) };
+            self.sums[i] = unsafe { of_warps(at, |a, b| a + b) };
             i += 1;
         }
-        sums
     }
 }
 

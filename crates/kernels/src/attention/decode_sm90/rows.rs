@@ -4,12 +4,12 @@ use crate::attention::combine::{COLUMNS, Running, Sums};
 use crate::attention::split_output::Target;
 use crate::hopper::roles::WARPGROUP;
 use crate::params::DecodeParams;
-use crate::ptx::{cluster, index, shared};
+use crate::ptx::{barrier, cluster, index, shared};
 use crate::registers::{Matrix, Registers as _};
 use crate::softmax::with_sink;
 use crate::tile::mma::Lane;
 
-use super::consumer::{Column, register};
+use super::consumer::{BARRIER, Column, register};
 use super::fragments::column_of;
 use super::tile::{Memory, Tile};
 use crate::attention::work_items::{Item, has_clusters};
@@ -100,9 +100,13 @@ impl<T: Tile> Rows<T> {
     /// Writes the rows, of one of the block's splits, to shared memory: normalised, with their log-sum-exps.
     ///
     /// # Safety
-    /// Nobody reads or writes where they go.
+    /// All threads of the warpgroup call this together, copies to where they go are over, and nobody reads
+    /// these yet.
     #[inline(always)]
     pub(super) unsafe fn hand_on(&self, split: u32, lane: Lane, memory: Memory<T>) {
+        // Products of other warps may still read the ring.
+        // SAFETY: all threads of the warpgroup are here, and no others come to the barrier.
+        unsafe { barrier::sync(BARRIER, WARPGROUP) };
         let mut i = 0;
         while i < Self::COUNT {
             let row = lane.column(i);
