@@ -13,12 +13,14 @@ use fa_sim::tma::{Swizzle, TensorMap};
 use fa_sim::{Buffer, Launch, Schedule, launch, launch_clusters};
 
 type Of = DecodeTile<F16, 2, 64, 4, 4>;
-type OfSm90 = DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6>;
+type OfSm90<const ADDS_UP: bool> = DecodeSm90Tile<F16, F16, 16, 4, 2, 4, 64, 1, 6, ADDS_UP>;
 
 const HEAD_DIM: u32 = 64;
 /// Keys that a sequence has room for.
-const ROOM: u32 = 150;
+const ROOM: u32 = 300;
 const SPLITS: u32 = 3;
+/// Blocks of clusters that have runs of splits.
+const FEWER_BLOCKS: u32 = 2;
 const POISON: u16 = 0x5a5a;
 
 /// Which kernel.
@@ -30,6 +32,8 @@ enum By {
     AddedUp,
     /// The same, where each is that of a block of a cluster.
     Cluster,
+    /// The same, where a cluster has fewer blocks than a tile has splits.
+    SmallCluster,
     /// Over keys that are their values.
     MlaSm90,
 }
@@ -38,7 +42,7 @@ enum By {
 fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
     let (batch, columns) = (used.len(), HEAD_DIM as usize);
     // fp16 from 1 to below 2.
-    let values = |len: usize| (0..len as u16).map(|i| 0x3c00 | (i.wrapping_mul(37) & 0x3ff)).collect();
+    let values = |len: usize| (0..len).map(|i| 0x3c00 | (i as u16).wrapping_mul(37) & 0x3ff).collect();
     let (q, kv): (Vec<u16>, Vec<u16>) = (values(batch * columns), values(batch * ROOM as usize * columns));
     let mut o = vec![POISON; (batch + 1) * columns];
     let mut lse = vec![f32::NAN; batch + 1];
@@ -117,15 +121,25 @@ fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u
             launch(&config, &|| unsafe { mla_sm90::<F16>(&params, maps) }).unwrap();
         } else {
             use decode_sm90::Tile;
-            let (threads, bytes) = (OfSm90::CONFIG.threads(), OfSm90::CONFIG.shared_bytes());
+            let tile = OfSm90::<false>::CONFIG;
+            let (threads, bytes) = (tile.threads(), tile.shared_bytes());
             // SAFETY: as above.
-            let kernel = || unsafe { decode_sm90::<OfSm90>(&params, maps) };
-            if by == By::Cluster {
-                let config = config("decode_sm90", SPLITS * batch as u32, threads, bytes);
-                launch_clusters(&config, SPLITS, &kernel).unwrap();
+            let plain = || unsafe { decode_sm90::<OfSm90<false>>(&params, maps) };
+            // SAFETY: as above.
+            let adding = || unsafe { decode_sm90::<OfSm90<true>>(&params, maps) };
+            let cluster = |blocks, bytes, kernel: &(dyn Fn() + Sync)| {
+                let config = config("decode_sm90", blocks * batch as u32, threads, bytes);
+                launch_clusters(&config, blocks, kernel).unwrap();
+            };
+            match by {
+                By::Cluster => cluster(SPLITS, bytes, &plain),
+                By::SmallCluster => cluster(FEWER_BLOCKS, bytes + 2 * tile.part_bytes(), &adding),
+                By::AddedUp => drop(launch(&config("decode_sm90", 5, threads, bytes), &adding).unwrap()),
+                _ => drop(launch(&config("decode_sm90", 5, threads, bytes), &plain).unwrap()),
+            }
+            if matches!(by, By::Cluster | By::SmallCluster) {
                 return checked(o, &lse);
             }
-            launch(&config("decode_sm90", 5, threads, bytes), &kernel).unwrap();
         }
     }
     let merging = config("combine", (batch as u32).div_ceil(combine::ROWS), combine::THREADS, 0);
@@ -148,7 +162,9 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
     let meant = [0, ROOM as i32, 0, ROOM as i32, ROOM as i32, 77];
     // Even splits, and splits of one length.
     for (seed, split_keys) in [0, 64].into_iter().enumerate() {
-        for by in [By::Decode, By::DecodeSm90, By::AddedUp, By::Cluster, By::MlaSm90] {
+        let kernels = [By::Decode, By::DecodeSm90, By::AddedUp, By::Cluster, By::SmallCluster, By::MlaSm90];
+        // A cluster of fewer blocks is for splits of one length alone.
+        for by in kernels.into_iter().filter(|&by| by != By::SmallCluster || split_keys > 0) {
             let of = |used: &[i32], seed| decoded(by, used, split_keys, seed);
             assert_eq!(of(&wrong, seed as u64), of(&meant, 9), "{split_keys}, {by:?}");
         }
@@ -156,10 +172,13 @@ fn lengths_beyond_the_room_are_the_room_and_negative_ones_none() {
 }
 
 #[test]
-fn splits_are_the_same_added_up_by_a_block_and_by_a_launch() {
-    let used = [150, 149, 128, 129, 0, 140];
+fn splits_are_the_same_whoever_takes_them_in() {
+    let used = [300, 299, 256, 257, 0, 140];
     for seed in 0..8 {
         let of = |by| decoded(by, &used, 64, seed);
-        assert_eq!(of(By::AddedUp), of(By::DecodeSm90));
+        let by_a_launch = of(By::DecodeSm90);
+        for by in [By::AddedUp, By::Cluster, By::SmallCluster] {
+            assert_eq!(of(by), by_a_launch, "{by:?}");
+        }
     }
 }
