@@ -37,7 +37,8 @@ const BARRIERS_ARE_MADE: u32 = 0;
 ///
 /// `maps` is the address of the tensor maps of K and V, with dimensions {D, rows, heads, sequences or pages}
 /// and swizzled boxes of 128 bytes of columns and [`DecodeSm90Config::box_rows`] rows. Launch: any number of
-/// blocks of [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`].
+/// blocks of [`DecodeSm90Config::threads`] threads with the shared memory of [`Tile::CONFIG`]; in clusters
+/// whose blocks can have several splits, [`DecodeSm90Config::part_bytes`] more for each.
 ///
 /// # Safety
 /// `params` and the maps describe the same valid device memory, and the launch is as above.

@@ -192,13 +192,28 @@ pub(super) const fn decode_sm90_e4m3(
     of(Algorithm::DecodeSm90E4m3, Config::DecodeSm90(config), HALF, min_blocks)
 }
 
-/// That of blocks which can have several splits of a tile.
-pub(super) const fn adds_up(line: Line) -> Line {
-    let algorithm = match line.kernel {
-        Kernel::Attention(Algorithm::DecodeSm90) => Algorithm::DecodeSm90AddsUp,
-        _ => Algorithm::DecodeSm90E4m3AddsUp,
-    };
-    Line { kernel: Kernel::Attention(algorithm), ..line }
+/// As [`decode_sm90`].
+pub(super) const fn decode_sm90_adds_up(
+    block_m: u32,
+    block_n: u32,
+    head_dim: u32,
+    stages: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::DecodeSm90AddsUp);
+    Line { kernel, ..decode_sm90(block_m, block_n, head_dim, stages, min_blocks) }
+}
+
+/// As [`decode_sm90`].
+pub(super) const fn decode_sm90_e4m3_adds_up(
+    block_m: u32,
+    block_n: u32,
+    head_dim: u32,
+    stages: u32,
+    min_blocks: u32,
+) -> Line {
+    let kernel = Kernel::Attention(Algorithm::DecodeSm90E4m3AddsUp);
+    Line { kernel, ..decode_sm90_e4m3(block_m, block_n, head_dim, stages, min_blocks) }
 }
 
 pub(super) const fn decode_combine() -> Line {

@@ -3,16 +3,17 @@
 //! Adding one is adding a line, and `cargo xtask kernels` writes the source that follows from it.
 
 use super::line::{
-    Line, adds_up, append, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dq_sm90,
+    Line, append, backward_delta, backward_dq_sm80, backward_keys, backward_keys_dq_sm90,
     backward_keys_dq_sm90_score_mod, backward_keys_dropout, backward_keys_ds_sm80, backward_keys_ds_sm90,
     backward_keys_ds_sm90_score_mod, backward_keys_sm80, backward_keys_sm80_score_mod, backward_keys_sm90,
     backward_queries, backward_queries_dropout, backward_queries_sm80, backward_queries_sm80_score_mod,
     backward_queries_sm90, backward_sinks, decode, decode_combine, decode_combine_sm90, decode_sm90,
-    decode_sm90_e4m3, forward_simt, forward_simt_dropout, forward_sm80, forward_sm80_dropout,
-    forward_sm80_score_mod, forward_sm90, forward_sm90_cached, forward_sm90_cached_score_mod,
-    forward_sm90_dropout, forward_sm90_dv, forward_sm90_e4m3, forward_sm90_residues, forward_sm90_score_mod,
-    gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90, mma_peak, pack, read_peak, standard_scores,
-    standard_softmax, standard_values, tile_schedule, transpose, widen,
+    decode_sm90_adds_up, decode_sm90_e4m3, decode_sm90_e4m3_adds_up, forward_simt, forward_simt_dropout,
+    forward_sm80, forward_sm80_dropout, forward_sm80_score_mod, forward_sm90, forward_sm90_cached,
+    forward_sm90_cached_score_mod, forward_sm90_dropout, forward_sm90_dv, forward_sm90_e4m3,
+    forward_sm90_residues, forward_sm90_score_mod, gemm_simt, gemm_sm80, gemm_sm90, merge, mla_sm90,
+    mma_peak, pack, read_peak, standard_scores, standard_softmax, standard_values, tile_schedule, transpose,
+    widen,
 };
 use crate::variant::Storage;
 
@@ -246,14 +247,14 @@ pub(super) const LIST: &[Line] = &[
     decode_sm90_e4m3(64, 64, 128, 20, 1),
     decode_sm90_e4m3(16, 64, 256, 5, 2),
     // The same with blocks that can have several splits of a tile, whose sum takes the registers of an O.
-    adds_up(decode_sm90(16, 128, 64, 6, 2)),
-    adds_up(decode_sm90(32, 128, 64, 5, 1)),
-    adds_up(decode_sm90(16, 128, 128, 3, 2)),
-    adds_up(decode_sm90(32, 128, 128, 5, 1)),
-    adds_up(decode_sm90(16, 128, 192, 4, 1)),
-    adds_up(decode_sm90(16, 128, 256, 3, 1)),
-    adds_up(decode_sm90_e4m3(16, 128, 64, 6, 2)),
-    adds_up(decode_sm90_e4m3(16, 64, 128, 12, 2)),
+    decode_sm90_adds_up(16, 128, 64, 6, 2),
+    decode_sm90_adds_up(32, 128, 64, 5, 1),
+    decode_sm90_adds_up(16, 128, 128, 3, 2),
+    decode_sm90_adds_up(32, 128, 128, 5, 1),
+    decode_sm90_adds_up(16, 128, 192, 4, 1),
+    decode_sm90_adds_up(16, 128, 256, 3, 1),
+    decode_sm90_e4m3_adds_up(16, 128, 64, 6, 2),
+    decode_sm90_e4m3_adds_up(16, 64, 128, 12, 2),
     decode_combine_sm90(),
     // Of latent caches: 64 rows, of 576 columns, of which 512 are values.
     mla_sm90(),

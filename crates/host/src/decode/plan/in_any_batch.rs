@@ -98,16 +98,17 @@ impl Shape {
         if adds && self.are_enough() {
             return Owner::Block;
         }
-        let keys = details.keys_of_each(problem.seqlen_k());
-        let splits = problem.seqlen_k().div_ceil(keys);
-        let steps = keys.div_ceil(self.block_n);
+        // A shorter sequence may have more, of fewer keys.
+        let splits = details.num_splits;
+        let steps = details.keys_of_each(problem.seqlen_k()).div_ceil(self.block_n);
         let by_cluster = |each: usize| Owner::Cluster { blocks: splits.div_ceil(each), splits: each };
         let fits = |owner: &Owner| match *owner {
             Owner::Block => adds,
             Owner::Launch => !matches!(self.adding, Adding::Always),
             Owner::Cluster { blocks, splits } => {
                 let adds = splits == 1 && !matches!(self.adding, Adding::Always) || splits > 1 && adds;
-                clusters && adds && details.num_splits <= MOST_BLOCKS && self.fits_clusters(blocks, splits)
+                let are_merged_at_once = details.num_splits <= MOST_BLOCKS;
+                clusters && adds && are_merged_at_once && self.fits_clusters(blocks, splits)
             }
         };
         let cost = |owner: &Owner| match *owner {

@@ -68,11 +68,20 @@ fn splits_do_not_depend_on_the_longest_sequence() {
         plan.launches()[0].details
     };
     let lengths =
-        [1, 127, 128, 129, 900, 1000, 1024, 1025, 4095, 4096, 4097, 5000, 8192, 9000, 40_000, 131_072];
+        [1, 127, 128, 129, 900, 1000, 1024, 1025, 1100, 4095, 4096, 4097, 5000, 8192, 9000, 40_000, 131_072];
     for (index, &used) in lengths.iter().enumerate() {
         let alone = details(used).keys_of_each(used);
         for &longest in &lengths[index..] {
-            assert_eq!(details(longest).keys_of_each(used), alone, "{used} keys beside {longest}");
+            let details = details(longest);
+            assert_eq!(details.keys_of_each(used), alone, "{used} keys beside {longest}");
+            // Somebody has each of them: a shorter sequence may have more than the longest.
+            let splits = used.div_ceil(alone);
+            assert!(splits <= details.num_splits, "{used} keys beside {longest}: {details:?}");
+            let of_cluster = (details.cluster * details.splits_of_a_block) as usize;
+            assert!(
+                details.cluster == 1 || splits <= of_cluster,
+                "{used} keys beside {longest}: {details:?}"
+            );
         }
     }
 }
