@@ -227,7 +227,7 @@ impl PlanRecord {
             entry: launch.entry.name.into(),
             grid: launch.grid,
             threads: launch.entry.threads,
-            shared_bytes: launch.entry.shared_bytes,
+            shared_bytes: launch.shared_bytes,
         };
         Self {
             kernel: kernel.into(),

@@ -42,7 +42,7 @@ enum By {
 fn decoded(by: By, used: &[i32], split_keys: u32, seed: u64) -> (Vec<u16>, Vec<u32>) {
     let (batch, columns) = (used.len(), HEAD_DIM as usize);
     // fp16 from 1 to below 2.
-    let values = |len: usize| (0..len).map(|i| 0x3c00 | (i as u16).wrapping_mul(37) & 0x3ff).collect();
+    let values = |len: usize| (0..len).map(|i| 0x3c00 | ((i as u16).wrapping_mul(37) & 0x3ff)).collect();
     let (q, kv): (Vec<u16>, Vec<u16>) = (values(batch * columns), values(batch * ROOM as usize * columns));
     let mut o = vec![POISON; (batch + 1) * columns];
     let mut lse = vec![f32::NAN; batch + 1];

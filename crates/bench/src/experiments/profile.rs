@@ -126,10 +126,10 @@ fn arguments(plan: &Plan, name: &str, device: &Device) -> Value {
     json!({
         "grid": step.grid,
         "block": step.entry.threads,
-        "shared memory (bytes)": step.entry.shared_bytes,
+        "shared memory (bytes)": step.shared_bytes,
         "registers": registers,
         "spilled (bytes)": resources.map(|resources| resources.spill_stores + resources.spill_loads),
-        "occupancy (%)": registers.map(|registers| occupancy(step.entry.threads, registers, step.entry.shared_bytes, device)),
+        "occupancy (%)": registers.map(|registers| occupancy(step.entry.threads, registers, step.shared_bytes, device)),
     })
 }
 

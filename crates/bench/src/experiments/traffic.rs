@@ -223,6 +223,6 @@ fn model(problem: &Problem, plan: &Plan) -> Option<f64> {
     let heads = (problem.batch() * problem.heads()) as f64;
     let [rows, keys, columns] =
         [problem.seqlen_q(), problem.seqlen_k(), problem.head_dim()].map(|size| size as f64);
-    let shared = f64::from(step.entry.shared_bytes) / bytes;
+    let shared = f64::from(step.shared_bytes) / bytes;
     Some(bytes * heads * rows * keys * columns * columns / shared)
 }
