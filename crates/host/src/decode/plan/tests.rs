@@ -90,8 +90,8 @@ fn splits_do_not_depend_on_the_longest_sequence() {
 fn splits_are_merged_where_the_fewest_steps_follow_one_another() {
     let of = |batch, sk| on_hopper(batch, sk, None);
     assert_eq!([of(1, 512), of(1, 1024), of(2, 1024)], [(4, 0, 4), (8, 0, 8), (8, 0, 8)]);
-    // Blocks of a cluster have two splits each, or four.
-    assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(4, 0, 8), (2, 0, 8), (8, 0, 8)]);
+    // Blocks of a cluster have up to three splits each, for not all clusters of four find a place, or four.
+    assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(3, 0, 8), (2, 0, 8), (8, 0, 8)]);
     // A launch that merges 16 splits is made up for by steps that are fewer.
     assert_eq!(of(1, 8192), (1, 1, 16));
     // Two blocks for each of 72 tiles would share multiprocessors.
@@ -195,12 +195,12 @@ fn hopper_has_a_kernel_of_its_own_where_tensor_maps_describe_the_cache() {
         (plan.kernel(), plan.launches()[0].entry.name, plan.launches()[0].grid, plan.num_splits())
     };
     let of = |batch, sk, head_dim| planned(&problem(batch, [32, 8], 1, sk, head_dim, DType::F16));
-    let name = "decode_sm90_f16_m16_n128_d128_s3";
+    let (name, adds_up) = ("decode_sm90_f16_m16_n128_d128_s3", "decode_sm90_f16_m16_n128_d128_s3_adds_up");
     // A block on each multiprocessor reads as fast as two; more go through the list.
     assert_eq!(of(1, 131_072, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
     assert_eq!(of(1, 1024, 128), (DecodeKernel::DecodeSm90, name, 64, 8));
-    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, name, 264, 16));
-    assert_eq!(of(16, 4096, 128), (DecodeKernel::DecodeSm90, name, 128, 16));
+    assert_eq!(of(64, 4096, 128), (DecodeKernel::DecodeSm90, adds_up, 264, 8));
+    assert_eq!(of(16, 4096, 128), (DecodeKernel::DecodeSm90, adds_up, 128, 8));
     // Rows of 258 bytes.
     let odd = problem(1, [32, 8], 1, 1000, 129, DType::F16);
     assert_eq!(planned(&odd).0, DecodeKernel::Decode);
