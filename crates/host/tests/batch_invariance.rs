@@ -196,7 +196,7 @@ fn so_has_one_whose_splits_are_spread_over_fewer_blocks() {
             (63, 900, "added up by one block where lengths are alike"),
             (63, 20, "added up by one block where lengths are alike"),
             (30, 900, "up to 4 in each block of a cluster"),
-            (19, 20, "up to 3 in each block of a cluster"),
+            (18, 20, "up to 3 in each block of a cluster"),
         ] {
             let used: Vec<_> = std::iter::once(first).chain(std::iter::repeat_n(other, others)).collect();
             let (among, owner) = bits(&used, 900);
