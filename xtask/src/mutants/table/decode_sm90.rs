@@ -134,8 +134,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "cluster_whole",
                 "a sequence of one split is stored by a block that has no keys of it",
-                "(Some(rows), 0)",
-                "(Some(rows), 1)",
+                "(rows, cluster::rank())",
+                "(rows, cluster::rank() ^ 1)",
             ),
         ],
     },
@@ -201,12 +201,11 @@ pub(super) const FAMILIES: &[Family] = &[
                 "self.before += others;",
                 "",
             ),
-            nth(
+            defect(
                 "hopper_decode_batch",
                 "behind the last sequence comes another",
-                1,
-                "batch < params.batch",
-                "batch <= params.batch",
+                "work.batch < params.batch",
+                "work.batch <= params.batch",
             ),
         ],
     },
