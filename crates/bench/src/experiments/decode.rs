@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// Parts that each sequence's keys are split into [default: the planner's choice]
     #[arg(long, value_name = "COUNT")]
     num_splits: Option<usize>,
-    /// Whether a sequence has the same bits in any batch: by default where that costs next to nothing
+    /// Whether a sequence has the same bits in any batch: by default where blocks can have several splits
     #[arg(long, num_args = 0..=1, default_missing_value = "true", conflicts_with = "num_splits")]
     batch_invariant: Option<bool>,
     /// Whether clusters merge splits

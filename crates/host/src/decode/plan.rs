@@ -16,6 +16,7 @@ use crate::{BackendKind, Device, Error, Plan, Problem, Result};
 pub(crate) use cache::Cache;
 use cache::Stored;
 pub(crate) use few_queries::{FewQueries, box_rows, splits_forward};
+use splits::that_adds_up;
 pub(crate) use splits::{pack_rows, pack_tiles};
 
 /// The kernels of GPUs; on the CPU, whose only one is none of these, a plan names [`Self::Decode`].
@@ -69,8 +70,8 @@ pub struct DecodeRequest {
     pub num_splits: Option<usize>,
     /// Whether a sequence gets the same bits whatever else is in its batch: its keys are split as if it were
     /// alone, whoever adds the splits up. By default that is so where an entry's blocks can have several
-    /// splits, which costs next to nothing: of [`DecodeKernel::DecodeSm90`] with up to 32 packed rows. A
-    /// number of splits that the caller chooses gives that too.
+    /// splits: of [`DecodeKernel::DecodeSm90`] with up to 32 packed rows, 16 above head_dim 128, and of e4m3
+    /// up to head_dim 64. A number of splits that the caller chooses gives that too.
     pub batch_invariant: Option<bool>,
     /// Whether the splits of a tile are merged by the blocks of a cluster, where they are 2 to 8 and these
     /// run at once; they are unless this is `Some(false)`.
@@ -165,13 +166,10 @@ pub(super) fn plan_entry(
 ) -> Result<Choice<DecodeProblem>> {
     let cache = Cache::of(problem);
     let of = |stored| {
-        // Who has several splits of a tile is no question of what an entry takes.
-        let algorithm = match entry.algorithm {
-            Algorithm::DecodeSm90AddsUp => Algorithm::DecodeSm90,
-            Algorithm::DecodeSm90E4m3AddsUp => Algorithm::DecodeSm90E4m3,
-            algorithm => algorithm,
+        let is_its = |kernel: &DecodeKernel| {
+            let algorithm = kernel.algorithm(problem.dense(), stored);
+            [algorithm, algorithm.and_then(that_adds_up)].contains(&Some(entry.algorithm))
         };
-        let is_its = |kernel: &DecodeKernel| kernel.algorithm(problem.dense(), stored) == Some(algorithm);
         DecodeKernel::ALL.into_iter().find(is_its)
     };
     let Some(kernel) = of(cache.stored) else {

@@ -2,7 +2,7 @@
 
 use fa_kernels::entries::{Algorithm, Entry};
 
-use super::{DecodeKernel, DecodeProblem};
+use super::{DecodeKernel, DecodeProblem, that_adds_up};
 use crate::plan::{built_for, unmapped, unmapped_in_e4m3, unsupported_dtype};
 use crate::{DType, Error, Problem, Result, TensorLayout};
 
@@ -144,14 +144,9 @@ pub(super) struct Built {
 impl Built {
     /// Those whose blocks have one split, and behind them those whose blocks can have several.
     pub(super) fn entries(&self) -> impl Iterator<Item = &'static Entry> + use<> {
-        let adding = match self.algorithm {
-            Algorithm::DecodeSm90 => Some(Algorithm::DecodeSm90AddsUp),
-            Algorithm::DecodeSm90E4m3 => Some(Algorithm::DecodeSm90E4m3AddsUp),
-            _ => None,
-        };
-        let dtype = self.dtype;
-        built_for(self.algorithm, dtype)
-            .chain(adding.into_iter().flat_map(move |adding| built_for(adding, dtype)))
+        let Self { algorithm, dtype, .. } = *self;
+        let algorithms = [Some(algorithm), that_adds_up(algorithm)].into_iter().flatten();
+        algorithms.flat_map(move |algorithm| built_for(algorithm, dtype))
     }
 
     /// That there is none.

@@ -98,12 +98,19 @@ impl Adding {
     }
 }
 
+/// The same with blocks that can have several splits.
+pub(super) fn that_adds_up(algorithm: Algorithm) -> Option<Algorithm> {
+    match algorithm {
+        Algorithm::DecodeSm90 => Some(Algorithm::DecodeSm90AddsUp),
+        Algorithm::DecodeSm90E4m3 => Some(Algorithm::DecodeSm90E4m3AddsUp),
+        _ => None,
+    }
+}
+
 /// The entry of the same tile whose blocks can have several splits.
 pub(super) fn twin(entry: &Entry) -> Option<&'static Entry> {
-    let twins = |other: &&'static Entry| {
-        other.algorithm.adds_up() && other.name.strip_suffix("_adds_up") == Some(entry.name)
-    };
-    entries().find(twins)
+    let algorithm = that_adds_up(entry.algorithm)?;
+    entries().find(|other| (other.algorithm, other.dtype, other.tile) == (algorithm, entry.dtype, entry.tile))
 }
 
 /// Bytes of shared memory that the blocks of a launch of `decode_sm90` need: for the splits that they hand on

@@ -3,14 +3,14 @@
 use super::few_queries::choose_entry;
 use super::*;
 use crate::Options;
-use crate::decode::{DecodeAddresses, DecodeOptions};
+use crate::decode::DecodeOptions;
 use crate::plan::Tuned;
 use crate::sim::Sim;
 use crate::{DType, TensorLayout, Tensors};
 use fa_kernels::entries::entries;
 use fa_kernels::variant::Kernel;
 
-fn problem(
+pub(super) fn problem(
     batch: usize,
     heads: [usize; 2],
     sq: usize,
@@ -43,59 +43,12 @@ fn splits_fill_the_multiprocessors_and_no_more() {
 }
 
 /// On Hopper: the blocks of a cluster, the launches behind it, and splits.
-fn on_hopper(batch: usize, sk: usize, batch_invariant: Option<bool>) -> (u32, usize, usize) {
+pub(super) fn on_hopper(batch: usize, sk: usize, batch_invariant: Option<bool>) -> (u32, usize, usize) {
     let problem = problem(batch, [32, 8], 1, sk, 128, DType::F16);
     let request = DecodeRequest { batch_invariant, ..DecodeRequest::default() };
     let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
     let [first, others @ ..] = plan.launches() else { panic!("no launch") };
     (first.cluster, others.len(), plan.num_splits())
-}
-
-#[test]
-fn splits_do_not_depend_on_the_batch() {
-    let splits = |batch, sk| on_hopper(batch, sk, None).2;
-    assert_eq!([splits(1, 2048), splits(64, 2048)], [8, 8]);
-    assert_eq!([splits(1, 128), splits(1, 129)], [1, 2]);
-    // As many as let eight heads fill the device, and no more, whatever the batch.
-    assert_eq!([splits(1, 131_072), splits(64, 131_072)], [16, 16]);
-}
-
-#[test]
-fn splits_do_not_depend_on_the_longest_sequence() {
-    let details = |sk| {
-        let problem = problem(3, [32, 8], 1, sk, 128, DType::F16);
-        let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
-        plan.launches()[0].details
-    };
-    let lengths =
-        [1, 127, 128, 129, 900, 1000, 1024, 1025, 1100, 4095, 4096, 4097, 5000, 8192, 9000, 40_000, 131_072];
-    for (index, &used) in lengths.iter().enumerate() {
-        let alone = details(used).keys_of_each(used);
-        for &longest in &lengths[index..] {
-            let details = details(longest);
-            assert_eq!(details.keys_of_each(used), alone, "{used} keys beside {longest}");
-            // Somebody has each of them: a shorter sequence may have more than the longest.
-            let splits = used.div_ceil(alone);
-            assert!(splits <= details.num_splits, "{used} keys beside {longest}: {details:?}");
-            let of_cluster = (details.cluster * details.splits_of_a_block) as usize;
-            assert!(
-                details.cluster == 1 || splits <= of_cluster,
-                "{used} keys beside {longest}: {details:?}"
-            );
-        }
-    }
-}
-
-#[test]
-fn splits_are_merged_where_the_fewest_steps_follow_one_another() {
-    let of = |batch, sk| on_hopper(batch, sk, None);
-    assert_eq!([of(1, 512), of(1, 1024), of(2, 1024)], [(4, 0, 4), (8, 0, 8), (8, 0, 8)]);
-    // Blocks of a cluster have up to three splits each, for not all clusters of four find a place, or four.
-    assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(3, 0, 8), (2, 0, 8), (8, 0, 8)]);
-    // A launch that merges 16 splits is made up for by steps that are fewer.
-    assert_eq!(of(1, 8192), (1, 1, 16));
-    // Two blocks for each of 72 tiles would share multiprocessors.
-    assert_eq!(of(9, 1000), (1, 1, 8));
 }
 
 #[test]
@@ -105,40 +58,6 @@ fn few_splits_are_merged_by_clusters_where_all_blocks_run_at_once() {
     assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(4, 0, 4), (2, 0, 2), (8, 0, 8)]);
     assert_eq!(of(1, 8192), (1, 1, 16));
     assert_eq!(of(9, 1000), (1, 0, 1));
-}
-
-#[test]
-fn blocks_of_a_cluster_have_room_for_what_they_hand_on() {
-    let plan = |batch, head_dim, entry: Option<&str>| {
-        let problem = problem(batch, [8, 8], 1, 1000, head_dim, DType::F16);
-        let request = DecodeRequest { entry: entry.map(str::to_owned), ..DecodeRequest::default() };
-        Plan::new(&problem, Sim::new(0).device(), &request).unwrap()
-    };
-    let four = plan(8, 128, None);
-    let launch = four.launches()[0];
-    assert_eq!(launch.entry.name, "decode_sm90_f16_m16_n128_d128_s3_adds_up");
-    assert_eq!(launch.shared_bytes, launch.entry.shared_bytes + 4 * 16 * (4 * 128 + 32));
-    // Two rings of 256 columns fill shared memory.
-    let wide = plan(8, 256, None);
-    let launch = wide.launches()[0];
-    assert_eq!((launch.cluster, launch.shared_bytes), (1, launch.entry.shared_bytes));
-    // An entry that is asked for has several splits a block, or one, whatever is best.
-    let asked = |batch, name| plan(batch, 128, Some(name)).launches()[0].details;
-    let several = asked(1, "decode_sm90_f16_m16_n128_d128_s3_adds_up");
-    assert_eq!((several.cluster, several.splits_of_a_block), (4, 2));
-    let one = asked(8, "decode_sm90_f16_m16_n128_d128_s3");
-    assert_eq!((one.splits_of_a_block, one.enough_sequences), (1, 0.0));
-}
-
-#[test]
-fn lengths_that_the_device_has_may_split_tiles_that_are_whole_without() {
-    let problem = problem(64, [32, 8], 1, 4096, 128, DType::F16);
-    let plan = Plan::new(&problem, Sim::new(0).device(), &DecodeRequest::default()).unwrap();
-    let details = plan.launches()[0].details;
-    assert!(details.enough_sequences > 57.0, "{details:?}");
-    let launches =
-        |seqused_k| plan.launches_at(&DecodeAddresses { seqused_k, ..DecodeAddresses::default() }).len();
-    assert_eq!([launches(None), launches(Some(16))], [1, 2]);
 }
 
 #[test]
