@@ -171,7 +171,7 @@ mod tests {
     fn splits_are_merged_where_the_fewest_steps_follow_one_another() {
         let of = |batch, sk| on_hopper(batch, sk, None);
         assert_eq!([of(1, 512), of(1, 1024), of(2, 1024)], [(4, 0, 4), (8, 0, 8), (8, 0, 8)]);
-        // Blocks of a cluster have up to three splits each, for not all clusters of four find a place, or four.
+        // Blocks of a cluster have three splits each, for not all clusters of four find places, or four.
         assert_eq!([of(4, 1000), of(8, 1000), of(1, 4096)], [(3, 0, 8), (2, 0, 8), (8, 0, 8)]);
         // A launch that merges 16 splits is made up for by steps that are fewer.
         assert_eq!(of(1, 8192), (1, 1, 16));
