@@ -118,8 +118,8 @@ impl Running {
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 #[derive(Clone, Copy)]
 pub(super) struct Share {
-    kept: f32,
-    weight: f32,
+    pub(super) kept: f32,
+    pub(super) weight: f32,
 }
 
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]

@@ -3,6 +3,7 @@
 mod e4m3;
 
 use core::hint::assert_unchecked;
+use core::ops::Range;
 
 use crate::attention::tree_mask;
 use crate::config::DecodeSm90Config;
@@ -18,7 +19,7 @@ use crate::tile::mma::{Lane, MmaElement as _, QUAD};
 use crate::tile::panels::Panels;
 use crate::tile::wgmma::Descriptor;
 
-use super::rows::{self, AddedUp, Rows};
+use super::rows::{self, AddedUp, Ends, Rows};
 use super::tile::{CacheRows, Memory, QueryRows, QueryStages, Tile, WeightRows};
 use crate::attention::work_items::{Item, ItemSlots, has_clusters};
 
@@ -43,8 +44,8 @@ pub(super) struct Consumer<T: Tile> {
     lane: Lane,
     o: T::O,
     softmax: OnlineSoftmax<Column<T>, 1>,
-    /// The rows' sums of weights over all warps, once the last keys are taken in; 0 where there are none.
-    sums: Column<T>,
+    /// The splits of the item that are done with.
+    added_up: AddedUp<T>,
 }
 
 impl<T: Tile> Consumer<T> {
@@ -68,7 +69,7 @@ impl<T: Tile> Consumer<T> {
                 lane: Lane::current(2),
                 o: T::O::zero(),
                 softmax: OnlineSoftmax::with_positive_scale(1.0),
-                sums: Column::<T>::splat(0.0),
+                added_up: AddedUp::none(),
             }
         }
     }
@@ -83,19 +84,15 @@ impl<T: Tile> Consumer<T> {
         while slots.wait() {
             let item = slots.item();
             self.queries.wait();
-            let mut added_up = AddedUp::<T>::none();
+            self.added_up = AddedUp::none();
             let mut key = item.keys.first;
             let mut split = first_split::<T>(&item);
             let rows = loop {
                 self.o = T::O::zero();
                 self.softmax = OnlineSoftmax::with_positive_scale(softmax_scale);
-                self.sums = Column::<T>::splat(0.0);
                 let end = end_of::<T>(&item, split);
-                while key < end {
-                    let next = key + T::BLOCK_N;
-                    self.step(params, &slots.item(), key, changed, next >= end);
-                    key = next;
-                }
+                let ends = self.take_keys(params, &slots, key..end, changed);
+                key = key.max(end);
                 // Read again: what steps do not need leaves them its registers.
                 let item = slots.item();
                 let is_last = !T::ADDS_UP || item.split_keys == 0 || is_last_split(&item, split);
@@ -103,7 +100,7 @@ impl<T: Tile> Consumer<T> {
                     self.warpgroup.sync_warps(); // All lanes have read what the first one leaves next.
                     self.queries.leave(leads_warp());
                 }
-                let rows = self.finish(&item);
+                let rows = Rows::new(&self.o, ends, item.v_descale);
                 let merges = has_clusters::<T>() && item.of_split;
                 if !T::ADDS_UP || !merges && item.split_keys == 0 {
                     break Some(rows);
@@ -115,9 +112,9 @@ impl<T: Tile> Consumer<T> {
                         break None;
                     }
                 } else {
-                    added_up.take(&rows);
+                    self.added_up.take(&rows);
                     if is_last {
-                        break Some(added_up.finish());
+                        break Some(self.added_up.finish());
                     }
                 }
                 split += 1;
@@ -129,15 +126,39 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// The rows of O over the keys since it was 0.
+    /// Takes keys of the item at hand in, which begin with a step's first, and says what becomes of the rows.
     #[inline(always)]
-    fn finish(&self, item: &Item) -> Rows<T> {
-        Rows::new(&self.o, item.v_descale, |i| self.softmax.finish_with(i, self.sums[i]))
+    fn take_keys(
+        &mut self,
+        params: &DecodeParams,
+        slots: &ItemSlots,
+        keys: Range<u32>,
+        changed: bool,
+    ) -> Ends<T> {
+        if keys.is_empty() {
+            return Ends::none();
+        }
+        let mut key = keys.start;
+        loop {
+            let next = key + T::BLOCK_N;
+            let are_last = next >= keys.end;
+            self.begin_step(params, &slots.item(), key, changed, are_last);
+            if are_last {
+                break;
+            }
+            self.end_step();
+            key = next;
+        }
+        // Beside the last products, which it does not wait for.
+        let ends = self.ends();
+        self.end_step();
+        ends
     }
 
-    /// Takes the keys from `key` on in, which may be the last ones.
+    /// Takes the keys from `key` on in, which may be the last ones, but for their products with V: these
+    /// begin.
     #[inline(always)]
-    fn step(&mut self, params: &DecodeParams, item: &Item, key: u32, changed: bool, are_last: bool) {
+    fn begin_step(&mut self, params: &DecodeParams, item: &Item, key: u32, changed: bool, are_last: bool) {
         self.ring.wait();
         let mut s = self.scores();
         self.ring.leave(leads_warp());
@@ -159,10 +180,17 @@ impl<T: Tile> Consumer<T> {
         unsafe { self.warpgroup.sync(BARRIER) };
         self.rescale(&rescale);
         self.begin_products_with_values();
-        if are_last {
-            self.read_sums();
+    }
+
+    /// Waits until the products that a step has begun are in O, and leaves the stage of V.
+    #[inline(always)]
+    fn end_step(&mut self) {
+        let mut panel = 0;
+        while panel < T::O::ROWS {
+            // SAFETY: the warpgroup's threads are together.
+            unsafe { self.o[panel].wait_group::<0>() };
+            panel += 1;
         }
-        self.wait_for_products_with_values();
         self.ring.leave(leads_warp());
     }
 
@@ -220,17 +248,6 @@ impl<T: Tile> Consumer<T> {
             self.begin_products_of_widened_values();
         } else {
             self.begin_products_of_values();
-        }
-    }
-
-    /// Waits until these are in O.
-    #[inline(always)]
-    fn wait_for_products_with_values(&mut self) {
-        let mut panel = 0;
-        while panel < T::O::ROWS {
-            // SAFETY: the warpgroup's threads are together.
-            unsafe { self.o[panel].wait_group::<0>() };
-            panel += 1;
         }
     }
 
@@ -413,16 +430,23 @@ impl<T: Tile> Consumer<T> {
         }
     }
 
-    /// Adds up what all warps have written, behind a barrier.
+    /// What becomes of the rows, by the sums that all warps have written in front of the last barrier.
     #[inline(always)]
-    fn read_sums(&mut self) {
+    fn ends(&mut self) -> Ends<T> {
+        let mut ends = Ends::<T>::none();
         let mut i = 0;
         while i < Self::ROWS {
             let at = |warp| self.memory.sum(warp, self.lane.column(i));
             // SAFETY: all warps have written their words, with a barrier between.
-            self.sums[i] = unsafe { of_warps(at, |a, b| a + b) };
+            let sum = unsafe { of_warps(at, |a, b| a + b) };
+            let (factor, lse) = self.softmax.finish_with(i, sum);
+            (ends.factors[i], ends.lse[i]) = (factor / T::WEIGHT_SCALE, lse);
+            if T::ADDS_UP {
+                (ends.kept[i], ends.weights[i]) = self.added_up.weigh(i, lse);
+            }
             i += 1;
         }
+        ends
     }
 }
 

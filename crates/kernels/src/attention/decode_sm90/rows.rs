@@ -1,6 +1,6 @@
 //! The rows of O that an item gives, and where they go.
 
-use crate::attention::combine::{COLUMNS, Running, Sums};
+use crate::attention::combine::{COLUMNS, Running, Share, Sums};
 use crate::attention::split_output::Target;
 use crate::hopper::roles::WARPGROUP;
 use crate::params::DecodeParams;
@@ -17,36 +17,52 @@ use crate::attention::work_items::{Item, has_clusters};
 /// Most splits of a tile that a cluster merges, in as many blocks or fewer.
 const MOST_SPLITS: usize = 8;
 
+/// What becomes of rows of Oᵀ.
+pub(super) struct Ends<T: Tile> {
+    /// What the elements of each row are multiplied by.
+    pub(super) factors: Column<T>,
+    /// Their log-sum-exps.
+    pub(super) lse: Column<T>,
+    /// What the splits before count, and this one, where a block adds them up.
+    pub(super) kept: Column<T>,
+    pub(super) weights: Column<T>,
+}
+
+impl<T: Tile> Ends<T> {
+    /// Of rows that saw no key.
+    #[inline(always)]
+    pub(super) fn none() -> Self {
+        Self::new(Column::<T>::splat(0.0), Column::<T>::splat(f32::NEG_INFINITY))
+    }
+
+    /// Of rows that are not added to others.
+    #[inline(always)]
+    fn new(factors: Column<T>, lse: Column<T>) -> Self {
+        Self { factors, lse, kept: Column::<T>::splat(1.0), weights: Column::<T>::splat(0.0) }
+    }
+}
+
 /// Rows of Oᵀ before they are normalised.
 pub(super) struct Rows<T: Tile> {
     o: T::O,
-    /// What the elements of each row are multiplied by, and all of them behind that.
-    factors: Column<T>,
+    ends: Ends<T>,
+    /// What all elements are multiplied by behind their rows' factors, where they widen.
     factor: f32,
-    /// Their log-sum-exps.
-    lse: Column<T>,
 }
 
 impl<T: Tile> Rows<T> {
     const COUNT: usize = <T::Scores as Matrix>::ROWS;
 
-    /// Those of which products have added up `o`; `finish` gives a row's factor and its log-sum-exp.
+    /// Those of which products have added up `o`.
     #[inline(always)]
-    pub(super) fn new(o: &T::O, v_descale: f32, finish: impl Fn(usize) -> (f32, f32)) -> Self {
-        let [mut factors, mut lse] = [Column::<T>::splat(0.0); 2];
-        let mut i = 0;
-        while i < Self::COUNT {
-            let (factor, of_row) = finish(i);
-            (factors[i], lse[i]) = (factor / T::WEIGHT_SCALE, of_row);
-            i += 1;
-        }
-        Self { o: *o, factors, factor: v_descale, lse }
+    pub(super) fn new(o: &T::O, ends: Ends<T>, v_descale: f32) -> Self {
+        Self { o: *o, ends, factor: v_descale }
     }
 
     /// An element of a row, of its first or second column of a panel.
     #[inline(always)]
     fn element(&self, panel: usize, row: usize, second: usize) -> f32 {
-        let value = self.o[panel][register(row, second)] * self.factors[row];
+        let value = self.o[panel][register(row, second)] * self.ends.factors[row];
         if T::WIDENS { value * self.factor } else { value }
     }
 
@@ -68,8 +84,8 @@ impl<T: Tile> Rows<T> {
                 if !of_split {
                     let (sinks, head) = (&params.per_head.sinks, (work.batch, at.head));
                     // SAFETY: the sinks are readable, and the head is one of the launch's.
-                    (self.factors[i], self.lse[i]) =
-                        unsafe { with_sink((self.factors[i], self.lse[i]), sinks, head) };
+                    (self.ends.factors[i], self.ends.lse[i]) =
+                        unsafe { with_sink((self.ends.factors[i], self.ends.lse[i]), sinks, head) };
                 }
                 let target = Target::new(params, work, at, *of_split);
                 let mut panel = 0;
@@ -88,7 +104,7 @@ impl<T: Tile> Rows<T> {
                 }
                 if lane.row(0) == 0 {
                     // SAFETY: the row exists and is this thread's.
-                    unsafe { target.store_lse(params, self.lse[i]) };
+                    unsafe { target.store_lse(params, self.ends.lse[i]) };
                 }
             }
             i += 1;
@@ -123,7 +139,7 @@ impl<T: Tile> Rows<T> {
             }
             if lane.row(0) == 0 {
                 // SAFETY: the row is this thread's.
-                unsafe { shared::store(memory.handed_on_lse(split, row), self.lse[i]) };
+                unsafe { shared::store(memory.handed_on_lse(split, row), self.ends.lse[i]) };
             }
             i += 1;
         }
@@ -239,14 +255,21 @@ impl<T: Tile> AddedUp<T> {
         Self { o: T::O::zero(), exponents: Column::<T>::splat(exponent), sum: Column::<T>::splat(sum) }
     }
 
-    /// Takes the next split's in.
+    /// What the splits before the next one count in a row, and what that one, by its log-sum-exp.
+    #[inline(always)]
+    pub(super) fn weigh(&mut self, row: usize, lse: f32) -> (f32, f32) {
+        let mut running = self.running(row);
+        let Share { kept, weight } = running.take(lse);
+        (self.exponents[row], self.sum[row]) = (running.exponent, running.sum);
+        (kept, weight)
+    }
+
+    /// Takes the split in that was weighed, or has no keys.
     #[inline(always)]
     pub(super) fn take(&mut self, rows: &Rows<T>) {
         let mut i = 0;
         while i < Rows::<T>::COUNT {
-            let mut running = self.running(i);
-            let share = running.take(rows.lse[i]);
-            (self.exponents[i], self.sum[i]) = (running.exponent, running.sum);
+            let share = Share { kept: rows.ends.kept[i], weight: rows.ends.weights[i] };
             let mut panel = 0;
             while panel < T::O::ROWS {
                 let mut j = 0;
@@ -275,6 +298,6 @@ impl<T: Tile> AddedUp<T> {
             (factors[i], lse[i]) = self.running(i).finish();
             i += 1;
         }
-        Rows { o: self.o, factors, factor: 1.0, lse }
+        Rows { o: self.o, ends: Ends::new(factors, lse), factor: 1.0 }
     }
 }
