@@ -1,6 +1,7 @@
 //! Online softmax: the running max and sum of FlashAttention (Dao et al. 2022, Algorithm 1, lines 10–13).
 
 use core::f32::consts::{LN_2, LOG2_E};
+use core::hint::select_unpredictable;
 use core::marker::PhantomData;
 
 use crate::params::HeadValues;
@@ -207,6 +208,20 @@ impl<R: Registers<Value = f32>, const LANES: u32, P: Weight> OnlineSoftmax<R, LA
         if sum == 0.0 {
             return (0.0, f32::NEG_INFINITY);
         }
+        self.finish_seen(i, sum)
+    }
+
+    /// [`Self::finish_with`] without a jump, so that several rows are finished beside one another.
+    #[inline(always)]
+    pub fn finish_beside_others(&self, i: usize, sum: f32) -> (f32, f32) {
+        let (factor, lse) = self.finish_seen(i, sum);
+        let is_empty = sum == 0.0;
+        (select_unpredictable(is_empty, 0.0, factor), select_unpredictable(is_empty, f32::NEG_INFINITY, lse))
+    }
+
+    /// [`Self::finish_with`] of a row that has seen a key.
+    #[inline(always)]
+    fn finish_seen(&self, i: usize, sum: f32) -> (f32, f32) {
         let lse = self.shift_of_seen(self.max[i]) + math::log2(sum);
         (math::reciprocal(sum), lse * core::f32::consts::LN_2)
     }

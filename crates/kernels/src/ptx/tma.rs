@@ -125,6 +125,33 @@ copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);
 
+/// As [`load_4d`], of what is not read again soon: its lines of L2 make room before others
+/// (`.L2::cache_hint`, with a policy of `createpolicy.fractional.L2::evict_first`).
+///
+/// # Safety
+/// As [`load_4d`].
+#[inline(always)]
+#[track_caller]
+pub unsafe fn load_4d_once(shared: u32, map: u64, barrier: u32, coordinates: [i32; 4]) {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            // SAFETY: the caller's contract is the instructions'.
+            unsafe {
+                asm!("{{", ".reg .b64 policy;",
+                    "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;",
+                    concat!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes",
+                        ".L2::cache_hint [{shared}], [{map}, {{", box_at!(0 1 2 3), "}}], [{barrier}], policy;"),
+                    "}}",
+                    in(reg32) coordinates[0], in(reg32) coordinates[1], in(reg32) coordinates[2],
+                    in(reg32) coordinates[3], shared = in(reg32) shared, map = in(reg64) map,
+                    barrier = in(reg32) barrier, options(nostack))
+            }
+        }
+        // SAFETY: as above.
+        _ => { twin!(unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) }) }
+    }
+}
+
 /// Begins to store `bytes` consecutive bytes, as a box is stored
 /// (`cp.async.bulk.global.shared::cta.bulk_group`).
 ///

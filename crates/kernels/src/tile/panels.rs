@@ -115,6 +115,22 @@ impl<X: Extent> Panels<X> {
         }
     }
 
+    /// As [`Self::load`] of a map of all heads, of rows that are not read again soon.
+    ///
+    /// # Safety
+    /// As [`Self::load`].
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn load_once(self, map: u64, barrier: u32, row: u32, head: u32, batch: u32) {
+        let mut panel = 0;
+        while panel < Self::COUNT {
+            let at = [panel * Self::LINE_ELEMENTS, row, head, batch].map(|index| index as i32);
+            // SAFETY: the map is the tensor's, and no thread uses the panel before the barrier's phase ends.
+            unsafe { tma::load_4d_once(self.panel(panel), map, barrier, at) };
+            panel += 1;
+        }
+    }
+
     /// The panels of the tile, from row `row`, a multiple of eight, on: what [`Self::at`] and stores start
     /// from.
     #[inline(always)]

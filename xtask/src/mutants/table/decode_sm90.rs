@@ -95,8 +95,8 @@ pub(super) const FAMILIES: &[Family] = &[
             defect(
                 "added_up_last",
                 "the last split is not added",
-                "added_up.take(&rows);",
-                "if !is_last { added_up.take(&rows); }",
+                "self.added_up.take(&rows);",
+                "if !is_last { self.added_up.take(&rows); }",
             ),
             defect(
                 "cluster_run",
@@ -130,6 +130,12 @@ pub(super) const FAMILIES: &[Family] = &[
                 "rows past the first of each warp are not merged",
                 "chunk += blocks * WARPGROUP;",
                 "chunk = item.rows * chunks;",
+            ),
+            defect(
+                "added_up_kept",
+                "a split that raises the exponent leaves what the others had",
+                "(ends.kept[i], ends.weights[i]) = (kept, weight);",
+                "(ends.kept[i], ends.weights[i]) = (kept.max(1.0), weight);",
             ),
             defect(
                 "cluster_whole",

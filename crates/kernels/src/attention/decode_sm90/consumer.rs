@@ -150,7 +150,7 @@ impl<T: Tile> Consumer<T> {
             key = next;
         }
         // Beside the last products, which it does not wait for.
-        let ends = self.ends();
+        let ends = self.ends(&slots.item());
         self.end_step();
         ends
     }
@@ -432,19 +432,19 @@ impl<T: Tile> Consumer<T> {
 
     /// What becomes of the rows, by the sums that all warps have written in front of the last barrier.
     #[inline(always)]
-    fn ends(&mut self) -> Ends<T> {
+    fn ends(&mut self, item: &Item) -> Ends<T> {
         let mut ends = Ends::<T>::none();
         let mut i = 0;
         while i < Self::ROWS {
             let at = |warp| self.memory.sum(warp, self.lane.column(i));
             // SAFETY: all warps have written their words, with a barrier between.
             let sum = unsafe { of_warps(at, |a, b| a + b) };
-            let (factor, lse) = self.softmax.finish_with(i, sum);
+            let (factor, lse) = self.softmax.finish_beside_others(i, sum);
             (ends.factors[i], ends.lse[i]) = (factor / T::WEIGHT_SCALE, lse);
-            if T::ADDS_UP {
-                (ends.kept[i], ends.weights[i]) = self.added_up.weigh(i, lse);
-            }
             i += 1;
+        }
+        if T::ADDS_UP && !item.of_split {
+            self.added_up.weigh(&mut ends);
         }
         ends
     }

@@ -1,6 +1,5 @@
 //! The warp that copies K and V.
 
-use crate::attention::alignment::head_offset::HeadOffset;
 use crate::attention::cache_box::{CacheBox, locate, rows};
 use crate::hopper::ring::Ring;
 use crate::hopper::roles::leads_warp;
@@ -104,8 +103,8 @@ impl<T: Tile> Producer<T> {
             warp::sync();
             let first = index::thread() % 32 * rows;
             if first < T::BLOCK_N {
-                let head = HeadOffset { class: 0, head: item.work.kv_head, shift: 0 };
-                tile.from_row(first).load(map, self.ring.full(), place.row, head, place.batch);
+                let head = item.work.kv_head;
+                tile.from_row(first).load_once(map, self.ring.full(), place.row, head, place.batch);
             }
         }
         self.ring.advance();

@@ -255,13 +255,17 @@ impl<T: Tile> AddedUp<T> {
         Self { o: T::O::zero(), exponents: Column::<T>::splat(exponent), sum: Column::<T>::splat(sum) }
     }
 
-    /// What the splits before the next one count in a row, and what that one, by its log-sum-exp.
+    /// Finds what the splits before the next one count, and what that one, by the log-sum-exps of its rows.
     #[inline(always)]
-    pub(super) fn weigh(&mut self, row: usize, lse: f32) -> (f32, f32) {
-        let mut running = self.running(row);
-        let Share { kept, weight } = running.take(lse);
-        (self.exponents[row], self.sum[row]) = (running.exponent, running.sum);
-        (kept, weight)
+    pub(super) fn weigh(&mut self, ends: &mut Ends<T>) {
+        let mut i = 0;
+        while i < Rows::<T>::COUNT {
+            let mut running = self.running(i);
+            let Share { kept, weight } = running.take(ends.lse[i]);
+            (ends.kept[i], ends.weights[i]) = (kept, weight);
+            (self.exponents[i], self.sum[i]) = (running.exponent, running.sum);
+            i += 1;
+        }
     }
 
     /// Takes the split in that was weighed, or has no keys.
