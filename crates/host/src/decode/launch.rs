@@ -247,6 +247,16 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
     [rows * problem.head_dim_v().next_multiple_of(4) as u128, rows]
 }
 
+/// Bytes of an H100's or H200's L2.
+const HOPPERS_L2: usize = 50 << 20;
+
+/// Bytes of the keys and values that sequences have room for.
+fn key_bytes(problem: &Problem, entry: &Entry) -> usize {
+    let element = if entry.algorithm.reads_e4m3() { 1 } else { problem.dtype().bytes() };
+    let columns = problem.head_dim() + problem.head_dim_v();
+    problem.batch() * problem.seqlen_k() * problem.kv_heads() * columns * element
+}
+
 /// The parameters of a problem with contiguous keys.
 fn dense_params(
     problem: &Problem,
@@ -292,6 +302,7 @@ fn dense_params(
         softcap: attention.softcap,
         short_split_bits,
         enough_sequences,
+        exceeds_l2: u32::from(key_bytes(problem, entry) > HOPPERS_L2),
         per_head: attention.per_head,
         tree_mask: 0,
     }
@@ -323,5 +334,22 @@ mod tests {
             assert!(refused(Some(256), None).unwrap().contains("tree_mask"));
             assert_eq!(refused(Some(256), Some(256)), None);
         }
+    }
+
+    #[test]
+    fn keys_are_told_to_make_room_in_l2_where_they_exceed_it() {
+        let exceeds = |keys| {
+            let (q, k) = (TensorLayout::bshd(1, 1, 8, 128), TensorLayout::bshd(1, keys, 8, 128));
+            let tensors = Tensors { q, k, v: k, o: q };
+            let problem = DecodeProblem::new(tensors, DType::F16, DecodeOptions::default()).unwrap();
+            let request =
+                DecodeRequest { kernel: Some(DecodeKernel::DecodeSm90), ..DecodeRequest::default() };
+            let plan = Plan::new(&problem, Sim::new(0).device(), &request).unwrap();
+            let (entry, details) = (plan.launches()[0].entry, plan.launches()[0].details);
+            let attention = attention_params(problem.dense(), &Addresses::default()).unwrap();
+            dense_params(problem.dense(), (entry, details), 0, &attention).exceeds_l2
+        };
+        // A key and its value have 4 KiB.
+        assert_eq!([12_800, 12_801].map(exceeds), [0, 1]);
     }
 }

@@ -62,6 +62,8 @@ pub struct DecodeParams {
     /// How many times the longest sequence's keys all sequences have at least where whole tiles are read
     /// best: then the splits of a tile are one block's, which adds them up. 0 where each is stored.
     pub enough_sequences: f32,
+    /// Whether K and V are more than L2 holds, 1 or 0: then they make room in it before others.
+    pub exceeds_l2: u32,
     /// What each head has.
     pub per_head: PerHead,
     /// Which of the newest Sq keys each query sees, beside all before those: u64 [B, Sq], of whose rows bit j

@@ -125,30 +125,49 @@ copies!(load_2d, store_2d, 2, 0 1);
 copies!(load_3d, store_3d, 3, 0 1 2);
 copies!(load_4d, store_4d, 4, 0 1 2 3);
 
-/// As [`load_4d`], of what is not read again soon: its lines of L2 make room before others
-/// (`.L2::cache_hint`, with a policy of `createpolicy.fractional.L2::evict_first`).
+/// A policy for lines of L2: to make room before others, or when they are the oldest (PTX ISA,
+/// `createpolicy.fractional.L2`).
+#[inline(always)]
+pub fn l2_policy(evict_first: bool) -> u64 {
+    cfg_select! {
+        target_arch = "nvptx64" => {
+            let [first, normal]: [u64; 2];
+            // SAFETY: register arithmetic only.
+            unsafe {
+                asm!("createpolicy.fractional.L2::evict_first.b64 {0}, 1.0;", out(reg64) first,
+                    options(pure, nomem, nostack));
+                asm!("createpolicy.fractional.L2::evict_normal.b64 {0}, 1.0;", out(reg64) normal,
+                    options(pure, nomem, nostack));
+            }
+            if evict_first { first } else { normal }
+        }
+        _ => { u64::from(evict_first) }
+    }
+}
+
+/// As [`load_4d`], with a policy of [`l2_policy`] for what it reads (`.L2::cache_hint`).
 ///
 /// # Safety
 /// As [`load_4d`].
 #[inline(always)]
 #[track_caller]
-pub unsafe fn load_4d_once(shared: u32, map: u64, barrier: u32, coordinates: [i32; 4]) {
+pub unsafe fn load_4d_with(shared: u32, map: u64, barrier: u32, coordinates: [i32; 4], policy: u64) {
     cfg_select! {
         target_arch = "nvptx64" => {
             // SAFETY: the caller's contract is the instructions'.
             unsafe {
-                asm!("{{", ".reg .b64 policy;",
-                    "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;",
-                    concat!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes",
-                        ".L2::cache_hint [{shared}], [{map}, {{", box_at!(0 1 2 3), "}}], [{barrier}], policy;"),
-                    "}}",
+                asm!(concat!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes",
+                        ".L2::cache_hint [{shared}], [{map}, {{", box_at!(0 1 2 3), "}}], [{barrier}], {policy};"),
                     in(reg32) coordinates[0], in(reg32) coordinates[1], in(reg32) coordinates[2],
                     in(reg32) coordinates[3], shared = in(reg32) shared, map = in(reg64) map,
-                    barrier = in(reg32) barrier, options(nostack))
+                    barrier = in(reg32) barrier, policy = in(reg64) policy, options(nostack))
             }
         }
-        // SAFETY: as above.
-        _ => { twin!(unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) }) }
+        _ => {
+            let _ = policy; // It changes no result.
+            // SAFETY: as above.
+            twin!(unsafe { fa_sim::tma::load(shared, map, barrier, coordinates) })
+        }
     }
 }
 

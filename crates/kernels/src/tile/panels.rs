@@ -115,18 +115,18 @@ impl<X: Extent> Panels<X> {
         }
     }
 
-    /// As [`Self::load`] of a map of all heads, of rows that are not read again soon.
+    /// As [`Self::load`] of a map of all heads, with a policy of [`tma::l2_policy`].
     ///
     /// # Safety
     /// As [`Self::load`].
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn load_once(self, map: u64, barrier: u32, row: u32, head: u32, batch: u32) {
+    pub unsafe fn load_with(self, (map, policy): (u64, u64), barrier: u32, row: u32, head: u32, batch: u32) {
         let mut panel = 0;
         while panel < Self::COUNT {
             let at = [panel * Self::LINE_ELEMENTS, row, head, batch].map(|index| index as i32);
             // SAFETY: the map is the tensor's, and no thread uses the panel before the barrier's phase ends.
-            unsafe { tma::load_4d_once(self.panel(panel), map, barrier, at) };
+            unsafe { tma::load_4d_with(self.panel(panel), map, barrier, at, policy) };
             panel += 1;
         }
     }

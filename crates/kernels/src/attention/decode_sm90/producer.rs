@@ -67,6 +67,7 @@ impl<T: Tile> Producer<T> {
     fn copy(&mut self, params: &DecodeParams, item: &Item) {
         let pages = &params.cache.pages;
         let rows = rows(pages, T::BLOCK_N);
+        let policy = tma::l2_policy(params.exceeds_l2 != 0);
         let steps = item.keys.end.saturating_sub(item.keys.first).div_ceil(T::BLOCK_N);
         let used = item.used.min(item.keys.end);
         // SAFETY: the page table has an entry for each key; the maps are those of K and V; all lanes are
@@ -80,20 +81,21 @@ impl<T: Tile> Producer<T> {
             let mut step = 0;
             while step < steps {
                 let next = place_of(step + 1);
-                self.copy_tile(self.maps, item, place, rows);
-                self.copy_tile(self.maps + TensorMap::BYTES, item, place, rows);
+                self.copy_tile((self.maps, policy), item, place, rows);
+                self.copy_tile((self.maps + TensorMap::BYTES, policy), item, place, rows);
                 place = next;
                 step += 1;
             }
         }
     }
 
-    /// Copies a step's keys of K or V into the next stage, a box by each of the first lanes.
+    /// Copies a step's keys of K or V, by a map and a policy, into the next stage, a box by each of the first
+    /// lanes.
     ///
     /// # Safety
     /// The map is the tensor's; all lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn copy_tile(&mut self, map: u64, item: &Item, place: CacheBox, rows: u32) {
+    unsafe fn copy_tile(&mut self, map: (u64, u64), item: &Item, place: CacheBox, rows: u32) {
         let tile: Panels<CacheRows<T>> = self.memory.ring().stage(self.ring.stage());
         if leads_warp() {
             self.ring.acquire(Panels::<CacheRows<T>>::BYTES);
@@ -104,7 +106,7 @@ impl<T: Tile> Producer<T> {
             let first = index::thread() % 32 * rows;
             if first < T::BLOCK_N {
                 let head = item.work.kv_head;
-                tile.from_row(first).load_once(map, self.ring.full(), place.row, head, place.batch);
+                tile.from_row(first).load_with(map, self.ring.full(), place.row, head, place.batch);
             }
         }
         self.ring.advance();
