@@ -248,13 +248,14 @@ pub(super) fn partial_bytes(problem: &Problem, num_splits: usize) -> [u128; 2] {
 }
 
 /// Bytes of an H100's or H200's L2.
-const HOPPERS_L2: usize = 50 << 20;
+const HOPPERS_L2: u128 = 50 << 20;
 
-/// Bytes of the keys and values that sequences have room for.
-fn key_bytes(problem: &Problem, entry: &Entry) -> usize {
+/// Bytes of the keys and values that sequences have room for; with strides of 0 more than memory has.
+fn key_bytes(problem: &Problem, entry: &Entry) -> u128 {
     let element = if entry.algorithm.reads_e4m3() { 1 } else { problem.dtype().bytes() };
     let columns = problem.head_dim() + problem.head_dim_v();
-    problem.batch() * problem.seqlen_k() * problem.kv_heads() * columns * element
+    let keys = problem.batch() as u128 * problem.seqlen_k() as u128;
+    keys * (problem.kv_heads() * columns * element) as u128
 }
 
 /// The parameters of a problem with contiguous keys.

@@ -20,6 +20,20 @@ pub(super) const FAMILIES: &[Family] = &[
                 "fence::proxy_async();",
                 "",
             ),
+            nth(
+                "hopper_decode_leave",
+                "K is left before its scores are there",
+                1,
+                "unsafe { s[product].wait_group::<0>() };",
+                "",
+            ),
+        ],
+    },
+    Family {
+        file: "crates/kernels/src/attention/decode_sm90/consumer/weights.rs",
+        entries: "decode_sm90",
+        tests: &["decode"],
+        defects: &[
             defect(
                 "hopper_decode_mask",
                 "keys behind the item's are seen",
@@ -30,13 +44,6 @@ pub(super) const FAMILIES: &[Family] = &[
                 "hopper_decode_rescale",
                 "O keeps the factor of an older maximum",
                 "self.o[panel][register(i, 1)] *= factors[i];",
-                "",
-            ),
-            nth(
-                "hopper_decode_leave",
-                "K is left before its scores are there",
-                1,
-                "unsafe { s[product].wait_group::<0>() };",
                 "",
             ),
         ],
