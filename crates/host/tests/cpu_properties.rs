@@ -21,24 +21,34 @@ fn config() -> impl Strategy<Value = Config> {
     (blocks, isa).prop_map(|((block_m, block_n), isa)| Config { block_m, block_n, isa })
 }
 
+/// Ways to run a problem on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Fused,
+    ModelledTiles,
+    Standard,
+}
+
 fn run<T: Element>(case: &Case, config: Config) -> Result<(), TestCaseError> {
     let problem = case.problem();
     let layout = &problem.tensors().o;
     let [q, k, v] = &case.inputs::<T>();
     let expected = Expected::new(&problem, (q, k, v), reference::all(&problem));
-    for fused in [true, false] {
+    for way in [Way::Fused, Way::ModelledTiles, Way::Standard] {
         let mut o = vec![T::Output::from_f32(-77.0); layout.span() + 3];
         let mut lse = vec![-77.0; problem.lse_len() + 3];
-        let stats = if fused {
-            cpu::forward_with(&problem, config, q, k, v, &mut o, Some(&mut lse))
-        } else {
-            cpu::standard(&problem, q, k, v, &mut o, Some(&mut lse))
+        let stats = match way {
+            Way::Fused => cpu::forward_with(&problem, config, q, k, v, &mut o, Some(&mut lse)),
+            Way::ModelledTiles => {
+                cpu::forward_in_modelled_tiles(&problem, config, q, k, v, &mut o, Some(&mut lse))
+            }
+            Way::Standard => cpu::standard(&problem, q, k, v, &mut o, Some(&mut lse)),
         };
         let stats = stats.unwrap();
         let report = expected.judge(&problem, &o, Some(&lse), DType::F32);
-        prop_assert!(report.passed(), "fused {fused}, {}, {}: {report}", stats.isa, stats.tile);
+        prop_assert!(report.passed(), "{way:?}, {}, {}: {report}", stats.isa, stats.tile);
         prop_assert!(stats.extra_bytes > 0);
-        prop_assert!(untouched_outside(layout, &o, -77.0), "fused {fused}: wrote outside the view");
+        prop_assert!(untouched_outside(layout, &o, -77.0), "{way:?}: wrote outside the view");
         prop_assert!(lse[problem.lse_len()..].iter().all(|&value| value == -77.0));
     }
     Ok(())
