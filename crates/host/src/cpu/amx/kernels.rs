@@ -3,7 +3,7 @@
 use super::lanes::TileLanes;
 use super::product::{BLOCK, Product, Tiles, multiply};
 use super::softmax;
-use crate::cpu::isa::{Isa, Kernels};
+use crate::cpu::isa::Kernels;
 use crate::cpu::softmax::State;
 
 /// A table of functions as [`Kernels`] is. Each comes for panels of 32 and of 64 queries where it depends on
@@ -22,9 +22,12 @@ pub(in crate::cpu) struct TileKernels {
     /// [`TileLanes::transpose`].
     pub(super) transpose: unsafe fn(*const u32, usize, *mut u32, usize),
     /// [`softmax::update`] by panel, then by parts.
-    update: [[unsafe fn(*mut f32, usize, f32, State); 2]; 2],
+    update: [[Update; 2]; 2],
     rescale: [unsafe fn(*mut f32, usize, *const f32); 2],
 }
+
+/// Scores, their keys, the factor that makes them exponents of 2, and the state.
+type Update = unsafe fn(*mut f32, usize, f32, State);
 
 /// The widest panel, in queries.
 pub(super) const PANEL: usize = 2 * BLOCK;
@@ -109,7 +112,7 @@ macro_rules! tile_kernels {
 tile_kernels!(
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     AMX in amx,
-    Isa::Avx512.kernels(),
+    crate::cpu::isa::Isa::Avx512.kernels(),
     crate::cpu::amx::instructions::Amx,
     crate::cpu::lanes_x86::Avx512,
     #[target_feature(enable = "avx512f,fma")]

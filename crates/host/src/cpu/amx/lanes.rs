@@ -32,6 +32,14 @@ mod avx512 {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
+    /// # Safety
+    /// The CPU has AVX-512F, and `to` is writable for 16 words.
+    #[inline(always)]
+    unsafe fn store(to: *mut u32, words: __m512i) {
+        // SAFETY: the caller vouches for both.
+        unsafe { _mm512_storeu_si512(to.cast(), words) }
+    }
+
     impl TileLanes for Avx512 {
         #[inline(always)]
         fn round_to_bf16(self) -> Self {
@@ -79,16 +87,11 @@ mod avx512 {
                         _mm512_shuffle_i32x4::<0b10_00_10_00>(c, d),
                         _mm512_shuffle_i32x4::<0b11_01_11_01>(c, d),
                     );
-                    let quarters = [
-                        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, cd_even),
-                        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, cd_odd),
-                        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, cd_even),
-                        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, cd_odd),
-                    ];
-                    for quarter in 0..4 {
-                        let row = to.add((4 * quarter + j) * to_stride);
-                        _mm512_storeu_si512(row.cast(), quarters[quarter]);
-                    }
+                    let row = to.add(j * to_stride);
+                    store(row, _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, cd_even));
+                    store(row.add(4 * to_stride), _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, cd_odd));
+                    store(row.add(8 * to_stride), _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, cd_even));
+                    store(row.add(12 * to_stride), _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, cd_odd));
                 }
             }
         }

@@ -10,7 +10,7 @@
 //! zeros. An fp16 operand is the exact sum of two bf16 ones, whose products are added up.
 #![cfg_attr(
     not(all(target_arch = "x86_64", target_os = "linux")),
-    allow(dead_code, reason = "elsewhere only the model of the tiles runs, in tests")
+    allow(dead_code, unused_imports, reason = "elsewhere only the model of the tiles runs, in tests")
 )]
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
